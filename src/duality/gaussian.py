@@ -1,0 +1,181 @@
+"""The dual view: uniform-state diffusion is the argmax of a Gaussian diffusion.
+
+A latent w = alpha_tilde e_x + sigma_tilde eps in R^K, with alpha_tilde^2 + sigma_tilde^2 = 1, has the argmax x with
+probability P = int phi(u) Phi(mu + u)^(K-1) du, mu = alpha_tilde / sigma_tilde, and every other token equally
+often. So its argmax is uniform-state noise at the level alpha = T(alpha_tilde) = (K P - 1) / (K - 1).
+
+- ``level`` is T as a function of mu, ``level_slope`` its derivative, ``inverse_level`` its inverse: trapezoid sums
+  over u in [-9, 9] in float64, exact to about 1e-15 for K from 2 to 256 000, with no table and no fit.
+- ``tempered_latents`` draws softmax(w / tau) and argmax w without ever building w: the largest k of the K-1
+  exchangeable entries are order statistics, which have a closed form.
+- ``coupled_argmax`` draws the argmax of the same eps at two noise levels, from three numbers per token.
+
+Throughout, ``mu`` is float64; it broadcasts against the tokens ``x``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor
+
+from duality.noise import Noise
+from duality.protocols import TopK
+
+_STEP = 0.05
+_NODES = torch.arange(-180, 181, dtype=torch.float64) * _STEP
+_WEIGHTS = torch.exp(-0.5 * _NODES**2) * (_STEP / math.sqrt(2 * math.pi))
+_MAX_MU = 40.0  # above it 1 - T is below 1e-300 for every vocabulary
+
+
+def _check_vocab(vocab_size: int) -> None:
+    if vocab_size < 2:
+        raise ValueError(f"vocab_size is {vocab_size}: the argmax of a Gaussian needs at least 2 states")
+
+
+def _nodes(mu: Tensor) -> tuple[Tensor, Tensor]:
+    return mu.to(torch.float64)[..., None] + _NODES.to(mu.device), _WEIGHTS.to(mu.device)
+
+
+def level(mu: Tensor, vocab_size: int) -> Tensor:
+    """alpha = T at signal-to-noise ``mu`` (the paper's diffusion transformation operator)."""
+    _check_vocab(vocab_size)
+    shifted, weights = _nodes(mu)
+    log_power = (vocab_size - 1) * torch.special.log_ndtr(shifted)
+    # 1 - P, not P: what is left of the signal near alpha = 1 is what the bound divides by.
+    miss = -(weights * torch.expm1(log_power)).sum(-1)
+    return 1 - miss * vocab_size / (vocab_size - 1)
+
+
+def level_slope(mu: Tensor, vocab_size: int) -> Tensor:
+    """d alpha / d mu."""
+    _check_vocab(vocab_size)
+    shifted, weights = _nodes(mu)
+    log_density = -0.5 * shifted**2 - 0.5 * math.log(2 * math.pi)
+    log_power = (vocab_size - 2) * torch.special.log_ndtr(shifted)
+    return vocab_size * (weights * (log_density + log_power).exp()).sum(-1)
+
+
+def inverse_level(alpha: Tensor, vocab_size: int) -> Tensor:
+    """The mu at which T is ``alpha``: Newton steps kept inside a shrinking bracket."""
+    alpha = alpha.to(torch.float64)
+    if not bool(((alpha >= 0) & (alpha < 1)).all()):
+        raise ValueError(
+            f"alpha is in [{float(alpha.min())}, {float(alpha.max())}]: T reaches [0, 1) only; 1 needs infinite mu"
+        )
+    low, high = torch.zeros_like(alpha), torch.full_like(alpha, _MAX_MU)
+    mu = torch.full_like(alpha, 3.0)
+    for _ in range(100):
+        error = level(mu, vocab_size) - alpha
+        low, high = torch.where(error < 0, mu, low), torch.where(error < 0, high, mu)
+        newton = mu - error / level_slope(mu, vocab_size)
+        inside = (newton > low) & (newton < high)
+        updated = torch.where(inside, newton, (low + high) / 2)
+        if bool((updated - mu).abs().max() <= 1e-15 * _MAX_MU):
+            return updated
+        mu = updated
+    return mu
+
+
+def split_mu(mu: Tensor) -> tuple[Tensor, Tensor]:
+    """(alpha_tilde, sigma_tilde) of the variance-preserving latent with ratio ``mu``."""
+    sigma_tilde = torch.rsqrt(1 + mu**2)
+    return mu * sigma_tilde, sigma_tilde
+
+
+def distinct_others(x: Tensor, count: int, vocab_size: int, noise: Noise) -> Tensor:
+    """``count`` distinct tokens other than ``x``, uniform as an ordered tuple: (B, L, count).
+
+    Duplicates are redrawn until there are none. Any such rule that treats all labels alike gives the uniform
+    law, because permuting labels takes any ordered tuple of distinct tokens to any other.
+    """
+    num_others = vocab_size - 1
+    shape = (x.shape[1], count)
+    if 2 * count >= num_others:
+        ids = noise.uniform("order", x.shape[1], num_others).argsort(-1)[..., :count]
+    else:
+        ids = noise.integers("ids", num_others, *shape)
+        rows = torch.arange(len(x), device=x.device)
+        for attempt in itertools.count():
+            ordered, order = ids[rows].sort(stable=True)
+            repeats = torch.zeros_like(order, dtype=torch.bool)
+            repeats.scatter_(-1, order[..., 1:], ordered.diff() == 0)
+            again = repeats.flatten(1).any(1)
+            if not bool(again.any()):
+                break
+            rows, repeats = rows[again], repeats[again]
+            fresh = noise.select(rows).fold(attempt).integers("again", num_others, *shape)
+            ids[rows] = torch.where(repeats, fresh, ids[rows])
+    return ids + (ids >= x[..., None])
+
+
+def tempered_latents(
+    x: Tensor, mu: Tensor, tau: float, num_kept: int, vocab_size: int, noise: Noise
+) -> tuple[TopK, Tensor]:
+    """softmax(w / tau) restricted to x and the ``num_kept`` largest other entries, and z = argmax w, exactly.
+
+    With N = K - 1 and uniforms u_i, log U_(j) = sum_{i<=j} log(u_i) / (N - i + 1) are the largest order
+    statistics of N uniforms from the top down; Phi^-1 turns them into normals.
+    """
+    alpha_tilde, sigma_tilde = split_mu(mu)
+    length, num_others = x.shape[1], vocab_size - 1
+    left = num_others - torch.arange(num_kept, dtype=torch.float64, device=x.device)
+    log_u = (noise.uniform("others", length, num_kept).log() / left).cumsum(-1)
+    others = -sigma_tilde[..., None] * torch.special.ndtri(-torch.expm1(log_u))
+    own = alpha_tilde + sigma_tilde * noise.normal("own", length)
+    ids = distinct_others(x, num_kept, vocab_size, noise)
+    z = torch.where(own > others[..., 0], x, ids[..., 0])
+    entries = torch.cat([own[..., None], others], -1)
+    return TopK(torch.cat([x[..., None], ids], -1), torch.softmax(entries / tau, -1)), z
+
+
+def tail_fraction(entries: Tensor, sigma_tilde: Tensor, tau: float, num_left: int) -> Tensor:
+    """Expected mass of the entries left out of ``tempered_latents``, relative to the mass kept.
+
+    Given the smallest kept entry ``cut``, the others are normals conditioned to lie below it, so that
+    E exp(w / tau) = exp(S^2/2) Phi(C/S - S) / Phi(C/S) with S = sigma_tilde / tau, C = cut / tau.
+    """
+    if num_left == 0:
+        return torch.zeros_like(sigma_tilde)
+    spread, cut = sigma_tilde / tau, entries[..., -1] / tau
+    log_tail = spread**2 / 2 + torch.special.log_ndtr(cut / spread - spread) - torch.special.log_ndtr(cut / spread)
+    return (math.log(num_left) + log_tail - (entries / tau).logsumexp(-1)).exp()
+
+
+def kept_entries(mu_range: tuple[float, float], tau: float, vocab_size: int, tolerance: float = 1e-3) -> int:
+    """The smallest power of two of kept entries whose expected left-out fraction is at most ``tolerance``.
+
+    The expectation is a mean over 256 fixed draws at the worst of 5 levels across ``mu_range``, so the choice is
+    the same on every machine. If nothing smaller than K - 1 will do, nothing is left out.
+    """
+    num_others = vocab_size - 1
+    mu = torch.linspace(*mu_range, 5, dtype=torch.float64)[:, None].expand(5, 256)
+    alpha_tilde, sigma_tilde = split_mu(mu)
+    noise = Noise.of(0, 0, torch.arange(5))
+    own = (alpha_tilde + sigma_tilde * noise.normal("own", 256))[..., None]
+    kept = 2
+    while kept < num_others:
+        left = num_others - torch.arange(kept, dtype=torch.float64)
+        log_u = (noise.uniform("others", 256, kept).log() / left).cumsum(-1)
+        others = -sigma_tilde[..., None] * torch.special.ndtri(-torch.expm1(log_u))
+        fraction = tail_fraction(torch.cat([own, others], -1), sigma_tilde, tau, num_others - kept)
+        if float(fraction.mean(-1).max()) <= tolerance:
+            return kept
+        kept *= 2
+    return num_others
+
+
+def coupled_argmax(x: Tensor, mu_t: Tensor, mu_s: Tensor, vocab_size: int, noise: Noise) -> tuple[Tensor, Tensor]:
+    """(z_t, z_s): the argmax of alpha_tilde e_x + sigma_tilde eps at two levels with the same eps, in O(1) per token.
+
+    Only x's own noise, the largest of the other K - 1 and where it stands matter.
+    """
+    length = x.shape[1]
+    own = noise.normal("own", length)
+    log_u = noise.uniform("largest", length).log() / (vocab_size - 1)
+    largest = -torch.special.ndtri(-torch.expm1(log_u))
+    other = noise.integers("which", vocab_size - 1, length)
+    other = other + (other >= x)
+    return torch.where(mu_t + own > largest, x, other), torch.where(mu_s + own > largest, x, other)

@@ -1,0 +1,108 @@
+"""Randomness as a function instead of a state.
+
+Every random number is ``mix(key of the sample, tag, counter)`` where a sample's key is
+``mix(seed, step, index of the sample in the global batch)``. Nothing is consumed and nothing has to
+be saved, so
+
+- splitting a batch over processes, devices or accumulation steps changes no number;
+- a resumed run draws what the uninterrupted run would have drawn;
+- the i-th generated sample of a seed does not depend on how many are generated beside it.
+
+The price is a discipline: the same tag gives the same numbers again, therefore each draw names its
+own tag (``noise.uniform("route", L)``) and loops fold their counter in (``noise.fold(i)``).
+
+The mixer is the finaliser of SplitMix64 (Steele, Lea & Flood, 2014) in wrapping 64-bit integers: it is
+exact on every device, and cheap, because tags and counters are mixed once for the whole batch.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def _signed(value: int) -> int:
+    """The two's-complement int64 with the same 64 bits."""
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Logical right shift; torch's ``>>`` on int64 copies the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """SplitMix64's finaliser: a bijection of 64-bit words in which every input bit reaches every output bit."""
+    x = (x ^ _shift(x, 30)) * _signed(_FACTORS[0])
+    x = (x ^ _shift(x, 27)) * _signed(_FACTORS[1])
+    return x ^ _shift(x, 31)
+
+
+def _word(value: int | str, device: torch.device) -> Tensor:
+    """A mixed 64-bit word for an integer or a tag."""
+    number = zlib.crc32(value.encode()) if isinstance(value, str) else value
+    return _mix(torch.tensor(_signed(number * _GOLDEN + _FACTORS[0]), dtype=torch.int64, device=device))
+
+
+@dataclass(frozen=True)
+class Noise:
+    """One 64-bit key per sample; results have the shape ``(len(keys), *shape)``."""
+
+    keys: Tensor
+
+    @staticmethod
+    def of(seed: int, step: int, index: Tensor) -> Noise:
+        """The noise of samples ``index`` of the global batch at ``step`` of the run with ``seed``."""
+        keys = _mix(index.to(torch.int64) * _signed(_GOLDEN) ^ _word(seed, index.device))
+        return Noise(_mix(keys ^ _word(step, index.device)))
+
+    def fold(self, data: int | str) -> Noise:
+        """Independent noise for the same samples, named by ``data``."""
+        return Noise(_mix(self.keys ^ _word(data, self.keys.device)))
+
+    def select(self, rows: Tensor) -> Noise:
+        """The noise of some of the samples."""
+        return Noise(self.keys[rows])
+
+    def bits(self, tag: str, *shape: int) -> Tensor:
+        """Uniform 64-bit words as int64."""
+        counter = torch.arange(prod(shape), dtype=torch.int64, device=self.keys.device)
+        words = _mix(self.fold(tag).keys[:, None] ^ _mix(counter * _signed(_GOLDEN)))
+        return words.view(len(self.keys), *shape)
+
+    def uniform(self, tag: str, *shape: int) -> Tensor:
+        """Uniform float64 in the open interval (0, 1), on a grid of 2^-52 centred so that 0 and 1 never occur."""
+        return (_shift(self.bits(tag, *shape), 12).to(torch.float64) + 0.5) * 2.0**-52
+
+    def normal(self, tag: str, *shape: int) -> Tensor:
+        """Standard normal float64, by the inverse distribution function."""
+        return torch.special.ndtri(self.uniform(tag, *shape))
+
+    def integers(self, tag: str, high: int, *shape: int) -> Tensor:
+        """Uniform integers in [0, high); the bias is at most high / 2^52."""
+        return (self.uniform(tag, *shape) * high).to(torch.int64)
+
+    def keep(self, tag: str, probability: float, *shape: int) -> Tensor:
+        """A dropout mask: 1 / q with probability q and 0 otherwise, q = ``probability`` rounded to 1 / 65536."""
+        level = round(probability * 65536)
+        words = self.bits(tag, (prod(shape) + 3) // 4).view(torch.int16)
+        kept = words[:, : prod(shape)].view(len(self.keys), *shape) < level - 32768
+        return kept * (65536.0 / level)
+
+
+def stratified_times(seed: int, step: int, batch_size: int, device: torch.device | str = "cpu") -> Tensor:
+    """One time in each of ``batch_size`` equal strata of (0, 1), in random order: float64, for the global batch.
+
+    The order is shuffled so that a process, which holds a slice of the batch, sees all of (0, 1).
+    """
+    noise = Noise.of(seed, step, torch.zeros(1, dtype=torch.int64, device=device)).fold("times")
+    stratum = noise.uniform("order", batch_size)[0].argsort()
+    return (stratum + noise.uniform("offset", batch_size)[0]) / batch_size

@@ -1,0 +1,52 @@
+"""Duo's curriculum: the bound at z = argmax w, with softmax(w / tau) as the network's input.
+
+The network sees the Gaussian latent through a tempered softmax, which keeps signal that the argmax destroys: an
+easier task, a lower variance, a biased loss (the paper's Eq. 20). As tau goes to 0 it becomes the bound itself, on the
+schedule's window. The latent is never built: see ``gaussian.tempered_latents``; the number of entries kept is the
+smallest whose expected left-out fraction of the softmax is at most ``tolerance``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from duality import functional, gaussian
+from duality.noise import Noise
+from duality.protocols import Denoiser, Loss
+from duality.schedules import Dual
+
+
+@dataclass(frozen=True)
+class TemperedBound:
+    """The bound on the window of ``schedule`` with inputs softmax(w / tau)."""
+
+    schedule: Dual
+    tau: float = 0.001
+    tolerance: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if not self.tau > 0:
+            raise ValueError(f"tau is {self.tau}: it must be positive; for tau = 0 use Bound, which is its limit")
+
+    @cached_property
+    def num_kept(self) -> int:
+        """How many entries of the latent are kept besides the true token's."""
+        mu_first, mu_last = self.schedule.mu(torch.tensor([0.0, 1.0])).tolist()
+        return gaussian.kept_entries((mu_last, mu_first), self.tau, self.schedule.vocab_size, self.tolerance)
+
+    def __call__(
+        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+    ) -> Loss:
+        vocab_size = self.schedule.vocab_size
+        mu = self.schedule.mu(t)
+        alpha = gaussian.level(mu, vocab_size)
+        soft, z = gaussian.tempered_latents(x, mu[:, None], self.tau, self.num_kept, vocab_size, noise)
+        log_p = denoiser.log_probs(soft, alpha, mask, noise.fold("dropout") if dropout else None)
+        nats = functional.uniform_bound(log_p, x, z, alpha[:, None], self.schedule.alpha_prime(t)[:, None])
+        if mask is not None:
+            nats = nats * mask
+        return Loss(nats.sum(), nats.detach())

@@ -1,0 +1,90 @@
+"""A toy language whose every probability is known: K = 3 tokens, sequences of L = 2, and its perfect denoisers."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from duality.processes import Absorbing, Uniform
+from duality.protocols import Denoiser, Latent, Process
+
+LENGTH = 2
+
+
+def data_law(vocab_size: int = 3) -> Tensor:
+    """p(x1, x2): a correlated table of full support."""
+    generator = torch.Generator().manual_seed(5)
+    table = torch.rand(vocab_size, vocab_size, generator=generator, dtype=torch.float64) ** 2 + 0.05
+    table += torch.eye(vocab_size, dtype=torch.float64)
+    return table / table.sum()
+
+
+def entropy(law: Tensor) -> float:
+    """Nats of a whole sequence."""
+    return float(-(law * law.log()).sum())
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """The exact belief about each token. For uniform noise the one that makes the bound tight is leave-one-out:
+    p(x_l | z without z_l). ``leave_out=False`` gives the full posterior p(x_l | z), which is the oracle of absorbing noise.
+    """
+
+    law: Tensor
+    process: Process
+    leave_out: bool
+
+    def log_probs(self, z: Latent, alpha: Tensor, mask: object = None, dropout: object = None) -> Tensor:
+        assert isinstance(z, Tensor)
+        num_tokens, num_states = len(self.law), self.process.vocab_size
+        prior = self.process.prior()
+        clean = torch.eye(num_states, dtype=torch.float64)[:num_tokens]
+        # likelihood[b, x, l] = q(z_l | x)
+        noisy = alpha[:, None, None] * clean + (1 - alpha[:, None, None]) * prior
+        beliefs = []
+        for own in range(LENGTH):
+            joint = self.law.expand(len(z), -1, -1)
+            for place in range(LENGTH):
+                if place == own and self.leave_out:
+                    continue
+                likelihood = noisy.gather(2, z[:, place, None, None].expand(-1, num_tokens, 1))[..., 0]
+                joint = joint * (likelihood[:, :, None] if place == 0 else likelihood[:, None, :])
+            belief = joint.sum(2 - own)
+            beliefs.append(belief / belief.sum(-1, keepdim=True))
+        probs = torch.stack(beliefs, 1)
+        pad = torch.zeros(*probs.shape[:-1], num_states - num_tokens, dtype=torch.float64)
+        return torch.cat([probs, pad], -1).log()
+
+
+def uniform_toy(leave_out: bool = True) -> tuple[Tensor, Uniform, Denoiser]:
+    law = data_law()
+    process = Uniform(3)
+    return law, process, Oracle(law, process, leave_out)
+
+
+def absorbing_toy() -> tuple[Tensor, Absorbing, Denoiser]:
+    law = data_law()
+    process = Absorbing(4)
+    return law, process, Oracle(law, process, leave_out=False)
+
+
+def all_states(num_states: int) -> Tensor:
+    """Every sequence, (num_states ** L, L)."""
+    return torch.tensor(list(itertools.product(range(num_states), repeat=LENGTH)))
+
+
+def gauss_legendre(count: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights on (0, 1) by eigenvalues of the Jacobi matrix (Golub & Welsch)."""
+    k = torch.arange(1, count, dtype=torch.float64)
+    off = k / (4 * k**2 - 1).sqrt()
+    values, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
+    return (values + 1) / 2, vectors[0] ** 2
+
+
+def total_variation(left: Tensor, right: Tensor) -> float:
+    return float((left - right).abs().sum()) / 2
+
+

@@ -1,0 +1,81 @@
+"""Noise: uniform, independent between samples, steps, tags and counters, and a function of nothing else."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from duality.noise import Noise, stratified_times
+
+
+def noise(seed: int = 0, step: int = 0, count: int = 64) -> Noise:
+    return Noise.of(seed, step, torch.arange(count))
+
+
+def chi_square(cells: torch.Tensor, num_cells: int) -> float:
+    """Standardised chi-square statistic of equal cells; about normal."""
+    expected = cells.numel() / num_cells
+    counts = torch.bincount(cells.flatten(), minlength=num_cells).double()
+    return float(((counts - expected) ** 2 / expected).sum() - (num_cells - 1)) / math.sqrt(2 * (num_cells - 1))
+
+
+def test_mixer_is_the_published_splitmix64() -> None:
+    """First outputs of the reference implementation seeded with 1234567."""
+    from duality.noise import _GOLDEN, _mix, _signed
+
+    state = torch.tensor([_signed(1234567 + i * _GOLDEN) for i in (1, 2, 3)], dtype=torch.int64)
+    got = [value % 2**64 for value in _mix(state).tolist()]
+    assert got == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_uniform_is_uniform_in_every_direction() -> None:
+    u = noise(count=256).uniform("a", 512)
+    assert 0 < float(u.min()) and float(u.max()) < 1
+    assert abs(chi_square((u * 256).long(), 256)) < 4.5
+    # neighbours along counters and along samples are independent: 2-d cells are equally filled
+    for left, right in ((u[:, :-1], u[:, 1:]), (u[:-1], u[1:])):
+        assert abs(chi_square((left * 16).long() * 16 + (right * 16).long(), 256)) < 4.5
+
+
+@pytest.mark.parametrize("other", [noise(1).uniform("a", 999), noise(0, 1).uniform("a", 999), noise().uniform("b", 999)])
+def test_seed_step_and_tag_give_independent_numbers(other: torch.Tensor) -> None:
+    base = noise().uniform("a", 999)
+    cells = (base * 16).long() * 16 + (other * 16).long()
+    assert abs(chi_square(cells, 256)) < 4.5
+    assert not (base == other).any()
+
+
+def test_numbers_depend_on_the_sample_only() -> None:
+    whole = noise(count=8).uniform("a", 5)
+    parts = [Noise.of(0, 0, torch.arange(a, b)).uniform("a", 5) for a, b in ((0, 3), (3, 4), (4, 8))]
+    assert torch.equal(whole, torch.cat(parts))
+    assert torch.equal(whole[[5, 2]], noise(count=8).select(torch.tensor([5, 2])).uniform("a", 5))
+
+
+def test_normal_and_integers_have_their_laws() -> None:
+    normal = noise(count=256).normal("n", 1024).flatten()
+    for power, moment in ((1, 0.0), (2, 1.0), (3, 0.0), (4, 3.0)):
+        error = math.sqrt(float((normal ** (2 * power)).mean()) / len(normal))
+        assert abs(float((normal**power).mean()) - moment) < 4.5 * error
+    integers = noise(count=256).integers("i", 27, 1024)
+    assert abs(chi_square(integers, 27)) < 4.5
+
+
+def test_keep_is_a_scaled_bernoulli() -> None:
+    kept = noise(count=64).keep("drop", 0.9, 37, 41)
+    assert kept.shape == (64, 37, 41)
+    level = round(0.9 * 65536) / 65536
+    assert kept.unique().tolist() == pytest.approx([0.0, 1 / level])
+    rate = float((kept > 0).double().mean())
+    assert abs(rate - level) < 4.5 * math.sqrt(0.09 / kept.numel())
+
+
+def test_stratified_times_fill_every_stratum_in_random_order() -> None:
+    times = stratified_times(3, 7, 64)
+    assert torch.equal((times * 64).floor().sort().values, torch.arange(64, dtype=torch.float64))
+    assert not torch.equal(times, stratified_times(3, 8, 64))
+    # a quarter of the batch (one process of four) sees all of (0, 1), not its own quarter
+    firsts = torch.cat([stratified_times(3, step, 64)[:16] for step in range(200)])
+    assert abs(float(firsts.mean()) - 0.5) < 4.5 * math.sqrt(1 / 12 / len(firsts))

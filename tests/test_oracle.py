@@ -1,0 +1,223 @@
+"""End-to-end exactness with no training: on a toy, loss, likelihood and samplers must reproduce the data's law."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oracles import (
+    LENGTH,
+    absorbing_toy,
+    all_states,
+    entropy,
+    gauss_legendre,
+    total_variation,
+    uniform_toy,
+)
+
+from duality import functional
+from duality.generate import generate, levels
+from duality.noise import Noise
+from duality.objectives import Bound, TemperedBound
+from duality.protocols import Denoiser, Process, Schedule
+from duality.samplers import SAMPLERS, Ancestral
+from duality.schedules import Cosine, Dual, LogLinear
+
+
+def exact_bound(law: torch.Tensor, process: Process, denoiser: Denoiser, schedule: Schedule) -> float:
+    """E_x E_t E_z of the general bound plus end terms: sums over all x and z, Gauss-Legendre over t."""
+    num_states, prior = process.vocab_size, process.prior()
+    states, tokens = all_states(num_states), all_states(len(law))
+    # t = s^4: the bound has a logarithm at t = 0, which plain Gauss-Legendre resolves to 5e-4 only
+    nodes, weights = gauss_legendre(40)
+    nodes, weights = nodes**4, weights * 4 * nodes**3
+    total = 0.0
+    for t, weight in zip(nodes, weights):
+        alpha, slope = schedule.alpha(t[None]), schedule.alpha_prime(t[None])
+        p = denoiser.log_probs(states, alpha.expand(len(states))).exp()
+        ratios = functional.log_ratios(p, states, alpha[:, None], prior)
+        noisy = functional.marginal(torch.eye(num_states, dtype=torch.float64), alpha.expand(num_states), prior)
+        for x in tokens:
+            chance = noisy[x[0]][states[:, 0]] * noisy[x[1]][states[:, 1]]
+            loss = functional.bound(
+                ratios, x.expand(len(states), -1), states, alpha[:, None], slope[:, None], prior
+            )
+            total += float(weight * law[x[0], x[1]] * (chance * loss.sum(-1)).sum())
+    return total
+
+
+def test_bound_with_the_leave_one_out_oracle_is_the_entropy() -> None:
+    law, process, oracle = uniform_toy()
+    schedule = LogLinear(eps=0.0)
+    assert exact_bound(law, process, oracle, schedule) == pytest.approx(entropy(law), abs=1e-7)
+
+
+def test_end_terms_complete_the_bound_when_the_noise_is_not_complete() -> None:
+    """With alpha(1) = 0.2 the bound misses what z_1 still tells; the prior gap pays for it exactly for one token."""
+    law, process, oracle = uniform_toy()
+    schedule = LogLinear(eps=0.2)
+    partial = exact_bound(law, process, oracle, schedule)
+    tokens = all_states(3)
+    alpha = torch.tensor(0.2, dtype=torch.float64)
+    gap = sum(
+        float(law[x[0], x[1]] * functional.prior_gap(alpha, process.prior(), x).sum()) for x in tokens
+    )
+    assert partial < entropy(law) < partial + gap
+
+
+def test_the_full_posterior_is_not_the_oracle_of_uniform_noise() -> None:
+    law, process, wrong = uniform_toy(leave_out=False)
+    assert exact_bound(law, process, wrong, LogLinear(eps=0.0)) > entropy(law) + 0.3
+
+
+def test_absorbing_oracle_bound_is_the_entropy() -> None:
+    law, process, oracle = absorbing_toy()
+    assert exact_bound(law, process, oracle, LogLinear(eps=0.0)) == pytest.approx(entropy(law), abs=1e-7)
+
+
+@pytest.mark.parametrize("schedule", [LogLinear(eps=1e-4), Cosine(eps=1e-4)], ids=str)
+def test_bound_objective_estimates_the_entropy(schedule: Schedule) -> None:
+    """The objective that trains, with its own corruption: Monte Carlo against the exact value."""
+    law, process, oracle = uniform_toy()
+    count = 100_000
+    noise = Noise.of(0, 0, torch.arange(count))
+    pair = functional.categorical(law.flatten().expand(count, -1), noise.uniform("data"))
+    x = torch.stack([pair // 3, pair % 3], 1)
+    t = (torch.arange(count, dtype=torch.float64) + noise.uniform("t")) / count
+    loss = Bound(process, schedule)(oracle, x, t[torch.randperm(count)], noise)
+    per_sequence = loss.nats.sum(-1)
+    error = float(per_sequence.std()) / math.sqrt(count)
+    assert abs(float(per_sequence.mean()) - entropy(law)) < 4.5 * error + 1e-3
+    assert float(loss.total) == pytest.approx(float(loss.nats.sum()))
+
+
+def test_tempered_bound_at_small_tau_is_the_bound_on_its_window() -> None:
+    """tau -> 0: the same integral over alpha in the window, through the Gaussian path."""
+    law, process, oracle = uniform_toy()
+
+    class Hard:
+        """Reads the mixture as its largest token, which is what tau -> 0 makes of it."""
+
+        def log_probs(self, z, alpha, mask=None, dropout=None):  # type: ignore[no-untyped-def]
+            return oracle.log_probs(z.ids.gather(-1, z.weights.argmax(-1, keepdim=True))[..., 0], alpha)
+
+    schedule = Dual(3, alpha_min=0.1, alpha_max=0.9)
+    expected = exact_bound(law, process, oracle, schedule)
+    count = 60_000
+    noise = Noise.of(2, 0, torch.arange(count))
+    pair = functional.categorical(law.flatten().expand(count, -1), noise.uniform("data"))
+    x = torch.stack([pair // 3, pair % 3], 1)
+    t = (torch.arange(count, dtype=torch.float64) + noise.uniform("t")) / count
+    loss = TemperedBound(schedule, tau=1e-4)(Hard(), x, t[torch.randperm(count)], noise)
+    per_sequence = loss.nats.sum(-1)
+    error = float(per_sequence.std()) / math.sqrt(count)
+    assert abs(float(per_sequence.mean()) - expected) < 4.5 * error
+
+
+def law_of(process: Process, denoiser: Denoiser, schedule: Schedule, steps: int) -> torch.Tensor:
+    """The plug-in sampler's exact output law: the product of its transition matrices, position by position."""
+    num_states, prior = process.vocab_size, process.prior()
+    states = all_states(num_states)
+    current = prior[states[:, 0]] * prior[states[:, 1]]
+    alphas = levels(schedule, steps)
+    for alpha_t, alpha_s in zip(alphas[:-1], alphas[1:]):
+        p = denoiser.log_probs(states, alpha_t.expand(len(states))).exp()
+        kernel = torch.zeros(len(states), LENGTH, num_states, dtype=torch.float64)
+        for place in range(LENGTH):
+            z = states[:, place]
+            ways = functional.routes(
+                p[:, place].gather(-1, z[:, None])[:, 0], process.prior_of(z), alpha_t, alpha_s
+            )
+            kernel[:, place] = (
+                ways.stay[:, None] * F.one_hot(z, num_states)
+                + ways.belief[:, None] * p[:, place]
+                + ways.prior[:, None] * prior
+            )
+        joint = kernel[:, 0, :, None] * kernel[:, 1, None, :]
+        current = (current[:, None, None] * joint).sum(0).flatten()
+    return current.view(num_states, num_states)
+
+
+@pytest.mark.parametrize("toy", [uniform_toy, absorbing_toy])
+def test_exact_law_converges_at_first_order(toy) -> None:  # type: ignore[no-untyped-def]
+    law, process, oracle = toy()
+    errors = []
+    for steps in (16, 64, 256):
+        got = law_of(process, oracle, LogLinear(eps=1e-9), steps)[: len(law), : len(law)]
+        errors.append(total_variation(got, law))
+    assert errors[0] < 0.06
+    for coarse, fine in zip(errors[:-1], errors[1:]):
+        assert 3.3 < coarse / fine < 4.7  # four times the steps, a quarter of the error
+
+
+def test_exact_law_with_the_wrong_oracle_stays_wrong() -> None:
+    law, process, wrong = uniform_toy(leave_out=False)
+    assert total_variation(law_of(process, wrong, LogLinear(eps=1e-9), 256), law) > 0.1
+
+
+@pytest.mark.parametrize("toy", [uniform_toy, absorbing_toy])
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_generate_draws_from_the_exact_law(toy, kind: type) -> None:  # type: ignore[no-untyped-def]
+    """The real loop, steps = 5 (where the law is not the data's), against the product of matrices."""
+    law, process, oracle = toy()
+    schedule, count, steps = LogLinear(), 40_000, 5
+    expected = law_of(process, oracle, schedule, steps).flatten()
+    tokens = generate(
+        oracle, process, schedule, kind(), num=count, length=LENGTH, steps=steps, tail="ancestral", batch_size=count
+    )
+    counts = torch.bincount(tokens[:, 0] * process.vocab_size + tokens[:, 1], minlength=len(expected)).double()
+    used = expected > 1e-12
+    assert counts[~used].sum() == 0
+    statistic = float(((counts - count * expected) ** 2 / (count * expected))[used].sum())
+    freedom = int(used.sum()) - 1
+    assert abs(statistic - freedom) < 5 * math.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_steps_are_network_calls_and_samples_do_not_depend_on_the_batch(steps: int) -> None:
+    law, process, oracle = uniform_toy()
+    calls = []
+
+    class Counting:
+        def log_probs(self, z, alpha, mask=None, dropout=None):  # type: ignore[no-untyped-def]
+            calls.append(float(alpha[0]))
+            return oracle.log_probs(z, alpha)
+
+    def sample(batch_size: int, num: int = 10) -> torch.Tensor:
+        return generate(
+            Counting(), process, LogLinear(), Ancestral(), num=num, length=2, steps=steps, seed=4, batch_size=batch_size
+        )
+
+    whole = sample(10)
+    assert len(calls) == steps
+    assert calls == sorted(calls)
+    assert torch.equal(whole, sample(3))
+    assert torch.equal(whole[:4], sample(64, num=4))
+
+
+def test_greedy_tail_is_the_argmax_of_the_belief_at_the_last_level() -> None:
+    law, process, oracle = uniform_toy()
+    seen = []
+
+    class Recording:
+        def log_probs(self, z, alpha, mask=None, dropout=None):  # type: ignore[no-untyped-def]
+            log_p = oracle.log_probs(z, alpha)
+            seen.append(log_p)
+            return log_p
+
+    tokens = generate(Recording(), process, LogLinear(), Ancestral(), num=50, length=2, steps=3, tail="greedy")
+    assert torch.equal(tokens, seen[-1].argmax(-1))
+    ancestral = generate(oracle, process, LogLinear(), Ancestral(), num=50, length=2, steps=3, tail="ancestral")
+    assert not torch.equal(tokens, ancestral)
+
+
+def test_bad_requests_say_what_is_allowed() -> None:
+    law, process, oracle = uniform_toy()
+    with pytest.raises(ValueError, match="at least 1 step"):
+        generate(oracle, process, LogLinear(), Ancestral(), num=1, length=2, steps=0)
+    with pytest.raises(ValueError, match="each must be at least 1"):
+        generate(oracle, process, LogLinear(), Ancestral(), num=0, length=2, steps=1)
+    with pytest.raises(ValueError, match="'greedy' or 'ancestral'"):
+        generate(oracle, process, LogLinear(), Ancestral(), num=1, length=2, steps=1, tail="best")  # type: ignore[arg-type]
