@@ -1,0 +1,43 @@
+# Two commands, each complete on a fresh machine with Python >= 3.10:
+#   make demo   train Duo on real prose, measure its perplexity, read what it writes (minutes on 2 CPU cores)
+#   make test   lint, types, tests
+PYTHON ?= python3
+BIN := .venv/bin
+RUN ?= runs/demo
+# Two OpenMP threads that spin while they wait slow each other down on a shared machine.
+export OMP_WAIT_POLICY ?= passive
+
+.PHONY: demo test lint types tests format clean
+
+demo: .venv/installed
+	$(BIN)/duality train duo-laptop --out $(RUN) --resume
+	$(BIN)/duality eval $(RUN)
+	@for steps in 8 32; do for tail in ancestral greedy; do \
+		$(BIN)/duality sample $(RUN) --num 2 --steps $$steps --tail $$tail || exit $$?; done; done
+	@echo "Everything is in $(RUN): recipe.json, metrics.jsonl, loss.png, samples/, checkpoints/"
+
+test: lint types tests
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/installed
+	$(BIN)/mypy
+
+tests: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# torch first and alone: with it in place, nothing that follows can pull another build of it.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

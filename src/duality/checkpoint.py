@@ -1,0 +1,146 @@
+"""Checkpoints that survive anything: a folder per step, complete or absent.
+
+    checkpoints/step-00001000/   <name>.safetensors ..., state.json, manifest.json (size and sha256 of each file)
+    checkpoints/latest           the name of the newest one, for people and scripts
+
+A checkpoint is written into a hidden temporary folder, every file is flushed to the disk, and the folder is
+renamed into place: after a crash at any moment there are whole checkpoints and at most one hidden leftover, which the
+next save removes. Reading verifies the manifest; a damaged checkpoint is reported and the next older good one is
+used. Only safetensors and JSON are read: loading can not run code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from duality.protocols import Reporter
+
+Tensors = dict[str, Tensor]
+_MANIFEST = "manifest.json"
+_HIDDEN = ".writing-"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was saved at ``step``: groups of tensors and a JSON state."""
+
+    path: Path
+    step: int
+    groups: dict[str, Tensors]
+    state: dict[str, Any]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text``; a reader sees the old or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    _flush(temporary)
+    os.replace(temporary, path)
+    _flush(path.parent)
+
+
+def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: dict[str, Any], keep: int = 2) -> Path:
+    """Write a checkpoint and remove all but the newest ``keep`` ones."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(f"{_HIDDEN}*"):
+        shutil.rmtree(leftover)
+    target = folder / f"step-{step:08d}"
+    temporary = folder / f"{_HIDDEN}{target.name}"
+    temporary.mkdir()
+    for name, tensors in groups.items():
+        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, temporary / f"{name}.safetensors")
+    (temporary / "state.json").write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
+    files = {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in sorted(temporary.iterdir())}
+    (temporary / _MANIFEST).write_text(json.dumps(files, indent=1), encoding="utf-8")
+    for file in temporary.iterdir():
+        _flush(file)
+    _flush(temporary)
+    if target.exists():
+        # The same step again, after resuming from an older one: the new copy replaces it.
+        replaced = folder / f"{_HIDDEN}replaced"
+        os.replace(target, replaced)
+        os.replace(temporary, target)
+        shutil.rmtree(replaced)
+    else:
+        os.replace(temporary, target)
+    _flush(folder)
+    write_atomically(folder / "latest", target.name + "\n")
+    for old in steps_saved(folder)[:-keep]:
+        shutil.rmtree(folder / f"step-{old:08d}")
+    return target
+
+
+def steps_saved(folder: Path) -> list[int]:
+    """Steps that have a checkpoint folder, oldest first."""
+    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*") if path.is_dir())
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with the checkpoint at ``path``, or None."""
+    try:
+        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        for name, expected in manifest.items():
+            file = path / name
+            if not file.is_file():
+                return f"{name} is missing"
+            if file.stat().st_size != expected["bytes"]:
+                return f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
+            if _sha256(file) != expected["sha256"]:
+                return f"{name} does not match its checksum"
+        return None if "state.json" in manifest else "state.json is not in the manifest"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{_MANIFEST} cannot be read ({error})"
+
+
+def load_newest(folder: Path, report: Reporter) -> Checkpoint | None:
+    """The newest checkpoint that passes verification; damaged newer ones are reported. None if there is none at all."""
+    steps = steps_saved(folder) if folder.is_dir() else []
+    for step in reversed(steps):
+        path = folder / f"step-{step:08d}"
+        problem = damage(path)
+        if problem is None:
+            return load(path)
+        report(f"checkpoint {path} is damaged ({problem}); trying the one before it")
+    if steps:
+        raise ValueError(
+            f"no checkpoint in {folder} is intact (tried {len(steps)}): restore one from a backup, or train again into another folder"
+        )
+    return None
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint that has been verified."""
+    state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    try:
+        groups = {file.stem: load_file(file) for file in sorted(path.glob("*.safetensors"))}
+    except SafetensorError as error:
+        raise ValueError(f"{path} holds no valid safetensors file ({error}): use an older checkpoint") from error
+    return Checkpoint(path, state["step"], groups, state)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _flush(path: Path) -> None:
+    """Force a file or a folder's entries to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

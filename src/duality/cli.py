@@ -1,0 +1,358 @@
+"""The command line: a command is a typed function.
+
+Torch is imported inside the commands, so that help is immediate. A user's error is one line on stderr and exit code 2;
+``--debug`` adds the traceback. Results go to stdout, progress and remarks to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    from duality.protocols import Denoiser
+    from duality.recipes import Recipe
+    from duality.run import Model
+
+Device = Literal["auto", "cpu", "cuda"]
+Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
+Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+Assignments = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="set", metavar="FIELD=VALUE")]
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+
+
+def train(
+    recipe: Name,
+    /,
+    out: Path | None = None,
+    data: str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    assignments: Assignments = (),
+    resume: Flag = False,
+    device: Device = "auto",
+    dry_run: Flag = False,
+) -> int:
+    """Train a recipe into a run folder.
+
+    Args:
+        recipe: a name that `duality recipes` lists.
+        out: the run folder; runs/RECIPE if not given.
+        data: a text file, a folder of text, or a source that `duality data list` names.
+        steps: number of training steps; short for --set training.steps=N.
+        seed: seed of weights, data order and noise; short for --set training.seed=N.
+        assignments: change a field of the recipe, such as --set training.learning_rate=1e-3 or --set backbone=tiny;
+            can be repeated.
+        resume: continue the run in --out where its last checkpoint is; start it if there is none.
+        device: where to compute; auto takes a GPU if there is one.
+        dry_run: print the recipe as it would run, with its parameters and memory, and stop.
+    """
+    from duality import run
+    from duality.console import say, training_display
+    from duality.recipes import recipe as find
+
+    shorthand = {"training.steps": steps, "training.seed": seed}
+    changes = [f"{field}={value}" for field, value in shorthand.items() if value is not None]
+    chosen = find(recipe, (*changes, *assignments))
+    if data is not None:
+        chosen = run.with_corpus(chosen, data)
+    if dry_run:
+        describe(chosen)
+        return 0
+    folder = out or Path("runs") / recipe
+    with training_display(chosen.training.steps, 0) as watch:
+        outcome = run.train(chosen, folder, resume=resume, device=pick(device), report=say, watch=watch)
+    if outcome.signal:
+        say(f"stopped by a signal at step {outcome.step}; saved. Continue with the same command and --resume")
+        return 128 + outcome.signal
+    last = [row for row in run.read_metrics(folder) if "validation_nats" in row][-1]
+    print(f"{folder}: step {outcome.step}, validation bound {last['validation_nats']:.4f} ± {last['validation_stderr']:.4f} nats per token")
+    return 0
+
+
+def evaluate(
+    run: Folder,
+    /,
+    data: str | None = None,
+    split: Literal["validation", "train"] = "validation",
+    draws: int = 1,
+    limit: int | None = None,
+    batch_size: int = 32,
+    seed: int = 0,
+    weights: Literal["ema", "model"] = "ema",
+    device: Device = "auto",
+    json: Flag = False,
+) -> int:
+    """Measure the perplexity of a run.
+
+    Args:
+        run: the run folder.
+        data: other text to evaluate on, encoded with the run's tokenizer: a file, a folder, a named source.
+        split: which part of the run's own corpus, if --data is not given.
+        draws: draws of time and noise for each sequence; more make the error smaller.
+        limit: evaluate on the first so many sequences only.
+        batch_size: sequences at a time; the result does not depend on it.
+        seed: seed of times and noise.
+        weights: averaged (ema) or raw (model) weights.
+        device: where to compute.
+        json: print one JSON object instead of text.
+    """
+    from dataclasses import asdict
+    from json import dumps
+
+    from duality.console import counting_display, say
+    from duality.data import Sequences, encode_corpus, prepare
+    from duality.run import load
+
+    where = pick(device)
+    model = load(run, say, where, weights)
+    own = model.recipe.data
+    if data is not None:
+        store = encode_corpus(data, model.tokenizer, progress=say)
+    else:
+        corpus = prepare(own.corpus, own.tokenizer, validation=own.validation, split=own.split, progress=say)
+        if corpus.tokenizer.fingerprint != model.tokenizer.fingerprint:
+            raise ValueError(f"the corpus {own.corpus} has changed since {run} was trained: give the text with --data")
+        store = corpus.validation if split == "validation" else corpus.train
+    sequences = Sequences(store, own.length)
+    total = min(limit or len(sequences), len(sequences))
+    with counting_display("evaluating", total) as advance:
+        result = model.evaluate(
+            sequences, num_draws=draws, limit=limit, batch_size=batch_size, seed=seed, device=where, advance=advance
+        )
+    if json:
+        extra = {name: getattr(result, name) for name in ("perplexity", "perplexity_stderr", "bits_per_byte", "bits_per_character")}
+        print(dumps({"run": str(run), "step": model.step, "data": data or split, **asdict(result), **extra}))
+    else:
+        print(f"{run}, step {model.step}, on {data or split + ' of ' + own.corpus}")
+        print("\n".join(result.lines()))
+    return 0
+
+
+def sample(
+    run: Folder,
+    /,
+    num: int = 4,
+    steps: int = 32,
+    tail: Literal["greedy", "ancestral"] = "greedy",
+    length: int | None = None,
+    prompt: str = "",
+    suffix: str = "",
+    top_p: float = 1.0,
+    temperature: float = 1.0,
+    seed: int = 0,
+    batch_size: int = 16,
+    device: Device = "auto",
+    json: Flag = False,
+) -> int:
+    """Write text with a run.
+
+    Args:
+        run: the run folder.
+        num: how many samples.
+        steps: network calls for each sample.
+        tail: the last step takes the most likely tokens (greedy) or draws them (ancestral).
+        length: tokens of a sample; the length it was trained on if not given.
+        prompt: text that every sample begins with.
+        suffix: text that every sample ends with: the model fills in what is between.
+        top_p: draw from the fewest tokens that hold this share of the belief; 1 is all of it.
+        temperature: below 1 sharpens the belief, above 1 flattens it.
+        seed: the same seed gives the same samples.
+        batch_size: samples at a time; the result does not depend on it.
+        device: where to compute.
+        json: print a JSON object per sample, with its tokens.
+    """
+    from json import dumps
+
+    from duality.console import counting_display, say
+    from duality.run import load, sample_row
+
+    where = pick(device)
+    model = load(run, say, where)
+    size = length or model.recipe.data.length
+    wrap = bend(model, size, prompt, suffix, top_p, temperature, where)
+    batches = (num + batch_size - 1) // batch_size if batch_size > 0 else 0
+    with counting_display("sampling", steps * batches) as advance:
+        tokens = model.generate(
+            wrap,
+            num=num,
+            length=size,
+            steps=steps,
+            seed=seed,
+            tail=tail,
+            batch_size=batch_size,
+            device=where,
+            watch=lambda frame: advance(1),
+        )
+    for index, row in enumerate(tokens.tolist()):
+        made = sample_row(model, row, index, steps, tail, seed)
+        if json:
+            print(dumps(made))
+        else:
+            print(f"--- sample {index + 1} of {num}: {steps} steps, {tail} tail, seed {seed}")
+            print(made["text"])
+    return 0
+
+
+def bend(
+    model: Model, length: int, prompt: str, suffix: str, top_p: float, temperature: float, device: str
+) -> Callable[[Denoiser], Denoiser]:
+    """The wrappers a sample asks for, in one function."""
+    import torch
+
+    from duality.wrappers import Clamped, Temperature, TopP
+
+    first, last = model.tokenizer.encode(prompt), model.tokenizer.encode(suffix)
+    if len(first) + len(last) > length:
+        raise ValueError(
+            f"prompt and suffix have {len(first) + len(last)} tokens, the sample {length}: shorten them or raise --length"
+        )
+    tokens = torch.zeros(length, dtype=torch.int64)
+    known = torch.zeros(length, dtype=torch.bool)
+    for part, start in ((first, 0), (last, length - len(last))):
+        tokens[start : start + len(part)] = torch.as_tensor(part)
+        known[start : start + len(part)] = True
+
+    def wrap(denoiser: Denoiser) -> Denoiser:
+        if temperature != 1:
+            denoiser = Temperature(denoiser, temperature)
+        if top_p != 1:
+            denoiser = TopP(denoiser, top_p)
+        return Clamped(denoiser, tokens.to(device), known.to(device)) if known.any() else denoiser
+
+    return wrap
+
+
+def recipes() -> int:
+    """List the recipes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from duality.recipes import RECIPES
+
+    table = Table("recipe", "parameters", "steps x batch x length", "summary", "source", box=None)
+    for name, make in RECIPES.items():
+        chosen = make()
+        training = chosen.training
+        size = f"{training.steps:,} x {training.batch_size} x {chosen.data.length}"
+        table.add_row(name, f"{parameters(chosen) / 1e6:.1f} M", size, chosen.summary, chosen.source)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    return 0
+
+
+def data(
+    action: Annotated[Literal["list", "get"], tyro.conf.Positional], name: Annotated[str, tyro.conf.Positional] = "", /
+) -> int:
+    """List the named corpora, or fetch one into the cache and verify it.
+
+    Args:
+        action: list them, or get one.
+        name: which one to get.
+    """
+    from duality.console import say
+    from duality.data import DEFAULT_SOURCE, SOURCES, fetch
+
+    if action == "get":
+        for path in fetch(name or DEFAULT_SOURCE, progress=say):
+            print(path)
+        return 0
+    for known, source in SOURCES.items():
+        default = " (default)" if known == DEFAULT_SOURCE else ""
+        print(f"{known}{default}: {source.title}. {source.license}.")
+    return 0
+
+
+def parameters(recipe: Recipe) -> int:
+    """Number of parameters, counted on the network itself without allocating it."""
+    import torch
+
+    from duality.run import network
+
+    size = getattr(recipe.data.tokenizer, "vocab_size", 256)
+    with torch.device("meta"):
+        return sum(value.numel() for value in network(recipe, size, "meta").parameters())
+
+
+def describe(recipe: Recipe) -> None:
+    """The resolved recipe, its parameters and what they need."""
+    from json import dumps
+
+    from duality.recipes import to_json
+
+    count = parameters(recipe)
+    print(dumps(to_json(recipe), indent=2))
+    print(f"{count:,} parameters for the vocabulary asked for")
+    print(f"{count * 16 / 2**20:,.0f} MiB for weights, gradients and AdamW's moments, {count * 4 / 2**20:,.0f} MiB for the average")
+
+
+def pick(device: Device) -> str:
+    """A device that exists."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: torch sees no GPU here; use --device cpu, or install a CUDA build of torch")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+
+
+COMMANDS: dict[str, Callable[..., int]] = {
+    "train": train,
+    "eval": evaluate,
+    "sample": sample,
+    "recipes": recipes,
+    "data": data,
+}
+
+
+def spread(arguments: list[str]) -> list[str]:
+    """``--set a=1 b=2`` as ``--set a=1 --set b=2``."""
+    result: list[str] = []
+    setting = False
+    for argument in arguments:
+        if argument == "--set":
+            setting = True
+            continue
+        setting = setting and not argument.startswith("-")
+        result += ["--set", argument] if setting else [argument]
+    return result
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; the exit code is 0, 2 for a user's error, or 128 + the signal that stopped a training."""
+    arguments = spread(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments
+    try:
+        code: int = tyro.extras.subcommand_cli_from_dict(
+            COMMANDS,
+            prog="duality",
+            description="Discrete diffusion language models: train, evaluate, sample.",
+            args=[argument for argument in arguments if argument != "--debug"],
+        )
+        return code
+    except (ValueError, TypeError, OSError) as error:
+        if debug:
+            raise
+        print(f"duality: error: {explain(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("duality: interrupted", file=sys.stderr)
+        return 130
+
+
+def explain(error: Exception) -> str:
+    """One line: what was got, what is allowed, what to do."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.strerror}: {error.filename}; check the path and its permissions"
+    return " ".join(str(error).split())
+
+
+def script() -> None:
+    """The ``duality`` command."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    script()

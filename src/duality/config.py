@@ -1,0 +1,151 @@
+"""Frozen dataclasses to JSON and back, and ``--set field=value``.
+
+A component is its configuration, so saving a run is writing down its dataclasses: each becomes an object with its class
+under "type". Reading back goes through the same typed check as the command line: an unknown type or field is
+refused with the nearest names, a value of the wrong type with what was got and what is allowed. Nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import types
+from collections.abc import Iterable
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+def to_jsonable(value: Any) -> Any:
+    """Plain JSON data for a dataclass, a tuple or a scalar."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: to_jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"type": type(value).__name__, **fields}
+    if isinstance(value, tuple):
+        return [to_jsonable(item) for item in value]
+    return value
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """'; did you mean a or b?' or the list of what there is."""
+    names = sorted(choices)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(names)}"
+
+
+def from_jsonable(data: Any, registry: dict[str, type]) -> Any:
+    """Rebuild what ``to_jsonable`` wrote, with the classes of ``registry``."""
+    if isinstance(data, dict):
+        kind = data.get("type")
+        if kind not in registry:
+            raise ValueError(f"unknown component {kind!r}: {nearest(str(kind), registry)}")
+        values = {name: from_jsonable(item, registry) for name, item in data.items() if name != "type"}
+        return build(registry[kind], values)
+    if isinstance(data, list):
+        return tuple(from_jsonable(item, registry) for item in data)
+    return data
+
+
+def build(kind: type[T], values: dict[str, Any]) -> T:
+    """``kind(**values)`` with every name and type checked."""
+    hints = get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in names:
+            raise ValueError(f"{kind.__name__} has no field {name!r}: {nearest(name, names)}")
+    checked = {name: check(value, hints[name], f"{kind.__name__}.{name}") for name, value in values.items()}
+    missing = [
+        field.name
+        for field in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if field.name not in values and field.default is dataclasses.MISSING
+    ]
+    if missing:
+        raise ValueError(f"{kind.__name__} lacks {', '.join(missing)}: the file may be from another version")
+    return kind(**checked)
+
+
+def check(value: Any, hint: Any, where: str) -> Any:
+    """``value`` if it fits the type ``hint`` (an int is also a float), else a ValueError."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        if value in get_args(hint):
+            return value
+    elif origin in (Union, types.UnionType):
+        for option in get_args(hint):
+            try:
+                return check(value, option, where)
+            except ValueError:
+                continue
+    elif origin is tuple:
+        kinds = get_args(hint)
+        if isinstance(value, tuple) and len(value) == len(kinds):
+            return tuple(check(item, kind, where) for item, kind in zip(value, kinds))
+    elif hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    elif hint is int and isinstance(value, bool):
+        pass
+    elif isinstance(hint, type) and (getattr(hint, "_is_protocol", False) or isinstance(value, hint)):
+        return value
+    raise ValueError(f"{where} is {value!r}: it must be {describe(hint)}")
+
+
+def describe(hint: Any) -> str:
+    """A type in words."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(repr(choice) for choice in get_args(hint))
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe(option) for option in get_args(hint))
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "none"}
+    if hint in words:
+        return words[hint]
+    return "a list" if origin is tuple else str(getattr(hint, "__name__", hint))
+
+
+def parse(text: str, hint: Any) -> Any:
+    """What a user typed, as the data its type asks for."""
+    if hint is str or get_origin(hint) is Literal:
+        return text
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        return {"none": None, "true": True, "false": False}.get(text.lower(), text)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def override(root: T, assignment: str, choices: dict[str, Any]) -> T:
+    """``root`` with ``path.to.field=value`` applied. ``choices`` names ready-made components ("tiny", "bytes")."""
+    path, separator, text = assignment.partition("=")
+    if not separator or not path:
+        raise ValueError(f"{assignment!r} is not an assignment: write --set field=value, such as training.steps=1000")
+    return _replace(root, path.strip().split("."), text.strip(), path.strip(), choices)
+
+
+def _replace(node: Any, path: list[str], text: str, where: str, choices: dict[str, Any]) -> Any:
+    names = [field.name for field in dataclasses.fields(node)]
+    head, rest = path[0], path[1:]
+    if head not in names:
+        raise ValueError(f"no field {where!r} ({type(node).__name__} has no {head!r}): {nearest(head, names)}")
+    current = getattr(node, head)
+    if rest:
+        if not dataclasses.is_dataclass(current):
+            raise ValueError(f"no field {where!r}: {head} is {current!r}, which has no parts")
+        return dataclasses.replace(node, **{head: _replace(current, rest, text, where, choices)})
+    hint = get_type_hints(type(node))[head]
+    value = choices[text] if text in choices and dataclasses.is_dataclass(current) else parse(text, hint)
+    if dataclasses.is_dataclass(current) and not dataclasses.is_dataclass(value):
+        ready = [name for name, choice in choices.items() if _fits(choice, hint)]
+        parts = [f"{where}.{field.name}" for field in dataclasses.fields(current)]
+        raise ValueError(
+            f"{where} is a component, got {text!r}: choose from {', '.join(ready)}, or set {', '.join(parts)}"
+        )
+    return dataclasses.replace(node, **{head: check(value, hint, where)})
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    try:
+        check(value, hint, "")
+    except ValueError:
+        return False
+    return True

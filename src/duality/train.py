@@ -1,0 +1,255 @@
+"""One training loop: ``fit`` takes steps until the last phase ends, or until it is told to stop.
+
+A step is a pure function of the state and the step's number: which sequences, which times and which noise depend on
+(seed, step, place in the global batch) only. Hence a resumed run repeats the uninterrupted one bit for bit, and
+dividing the batch into micro-batches changes rounding, not noise. What has to be saved is weights, their moving
+average, the optimizer's moments and the step.
+
+Loss = sum of nats over the real tokens of the global batch / their number.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from duality.checkpoint import Checkpoint, Tensors
+from duality.data import Loader
+from duality.noise import Noise, stratified_times
+from duality.denoiser import MeanDenoiser
+from duality.protocols import Phase
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a recipe is optimised; defaults are the paper's."""
+
+    steps: int = 1_000_000
+    batch_size: int = 512
+    micro_batch: int = 0
+    learning_rate: float = 3e-4
+    warmup: int = 2_500
+    decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    ema: float = 0.9999
+    seed: int = 1
+    precision: Precision = "auto"
+    log_every: int = 100
+    eval_every: int = 10_000
+    save_every: int = 10_000
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "log_every", "save_every", "keep"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"training.{name} is {getattr(self, name)}: it must be at least 1")
+        for name in ("micro_batch", "warmup", "eval_every", "weight_decay", "clip", "seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"training.{name} is {getattr(self, name)}: it must not be negative (0 turns it off)")
+        if not self.learning_rate > 0:
+            raise ValueError(f"training.learning_rate is {self.learning_rate}: it must be positive")
+        for name in ("decay", "ema"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"training.{name} is {getattr(self, name)}: it must be in [0, 1]")
+
+    def rate(self, step: int) -> float:
+        """Learning rate at ``step``: linear warm-up, constant, then linear to zero over the last ``decay`` of the steps."""
+        warm = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        cooling = round(self.decay * self.steps)
+        cool = min(1.0, (self.steps - step) / cooling) if cooling else 1.0
+        return self.learning_rate * warm * cool
+
+
+class TrainingDiverged(ValueError):
+    """The loss is no longer a number."""
+
+    def __init__(self, step: int, loss: float, rate: float):
+        super().__init__(
+            f"the loss at step {step} is {loss}: nothing was saved after the last checkpoint; resume from it with a lower "
+            f"learning rate (now {rate:g}), a smaller training.clip or a longer training.warmup, and check the data"
+        )
+
+
+def resolve_precision(precision: Precision, device: torch.device) -> torch.dtype:
+    """bfloat16 where the device computes in it (a GPU), float32 elsewhere: on a CPU it is many times slower."""
+    if precision == "auto":
+        native = device.type == "cuda" and torch.cuda.is_bf16_supported()
+        return torch.bfloat16 if native else torch.float32
+    return torch.bfloat16 if precision == "bfloat16" else torch.float32
+
+
+@dataclass
+class TrainState:
+    """Everything a step changes."""
+
+    model: MeanDenoiser
+    optimizer: torch.optim.AdamW
+    ema: Tensors
+    step: int = 0
+
+    @staticmethod
+    def fresh(model: MeanDenoiser, training: Training) -> TrainState:
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=training.learning_rate, betas=training.betas, weight_decay=training.weight_decay, fused=True
+        )
+        return TrainState(model, optimizer, {name: value.detach().clone() for name, value in model.named_parameters()})
+
+    def groups(self) -> dict[str, Tensors]:
+        """What a checkpoint holds, as named tensors."""
+        moments = {
+            f"{name}.{key}": value
+            for name, parameter in self.model.named_parameters()
+            for key, value in self.optimizer.state[parameter].items()
+        }
+        return {"model": dict(self.model.named_parameters()), "ema": self.ema, "optimizer": moments}
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Continue where ``saved`` was written."""
+        load_weights(self.model, saved.groups["model"])
+        for name, value in saved.groups["ema"].items():
+            self.ema[name].copy_(value)
+        for name, parameter in self.model.named_parameters():
+            self.optimizer.state[parameter] = {
+                key: saved.groups["optimizer"][f"{name}.{key}"].to("cpu" if key == "step" and parameter.is_cpu else parameter.device)
+                for key in ("step", "exp_avg", "exp_avg_sq")
+            }
+        self.step = saved.step
+
+    def average(self, decay: float) -> None:
+        """Move the average towards the weights, quickly at first: decay is at most (1 + n) / (10 + n)."""
+        decay = min(decay, (1 + self.step) / (10 + self.step))
+        with torch.no_grad():
+            torch._foreach_lerp_(
+                list(self.ema.values()), [value.detach() for value in self.model.parameters()], 1 - decay
+            )
+
+
+def load_weights(model: nn.Module, weights: Tensors) -> None:
+    """Copy ``weights`` into ``model``; every name and shape must agree."""
+    own = dict(model.named_parameters())
+    differing = [name for name in own.keys() | weights.keys() if name not in own or name not in weights or own[name].shape != weights[name].shape]
+    if differing:
+        name = sorted(differing)[0]
+        shapes = [tuple(tensors[name].shape) if name in tensors else "nothing" for tensors in (weights, own)]
+        raise ValueError(
+            f"the checkpoint does not fit the network: {name} is {shapes[0]} in the file and {shapes[1]} in the network "
+            f"({len(differing)} tensors differ); use the recipe and the tokenizer that it was trained with"
+        )
+    with torch.no_grad():
+        for name, value in weights.items():
+            own[name].copy_(value)
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What one step did."""
+
+    step: int
+    phase: str
+    loss: float
+    rate: float
+    gradient_norm: float
+    num_tokens: int
+
+
+@dataclass
+class Interruption:
+    """Set by Ctrl-C or SIGTERM; the loop looks at it between steps."""
+
+    signal: int = 0
+    previous: dict[int, object] = field(default_factory=dict)
+
+
+@contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Turn the first SIGINT or SIGTERM into a request to stop; a second one acts as usual."""
+    request = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def ask(number: int, frame: object) -> None:
+        request.signal = number
+        for each, handler in request.previous.items():
+            signal.signal(each, handler)  # type: ignore[arg-type]
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        request.previous[number] = signal.signal(number, ask)
+    try:
+        yield request
+    finally:
+        for number, handler in request.previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+
+def phase_at(phases: tuple[Phase, ...], step: int) -> Phase:
+    """The phase that step ``step`` belongs to."""
+    return next(phase for phase in phases if step < phase.until)
+
+
+def micro_batches(training: Training) -> list[slice]:
+    """Rows of the global batch, in order, at most ``micro_batch`` at a time."""
+    size = training.micro_batch or training.batch_size
+    return [slice(start, min(start + size, training.batch_size)) for start in range(0, training.batch_size, size)]
+
+
+def gradients(state: TrainState, loader: Loader, phase: Phase, training: Training) -> tuple[Tensor, int]:
+    """Accumulate the gradient of one global batch; returns the loss and the number of tokens."""
+    device = next(state.model.parameters()).device
+    dtype = resolve_precision(training.precision, device)
+    times = stratified_times(training.seed, state.step, training.batch_size, device)
+    batch = loader.batch(state.step)
+    num_tokens = batch.ids.numel() if batch.mask is None else int(batch.mask.sum())
+    ids, mask = batch.ids.to(device), None if batch.mask is None else batch.mask.to(device)
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    for rows in micro_batches(training):
+        noise = Noise.of(training.seed, state.step, torch.arange(rows.start, rows.stop, device=device))
+        real = None if mask is None else mask[rows]
+        with torch.autocast(device.type, dtype) if dtype != torch.float32 else nullcontext():
+            loss = phase.objective(state.model, ids[rows], times[rows], noise, real, dropout=True)
+        (loss.total / num_tokens).backward()
+        total += loss.nats.sum()
+    return total / num_tokens, num_tokens
+
+
+def take_step(state: TrainState, loader: Loader, phases: tuple[Phase, ...], training: Training) -> StepRecord:
+    """One optimizer step; raises ``TrainingDiverged`` before a non-finite gradient can reach the weights."""
+    phase, rate = phase_at(phases, state.step), training.rate(state.step)
+    state.optimizer.zero_grad()
+    loss, num_tokens = gradients(state, loader, phase, training)
+    norm = nn.utils.clip_grad_norm_(state.model.parameters(), training.clip or math.inf)
+    # One transfer per step: the two numbers decide whether the weights may be touched.
+    values = torch.stack([loss, norm.to(loss.dtype)]).tolist()
+    if not all(map(math.isfinite, values)):
+        raise TrainingDiverged(state.step + 1, values[0], rate)
+    for group in state.optimizer.param_groups:
+        group["lr"] = rate
+    state.optimizer.step()
+    state.step += 1
+    state.average(training.ema)
+    return StepRecord(state.step, phase.name, values[0], rate, values[1], num_tokens)
+
+
+def fit(
+    state: TrainState,
+    loader: Loader,
+    phases: tuple[Phase, ...],
+    training: Training,
+    after_step: Callable[[StepRecord], bool],
+) -> None:
+    """Step until the last phase ends, or until ``after_step`` returns False."""
+    while state.step < phases[-1].until:
+        if not after_step(take_step(state, loader, phases, training)):
+            return
