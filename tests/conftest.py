@@ -1,8 +1,9 @@
-"""Shared by all tests: the reference folder, if it is there, and one thread so that runs compare bit for bit."""
+"""Shared by all tests: a cache of their own, a small real text, and one thread, so that runs compare bit for bit."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -10,13 +11,50 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import pytest
 import torch
 
+from duality.recipes import Recipe, recipe
+
 torch.set_num_threads(1)
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """No test reads or writes the user's cache, except those that fetch over the network and say so."""
+    cache = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DUALITY_CACHE", str(cache))
+        yield cache
 
 
 @pytest.fixture(scope="session")
 def golden() -> Path:
     """Reference tensors of the released implementation; kept beside the project, not in it."""
-    folder = Path(__file__).resolve().parents[2] / "shared" / "golden"
+    folder = ROOT.parent / "shared" / "golden"
     if not folder.is_dir():
         pytest.skip("no reference tensors beside the project")
     return folder
+
+
+@pytest.fixture(scope="session")
+def english() -> Path:
+    """A real English text that is always there: the licence, 11 kB."""
+    return ROOT / "LICENSE"
+
+
+def small_recipe(corpus: Path, *assignments: str) -> Recipe:
+    """A recipe that trains in a second: 20 steps, the curriculum for the first 10."""
+    base = (
+        f"data.corpus={corpus}",
+        "data.tokenizer=bytes",
+        "data.length=32",
+        "backbone=nano",
+        "backbone.width=32",
+        "training.steps=20",
+        "training.batch_size=8",
+        "training.warmup=4",
+        "training.log_every=1",
+        "training.eval_every=0",
+        "training.save_every=5",
+    )
+    return recipe("duo-laptop", (*base, *assignments))

@@ -114,33 +114,43 @@ def parse(text: str, hint: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def override(root: T, assignment: str, choices: dict[str, Any]) -> T:
-    """``root`` with ``path.to.field=value`` applied. ``choices`` names ready-made components ("tiny", "bytes")."""
-    path, separator, text = assignment.partition("=")
-    if not separator or not path:
-        raise ValueError(f"{assignment!r} is not an assignment: write --set field=value, such as training.steps=1000")
-    return _replace(root, path.strip().split("."), text.strip(), path.strip(), choices)
+def override(root: T, assignments: Iterable[str], registry: dict[str, type], choices: dict[str, Any]) -> T:
+    """``root`` with ``path.to.field=value`` assignments applied, checked together at the end: their order is no matter.
+
+    ``choices`` names ready-made components, for ``backbone=tiny`` or ``data.tokenizer=bytes``.
+    """
+    data = to_jsonable(root)
+    for assignment in assignments:
+        path, separator, text = (part.strip() for part in assignment.partition("="))
+        if not separator or not path:
+            raise ValueError(f"{assignment!r} is no assignment: write --set field=value, such as training.steps=1000")
+        _assign(data, path, text, registry, choices)
+    return from_jsonable(data, registry)  # type: ignore[no-any-return]
 
 
-def _replace(node: Any, path: list[str], text: str, where: str, choices: dict[str, Any]) -> Any:
-    names = [field.name for field in dataclasses.fields(node)]
-    head, rest = path[0], path[1:]
-    if head not in names:
-        raise ValueError(f"no field {where!r} ({type(node).__name__} has no {head!r}): {nearest(head, names)}")
-    current = getattr(node, head)
-    if rest:
-        if not dataclasses.is_dataclass(current):
-            raise ValueError(f"no field {where!r}: {head} is {current!r}, which has no parts")
-        return dataclasses.replace(node, **{head: _replace(current, rest, text, where, choices)})
-    hint = get_type_hints(type(node))[head]
-    value = choices[text] if text in choices and dataclasses.is_dataclass(current) else parse(text, hint)
-    if dataclasses.is_dataclass(current) and not dataclasses.is_dataclass(value):
-        ready = [name for name, choice in choices.items() if _fits(choice, hint)]
-        parts = [f"{where}.{field.name}" for field in dataclasses.fields(current)]
-        raise ValueError(
-            f"{where} is a component, got {text!r}: choose from {', '.join(ready)}, or set {', '.join(parts)}"
-        )
-    return dataclasses.replace(node, **{head: check(value, hint, where)})
+def _assign(node: Any, path: str, text: str, registry: dict[str, type], choices: dict[str, Any]) -> None:
+    *parents, leaf = path.split(".")
+    for part in parents:
+        _known(node, part, path)
+        node = node[part]
+        if not isinstance(node, dict):
+            raise ValueError(f"no field {path!r}: {part} is {node!r}, which has no parts")
+    _known(node, leaf, path)
+    hint = get_type_hints(registry[node["type"]])[leaf]
+    if isinstance(node[leaf], dict):
+        ready = {name: choice for name, choice in choices.items() if _fits(choice, hint)}
+        if text not in ready:
+            parts = ", ".join(f"{path}.{name}" for name in node[leaf] if name != "type")
+            raise ValueError(f"{path} is {text!r}: choose from {', '.join(ready)}" + (f", or set {parts}" if parts else ""))
+        node[leaf] = to_jsonable(ready[text])
+    else:
+        node[leaf] = to_jsonable(check(parse(text, hint), hint, path))
+
+
+def _known(node: dict[str, Any], name: str, path: str) -> None:
+    names = [each for each in node if each != "type"]
+    if name not in names:
+        raise ValueError(f"no field {path!r} ({node['type']} has no {name!r}): {nearest(name, names)}")
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -138,13 +138,10 @@ CHOICES: dict[str, Any] = {
 
 
 def recipe(name: str, assignments: tuple[str, ...] = ()) -> Recipe:
-    """A recipe by name, with ``field=value`` assignments applied in order."""
+    """A recipe by name, with ``field=value`` assignments applied."""
     if name not in RECIPES:
         raise ValueError(f"unknown recipe {name!r}: {nearest(name, RECIPES)}")
-    chosen = RECIPES[name]()
-    for assignment in assignments:
-        chosen = override(chosen, assignment, CHOICES)
-    return chosen
+    return override(RECIPES[name](), assignments, REGISTRY, CHOICES)
 
 
 def to_json(chosen: Recipe) -> Any:

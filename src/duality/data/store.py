@@ -1,0 +1,161 @@
+"""The token store: a tokenized corpus on the disk, mapped into memory, of any size.
+
+    <folder>/index.json         what is here: counts, checksums, the tokenizer's fingerprint
+             shard-00000.bin    ids one after another, little-endian uint16 (K <= 65 536) or uint32
+             shard-00001.bin    ...
+             documents.bin      int64: where each document ends, counted in tokens, its separator included
+
+The shards are one long row of ids, `store[a:b]`, whatever the size of a shard. Every document ends with the
+separator. Beside the tokens the store counts the characters and the UTF-8 bytes of its text, without
+separators: whoever has the nats of the whole store can say bits per character and per byte.
+
+What must hold: a store is on the disk whole or not at all; a shard of the wrong size is an error on opening;
+`verify` finds every changed bit.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from duality.data.cache import file_sha256
+from duality.data.tokenizers import Ids
+
+FORMAT = 1
+INDEX = "index.json"
+DOCUMENTS = "documents.bin"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of ids."""
+
+    name: str
+    num_tokens: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class StoreIndex:
+    """The content of index.json."""
+
+    format: int
+    dtype: str
+    vocab_size: int
+    tokenizer: str
+    num_tokens: int
+    num_documents: int
+    num_characters: int
+    num_bytes: int
+    shards: tuple[Shard, ...]
+    documents_sha256: str
+
+
+@dataclass(frozen=True)
+class TokenStore:
+    """A tokenized corpus: one row of ids, read by slices."""
+
+    folder: Path
+    index: StoreIndex
+
+    @classmethod
+    def open(cls, folder: str | Path) -> TokenStore:
+        """The store in a folder; one that is damaged in an evident way is an error."""
+        store = cls(Path(folder), read_index(Path(folder) / INDEX))
+        item = np.dtype(store.index.dtype).itemsize
+        sizes = {shard.name: shard.num_tokens * item for shard in store.index.shards}
+        for name, expected in {**sizes, DOCUMENTS: store.index.num_documents * 8}.items():
+            path = store.folder / name
+            found = path.stat().st_size if path.is_file() else 0
+            if found != expected:
+                raise ValueError(
+                    f"{path} is damaged: {found} bytes, not {expected}; delete the folder and make it again"
+                )
+        return store
+
+    def verify(self) -> None:
+        """Read everything and compare the checksums."""
+        checksums = {shard.name: shard.sha256 for shard in self.index.shards}
+        for name, expected in {**checksums, DOCUMENTS: self.index.documents_sha256}.items():
+            path = self.folder / name
+            if file_sha256(path) != expected:
+                raise ValueError(f"{path} is damaged: its sha256 has changed; delete the folder and make it again")
+
+    @property
+    def vocab_size(self) -> int:
+        """K of the tokenizer that made it."""
+        return self.index.vocab_size
+
+    @property
+    def num_characters(self) -> int:
+        """Characters of text, without separators."""
+        return self.index.num_characters
+
+    @property
+    def num_bytes(self) -> int:
+        """UTF-8 bytes of text, without separators."""
+        return self.index.num_bytes
+
+    @property
+    def num_documents(self) -> int:
+        """Documents, each ended by a separator."""
+        return self.index.num_documents
+
+    @cached_property
+    def document_ends(self) -> npt.NDArray[np.int64]:
+        """For each document the number of tokens up to and with its separator."""
+        return np.memmap(self.folder / DOCUMENTS, dtype="<i8", mode="r")
+
+    @cached_property
+    def maps(self) -> tuple[npt.NDArray[Any], ...]:
+        """The shards, mapped into memory."""
+        return tuple(np.memmap(self.folder / shard.name, self.index.dtype, "r") for shard in self.index.shards)
+
+    @cached_property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """The place of each shard's first token in the whole."""
+        lengths = [shard.num_tokens for shard in self.index.shards]
+        return np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
+
+    def __len__(self) -> int:
+        """The number of tokens, separators included."""
+        return self.index.num_tokens
+
+    def __getitem__(self, places: slice) -> Ids:
+        """The ids of a slice, across the borders of shards."""
+        start, stop, step = places.indices(len(self))
+        if step != 1:
+            raise ValueError(f"a token store is read by slices of step 1; got {places}")
+        ids = np.empty(max(0, stop - start), dtype=np.int64)
+        number = int(np.searchsorted(self.starts, start, side="right")) - 1
+        filled = 0
+        while filled < len(ids):
+            offset = start + filled - int(self.starts[number])
+            part = self.maps[number][offset : offset + len(ids) - filled]
+            ids[filled : filled + len(part)] = part
+            filled += len(part)
+            number += 1
+        return ids
+
+
+def read_index(path: Path) -> StoreIndex:
+    """The content of index.json."""
+    if not path.is_file():
+        raise ValueError(
+            f"{path.parent} is no token store: it has no {path.name}; make one with write_store or prepare"
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        shards = tuple(Shard(**shard) for shard in content.pop("shards"))
+        index = StoreIndex(shards=shards, **content)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); delete the folder and make it again") from None
+    if index.format != FORMAT:
+        raise ValueError(f"{path} has the format {index.format}, not {FORMAT}; delete the folder and make it again")
+    return index

@@ -1,0 +1,78 @@
+"""What a recipe says about its tokenizer: `Bytes()`, `Characters()` or `BPE(vocab_size=2048)`.
+
+A specification is a plain value: it compares, prints and is saved as itself. `train` turns it, with the
+training text, into a tokenizer (tokenizers.py). The text comes as a stream of strings, of any size.
+
+What must hold: training reads the stream once and in order, and gives the same tokenizer for the same stream.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import tokenizers as library
+
+from duality.data.tokenizers import END_OF_DOCUMENT, BPETokenizer, ByteTokenizer, CharTokenizer, canonical
+
+SMALLEST_BPE = 257
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """The bytes of UTF-8: nothing to learn."""
+
+    def train(self, texts: Iterable[str]) -> ByteTokenizer:
+        """The tokenizer, the same for every text."""
+        return ByteTokenizer()
+
+
+@dataclass(frozen=True)
+class Characters:
+    """The characters of the training text, and those of `extra`, which other text may need."""
+
+    extra: str = ""
+
+    def train(self, texts: Iterable[str]) -> CharTokenizer:
+        """The tokenizer whose alphabet is what occurs."""
+        found = set(self.extra)
+        for text in texts:
+            found.update(text)
+        if not found:
+            raise ValueError("no characters to make an alphabet of: the training text is empty; give some text")
+        return CharTokenizer("".join(sorted(found)))
+
+
+@dataclass(frozen=True)
+class BPE:
+    """Byte-level pair encoding with at most `vocab_size` ids."""
+
+    vocab_size: int = 2048
+
+    def __post_init__(self) -> None:
+        """Refuse a vocabulary that cannot hold the bytes."""
+        if self.vocab_size < SMALLEST_BPE:
+            raise ValueError(
+                f"BPE needs a vocab_size of at least {SMALLEST_BPE} (256 bytes and the end of a document); "
+                f"got {self.vocab_size}: raise it, or use Bytes()"
+            )
+
+    def train(self, texts: Iterable[str]) -> BPETokenizer:
+        """The tokenizer that merges the most frequent pairs of the text."""
+        every_byte = sorted(library.pre_tokenizers.ByteLevel.alphabet())  # so nothing is ever unknown
+        model = library.Tokenizer(library.models.BPE())
+        model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        model.decoder = library.decoders.ByteLevel()
+        trainer = library.trainers.BpeTrainer(
+            vocab_size=self.vocab_size,
+            min_frequency=2,
+            special_tokens=[END_OF_DOCUMENT],  # comes first: id 0
+            initial_alphabet=every_byte,
+            show_progress=False,
+        )
+        model.train_from_iterator(iter(texts), trainer=trainer)
+        return BPETokenizer(canonical({"kind": "bpe", "bpe": json.loads(model.to_str())}))
+
+
+TokenizerSpec = Bytes | Characters | BPE

@@ -1,0 +1,246 @@
+"""Tokenizers: text to integers 0 ... K-1 and back.
+
+A specification (`Bytes`, `Characters`, `BPE`) says what to make; training it on text gives the tokenizer:
+
+    Bytes()                 K = 257            the 256 bytes of UTF-8
+    Characters()            K = alphabet + 1   the characters of the training text
+    BPE(vocab_size=2048)    K <= vocab_size    byte-level pairs: any text can be written
+
+K counts the states a model really has to tell apart: the pieces of text and one end of document, the
+`separator`. Nothing is added for padding or masks. Decoding shows the separator as "<|endoftext|>"; the same
+letters inside a text are ordinary text and never become a separator.
+
+What must hold: decode(encode(text)) = text for every text that can be encoded (Bytes, BPE: every text); the
+same text gives the same tokenizer; `fingerprint` tells two tokenizers apart if and only if they differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+END_OF_DOCUMENT = "<|endoftext|>"
+FILE = "tokenizer.json"
+
+Ids = npt.NDArray[np.int64]
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back."""
+
+    @property
+    def vocab_size(self) -> int:
+        """K, the number of ids, the separator among them."""
+
+    @property
+    def separator(self) -> int:
+        """The id that ends a document."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the tokenizer's file: equal only for equal tokenizers."""
+
+    def encode(self, text: str) -> Ids:
+        """The ids of a text, without a separator."""
+
+    def decode(self, ids: npt.ArrayLike) -> str:
+        """The text of a row of ids; the separator reads "<|endoftext|>"."""
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json into the folder."""
+
+
+@dataclass(frozen=True)
+class ByteTokenizer:
+    """The bytes of UTF-8, and 256 for the end of a document."""
+
+    vocab_size: ClassVar[int] = 257
+    separator: ClassVar[int] = 256
+    definition: ClassVar[str] = '{"kind":"bytes"}'
+    fingerprint: ClassVar[str] = hashlib.sha256(definition.encode("utf-8")).hexdigest()
+
+    def encode(self, text: str) -> Ids:
+        """One id a byte."""
+        return np.frombuffer(utf8(text), dtype=np.uint8).astype(np.int64)
+
+    def decode(self, ids: npt.ArrayLike) -> str:
+        """The text; bytes that are no UTF-8 read as the replacement character."""
+        row = checked_ids(ids, self.vocab_size)
+        documents = np.split(row, np.flatnonzero(row == self.separator))
+        parts = [part[part != self.separator].astype(np.uint8).tobytes() for part in documents]
+        return END_OF_DOCUMENT.join(part.decode("utf-8", "replace") for part in parts)
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json into the folder."""
+        write_definition(Path(folder), self.definition)
+
+
+@dataclass(frozen=True)
+class CharTokenizer:
+    """The characters of an alphabet, in order, and one id more for the end of a document."""
+
+    alphabet: str
+
+    def __post_init__(self) -> None:
+        """Refuse an alphabet that is empty, out of order or has a character twice."""
+        if not self.alphabet or list(self.alphabet) != sorted(set(self.alphabet)):
+            raise ValueError(f"an alphabet must be sorted, without repeats and not empty; got {self.alphabet!r}")
+
+    @property
+    def vocab_size(self) -> int:
+        """The alphabet and the separator."""
+        return len(self.alphabet) + 1
+
+    @property
+    def separator(self) -> int:
+        """The id after the last character."""
+        return len(self.alphabet)
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the tokenizer's file."""
+        return sha256(self.definition)
+
+    @property
+    def definition(self) -> str:
+        """The text of tokenizer.json."""
+        return canonical({"kind": "characters", "alphabet": self.alphabet})
+
+    @cached_property
+    def code_points(self) -> npt.NDArray[np.uint32]:
+        """The alphabet as Unicode numbers, which are in order too."""
+        return code_points(self.alphabet)
+
+    def encode(self, text: str) -> Ids:
+        """One id a character; a character outside the alphabet is an error."""
+        points = code_points(text)
+        ids = np.searchsorted(self.code_points, points)
+        unknown = np.flatnonzero(self.code_points[np.minimum(ids, len(self.alphabet) - 1)] != points)
+        if unknown.size:
+            first, others = int(unknown[0]), sorted({text[place] for place in unknown})
+            raise ValueError(
+                f"the character {text[first]!r} at position {first} is not among the {len(self.alphabet)} of "
+                f"the training text; use the tokenizer Bytes or BPE, or Characters(extra={''.join(others)!r})"
+            )
+        return ids.astype(np.int64)
+
+    def decode(self, ids: npt.ArrayLike) -> str:
+        """The text of a row of ids."""
+        pieces = [*self.alphabet, END_OF_DOCUMENT]
+        return "".join(pieces[index] for index in checked_ids(ids, self.vocab_size).tolist())
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json into the folder."""
+        write_definition(Path(folder), self.definition)
+
+
+@dataclass(frozen=True)
+class BPETokenizer:
+    """Byte-level pair encoding by the library `tokenizers`; id 0 is the end of a document."""
+
+    separator: ClassVar[int] = 0
+    definition: str = field(repr=False)  # some 60 000 characters
+
+    @cached_property
+    def library(self) -> tokenizers.Tokenizer:
+        """The library's object, made from the definition."""
+        made = tokenizers.Tokenizer.from_str(json.dumps(json.loads(self.definition)["bpe"]))
+        made.encode_special_tokens = True  # "<|endoftext|>" inside a text is text
+        return made
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """What training really gave, which a small text makes smaller than was asked."""
+        return self.library.get_vocab_size()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The sha256 of the tokenizer's file."""
+        return sha256(self.definition)
+
+    def encode(self, text: str) -> Ids:
+        """The ids of the longest merges."""
+        utf8(text)  # for its error
+        # The batch call spares the offsets into the text, half of the time.
+        (encoding,) = self.library.encode_batch_fast([text], add_special_tokens=False)
+        return np.array(encoding.ids, dtype=np.int64)
+
+    def decode(self, ids: npt.ArrayLike) -> str:
+        """The text; bytes that are no UTF-8 read as the replacement character."""
+        row = checked_ids(ids, self.vocab_size)
+        return str(self.library.decode(row.tolist(), skip_special_tokens=False))
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json into the folder."""
+        write_definition(Path(folder), self.definition)
+
+
+def load_tokenizer(folder: str | Path) -> Tokenizer:
+    """The tokenizer saved in a folder."""
+    path = Path(folder) / FILE
+    if not path.is_file():
+        raise ValueError(f"no tokenizer at {path}; give a folder that a tokenizer was saved in")
+    try:
+        definition = json.loads(path.read_text(encoding="utf-8"))
+        kind = definition["kind"]
+        if kind == "bytes":
+            return ByteTokenizer()
+        if kind == "characters":
+            return CharTokenizer(definition["alphabet"])
+        if kind == "bpe":
+            return BPETokenizer(canonical({"kind": kind, "bpe": definition["bpe"]}))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); save the tokenizer again") from None
+    raise ValueError(f"{path} has the unknown kind {kind!r}; known are bytes, characters, bpe")
+
+
+def canonical(definition: dict[str, Any]) -> str:
+    """One text for one definition, whatever the order of its keys."""
+    return json.dumps(definition, sort_keys=True, separators=(",", ":"))
+
+
+def sha256(text: str) -> str:
+    """The sha256 of a text, in hexadecimal."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def write_definition(folder: Path, definition: str) -> None:
+    """Write tokenizer.json so that it is there whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".{FILE}.partial"
+    partial.write_text(definition, encoding="utf-8")
+    partial.replace(folder / FILE)
+
+
+def utf8(text: str) -> bytes:
+    """The bytes of a text; half a surrogate pair has none."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        place = f"position {error.start}"
+        raise ValueError(f"half a surrogate pair at {place} is no character; give Unicode text") from None
+
+
+def code_points(text: str) -> npt.NDArray[np.uint32]:
+    """The Unicode numbers of a text's characters."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.uint32)
+
+
+def checked_ids(ids: npt.ArrayLike, vocab_size: int) -> Ids:
+    """The ids as one row of int64; anything else than ids of the vocabulary is an error."""
+    row = np.asarray(ids)
+    if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
+        raise ValueError(f"decode takes one row of integers; got {row.dtype} of shape {row.shape}")
+    outside = np.flatnonzero((row < 0) | (row >= vocab_size))
+    if outside.size:
+        place = int(outside[0])
+        raise ValueError(f"id {row[place]} at position {place} is outside the vocabulary of {vocab_size} ids")
+    return row.astype(np.int64)

@@ -1,0 +1,76 @@
+"""Splitting: two parts that make up the corpus, cut at line ends near the place asked for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duality.data import Document, Split, choose_split
+from duality.data.splitting import check_split, cut_position
+
+FRACTIONS = st.floats(0.01, 0.99)
+
+
+def document(text: str, size: int = 7) -> Document:
+    """A document in pieces of `size` characters."""
+    return Document("a", tuple(text[start : start + size] for start in range(0, len(text), size)))
+
+
+@given(st.lists(st.text(alphabet="ab \n", max_size=60), max_size=4), FRACTIONS)
+def test_by_position_the_parts_make_up_each_document(texts: list[str], fraction: float) -> None:
+    split = Split("position", fraction, len(texts))
+    training = [part.text for part in split.training(map(document, texts))]
+    held_out = iter([part.text for part in split.held_out(map(document, texts))])
+    assert len(training) == len(texts)
+    for text, first in zip(texts, training, strict=True):
+        assert first + (next(held_out) if first != text else "") == text
+    assert next(held_out, None) is None
+
+
+@given(st.text(alphabet="ab \n", min_size=1, max_size=300), FRACTIONS)
+def test_the_cut_is_near_the_place_asked_for(text: str, fraction: float) -> None:
+    cut, end = cut_position(document(text), fraction)
+    assert end == len(text)
+    assert abs((end - cut) - end * fraction) <= end * fraction / 2 + 1
+
+
+def test_the_cut_is_at_the_nearest_line_end() -> None:
+    text = "one two three\nfour five six\nseven eight nine\nten eleven\n"
+    cut, _ = cut_position(document(text), 0.5)
+    assert text[:cut] == "one two three\nfour five six\n"
+
+
+def test_without_line_ends_the_cut_is_before_a_space() -> None:
+    text = "one two three four five six seven eight"
+    cut, _ = cut_position(document(text), 0.5)
+    assert text[:cut] == "one two three four"
+
+
+def test_without_any_border_the_cut_is_exact() -> None:
+    assert cut_position(document("x" * 1000), 0.05) == (950, 1000)
+
+
+@pytest.mark.parametrize(("count", "fraction", "held_out"), [(100, 0.05, 5), (3, 0.05, 1), (10, 0.26, 3)])
+def test_by_document_the_last_ones_are_held_out(count: int, fraction: float, held_out: int) -> None:
+    documents = [document(str(number)) for number in range(count)]
+    split = choose_split("document", fraction, count)
+    assert list(split.training(documents)) == documents[:-held_out]
+    assert list(split.held_out(documents)) == documents[-held_out:]
+
+
+def test_auto_goes_by_the_number_of_documents() -> None:
+    assert choose_split("auto", 0.05, 99).by == "position"
+    assert choose_split("auto", 0.05, 100).by == "document"
+
+
+def test_splits_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="'auto', 'document' or 'position'; got 'random'"):
+        check_split("random", 0.05)
+    for fraction in (0.0, 1.0, -0.1, float("nan")):
+        with pytest.raises(ValueError, match=f"between 0 and 1; got {fraction}"):
+            choose_split("auto", fraction, 10)
+    with pytest.raises(
+        ValueError, match=r"leaves nothing to train on: the corpus has 1 document\(s\); use split='posi"
+    ):
+        choose_split("document", 0.05, 1)

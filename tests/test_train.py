@@ -1,0 +1,283 @@
+"""Training: interrupted = uninterrupted, accumulated = whole, and a failing run leaves what was good."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import small_recipe
+
+from duality import checkpoint, run
+from duality.data import Loader, Sequences, prepare
+from duality.objectives import OBJECTIVES, Bound, TemperedBound
+from duality.noise import Noise, stratified_times
+from duality.protocols import Loss, Phase
+from duality.recipes import Recipe
+from duality.schedules import Dual, LogLinear
+from duality.processes import Uniform
+from duality.train import StepRecord, Training, TrainingDiverged, TrainState, gradients, phase_at, take_step
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Everything the last checkpoint holds, flat."""
+    loaded = checkpoint.load_newest(folder / "checkpoints", print)
+    assert loaded is not None
+    return {f"{group}.{name}": value for group, tensors in loaded.groups.items() for name, value in tensors.items()}
+
+
+def losses(folder: Path) -> list[tuple[int, float]]:
+    return [(row["step"], row["loss"]) for row in run.read_metrics(folder) if "loss" in row]
+
+
+def assert_identical(left: Path, right: Path) -> None:
+    ours, theirs = weights(left), weights(right)
+    assert ours.keys() == theirs.keys()
+    assert any(name.startswith("optimizer.") for name in ours)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert losses(left) == losses(right)
+
+
+def stop_at(step: int):  # type: ignore[no-untyped-def]
+    """A watcher that presses Ctrl-C during ``step``."""
+
+    def watch(record: StepRecord) -> None:
+        if record.step == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return watch
+
+
+@pytest.mark.parametrize("extra", [(), ("backbone.dropout=0.2", "training.micro_batch=3")], ids=["plain", "dropout"])
+def test_interrupted_and_resumed_is_uninterrupted_bit_for_bit(english: Path, tmp_path: Path, extra: tuple[str, ...]) -> None:
+    """Stopped in the curriculum, at its border and in the bound, at steps with and without a regular checkpoint."""
+    recipe = small_recipe(english, *extra)
+    assert run.train(recipe, tmp_path / "whole", report=str) == run.Outcome(20, 0)
+    for stop in (3, 10, 17):
+        outcome = run.train(recipe, tmp_path / "parts", resume=True, report=str, watch=stop_at(stop))
+        assert outcome == run.Outcome(stop, signal.SIGINT)
+    assert run.train(recipe, tmp_path / "parts", resume=True, report=str) == run.Outcome(20, 0)
+    assert_identical(tmp_path / "whole", tmp_path / "parts")
+    assert (tmp_path / "parts" / "loss.png").stat().st_size > 1000
+
+
+def test_resume_from_an_older_checkpoint_when_the_last_is_damaged(english: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(english)
+    run.train(recipe, tmp_path / "whole", report=str)
+    run.train(recipe, tmp_path / "parts", report=str, watch=stop_at(12))
+    (tmp_path / "parts" / "checkpoints" / "step-00000012" / "model.safetensors").write_bytes(b"junk")
+    messages: list[str] = []
+    run.train(recipe, tmp_path / "parts", resume=True, report=messages.append)
+    assert any("step-00000012 is damaged" in message for message in messages)
+    assert "resuming at step 10 of 20" in messages
+    assert_identical(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_resuming_a_finished_run_changes_nothing(english: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(english)
+    run.train(recipe, tmp_path / "a", report=str)
+    before = weights(tmp_path / "a")
+    assert run.train(recipe, tmp_path / "a", resume=True, report=str) == run.Outcome(20, 0)
+    assert all(torch.equal(before[name], value) for name, value in weights(tmp_path / "a").items())
+
+
+def parts(recipe: Recipe, dtype: torch.dtype = torch.float64) -> tuple[TrainState, Loader, tuple[Phase, ...]]:
+    """State, loader and phases of a recipe, with a network that is awake."""
+    corpus = prepare(recipe.data.corpus, recipe.data.tokenizer)
+    process = recipe.method.process(corpus.tokenizer.vocab_size)
+    denoiser = run.network(recipe, process.vocab_size).to(dtype)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in denoiser.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    loader = Loader(Sequences(corpus.train, recipe.data.length), recipe.training.batch_size, recipe.training.seed)
+    return TrainState.fresh(denoiser, recipe.training), loader, recipe.method.phases(process, recipe.training.steps)
+
+
+@pytest.mark.parametrize("step", [0, 15], ids=["curriculum", "bound"])
+def test_accumulated_gradients_are_the_whole_batchs(english: Path, step: int) -> None:
+    """8, 4 + 4, 3 + 3 + 2 and 1 x 8, with dropout: the same loss and gradient up to rounding."""
+    results = []
+    for micro_batch in (0, 4, 3, 1):
+        recipe = small_recipe(english, f"training.micro_batch={micro_batch}", "backbone.dropout=0.2")
+        state, loader, phases = parts(recipe)
+        state.step = step
+        loss, count = gradients(state, loader, phase_at(phases, step), recipe.training)
+        results.append((float(loss), count, [p.grad.clone() for p in state.model.parameters() if p.grad is not None]))
+    for loss, count, grads in results[1:]:
+        assert loss == pytest.approx(results[0][0], rel=1e-12)
+        assert count == results[0][1]
+        assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(grads, results[0][2], strict=True))
+
+
+def test_padding_costs_nothing_and_tells_nothing(english: Path) -> None:
+    """Loss and gradient of a padded batch do not depend on what the padding holds."""
+    state, _, phases = parts(small_recipe(english))
+    x = torch.randint(0, 200, (2, 10))
+    mask = torch.arange(10)[None] < torch.tensor([[10], [6]])
+    t, noise = torch.tensor([0.3, 0.7]), Noise.of(0, 0, torch.arange(2))
+    for phase in phases:
+        values = []
+        for filler in (0, 137):
+            state.optimizer.zero_grad()
+            loss = phase.objective(state.model, torch.where(mask, x, filler), t, noise, mask)
+            loss.total.backward()
+            values.append((loss, [p.grad for p in state.model.parameters()]))
+        (a, a_grads), (b, b_grads) = values
+        assert torch.equal(a.nats, b.nats)
+        assert (a.nats[~mask] == 0).all()
+        assert all(torch.allclose(g, h, atol=1e-12) for g, h in zip(a_grads, b_grads))  # type: ignore[arg-type]
+
+
+CASES = {Bound: Bound(Uniform(257), LogLinear()), TemperedBound: TemperedBound(Dual(257), tau=0.01)}
+
+
+@pytest.mark.parametrize("kind", OBJECTIVES)
+def test_every_objective_differentiates_what_it_reports(english: Path, kind: type) -> None:
+    state, _, _ = parts(small_recipe(english))
+    x, t = torch.randint(0, 257, (4, 9)), stratified_times(0, 0, 4)
+    loss = CASES[kind](state.model, x, t, Noise.of(0, 0, torch.arange(4)))
+    assert not loss.nats.requires_grad
+    assert float(loss.total) == pytest.approx(float(loss.nats.sum()))
+    assert (loss.nats > -1e-9).all()
+    direction = [torch.randn_like(p) for p in state.model.parameters()]
+    loss.total.backward()
+    slope = sum(float((p.grad * d).sum()) for p, d in zip(state.model.parameters(), direction) if p.grad is not None)
+    values = []
+    for size in (1e-6, -1e-6):
+        with torch.no_grad():
+            for p, d in zip(state.model.parameters(), direction):
+                p.add_(size * d)
+            values.append(float(CASES[kind](state.model, x, t, Noise.of(0, 0, torch.arange(4))).total))
+            for p, d in zip(state.model.parameters(), direction):
+                p.sub_(size * d)
+    assert (values[0] - values[1]) / 2e-6 == pytest.approx(slope, rel=1e-4)
+
+
+def test_learning_lowers_the_loss(english: Path) -> None:
+    recipe = small_recipe(english, "training.steps=60", "training.warmup=5", "method.curriculum=0", "training.learning_rate=3e-3")
+    state, loader, phases = parts(recipe, torch.float32)
+    values = [take_step(state, loader, phases, recipe.training).loss for _ in range(60)]
+    assert sum(values[-10:]) < 0.8 * sum(values[:10])
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(english: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(english)
+    folder = tmp_path / "run"
+    run.train(recipe, folder, report=str, watch=stop_at(10))
+    before = weights(folder)
+
+    def poison(record: StepRecord) -> None:
+        # what a numerical accident does: one weight becomes infinite after step 12
+        if record.step == 12:
+            poisoned.model.backbone.embedding.data[0, 0] = math.inf
+
+    created = []
+    fresh = TrainState.fresh
+
+    def remember(model, training):  # type: ignore[no-untyped-def]
+        created.append(fresh(model, training))
+        return created[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainState, "fresh", staticmethod(remember))
+
+        def watch(record: StepRecord) -> None:
+            nonlocal poisoned
+            poisoned = created[-1]
+            poison(record)
+
+        poisoned: TrainState = None  # type: ignore[assignment]
+        with pytest.raises(TrainingDiverged, match=r"loss at step 1\d is (nan|inf).*lower learning rate"):
+            run.train(recipe, folder, resume=True, report=str, watch=watch)
+    after = weights(folder)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_sigterm_saves_too(english: Path, tmp_path: Path) -> None:
+    def watch(record: StepRecord) -> None:
+        if record.step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    assert run.train(small_recipe(english), tmp_path, report=str, watch=watch) == run.Outcome(7, signal.SIGTERM)
+    assert checkpoint.steps_saved(tmp_path / "checkpoints") == [5, 7]
+
+
+def test_average_warms_up_and_follows_the_reference(golden: Path) -> None:
+    import numpy as np
+
+    data = np.load(golden / "misc.npz")
+    params, shadow = torch.from_numpy(data["ema/params"]), torch.from_numpy(data["ema/shadow"])
+
+    class One(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(params[0].clone())
+
+    state = TrainState(One(), None, {"w": params[0].clone()})  # type: ignore[arg-type]
+    for step in range(1, len(params)):
+        state.step = step
+        state.model.w.data.copy_(params[step])  # type: ignore[union-attr, operator]
+        state.average(0.9999)
+        assert torch.allclose(state.ema["w"], shadow[step], atol=1e-6)
+
+
+def test_rate_warms_up_stays_and_cools_down() -> None:
+    training = Training(steps=100, warmup=10, decay=0.2, learning_rate=1.0)
+    rates = [training.rate(step) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.1 * i for i in range(1, 11)])
+    assert set(rates[10:81]) == {1.0}
+    assert rates[80:] == pytest.approx([1 - i / 20 for i in range(20)])
+
+
+def test_phases_follow_each_other() -> None:
+    phases = tuple(Phase(name, lambda *args: Loss(torch.zeros(()), torch.zeros(())), until) for name, until in (("a", 0), ("b", 3), ("c", 5)))
+    assert [phase_at(phases, step).name for step in range(5)] == ["b", "b", "b", "c", "c"]
+
+
+def test_metrics_cut_short_by_a_crash_are_mended(english: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(english)
+    run.train(recipe, tmp_path / "whole", report=str)
+    run.train(recipe, tmp_path / "cut", report=str, watch=stop_at(10))
+    with (tmp_path / "cut" / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 11, "phase": "bound", "loss": 1.0}) + "\n" + '{"step": 12, "lo')
+    run.train(recipe, tmp_path / "cut", resume=True, report=str)
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+
+
+def test_a_run_is_never_overwritten_nor_mixed(english: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(english)
+    run.train(recipe, tmp_path / "a", report=str, watch=stop_at(5))
+    with pytest.raises(ValueError, match="already holds a run.*--resume"):
+        run.train(recipe, tmp_path / "a", report=str)
+    other = replace(recipe, training=replace(recipe.training, learning_rate=1.0))
+    with pytest.raises(ValueError, match=r"training.learning_rate: 0.00\d+ -> 1.0"):
+        run.train(other, tmp_path / "a", resume=True, report=str)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="holds other files"):
+        run.train(recipe, tmp_path / "b", resume=True, report=str)
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["thesis.tex"]
+
+
+def test_a_changed_corpus_is_noticed(english: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(english.read_text())
+    recipe = small_recipe(corpus)
+    run.train(recipe, tmp_path / "a", report=str, watch=stop_at(5))
+    corpus.write_text(english.read_text().replace("License", "Licence"))
+    with pytest.raises(ValueError, match="has changed since the run began"):
+        run.train(recipe, tmp_path / "a", resume=True, report=str)
+
+
+def test_a_checkpoint_of_another_vocabulary_is_refused(english: Path, tmp_path: Path) -> None:
+    run.train(small_recipe(english), tmp_path / "a", report=str, watch=stop_at(5))
+    characters = prepare(str(english), small_recipe(english, "data.tokenizer=characters").data.tokenizer)
+    characters.tokenizer.save(tmp_path / "a")
+    with pytest.raises(ValueError, match="trained with a vocabulary of 257 tokens"):
+        run.load(tmp_path / "a", print)

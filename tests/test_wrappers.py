@@ -1,0 +1,91 @@
+"""Wrappers act on the belief, and every sampler obeys them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from oracles import uniform_toy
+
+from duality.generate import generate
+from duality.processes import Absorbing, Uniform
+from duality.protocols import TopK
+from duality.samplers import SAMPLERS
+from duality.schedules import LogLinear
+from duality.wrappers import Clamped, Temperature, TopP
+
+
+class Fixed:
+    """A belief that depends on nothing."""
+
+    def __init__(self, log_p: torch.Tensor):
+        self.log_p = log_p
+
+    def log_probs(self, z, alpha, mask=None, dropout=None):  # type: ignore[no-untyped-def]
+        return self.log_p.expand(*z.shape, -1)
+
+
+def test_temperature_is_a_power() -> None:
+    p = torch.tensor([0.1, 0.2, 0.7], dtype=torch.float64)
+    got = Temperature(Fixed(p.log()), 0.5).log_probs(torch.zeros(1, 1, dtype=torch.int64), torch.ones(1)).exp()
+    assert torch.allclose(got, p**2 / (p**2).sum())
+
+
+@pytest.mark.parametrize(("mass", "kept"), [(0.05, 1), (0.5, 1), (0.51, 2), (0.8, 2), (0.81, 3), (1.0, 4)])
+def test_nucleus_keeps_the_crossing_token(mass: float, kept: int) -> None:
+    p = torch.tensor([0.05, 0.5, 0.15, 0.3], dtype=torch.float64)
+    got = TopP(Fixed(p.log()), mass).log_probs(torch.zeros(1, 1, dtype=torch.int64), torch.ones(1)).exp()[0, 0]
+    largest = p.sort(descending=True).indices[:kept]
+    assert sorted(got.nonzero()[:, 0].tolist()) == sorted(largest.tolist())
+    assert torch.allclose(got[largest], p[largest] / p[largest].sum())
+
+
+@pytest.mark.parametrize("mass", [0.5, 0.9, 0.99])
+def test_nucleus_is_the_reference_one(golden, mass: float) -> None:  # type: ignore[no-untyped-def]
+    data = np.load(golden / "misc.npz")
+    log_p = torch.from_numpy(data["nucleus/log_p_f64"])
+    got = TopP(Fixed(log_p), mass).log_probs(torch.zeros(log_p.shape[:2], dtype=torch.int64), torch.ones(3)).exp()
+    expected = torch.from_numpy(data[f"nucleus/out/{mass}"]).exp()
+    assert torch.allclose(got, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize("process", [Uniform(6), Absorbing(6)], ids=str)
+@pytest.mark.parametrize("tail", ["greedy", "ancestral"])
+def test_clamped_tokens_stay_and_reach_the_network_clean(kind: type, process, tail) -> None:  # type: ignore[no-untyped-def]
+    torch.manual_seed(0)
+    log_p = torch.log_softmax(torch.randn(6, dtype=torch.float64), -1)
+    log_p[5] = -torch.inf
+    seen = []
+
+    class Recording(Fixed):
+        def log_probs(self, z, alpha, mask=None, dropout=None):  # type: ignore[no-untyped-def]
+            seen.append(z)
+            return super().log_probs(z, alpha)
+
+    known = torch.tensor([True, False, False, True, False])
+    tokens = torch.tensor([3, 0, 0, 1, 0])
+    denoiser = Clamped(TopP(Recording(log_p), 0.9), tokens, known)
+    got = generate(denoiser, process, LogLinear(), kind(), num=30, length=5, steps=6, tail=tail)
+    assert (got[:, known] == tokens[known]).all()
+    assert all((z[:, known] == tokens[known]).all() for z in seen)
+    if tail == "ancestral":
+        assert len(got[:, 1].unique()) > 1
+
+
+def test_top_p_bounds_what_is_written() -> None:
+    log_p = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64).log()
+    narrow = TopP(Fixed(log_p), 0.6)
+    got = generate(narrow, Uniform(4), LogLinear(), SAMPLERS[0](), num=200, length=5, steps=8, tail="ancestral")
+    assert set(got.unique().tolist()) == {0, 1}
+
+
+def test_bad_values_are_refused() -> None:
+    _, _, oracle = uniform_toy()
+    with pytest.raises(ValueError, match=r"\(0, 1\]"):
+        TopP(oracle, 0.0)
+    with pytest.raises(ValueError, match="positive"):
+        Temperature(oracle, 0.0)
+    with pytest.raises(TypeError, match="not a mixture"):
+        mixture = TopK(torch.zeros(1, 2, 1, dtype=torch.int64), torch.ones(1, 2, 1))
+        Clamped(oracle, torch.zeros(2), torch.zeros(2)).log_probs(mixture, torch.ones(1))
