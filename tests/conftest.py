@@ -1,9 +1,9 @@
-"""Shared by all tests: a cache of their own, a small real text, and one thread, so that runs compare bit for bit."""
+"""Shared by all tests: a cache of their own, small texts and stores, one thread, so that runs compare bit for bit."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -11,6 +11,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import pytest
 import torch
 
+from duality.data import ByteTokenizer, Document, TokenStore, write_store
 from duality.recipes import Recipe, recipe
 
 torch.set_num_threads(1)
@@ -40,6 +41,33 @@ def golden() -> Path:
 def english() -> Path:
     """A real English text that is always there: the licence, 11 kB."""
     return ROOT / "LICENSE"
+
+
+@pytest.fixture
+def make_store(tmp_path: Path) -> Callable[..., TokenStore]:
+    """Byte stores of given texts, each in a folder of its own."""
+    made = 0
+
+    def make(texts: Sequence[str], shard_tokens: int = 1 << 20) -> TokenStore:
+        nonlocal made
+        made += 1
+        documents = [Document(f"text {number}", (text,)) for number, text in enumerate(texts)]
+        return write_store(tmp_path / f"store-{made}", documents, ByteTokenizer(), shard_tokens=shard_tokens)
+
+    return make
+
+
+@pytest.fixture
+def novel(tmp_path: Path) -> Path:
+    """A text file of two thousand short lines."""
+    path = tmp_path / "novel.txt"
+    lines = [f"Line {number} of the novel, in which little happens.\n" for number in range(2000)]
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def quiet(_message: str) -> None:
+    """A reporter that tells nobody."""
 
 
 def small_recipe(corpus: Path, *assignments: str) -> Recipe:

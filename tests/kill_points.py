@@ -1,8 +1,8 @@
 """kill -9 at random moments: what is lost is at most the steps since the last checkpoint, and nothing is ever corrupt.
 
-The test suite runs a few points; ``python tests/kill_points.py 100`` runs as many as one likes. Each point starts a real process
-that trains (resuming what the killed ones left), kills it with SIGKILL after a random delay, and inspects the folder. When a
-run completes, its final checkpoint is compared, bit for bit, with that of a run that nobody touched.
+The test suite runs a few points; ``python tests/kill_points.py 100`` runs as many as one likes. Each point starts a
+real process that trains (resuming what the killed ones left), kills it with SIGKILL after a random delay, and inspects
+the folder. When a run completes, its final checkpoint is compared, bit for bit, with that of a run that nobody touched.
 """
 
 from __future__ import annotations
@@ -15,24 +15,29 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 import torch
-from conftest import ROOT, small_recipe
+from conftest import ROOT, quiet, small_recipe
 
 from duality import checkpoint, run
+from duality.recipes import Recipe
 
 SAVE_EVERY = 3
+STEPS = 30
 
 
-def recipe():  # type: ignore[no-untyped-def]
-    return small_recipe(ROOT / "LICENSE", "training.steps=60", f"training.save_every={SAVE_EVERY}", "training.eval_every=10")
+def recipe() -> Recipe:
+    return small_recipe(
+        ROOT / "LICENSE", f"training.steps={STEPS}", f"training.save_every={SAVE_EVERY}", "training.eval_every=15"
+    )
 
 
 def child(folder: str) -> None:
     """What gets killed."""
     torch.set_num_threads(1)
-    run.train(recipe(), Path(folder), resume=True, report=str)
+    run.train(recipe(), Path(folder), resume=True, report=quiet)
 
 
 @dataclass
@@ -66,7 +71,7 @@ def same_end(left: Path, right: Path) -> None:
     ends = [checkpoint.load_newest(folder / "checkpoints", print) for folder in (left, right)]
     assert ends[0] is not None
     assert ends[1] is not None
-    assert ends[0].step == ends[1].step == 60
+    assert ends[0].step == ends[1].step == STEPS
     for group, tensors in ends[0].groups.items():
         for name, value in tensors.items():
             assert torch.equal(value, ends[1].groups[group][name]), f"{group}.{name} differs"
@@ -101,7 +106,7 @@ def kill_points(count: int, folder: Path, seed: int = 0) -> Tally:
     return tally
 
 
-def start(context, folder: Path):  # type: ignore[no-untyped-def]
+def start(context: ForkServerContext, folder: Path) -> ForkServerProcess:
     process = context.Process(target=child, args=(str(folder),))
     process.start()
     return process

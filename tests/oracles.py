@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from duality.noise import Noise
 from duality.processes import Absorbing, Uniform
 from duality.protocols import Denoiser, Latent, Process
 
@@ -30,14 +31,15 @@ def entropy(law: Tensor) -> float:
 @dataclass(frozen=True)
 class Oracle:
     """The exact belief about each token. For uniform noise the one that makes the bound tight is leave-one-out:
-    p(x_l | z without z_l). ``leave_out=False`` gives the full posterior p(x_l | z), which is the oracle of absorbing noise.
+    p(x_l | z without z_l). ``leave_out=False`` gives the full posterior p(x_l | z), which is the oracle of absorbing
+    noise.
     """
 
     law: Tensor
     process: Process
     leave_out: bool
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: object = None, dropout: object = None) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         assert isinstance(z, Tensor)
         num_tokens, num_states = len(self.law), self.process.vocab_size
         prior = self.process.prior()
@@ -86,5 +88,3 @@ def gauss_legendre(count: int) -> tuple[Tensor, Tensor]:
 
 def total_variation(left: Tensor, right: Tensor) -> float:
     return float((left - right).abs().sum()) / 2
-
-

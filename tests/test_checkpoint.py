@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,9 @@ def break_bit(path: Path) -> None:
         lambda path: break_bit(path / "state.json"),
     ],
 )
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: Path, injure) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
+    tmp_path: Path, injure: Callable[[Path], object]
+) -> None:
     saved(tmp_path, 1, 2)
     injure(tmp_path / "step-00000002")
     messages: list[str] = []
@@ -69,7 +72,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: P
 def test_all_damaged_is_an_error_that_loses_nothing(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     break_bit(tmp_path / "step-00000001" / "model.safetensors")
-    with pytest.raises(ValueError, match="no checkpoint in .* is intact"):
+    with pytest.raises(ValueError, match=r"no checkpoint in .* is intact"):
         checkpoint.load_newest(tmp_path, print)
     assert checkpoint.steps_saved(tmp_path) == [1]
 

@@ -1,10 +1,13 @@
-"""The network: against the released one, with soft inputs, padding that is never seen, noise that is the sample's own."""
+"""The network: against the released one, with soft inputs, padding that is never seen, noise that is the sample's
+own.
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,7 +141,9 @@ def test_small_is_the_papers_size() -> None:
     assert sum(parameter.numel() for parameter in network.parameters()) == 169_627_218
 
 
-@pytest.mark.parametrize(("changes", "message"), [({"heads": 5}, "whole even"), ({"dropout": 1.0}, "dropout"), ({"depth": 0}, "at least 1")])
-def test_impossible_sizes_are_refused(changes: dict[str, float], message: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"), [({"heads": 5}, "whole even"), ({"dropout": 1.0}, "dropout"), ({"depth": 0}, "at least 1")]
+)
+def test_impossible_sizes_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(SIZES["nano"], **changes)  # type: ignore[arg-type]
+        replace(SIZES["nano"], **changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,7 +69,7 @@ def test_routes_mix_to_the_posterior(kind: type, alpha_s: float) -> None:
 
 def test_a_token_the_noise_cannot_have_made_is_kept() -> None:
     zero, half = torch.zeros(1, dtype=torch.float64), torch.full((1,), 0.5, dtype=torch.float64)
-    assert functional.routes(zero, zero, half, half + 0.2) == (1.0, 0.0, 0.0)
+    assert [float(way) for way in functional.routes(zero, zero, half, half + 0.2)] == [1.0, 0.0, 0.0]
 
 
 @settings(max_examples=60, deadline=None)
@@ -152,18 +153,18 @@ def test_float32_keeps_the_bound_at_both_ends(alpha: float, vocab_size: int) -> 
     assert torch.allclose(single, exact, rtol=1e-5, atol=1e-5)
 
 
-def test_reference_losses_and_gradients(golden) -> None:  # type: ignore[no-untyped-def]
+def test_reference_losses_and_gradients(golden: Path) -> None:
     data = np.load(golden / "nelbo_duo_base_K27.npz")
     tensors = {name: torch.from_numpy(data[name]) for name in data.files if name != "__meta__"}
     logits = tensors["logits"].double().requires_grad_()
     alpha, slope = tensors["alpha_t"].double(), tensors["dalpha_t"].double()
     loss = functional.uniform_bound(torch.log_softmax(logits, -1), tensors["x0"], tensors["xt"], alpha, slope)
     assert torch.allclose(loss, tensors["loss_f64"], rtol=1e-9, atol=1e-9)
-    loss.sum().backward()
-    assert torch.allclose(logits.grad, tensors["grad_logits_f64"], rtol=1e-8, atol=1e-9)
+    (gradient,) = torch.autograd.grad(loss.sum(), logits)
+    assert torch.allclose(gradient, tensors["grad_logits_f64"], rtol=1e-8, atol=1e-9)
 
 
-def test_reference_posteriors(golden) -> None:  # type: ignore[no-untyped-def]
+def test_reference_posteriors(golden: Path) -> None:
     data = np.load(golden / "posterior_duo_K27.npz")
     p, z = torch.from_numpy(data["x_theta_f64"]), torch.from_numpy(data["xt"])
     a_t, a_s = (torch.from_numpy(data[name]).double() for name in ("alpha_t", "alpha_s"))
@@ -208,7 +209,7 @@ def test_categorical_keeps_the_tail() -> None:
     probs = (probs / probs.sum()).float()
     count = 20_000
     u = Noise.of(0, 0, torch.zeros(1)).uniform("u", count)[0]
-    draws = torch.cat([functional.categorical(probs.expand(1000, -1), part) for part in u.split(1000)])
+    draws = torch.cat([functional.categorical(probs.expand(1000, -1), part) for part in torch.split(u, 1000)])
     edges = [0, 1, 10, 100, 1000, 50257]
     for low, high in zip(edges[:-1], edges[1:]):
         expected = float(probs[low:high].double().sum())

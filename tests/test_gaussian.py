@@ -1,8 +1,11 @@
-"""The bridge: T against 30-digit quadrature, sparse latents against dense ones, coupled pairs against the construction."""
+"""The bridge: T against 30-digit quadrature, sparse latents against dense ones, coupled pairs against the
+construction.
+"""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -62,7 +65,7 @@ def test_slope_matches_quadrature_with_30_digits(vocab_size: int) -> None:
     with mpmath.workdps(30):
         for mu in (0.5, 3.0, 6.0):
 
-            def integrand(u: mpmath.mpf) -> mpmath.mpf:
+            def integrand(u: mpmath.mpf, mu: float = mu) -> mpmath.mpf:
                 return mpmath.npdf(u) * mpmath.npdf(mu + u) * mpmath.ncdf(mu + u) ** (vocab_size - 2)
 
             slope = vocab_size * mpmath.quad(integrand, [-14, -6, -4, -2, 0, 1, 2, 3, 4, 5, 6, 8, 14])
@@ -70,7 +73,7 @@ def test_slope_matches_quadrature_with_30_digits(vocab_size: int) -> None:
             assert abs(got.item() - float(slope)) <= 1e-12
 
 
-def test_reference_operator(golden) -> None:  # type: ignore[no-untyped-def]
+def test_reference_operator(golden: Path) -> None:
     data = np.load(golden / "operator.npz")
     for vocab_size in (30_522, 50_257):
         gamma = torch.from_numpy(data[f"K{vocab_size}/gamma"]).double()
@@ -133,7 +136,9 @@ def test_sparse_latents_have_the_dense_law(vocab_size: int, tau: float, alpha: f
     for sample in (z, z_dense):
         assert abs(float((sample == 1).double().mean()) - hit) < 4.5 * math.sqrt(hit * (1 - hit) / count)
     misses = z[z != 1]
-    assert abs(float((misses == 0).double().mean()) - 1 / (vocab_size - 1)) < 4.5 * math.sqrt(1 / vocab_size / len(misses))
+    assert abs(float((misses == 0).double().mean()) - 1 / (vocab_size - 1)) < 4.5 * math.sqrt(
+        1 / vocab_size / len(misses)
+    )
     # the argmax is where the weight is largest, in both
     assert torch.equal(sparse.ids.gather(-1, sparse.weights.argmax(-1, keepdim=True))[..., 0], z)
     # mean input embedding, and the mean weight of the true token
@@ -191,8 +196,8 @@ def test_coupled_pairs_have_the_joint_law_of_the_shared_noise(vocab_size: int) -
     batch, length, x_token = 4000, 20, 1
     mu_t, mu_s = 0.8, 1.7
     x = torch.full((batch, length), x_token)
-    levels = [torch.tensor([[mu]], dtype=torch.float64) for mu in (mu_t, mu_s)]
-    z_t, z_s = gaussian.coupled_argmax(x, *levels, vocab_size, Noise.of(0, 0, torch.arange(batch)))
+    level_t, level_s = (torch.tensor([[mu]], dtype=torch.float64) for mu in (mu_t, mu_s))
+    z_t, z_s = gaussian.coupled_argmax(x, level_t, level_s, vocab_size, Noise.of(0, 0, torch.arange(batch)))
     eps = torch.randn(batch * length, vocab_size, dtype=torch.float64)
     pair = []
     for mu in (mu_t, mu_s):

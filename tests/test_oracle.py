@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -21,9 +22,11 @@ from duality import functional
 from duality.generate import generate, levels
 from duality.noise import Noise
 from duality.objectives import Bound, TemperedBound
-from duality.protocols import Denoiser, Process, Schedule
+from duality.protocols import Denoiser, Latent, Process, Sampler, Schedule, TopK
 from duality.samplers import SAMPLERS, Ancestral
 from duality.schedules import Cosine, Dual, LogLinear
+
+Toy = Callable[[], tuple[torch.Tensor, Process, Denoiser]]
 
 
 def exact_bound(law: torch.Tensor, process: Process, denoiser: Denoiser, schedule: Schedule) -> float:
@@ -41,9 +44,7 @@ def exact_bound(law: torch.Tensor, process: Process, denoiser: Denoiser, schedul
         noisy = functional.marginal(torch.eye(num_states, dtype=torch.float64), alpha.expand(num_states), prior)
         for x in tokens:
             chance = noisy[x[0]][states[:, 0]] * noisy[x[1]][states[:, 1]]
-            loss = functional.bound(
-                ratios, x.expand(len(states), -1), states, alpha[:, None], slope[:, None], prior
-            )
+            loss = functional.bound(ratios, x.expand(len(states), -1), states, alpha[:, None], slope[:, None], prior)
             total += float(weight * law[x[0], x[1]] * (chance * loss.sum(-1)).sum())
     return total
 
@@ -61,9 +62,7 @@ def test_end_terms_complete_the_bound_when_the_noise_is_not_complete() -> None:
     partial = exact_bound(law, process, oracle, schedule)
     tokens = all_states(3)
     alpha = torch.tensor(0.2, dtype=torch.float64)
-    gap = sum(
-        float(law[x[0], x[1]] * functional.prior_gap(alpha, process.prior(), x).sum()) for x in tokens
-    )
+    gap = sum(float(law[x[0], x[1]] * functional.prior_gap(alpha, process.prior(), x).sum()) for x in tokens)
     assert partial < entropy(law) < partial + gap
 
 
@@ -100,7 +99,10 @@ def test_tempered_bound_at_small_tau_is_the_bound_on_its_window() -> None:
     class Hard:
         """Reads the mixture as its largest token, which is what tau -> 0 makes of it."""
 
-        def log_probs(self, z, alpha, mask=None, dropout=None):  # type: ignore[no-untyped-def]
+        def log_probs(
+            self, z: Latent, alpha: torch.Tensor, mask: torch.Tensor | None = None, dropout: Noise | None = None
+        ) -> torch.Tensor:
+            assert isinstance(z, TopK)
             return oracle.log_probs(z.ids.gather(-1, z.weights.argmax(-1, keepdim=True))[..., 0], alpha)
 
     schedule = Dual(3, alpha_min=0.1, alpha_max=0.9)
@@ -127,9 +129,7 @@ def law_of(process: Process, denoiser: Denoiser, schedule: Schedule, steps: int)
         kernel = torch.zeros(len(states), LENGTH, num_states, dtype=torch.float64)
         for place in range(LENGTH):
             z = states[:, place]
-            ways = functional.routes(
-                p[:, place].gather(-1, z[:, None])[:, 0], process.prior_of(z), alpha_t, alpha_s
-            )
+            ways = functional.routes(p[:, place].gather(-1, z[:, None])[:, 0], process.prior_of(z), alpha_t, alpha_s)
             kernel[:, place] = (
                 ways.stay[:, None] * F.one_hot(z, num_states)
                 + ways.belief[:, None] * p[:, place]
@@ -141,7 +141,7 @@ def law_of(process: Process, denoiser: Denoiser, schedule: Schedule, steps: int)
 
 
 @pytest.mark.parametrize("toy", [uniform_toy, absorbing_toy])
-def test_exact_law_converges_at_first_order(toy) -> None:  # type: ignore[no-untyped-def]
+def test_exact_law_converges_at_first_order(toy: Toy) -> None:
     law, process, oracle = toy()
     errors = []
     for steps in (16, 64, 256):
@@ -159,9 +159,9 @@ def test_exact_law_with_the_wrong_oracle_stays_wrong() -> None:
 
 @pytest.mark.parametrize("toy", [uniform_toy, absorbing_toy])
 @pytest.mark.parametrize("kind", SAMPLERS)
-def test_generate_draws_from_the_exact_law(toy, kind: type) -> None:  # type: ignore[no-untyped-def]
+def test_generate_draws_from_the_exact_law(toy: Toy, kind: type[Sampler]) -> None:
     """The real loop, steps = 5 (where the law is not the data's), against the product of matrices."""
-    law, process, oracle = toy()
+    _, process, oracle = toy()
     schedule, count, steps = LogLinear(), 40_000, 5
     expected = law_of(process, oracle, schedule, steps).flatten()
     tokens = generate(
@@ -177,11 +177,13 @@ def test_generate_draws_from_the_exact_law(toy, kind: type) -> None:  # type: ig
 
 @pytest.mark.parametrize("steps", [1, 2, 7])
 def test_steps_are_network_calls_and_samples_do_not_depend_on_the_batch(steps: int) -> None:
-    law, process, oracle = uniform_toy()
+    _, process, oracle = uniform_toy()
     calls = []
 
     class Counting:
-        def log_probs(self, z, alpha, mask=None, dropout=None):  # type: ignore[no-untyped-def]
+        def log_probs(
+            self, z: Latent, alpha: torch.Tensor, mask: torch.Tensor | None = None, dropout: Noise | None = None
+        ) -> torch.Tensor:
             calls.append(float(alpha[0]))
             return oracle.log_probs(z, alpha)
 
@@ -198,11 +200,13 @@ def test_steps_are_network_calls_and_samples_do_not_depend_on_the_batch(steps: i
 
 
 def test_greedy_tail_is_the_argmax_of_the_belief_at_the_last_level() -> None:
-    law, process, oracle = uniform_toy()
+    _, process, oracle = uniform_toy()
     seen = []
 
     class Recording:
-        def log_probs(self, z, alpha, mask=None, dropout=None):  # type: ignore[no-untyped-def]
+        def log_probs(
+            self, z: Latent, alpha: torch.Tensor, mask: torch.Tensor | None = None, dropout: Noise | None = None
+        ) -> torch.Tensor:
             log_p = oracle.log_probs(z, alpha)
             seen.append(log_p)
             return log_p
@@ -214,7 +218,7 @@ def test_greedy_tail_is_the_argmax_of_the_belief_at_the_last_level() -> None:
 
 
 def test_bad_requests_say_what_is_allowed() -> None:
-    law, process, oracle = uniform_toy()
+    _, process, oracle = uniform_toy()
     with pytest.raises(ValueError, match="at least 1 step"):
         generate(oracle, process, LogLinear(), Ancestral(), num=1, length=2, steps=0)
     with pytest.raises(ValueError, match="each must be at least 1"):

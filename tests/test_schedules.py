@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from duality.schedules import CLOCKS, SCHEDULES, Cosine, Dual, LinearVariance, LogLinear
 from duality.protocols import Schedule
+from duality.schedules import CLOCKS, SCHEDULES, Cosine, Dual, LinearVariance, LogLinear
 
 CASES: list[Schedule] = [
     *(kind(eps=eps) for kind in SCHEDULES if kind is not Dual for eps in (1e-3, 0.0)),
@@ -23,8 +23,10 @@ def test_common_properties(schedule: Schedule) -> None:
     assert (alpha.diff() < 0).all()
     assert torch.allclose(schedule.time(alpha), t, atol=1e-9)
     step = 1e-4
-    numeric = (8 * (schedule.alpha(t + step) - schedule.alpha(t - step))
-               - (schedule.alpha(t + 2 * step) - schedule.alpha(t - 2 * step))) / (12 * step)
+    numeric = (
+        8 * (schedule.alpha(t + step) - schedule.alpha(t - step))
+        - (schedule.alpha(t + 2 * step) - schedule.alpha(t - 2 * step))
+    ) / (12 * step)
     assert torch.allclose(schedule.alpha_prime(t), numeric, rtol=1e-7, atol=1e-9)
 
 
@@ -42,7 +44,9 @@ def test_dual_covers_its_window(clock: type) -> None:
 
 
 def test_the_papers_window_belongs_to_linear_variance() -> None:
-    """alpha~^2 = 1 - t on [0.03, 0.15] spans alpha from .934 to .047 at K = 30 522, as the paper's text says it should."""
+    """alpha~^2 = 1 - t on [0.03, 0.15] spans alpha from .934 to .047 at K = 30 522, as the paper's text says it
+    should.
+    """
     from duality import gaussian
 
     clock = torch.tensor([0.03, 0.15], dtype=torch.float64)

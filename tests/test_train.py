@@ -6,21 +6,23 @@ import json
 import math
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import small_recipe
+from conftest import quiet, small_recipe
 
 from duality import checkpoint, run
 from duality.data import Loader, Sequences, prepare
-from duality.objectives import OBJECTIVES, Bound, TemperedBound
+from duality.denoiser import MeanDenoiser
 from duality.noise import Noise, stratified_times
-from duality.protocols import Loss, Phase
+from duality.objectives import OBJECTIVES, Bound, TemperedBound
+from duality.processes import Uniform
+from duality.protocols import Loss, Objective, Phase
 from duality.recipes import Recipe
 from duality.schedules import Dual, LogLinear
-from duality.processes import Uniform
 from duality.train import StepRecord, Training, TrainingDiverged, TrainState, gradients, phase_at, take_step
 
 
@@ -43,7 +45,7 @@ def assert_identical(left: Path, right: Path) -> None:
     assert losses(left) == losses(right)
 
 
-def stop_at(step: int):  # type: ignore[no-untyped-def]
+def stop_at(step: int) -> Callable[[StepRecord], None]:
     """A watcher that presses Ctrl-C during ``step``."""
 
     def watch(record: StepRecord) -> None:
@@ -54,22 +56,24 @@ def stop_at(step: int):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("extra", [(), ("backbone.dropout=0.2", "training.micro_batch=3")], ids=["plain", "dropout"])
-def test_interrupted_and_resumed_is_uninterrupted_bit_for_bit(english: Path, tmp_path: Path, extra: tuple[str, ...]) -> None:
+def test_interrupted_and_resumed_is_uninterrupted_bit_for_bit(
+    english: Path, tmp_path: Path, extra: tuple[str, ...]
+) -> None:
     """Stopped in the curriculum, at its border and in the bound, at steps with and without a regular checkpoint."""
     recipe = small_recipe(english, *extra)
-    assert run.train(recipe, tmp_path / "whole", report=str) == run.Outcome(20, 0)
+    assert run.train(recipe, tmp_path / "whole", report=quiet) == run.Outcome(20, 0)
     for stop in (3, 10, 17):
-        outcome = run.train(recipe, tmp_path / "parts", resume=True, report=str, watch=stop_at(stop))
+        outcome = run.train(recipe, tmp_path / "parts", resume=True, report=quiet, watch=stop_at(stop))
         assert outcome == run.Outcome(stop, signal.SIGINT)
-    assert run.train(recipe, tmp_path / "parts", resume=True, report=str) == run.Outcome(20, 0)
+    assert run.train(recipe, tmp_path / "parts", resume=True, report=quiet) == run.Outcome(20, 0)
     assert_identical(tmp_path / "whole", tmp_path / "parts")
     assert (tmp_path / "parts" / "loss.png").stat().st_size > 1000
 
 
 def test_resume_from_an_older_checkpoint_when_the_last_is_damaged(english: Path, tmp_path: Path) -> None:
     recipe = small_recipe(english)
-    run.train(recipe, tmp_path / "whole", report=str)
-    run.train(recipe, tmp_path / "parts", report=str, watch=stop_at(12))
+    run.train(recipe, tmp_path / "whole", report=quiet)
+    run.train(recipe, tmp_path / "parts", report=quiet, watch=stop_at(12))
     (tmp_path / "parts" / "checkpoints" / "step-00000012" / "model.safetensors").write_bytes(b"junk")
     messages: list[str] = []
     run.train(recipe, tmp_path / "parts", resume=True, report=messages.append)
@@ -80,9 +84,9 @@ def test_resume_from_an_older_checkpoint_when_the_last_is_damaged(english: Path,
 
 def test_resuming_a_finished_run_changes_nothing(english: Path, tmp_path: Path) -> None:
     recipe = small_recipe(english)
-    run.train(recipe, tmp_path / "a", report=str)
+    run.train(recipe, tmp_path / "a", report=quiet)
     before = weights(tmp_path / "a")
-    assert run.train(recipe, tmp_path / "a", resume=True, report=str) == run.Outcome(20, 0)
+    assert run.train(recipe, tmp_path / "a", resume=True, report=quiet) == run.Outcome(20, 0)
     assert all(torch.equal(before[name], value) for name, value in weights(tmp_path / "a").items())
 
 
@@ -109,10 +113,17 @@ def test_accumulated_gradients_are_the_whole_batchs(english: Path, step: int) ->
         state.step = step
         loss, count = gradients(state, loader, phase_at(phases, step), recipe.training)
         results.append((float(loss), count, [p.grad.clone() for p in state.model.parameters() if p.grad is not None]))
-    for loss, count, grads in results[1:]:
-        assert loss == pytest.approx(results[0][0], rel=1e-12)
+    for value, count, grads in results[1:]:
+        assert value == pytest.approx(results[0][0], rel=1e-12)
         assert count == results[0][1]
         assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(grads, results[0][2], strict=True))
+
+
+def grads_of(model: torch.nn.Module) -> list[torch.Tensor]:
+    """The gradients of all parameters, each of which must have one."""
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    assert len(grads) == len(list(model.parameters()))
+    return grads
 
 
 def test_padding_costs_nothing_and_tells_nothing(english: Path) -> None:
@@ -126,15 +137,18 @@ def test_padding_costs_nothing_and_tells_nothing(english: Path) -> None:
         for filler in (0, 137):
             state.optimizer.zero_grad()
             loss = phase.objective(state.model, torch.where(mask, x, filler), t, noise, mask)
-            loss.total.backward()
-            values.append((loss, [p.grad for p in state.model.parameters()]))
+            torch.autograd.backward(loss.total)
+            values.append((loss, grads_of(state.model)))
         (a, a_grads), (b, b_grads) = values
         assert torch.equal(a.nats, b.nats)
         assert (a.nats[~mask] == 0).all()
-        assert all(torch.allclose(g, h, atol=1e-12) for g, h in zip(a_grads, b_grads))  # type: ignore[arg-type]
+        assert all(torch.allclose(g, h, atol=1e-12) for g, h in zip(a_grads, b_grads))
 
 
-CASES = {Bound: Bound(Uniform(257), LogLinear()), TemperedBound: TemperedBound(Dual(257), tau=0.01)}
+CASES: dict[type, Objective] = {
+    Bound: Bound(Uniform(257), LogLinear()),
+    TemperedBound: TemperedBound(Dual(257), tau=0.01),
+}
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES)
@@ -146,7 +160,7 @@ def test_every_objective_differentiates_what_it_reports(english: Path, kind: typ
     assert float(loss.total) == pytest.approx(float(loss.nats.sum()))
     assert (loss.nats > -1e-9).all()
     direction = [torch.randn_like(p) for p in state.model.parameters()]
-    loss.total.backward()
+    torch.autograd.backward(loss.total)
     slope = sum(float((p.grad * d).sum()) for p, d in zip(state.model.parameters(), direction) if p.grad is not None)
     values = []
     for size in (1e-6, -1e-6):
@@ -160,7 +174,9 @@ def test_every_objective_differentiates_what_it_reports(english: Path, kind: typ
 
 
 def test_learning_lowers_the_loss(english: Path) -> None:
-    recipe = small_recipe(english, "training.steps=60", "training.warmup=5", "method.curriculum=0", "training.learning_rate=3e-3")
+    recipe = small_recipe(
+        english, "training.steps=60", "training.warmup=5", "method.curriculum=0", "training.learning_rate=3e-3"
+    )
     state, loader, phases = parts(recipe, torch.float32)
     values = [take_step(state, loader, phases, recipe.training).loss for _ in range(60)]
     assert sum(values[-10:]) < 0.8 * sum(values[:10])
@@ -169,32 +185,25 @@ def test_learning_lowers_the_loss(english: Path) -> None:
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(english: Path, tmp_path: Path) -> None:
     recipe = small_recipe(english)
     folder = tmp_path / "run"
-    run.train(recipe, folder, report=str, watch=stop_at(10))
+    run.train(recipe, folder, report=quiet, watch=stop_at(10))
     before = weights(folder)
+
+    created: list[TrainState] = []
+    fresh = TrainState.fresh
+
+    def remember(model: MeanDenoiser, training: Training) -> TrainState:
+        created.append(fresh(model, training))
+        return created[-1]
 
     def poison(record: StepRecord) -> None:
         # what a numerical accident does: one weight becomes infinite after step 12
         if record.step == 12:
-            poisoned.model.backbone.embedding.data[0, 0] = math.inf
-
-    created = []
-    fresh = TrainState.fresh
-
-    def remember(model, training):  # type: ignore[no-untyped-def]
-        created.append(fresh(model, training))
-        return created[-1]
+            created[-1].model.backbone.embedding.data[0, 0] = math.inf
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainState, "fresh", staticmethod(remember))
-
-        def watch(record: StepRecord) -> None:
-            nonlocal poisoned
-            poisoned = created[-1]
-            poison(record)
-
-        poisoned: TrainState = None  # type: ignore[assignment]
         with pytest.raises(TrainingDiverged, match=r"loss at step 1\d is (nan|inf).*lower learning rate"):
-            run.train(recipe, folder, resume=True, report=str, watch=watch)
+            run.train(recipe, folder, resume=True, report=quiet, watch=poison)
     after = weights(folder)
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -204,7 +213,7 @@ def test_sigterm_saves_too(english: Path, tmp_path: Path) -> None:
         if record.step == 7:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    assert run.train(small_recipe(english), tmp_path, report=str, watch=watch) == run.Outcome(7, signal.SIGTERM)
+    assert run.train(small_recipe(english), tmp_path, report=quiet, watch=watch) == run.Outcome(7, signal.SIGTERM)
     assert checkpoint.steps_saved(tmp_path / "checkpoints") == [5, 7]
 
 
@@ -219,10 +228,11 @@ def test_average_warms_up_and_follows_the_reference(golden: Path) -> None:
             super().__init__()
             self.w = torch.nn.Parameter(params[0].clone())
 
-    state = TrainState(One(), None, {"w": params[0].clone()})  # type: ignore[arg-type]
+    one = One()
+    state = TrainState(one, None, {"w": params[0].clone()})  # type: ignore[arg-type]
     for step in range(1, len(params)):
         state.step = step
-        state.model.w.data.copy_(params[step])  # type: ignore[union-attr, operator]
+        one.w.data.copy_(params[step])
         state.average(0.9999)
         assert torch.allclose(state.ema["w"], shadow[step], atol=1e-6)
 
@@ -236,32 +246,35 @@ def test_rate_warms_up_stays_and_cools_down() -> None:
 
 
 def test_phases_follow_each_other() -> None:
-    phases = tuple(Phase(name, lambda *args: Loss(torch.zeros(()), torch.zeros(())), until) for name, until in (("a", 0), ("b", 3), ("c", 5)))
+    phases = tuple(
+        Phase(name, lambda *args: Loss(torch.zeros(()), torch.zeros(())), until)
+        for name, until in (("a", 0), ("b", 3), ("c", 5))
+    )
     assert [phase_at(phases, step).name for step in range(5)] == ["b", "b", "b", "c", "c"]
 
 
 def test_metrics_cut_short_by_a_crash_are_mended(english: Path, tmp_path: Path) -> None:
     recipe = small_recipe(english)
-    run.train(recipe, tmp_path / "whole", report=str)
-    run.train(recipe, tmp_path / "cut", report=str, watch=stop_at(10))
+    run.train(recipe, tmp_path / "whole", report=quiet)
+    run.train(recipe, tmp_path / "cut", report=quiet, watch=stop_at(10))
     with (tmp_path / "cut" / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 11, "phase": "bound", "loss": 1.0}) + "\n" + '{"step": 12, "lo')
-    run.train(recipe, tmp_path / "cut", resume=True, report=str)
+    run.train(recipe, tmp_path / "cut", resume=True, report=quiet)
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
 
 
 def test_a_run_is_never_overwritten_nor_mixed(english: Path, tmp_path: Path) -> None:
     recipe = small_recipe(english)
-    run.train(recipe, tmp_path / "a", report=str, watch=stop_at(5))
-    with pytest.raises(ValueError, match="already holds a run.*--resume"):
-        run.train(recipe, tmp_path / "a", report=str)
+    run.train(recipe, tmp_path / "a", report=quiet, watch=stop_at(5))
+    with pytest.raises(ValueError, match=r"already holds a run.*--resume"):
+        run.train(recipe, tmp_path / "a", report=quiet)
     other = replace(recipe, training=replace(recipe.training, learning_rate=1.0))
     with pytest.raises(ValueError, match=r"training.learning_rate: 0.00\d+ -> 1.0"):
-        run.train(other, tmp_path / "a", resume=True, report=str)
+        run.train(other, tmp_path / "a", resume=True, report=quiet)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.tex").write_text("years of work")
     with pytest.raises(ValueError, match="holds other files"):
-        run.train(recipe, tmp_path / "b", resume=True, report=str)
+        run.train(recipe, tmp_path / "b", resume=True, report=quiet)
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["thesis.tex"]
 
 
@@ -269,14 +282,14 @@ def test_a_changed_corpus_is_noticed(english: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(english.read_text())
     recipe = small_recipe(corpus)
-    run.train(recipe, tmp_path / "a", report=str, watch=stop_at(5))
+    run.train(recipe, tmp_path / "a", report=quiet, watch=stop_at(5))
     corpus.write_text(english.read_text().replace("License", "Licence"))
     with pytest.raises(ValueError, match="has changed since the run began"):
-        run.train(recipe, tmp_path / "a", resume=True, report=str)
+        run.train(recipe, tmp_path / "a", resume=True, report=quiet)
 
 
 def test_a_checkpoint_of_another_vocabulary_is_refused(english: Path, tmp_path: Path) -> None:
-    run.train(small_recipe(english), tmp_path / "a", report=str, watch=stop_at(5))
+    run.train(small_recipe(english), tmp_path / "a", report=quiet, watch=stop_at(5))
     characters = prepare(str(english), small_recipe(english, "data.tokenizer=characters").data.tokenizer)
     characters.tokenizer.save(tmp_path / "a")
     with pytest.raises(ValueError, match="trained with a vocabulary of 257 tokens"):

@@ -1,7 +1,7 @@
 """duality: discrete diffusion language models.
 
-A model is a process (where noise goes), a schedule (how fast), a denoiser (what was there), an objective (how it learns)
-and a sampler (how it writes). Start with ``duality.protocols``.
+A model is a process (where noise goes), a schedule (how fast), a denoiser (what was there), an objective (how it
+learns) and a sampler (how it writes). Start with ``duality.protocols``.
 
 Names are imported when they are first used, so that the command line answers ``--help`` without loading torch.
 """

@@ -59,7 +59,10 @@ def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: dict[str
     temporary = folder / f"{_HIDDEN}{target.name}"
     temporary.mkdir()
     for name, tensors in groups.items():
-        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, temporary / f"{name}.safetensors")
+        save_file(
+            {key: value.detach().cpu().contiguous() for key, value in tensors.items()},
+            temporary / f"{name}.safetensors",
+        )
     (temporary / "state.json").write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
     files = {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in sorted(temporary.iterdir())}
     (temporary / _MANIFEST).write_text(json.dumps(files, indent=1), encoding="utf-8")
@@ -114,7 +117,8 @@ def load_newest(folder: Path, report: Reporter) -> Checkpoint | None:
         report(f"checkpoint {path} is damaged ({problem}); trying the one before it")
     if steps:
         raise ValueError(
-            f"no checkpoint in {folder} is intact (tried {len(steps)}): restore one from a backup, or train again into another folder"
+            f"no checkpoint in {folder} is intact (tried {len(steps)}): restore one from a backup, "
+            "or train again into another folder"
         )
     return None
 

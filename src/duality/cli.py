@@ -47,30 +47,38 @@ def train(
         seed: seed of weights, data order and noise; short for --set training.seed=N.
         assignments: change a field of the recipe, such as --set training.learning_rate=1e-3 or --set backbone=tiny;
             can be repeated.
-        resume: continue the run in --out where its last checkpoint is; start it if there is none.
+        resume: continue the run in --out where its last checkpoint is, with the settings it was started with; start it
+            if there is none.
         device: where to compute; auto takes a GPU if there is one.
         dry_run: print the recipe as it would run, with its parameters and memory, and stop.
     """
     from duality import run
     from duality.console import say, training_display
+    from duality.recipes import modified
     from duality.recipes import recipe as find
 
+    folder = out or Path("runs") / recipe
     shorthand = {"training.steps": steps, "training.seed": seed}
     changes = [f"{field}={value}" for field, value in shorthand.items() if value is not None]
-    chosen = find(recipe, (*changes, *assignments))
+    base = run.read_recipe(folder) if resume and run.exists(folder) else find(recipe)
+    if base.name != recipe:
+        raise ValueError(f"{folder} holds a run of {base.name}, not of {recipe}: resume it by its name")
+    chosen = modified(base, (*changes, *assignments))
     if data is not None:
         chosen = run.with_corpus(chosen, data)
     if dry_run:
         describe(chosen)
         return 0
-    folder = out or Path("runs") / recipe
     with training_display(chosen.training.steps, 0) as watch:
         outcome = run.train(chosen, folder, resume=resume, device=pick(device), report=say, watch=watch)
     if outcome.signal:
         say(f"stopped by a signal at step {outcome.step}; saved. Continue with the same command and --resume")
         return 128 + outcome.signal
     last = [row for row in run.read_metrics(folder) if "validation_nats" in row][-1]
-    print(f"{folder}: step {outcome.step}, validation bound {last['validation_nats']:.4f} ± {last['validation_stderr']:.4f} nats per token")
+    print(
+        f"{folder}: step {outcome.step}, "
+        f"validation bound {last['validation_nats']:.4f} ± {last['validation_stderr']:.4f} nats per token"
+    )
     return 0
 
 
@@ -125,7 +133,10 @@ def evaluate(
             sequences, num_draws=draws, limit=limit, batch_size=batch_size, seed=seed, device=where, advance=advance
         )
     if json:
-        extra = {name: getattr(result, name) for name in ("perplexity", "perplexity_stderr", "bits_per_byte", "bits_per_character")}
+        extra = {
+            name: getattr(result, name)
+            for name in ("perplexity", "perplexity_stderr", "bits_per_byte", "bits_per_character")
+        }
         print(dumps({"run": str(run), "step": model.step, "data": data or split, **asdict(result), **extra}))
     else:
         print(f"{run}, step {model.step}, on {data or split + ' of ' + own.corpus}")
@@ -209,7 +220,8 @@ def bend(
     first, last = model.tokenizer.encode(prompt), model.tokenizer.encode(suffix)
     if len(first) + len(last) > length:
         raise ValueError(
-            f"prompt and suffix have {len(first) + len(last)} tokens, the sample {length}: shorten them or raise --length"
+            f"prompt and suffix have {len(first) + len(last)} tokens, the sample {length}: "
+            "shorten them or raise --length"
         )
     tokens = torch.zeros(length, dtype=torch.int64)
     known = torch.zeros(length, dtype=torch.bool)
@@ -286,7 +298,10 @@ def describe(recipe: Recipe) -> None:
     count = parameters(recipe)
     print(dumps(to_json(recipe), indent=2))
     print(f"{count:,} parameters for the vocabulary asked for")
-    print(f"{count * 16 / 2**20:,.0f} MiB for weights, gradients and AdamW's moments, {count * 4 / 2**20:,.0f} MiB for the average")
+    print(
+        f"{count * 16 / 2**20:,.0f} MiB for weights, gradients and AdamW's moments, "
+        f"{count * 4 / 2**20:,.0f} MiB for the average"
+    )
 
 
 def pick(device: Device) -> str:

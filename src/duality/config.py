@@ -50,16 +50,13 @@ def from_jsonable(data: Any, registry: dict[str, type]) -> Any:
 def build(kind: type[T], values: dict[str, Any]) -> T:
     """``kind(**values)`` with every name and type checked."""
     hints = get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    names = [field.name for field in fields]
     for name in values:
         if name not in names:
             raise ValueError(f"{kind.__name__} has no field {name!r}: {nearest(name, names)}")
     checked = {name: check(value, hints[name], f"{kind.__name__}.{name}") for name, value in values.items()}
-    missing = [
-        field.name
-        for field in dataclasses.fields(kind)  # type: ignore[arg-type]
-        if field.name not in values and field.default is dataclasses.MISSING
-    ]
+    missing = [field.name for field in fields if field.name not in values and field.default is dataclasses.MISSING]
     if missing:
         raise ValueError(f"{kind.__name__} lacks {', '.join(missing)}: the file may be from another version")
     return kind(**checked)
@@ -100,7 +97,7 @@ def describe(hint: Any) -> str:
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "none"}
     if hint in words:
         return words[hint]
-    return "a list" if origin is tuple else str(getattr(hint, "__name__", hint))
+    return f"a list of {len(get_args(hint))}" if origin is tuple else str(getattr(hint, "__name__", hint))
 
 
 def parse(text: str, hint: Any) -> Any:
@@ -125,7 +122,8 @@ def override(root: T, assignments: Iterable[str], registry: dict[str, type], cho
         if not separator or not path:
             raise ValueError(f"{assignment!r} is no assignment: write --set field=value, such as training.steps=1000")
         _assign(data, path, text, registry, choices)
-    return from_jsonable(data, registry)  # type: ignore[no-any-return]
+    changed: T = from_jsonable(data, registry)
+    return changed
 
 
 def _assign(node: Any, path: str, text: str, registry: dict[str, type], choices: dict[str, Any]) -> None:
@@ -141,7 +139,9 @@ def _assign(node: Any, path: str, text: str, registry: dict[str, type], choices:
         ready = {name: choice for name, choice in choices.items() if _fits(choice, hint)}
         if text not in ready:
             parts = ", ".join(f"{path}.{name}" for name in node[leaf] if name != "type")
-            raise ValueError(f"{path} is {text!r}: choose from {', '.join(ready)}" + (f", or set {parts}" if parts else ""))
+            raise ValueError(
+                f"{path} is {text!r}: choose from {', '.join(ready)}" + (f", or set {parts}" if parts else "")
+            )
         node[leaf] = to_jsonable(ready[text])
     else:
         node[leaf] = to_jsonable(check(parse(text, hint), hint, path))

@@ -22,9 +22,7 @@ class MeanDenoiser(nn.Module):
         super().__init__()
         self.backbone = backbone
 
-    def log_probs(
-        self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None
-    ) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         """log of the belief, (B, L, K)."""
         logits = self.backbone(z, -alpha.log(), mask, dropout)
         precise = logits if logits.dtype == torch.float64 else logits.float()

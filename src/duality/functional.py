@@ -66,9 +66,7 @@ def log_ratios(p: Tensor, z: Tensor, alpha: Tensor, prior: Tensor) -> Tensor:
     return log_q - log_q.gather(-1, z[..., None])
 
 
-def bound(
-    log_ratios_model: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor, prior: Tensor
-) -> Tensor:
+def bound(log_ratios_model: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor, prior: Tensor) -> Tensor:
     """The continuous-time bound per token from a model's ratios: any process, any parametrisation."""
     num_states = log_ratios_model.shape[-1]
     prior_z = prior[z]

@@ -43,7 +43,7 @@ def level(mu: Tensor, vocab_size: int) -> Tensor:
     """alpha = T at signal-to-noise ``mu`` (the paper's diffusion transformation operator)."""
     _check_vocab(vocab_size)
     shifted, weights = _nodes(mu)
-    log_power = (vocab_size - 1) * torch.special.log_ndtr(shifted)
+    log_power: Tensor = (vocab_size - 1) * torch.special.log_ndtr(shifted)
     # 1 - P, not P: what is left of the signal near alpha = 1 is what the bound divides by.
     miss = -(weights * torch.expm1(log_power)).sum(-1)
     return 1 - miss * vocab_size / (vocab_size - 1)
@@ -54,7 +54,7 @@ def level_slope(mu: Tensor, vocab_size: int) -> Tensor:
     _check_vocab(vocab_size)
     shifted, weights = _nodes(mu)
     log_density = -0.5 * shifted**2 - 0.5 * math.log(2 * math.pi)
-    log_power = (vocab_size - 2) * torch.special.log_ndtr(shifted)
+    log_power: Tensor = (vocab_size - 2) * torch.special.log_ndtr(shifted)
     return vocab_size * (weights * (log_density + log_power).exp()).sum(-1)
 
 
@@ -140,7 +140,8 @@ def tail_fraction(entries: Tensor, sigma_tilde: Tensor, tau: float, num_left: in
     if num_left == 0:
         return torch.zeros_like(sigma_tilde)
     spread, cut = sigma_tilde / tau, entries[..., -1] / tau
-    log_tail = spread**2 / 2 + torch.special.log_ndtr(cut / spread - spread) - torch.special.log_ndtr(cut / spread)
+    ratio = cut / spread
+    log_tail: Tensor = spread**2 / 2 + torch.special.log_ndtr(ratio - spread) - torch.special.log_ndtr(ratio)
     return (math.log(num_left) + log_tail - (entries / tau).logsumexp(-1)).exp()
 
 

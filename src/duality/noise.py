@@ -84,7 +84,8 @@ class Noise:
 
     def normal(self, tag: str, *shape: int) -> Tensor:
         """Standard normal float64, by the inverse distribution function."""
-        return torch.special.ndtri(self.uniform(tag, *shape))
+        values: Tensor = torch.special.ndtri(self.uniform(tag, *shape))
+        return values
 
     def integers(self, tag: str, high: int, *shape: int) -> Tensor:
         """Uniform integers in [0, high); the bias is at most high / 2^52."""

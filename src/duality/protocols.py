@@ -97,7 +97,10 @@ class Phase:
 
 @runtime_checkable
 class Method(Protocol):
-    """A named assembly of the parts above; what a recipe chooses and a table compares."""
+    """A named assembly of the parts above; what a recipe chooses and a table compares.
+
+    ``phases`` is how it is trained, ``bound`` what it is measured by, ``schedule`` and ``sampler`` how it writes.
+    """
 
     def process(self, num_tokens: int) -> Process: ...
     def schedule(self) -> Schedule: ...

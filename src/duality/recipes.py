@@ -1,7 +1,7 @@
 """Recipes: everything that rebuilds a run, as one frozen dataclass, written as functions that derive from each other.
 
-``recipe(name)`` looks one up; ``--set training.steps=500`` changes a field; the recipe as it ran is saved beside the weights.
-To add one: a function below, and its name in ``RECIPES``.
+``recipe(name)`` looks one up; ``--set training.steps=500`` changes a field; the recipe as it ran is saved beside the
+weights. To add one: a function below, and its name in ``RECIPES``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from duality.backbones.dit import SIZES, DiT
 from duality.config import from_jsonable, nearest, override, to_jsonable
 from duality.data import BPE, DEFAULT_SOURCE, Bytes, Characters
 from duality.methods import Duo
+from duality.schedules import Cosine, LogLinear, Polynomial
 from duality.train import Training
 
 
@@ -125,6 +126,9 @@ _COMPONENTS: tuple[type, ...] = (
     BPE,
     *methods.METHODS,
     *schedules.CLOCKS,
+    LogLinear,
+    Cosine,
+    Polynomial,
 )
 REGISTRY: dict[str, type] = {kind.__name__: kind for kind in _COMPONENTS}
 
@@ -133,7 +137,7 @@ CHOICES: dict[str, Any] = {
     "bytes": Bytes(),
     "characters": Characters(),
     "bpe": BPE(),
-    **{kind.__name__: kind() for kind in schedules.CLOCKS},
+    **{kind.__name__: kind() for kind in (*schedules.CLOCKS, LogLinear, Cosine, Polynomial)},
 }
 
 
@@ -141,7 +145,12 @@ def recipe(name: str, assignments: tuple[str, ...] = ()) -> Recipe:
     """A recipe by name, with ``field=value`` assignments applied."""
     if name not in RECIPES:
         raise ValueError(f"unknown recipe {name!r}: {nearest(name, RECIPES)}")
-    return override(RECIPES[name](), assignments, REGISTRY, CHOICES)
+    return modified(RECIPES[name](), assignments)
+
+
+def modified(base: Recipe, assignments: tuple[str, ...]) -> Recipe:
+    """``base`` with ``field=value`` assignments applied."""
+    return override(base, assignments, REGISTRY, CHOICES)
 
 
 def to_json(chosen: Recipe) -> Any:

@@ -5,8 +5,8 @@
     metrics.jsonl      one line per logged step      loss.png       the curve
     checkpoints/       step-00001000/, latest        samples/       what it wrote, by step
 
-``recipe.json`` is written last when a run is created: with it the run exists, without it nothing has begun. ``train`` starts or
-resumes a run; ``load`` gives its averaged weights, ready to evaluate and to sample.
+``recipe.json`` is written last when a run is created: with it the run exists, without it nothing has begun. ``train``
+starts or resumes a run; ``load`` gives its averaged weights, ready to evaluate and to sample.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class Model:
         bound = self.recipe.method.bound(self.process)
         return likelihood(self.denoiser, bound, self.process, self.schedule, sequences, **options)
 
-    def generate(self, wrap: Callable[[Denoiser], Denoiser] = lambda denoiser: denoiser, **options: Any) -> torch.Tensor:
+    def generate(
+        self, wrap: Callable[[Denoiser], Denoiser] = lambda denoiser: denoiser, **options: Any
+    ) -> torch.Tensor:
         """Tokens; options as for ``generate.generate``."""
         return generate(wrap(self.denoiser), self.process, self.schedule, self.sampler, **options)
 
@@ -76,10 +78,15 @@ def network(recipe: Recipe, num_states: int, device: torch.device | str = "cpu")
         return MeanDenoiser(recipe.backbone.build(num_states)).to(device)
 
 
+def exists(folder: Path) -> bool:
+    """Whether a run has begun in ``folder``."""
+    return (folder / _RECIPE).is_file()
+
+
 def read_recipe(folder: Path) -> Recipe:
     """The recipe of the run in ``folder``."""
     path = folder / _RECIPE
-    if not path.is_file():
+    if not exists(folder):
         raise ValueError(f"{folder} is not a run: it has no {_RECIPE}; give the folder that `duality train --out` made")
     try:
         return recipes.from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -93,7 +100,9 @@ def load(folder: Path, report: Reporter, device: torch.device | str = "cpu", wei
     tokenizer = load_tokenizer(folder)
     saved = checkpoint.load_newest(folder / "checkpoints", report)
     if saved is None:
-        raise ValueError(f"{folder} has no checkpoint yet: train it first (duality train {recipe.name} --out {folder} --resume)")
+        raise ValueError(
+            f"{folder} has no checkpoint yet: train it first (duality train {recipe.name} --out {folder} --resume)"
+        )
     check_tokenizer(saved.state, tokenizer, folder)
     process = recipe.method.process(tokenizer.vocab_size)
     denoiser = network(recipe, process.vocab_size, device)
@@ -147,7 +156,7 @@ def train(
 
 def open_folder(recipe: Recipe, folder: Path, resume: bool) -> tuple[Recipe, bool]:
     """The recipe to train and whether its run exists; nothing that is there is ever overwritten."""
-    if not (folder / _RECIPE).is_file():
+    if not exists(folder):
         folder.mkdir(parents=True, exist_ok=True)
         foreign = {path.name for path in folder.iterdir()} - _BEFORE_RECIPE
         if foreign:
@@ -268,7 +277,13 @@ class Session:
         load_weights(denoiser, self.state.ema)
         method = self.recipe.method
         model = Model(
-            self.recipe, self.state.step, denoiser, self.process, method.schedule(), method.sampler(), self.corpus.tokenizer
+            self.recipe,
+            self.state.step,
+            denoiser,
+            self.process,
+            method.schedule(),
+            method.sampler(),
+            self.corpus.tokenizer,
         )
         held_out = Sequences(self.corpus.validation, self.recipe.data.length)
         result = model.evaluate(held_out, limit=_EVAL_SEQUENCES, device=self.device)

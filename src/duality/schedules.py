@@ -1,8 +1,8 @@
 """How fast signal is lost: alpha(t) falls from t = 0 to t = 1, with its analytic slope and its true inverse.
 
-``LogLinear`` and ``Cosine`` are schedules of the discrete process. ``Dual`` is T of a Gaussian schedule, seen through
-a window of alpha: time 0 is the window's clean end, time 1 its noisy end, so that integrating the bound over
-time in [0, 1] covers exactly that window, whatever Gaussian schedule drives it.
+``LogLinear``, ``Cosine`` and ``Polynomial`` are schedules of the discrete process. ``Dual`` is T of a Gaussian
+schedule, seen through a window of alpha: time 0 is the window's clean end, time 1 its noisy end, so that integrating
+the bound over time in [0, 1] covers exactly that window, whatever Gaussian schedule drives it.
 
 A Gaussian schedule here is a map between mu = alpha_tilde / sigma_tilde and its own time ("clock"); it only decides
 where in the window training spends its samples.
@@ -55,12 +55,34 @@ class Cosine:
         return torch.asin((1 - alpha.to(torch.float64)) / (1 - self.eps)) * 2 / math.pi
 
 
+@dataclass(frozen=True)
+class Polynomial:
+    """alpha = 1 - (1 - eps) t^power: with power > 1, more samples where little noise is left.
+
+    There the bound's variance is: a change is rare (as t) and dear (as 1/t), so under ``LogLinear`` the second moment
+    grows as log(1/t) without end, while at power 2 it is finite. The bound itself is the same for every schedule.
+    """
+
+    power: float = 2.0
+    eps: float = 1e-3
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return 1 - (1 - self.eps) * t.to(torch.float64) ** self.power
+
+    def alpha_prime(self, t: Tensor) -> Tensor:
+        return (self.eps - 1) * self.power * t.to(torch.float64) ** (self.power - 1)
+
+    def time(self, alpha: Tensor) -> Tensor:
+        return ((1 - alpha.to(torch.float64)) / (1 - self.eps)) ** (1 / self.power)
+
+
 class Clock(Protocol):
-    """A Gaussian schedule: mu at its time, d mu / d time, and the time of a mu."""
+    """A Gaussian schedule: mu at its time, d mu / d time, the time of a mu; hashable, as windows are cached by it."""
 
     def mu(self, clock: Tensor) -> Tensor: ...
     def mu_prime(self, clock: Tensor) -> Tensor: ...
     def clock(self, mu: Tensor) -> Tensor: ...
+    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -155,4 +177,4 @@ class Dual:
         return (self.clock.clock(gaussian.inverse_level(alpha, self.vocab_size)) - first) / (last - first)
 
 
-SCHEDULES: tuple[type, ...] = (LogLinear, Cosine, Dual)
+SCHEDULES: tuple[type, ...] = (LogLinear, Cosine, Polynomial, Dual)

@@ -16,18 +16,20 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Literal
+from types import FrameType
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from duality.checkpoint import Checkpoint, Tensors
 from duality.data import Loader
-from duality.noise import Noise, stratified_times
 from duality.denoiser import MeanDenoiser
+from duality.noise import Noise, stratified_times
 from duality.protocols import Phase
 
 Precision = Literal["auto", "float32", "bfloat16"]
+SignalHandler = Callable[[int, FrameType | None], Any] | int | None
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Training:
                 raise ValueError(f"training.{name} is {getattr(self, name)}: it must be in [0, 1]")
 
     def rate(self, step: int) -> float:
-        """Learning rate at ``step``: linear warm-up, constant, then linear to zero over the last ``decay`` of the steps."""
+        """Learning rate at ``step``: linear warm-up, constant, linear to zero over the last ``decay`` of the steps."""
         warm = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         cooling = round(self.decay * self.steps)
         cool = min(1.0, (self.steps - step) / cooling) if cooling else 1.0
@@ -77,8 +79,9 @@ class TrainingDiverged(ValueError):
 
     def __init__(self, step: int, loss: float, rate: float):
         super().__init__(
-            f"the loss at step {step} is {loss}: nothing was saved after the last checkpoint; resume from it with a lower "
-            f"learning rate (now {rate:g}), a smaller training.clip or a longer training.warmup, and check the data"
+            f"the loss at step {step} is {loss}: nothing was saved after the last checkpoint; resume from it with a "
+            f"lower learning rate (now {rate:g}), a smaller training.clip or a longer training.warmup, "
+            "and check the data"
         )
 
 
@@ -102,7 +105,11 @@ class TrainState:
     @staticmethod
     def fresh(model: MeanDenoiser, training: Training) -> TrainState:
         optimizer = torch.optim.AdamW(
-            model.parameters(), lr=training.learning_rate, betas=training.betas, weight_decay=training.weight_decay, fused=True
+            model.parameters(),
+            lr=training.learning_rate,
+            betas=training.betas,
+            weight_decay=training.weight_decay,
+            fused=True,
         )
         return TrainState(model, optimizer, {name: value.detach().clone() for name, value in model.named_parameters()})
 
@@ -122,7 +129,9 @@ class TrainState:
             self.ema[name].copy_(value)
         for name, parameter in self.model.named_parameters():
             self.optimizer.state[parameter] = {
-                key: saved.groups["optimizer"][f"{name}.{key}"].to("cpu" if key == "step" and parameter.is_cpu else parameter.device)
+                key: saved.groups["optimizer"][f"{name}.{key}"].to(
+                    "cpu" if key == "step" and parameter.is_cpu else parameter.device
+                )
                 for key in ("step", "exp_avg", "exp_avg_sq")
             }
         self.step = saved.step
@@ -139,13 +148,17 @@ class TrainState:
 def load_weights(model: nn.Module, weights: Tensors) -> None:
     """Copy ``weights`` into ``model``; every name and shape must agree."""
     own = dict(model.named_parameters())
-    differing = [name for name in own.keys() | weights.keys() if name not in own or name not in weights or own[name].shape != weights[name].shape]
+    differing = [
+        name
+        for name in own.keys() | weights.keys()
+        if name not in own or name not in weights or own[name].shape != weights[name].shape
+    ]
     if differing:
         name = sorted(differing)[0]
         shapes = [tuple(tensors[name].shape) if name in tensors else "nothing" for tensors in (weights, own)]
         raise ValueError(
-            f"the checkpoint does not fit the network: {name} is {shapes[0]} in the file and {shapes[1]} in the network "
-            f"({len(differing)} tensors differ); use the recipe and the tokenizer that it was trained with"
+            f"the checkpoint does not fit the network: {name} is {shapes[0]} in the file and {shapes[1]} in the "
+            f"network ({len(differing)} tensors differ); use the recipe and the tokenizer that it was trained with"
         )
     with torch.no_grad():
         for name, value in weights.items():
@@ -169,7 +182,7 @@ class Interruption:
     """Set by Ctrl-C or SIGTERM; the loop looks at it between steps."""
 
     signal: int = 0
-    previous: dict[int, object] = field(default_factory=dict)
+    previous: dict[int, SignalHandler] = field(default_factory=dict)
 
 
 @contextmanager
@@ -180,18 +193,20 @@ def interruptible() -> Iterator[Interruption]:
         yield request
         return
 
-    def ask(number: int, frame: object) -> None:
+    def restore() -> None:
+        for number, handler in request.previous.items():
+            signal.signal(number, handler)
+
+    def ask(number: int, _frame: FrameType | None) -> None:
         request.signal = number
-        for each, handler in request.previous.items():
-            signal.signal(each, handler)  # type: ignore[arg-type]
+        restore()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         request.previous[number] = signal.signal(number, ask)
     try:
         yield request
     finally:
-        for number, handler in request.previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+        restore()
 
 
 def phase_at(phases: tuple[Phase, ...], step: int) -> Phase:
@@ -219,7 +234,7 @@ def gradients(state: TrainState, loader: Loader, phase: Phase, training: Trainin
         real = None if mask is None else mask[rows]
         with torch.autocast(device.type, dtype) if dtype != torch.float32 else nullcontext():
             loss = phase.objective(state.model, ids[rows], times[rows], noise, real, dropout=True)
-        (loss.total / num_tokens).backward()
+        torch.autograd.backward(loss.total / num_tokens)
         total += loss.nats.sum()
     return total / num_tokens, num_tokens
 

@@ -1,7 +1,8 @@
 """Denoiser in, denoiser out: ways to bend a belief, which every sampler then has for free.
 
-``Temperature`` and ``TopP`` act on the belief p about the clean token, never on the posterior of a step. ``Clamped`` fixes
-known tokens: the network reads them clean, and the belief about them is certain, so every sampler ends with them in place.
+``Temperature`` and ``TopP`` act on the belief p about the clean token, never on the posterior of a step. ``Clamped``
+fixes known tokens: the network reads them clean, and the belief about them is certain, so every sampler ends with them
+in place.
 """
 
 from __future__ import annotations
@@ -26,9 +27,7 @@ class Temperature:
         if not self.temperature > 0:
             raise ValueError(f"temperature is {self.temperature}: it must be positive; 1 changes nothing")
 
-    def log_probs(
-        self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None
-    ) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         return torch.log_softmax(self.denoiser.log_probs(z, alpha, mask, dropout) / self.temperature, -1)
 
 
@@ -43,9 +42,7 @@ class TopP:
         if not 0 < self.mass <= 1:
             raise ValueError(f"top-p is {self.mass}: it must be in (0, 1]; 1 changes nothing")
 
-    def log_probs(
-        self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None
-    ) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         log_p = self.denoiser.log_probs(z, alpha, mask, dropout)
         ordered, ids = log_p.sort(-1, descending=True)
         probs = ordered.double().exp()
@@ -62,9 +59,7 @@ class Clamped:
     tokens: Tensor
     known: Tensor
 
-    def log_probs(
-        self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None
-    ) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         if isinstance(z, TopK):
             raise TypeError("Clamped takes token ids, not a mixture: known tokens are certain")
         log_p = self.denoiser.log_probs(torch.where(self.known, self.tokens, z), alpha, mask, dropout)

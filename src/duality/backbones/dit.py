@@ -88,9 +88,7 @@ class Network(nn.Module):
             return bags.view(batch, length, -1)
         return F.embedding(z, self.embedding)
 
-    def hidden(
-        self, z: Latent, condition: Tensor, mask: Tensor | None = None, dropout: Noise | None = None
-    ) -> Tensor:
+    def hidden(self, z: Latent, condition: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         """What the head projects: (B, L, D). ``condition`` is the noise level -log(alpha), (B,)."""
         x = self.embed(z)
         rotation = rotary_angles(x.shape[1], self.config.width // self.config.heads, x.device)
@@ -103,11 +101,10 @@ class Network(nn.Module):
         shift, scale = self.modulation(time)[:, None].chunk(2, -1)
         return modulate(self.norm(x), shift, scale)
 
-    def forward(
-        self, z: Latent, condition: Tensor, mask: Tensor | None = None, dropout: Noise | None = None
-    ) -> Tensor:
+    def forward(self, z: Latent, condition: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         """Logits (B, L, K)."""
-        return self.head(self.hidden(z, condition, mask, dropout))
+        logits: Tensor = self.head(self.hidden(z, condition, mask, dropout))
+        return logits
 
 
 class Block(nn.Module):
@@ -138,7 +135,8 @@ class Block(nn.Module):
         attend: Tensor | None,
         noise: Noise | None,
     ) -> Tensor:
-        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.modulation(time)[:, None].chunk(6, -1)
+        modulation: Tensor = self.modulation(time)[:, None]
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, -1)
         update = self.attention(modulate(self.norm_attention(x), shift_a, scale_a), rotation, attend)
         x = x + gate_a * self.drop(update, noise, "attention")
         update = self.mlp(modulate(self.norm_mlp(x), shift_m, scale_m))
@@ -148,7 +146,8 @@ class Block(nn.Module):
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(rotate(q, rotation), rotate(k, rotation), v, attn_mask=attend)
-        return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        update: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return update
 
     def drop(self, x: Tensor, noise: Noise | None, tag: str) -> Tensor:
         if noise is None:
@@ -167,7 +166,8 @@ class TimeEmbedding(nn.Module):
 
     def forward(self, condition: Tensor) -> Tensor:
         angles = condition[:, None] * torch.tensor(self.frequencies, dtype=condition.dtype, device=condition.device)
-        return self.mlp(torch.cat([angles.cos(), angles.sin()], -1))
+        embedded: Tensor = self.mlp(torch.cat([angles.cos(), angles.sin()], -1))
+        return embedded
 
 
 def silence(linear: nn.Linear) -> None:

@@ -1,7 +1,7 @@
 """Ancestral sampling: draw z_s from the posterior evaluated at the belief p (the paper's Eq. 5).
 
-The posterior is a mixture of three routes (``functional.routes``): keep z, draw from p, draw from the prior. Choosing the
-route needs p at one token only; the vocabulary is touched just for the tokens that draw from p. Works unchanged for
+The posterior is a mixture of three routes (``functional.routes``): keep z, draw from p, draw from the prior. Choosing
+the route needs p at one token only; the vocabulary is touched just for the tokens that draw from p. Works unchanged for
 uniform and absorbing noise, and for any process of the family.
 """
 
