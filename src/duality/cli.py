@@ -251,7 +251,7 @@ def recipes() -> int:
         chosen = make()
         training = chosen.training
         size = f"{training.steps:,} x {training.batch_size} x {chosen.data.length}"
-        table.add_row(name, f"{parameters(chosen) / 1e6:.1f} M", size, chosen.summary, chosen.source)
+        table.add_row(name, f"{parameters(chosen)[0] / 1e6:.1f} M", size, chosen.summary, chosen.source)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     return 0
 
@@ -278,15 +278,18 @@ def data(
     return 0
 
 
-def parameters(recipe: Recipe) -> int:
-    """Number of parameters, counted on the network itself without allocating it."""
+def parameters(recipe: Recipe) -> tuple[int, int]:
+    """Number of parameters and the vocabulary they are for, counted on the network itself without allocating it."""
     import torch
 
+    from duality.data import BPE
     from duality.run import network
 
-    size = getattr(recipe.data.tokenizer, "vocab_size", 256)
+    spec = recipe.data.tokenizer
+    num_tokens = spec.vocab_size if isinstance(spec, BPE) else 257  # bytes exactly; an alphabet is found by training
+    num_states = recipe.method.process(num_tokens).vocab_size
     with torch.device("meta"):
-        return sum(value.numel() for value in network(recipe, size, "meta").parameters())
+        return sum(value.numel() for value in network(recipe, num_states, "meta").parameters()), num_states
 
 
 def describe(recipe: Recipe) -> None:
@@ -295,9 +298,9 @@ def describe(recipe: Recipe) -> None:
 
     from duality.recipes import to_json
 
-    count = parameters(recipe)
+    count, num_states = parameters(recipe)
     print(dumps(to_json(recipe), indent=2))
-    print(f"{count:,} parameters for the vocabulary asked for")
+    print(f"{count:,} parameters for {num_states:,} states")
     print(
         f"{count * 16 / 2**20:,.0f} MiB for weights, gradients and AdamW's moments, "
         f"{count * 4 / 2**20:,.0f} MiB for the average"
