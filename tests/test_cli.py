@@ -185,6 +185,7 @@ def test_bad_requests(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         ("train", "duo-laptop", "--steps", "0"): "training.steps is 0: it must be at least 1",
         ("train", "duo-laptop", "--out", trained): "already holds a run",
         ("train", "duo-laptop", "--out", trained / "recipe.json" / "below"): "Not a directory",
+        ("train", "duo-laptop", "--out", "/proc/duality"): "/proc/duality; check the path and its permissions",
         ("train", "duo-laptop", "--out", trained, "--resume", "--seed", "5"): "training.seed: 1 -> 5",
         ("train", "duo-small", "--out", trained, "--resume"): "holds a run of duo-laptop, not of duo-small",
         ("eval", tmp_path): "is not a run",
@@ -203,6 +204,15 @@ def test_bad_requests(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     for arguments, message in cases.items():
         assert message in refused(capsys, *arguments), arguments
     assert before == {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+
+
+def test_a_folder_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may write anywhere, so the system's answer is given for it; nothing is created."""
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert "the run folder cannot be written" in refused(capsys, "train", "duo-laptop", "--out", tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_parser_errors_exit_with_2() -> None:

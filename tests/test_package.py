@@ -15,7 +15,7 @@ SOURCE = Path(duality.__file__).parent
 # From the ground up; a module may import from earlier lines only.
 # Siblings of objectives and samplers never import each other.
 LAYERS = [
-    ["noise"],
+    ["noise", "files"],
     ["protocols"],
     ["functional", "gaussian", "config", "checkpoint"],
     ["schedules", "processes"],

@@ -11,7 +11,6 @@ used. Only safetensors and JSON are read: loading can not run code.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -24,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from duality.files import file_sha256, flush_to_disk, write_atomically
 from duality.protocols import Reporter
 
 Tensors = dict[str, Tensor]
@@ -41,15 +41,6 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text``; a reader sees the old or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    _flush(temporary)
-    os.replace(temporary, path)
-    _flush(path.parent)
-
-
 def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: dict[str, Any], keep: int = 2) -> Path:
     """Write a checkpoint and remove all but the newest ``keep`` ones."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,11 +55,13 @@ def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: dict[str
             temporary / f"{name}.safetensors",
         )
     (temporary / "state.json").write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
-    files = {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in sorted(temporary.iterdir())}
+    files = {
+        file.name: {"bytes": file.stat().st_size, "sha256": file_sha256(file)} for file in sorted(temporary.iterdir())
+    }
     (temporary / _MANIFEST).write_text(json.dumps(files, indent=1), encoding="utf-8")
     for file in temporary.iterdir():
-        _flush(file)
-    _flush(temporary)
+        flush_to_disk(file)
+    flush_to_disk(temporary)
     if target.exists():
         # The same step again, after resuming from an older one: the new copy replaces it.
         replaced = folder / f"{_HIDDEN}replaced"
@@ -77,7 +70,7 @@ def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: dict[str
         shutil.rmtree(replaced)
     else:
         os.replace(temporary, target)
-    _flush(folder)
+    flush_to_disk(folder)
     write_atomically(folder / "latest", target.name + "\n")
     for old in steps_saved(folder)[:-keep]:
         shutil.rmtree(folder / f"step-{old:08d}")
@@ -99,7 +92,7 @@ def damage(path: Path) -> str | None:
                 return f"{name} is missing"
             if file.stat().st_size != expected["bytes"]:
                 return f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
-            if _sha256(file) != expected["sha256"]:
+            if file_sha256(file) != expected["sha256"]:
                 return f"{name} does not match its checksum"
         return None if "state.json" in manifest else "state.json is not in the manifest"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -131,20 +124,3 @@ def load(path: Path) -> Checkpoint:
     except SafetensorError as error:
         raise ValueError(f"{path} holds no valid safetensors file ({error}): use an older checkpoint") from error
     return Checkpoint(path, state["step"], groups, state)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _flush(path: Path) -> None:
-    """Force a file or a folder's entries to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

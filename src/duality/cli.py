@@ -87,7 +87,7 @@ def evaluate(
     /,
     data: str | None = None,
     split: Literal["validation", "train"] = "validation",
-    draws: int = 1,
+    draws: int = 4,
     limit: int | None = None,
     batch_size: int = 32,
     seed: int = 0,
@@ -101,7 +101,7 @@ def evaluate(
         run: the run folder.
         data: other text to evaluate on, encoded with the run's tokenizer: a file, a folder, a named source.
         split: which part of the run's own corpus, if --data is not given.
-        draws: draws of time and noise for each sequence; more make the error smaller.
+        draws: draws of time and noise for each sequence; more make the error smaller, and take longer.
         limit: evaluate on the first so many sequences only.
         batch_size: sequences at a time; the result does not depend on it.
         seed: seed of times and noise.

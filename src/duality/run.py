@@ -11,7 +11,9 @@ starts or resumes a run; ``load`` gives its averaged weights, ready to evaluate 
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import platform
 import subprocess
 import time
@@ -24,10 +26,10 @@ from typing import Any
 import torch
 
 from duality import checkpoint, recipes
-from duality.checkpoint import write_atomically
 from duality.data import Corpus, Loader, Sequences, Tokenizer, load_tokenizer, prepare
 from duality.denoiser import MeanDenoiser
 from duality.evaluate import Likelihood, likelihood
+from duality.files import write_atomically
 from duality.generate import generate
 from duality.protocols import Denoiser, Process, Reporter, Sampler, Schedule
 from duality.recipes import Recipe
@@ -36,7 +38,7 @@ from duality.train import StepRecord, TrainState, fit, interruptible, load_weigh
 
 _RECIPE = "recipe.json"
 _BEFORE_RECIPE = {"tokenizer.json", "env.json", "corpus.json"}
-_EVAL_SEQUENCES = 128
+_EVAL_SEQUENCES = 256
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,8 @@ def open_folder(recipe: Recipe, folder: Path, resume: bool) -> tuple[Recipe, boo
     """The recipe to train and whether its run exists; nothing that is there is ever overwritten."""
     if not exists(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, "the run folder cannot be written", str(folder))
         foreign = {path.name for path in folder.iterdir()} - _BEFORE_RECIPE
         if foreign:
             raise ValueError(f"{folder} holds other files ({', '.join(sorted(foreign)[:3])}): choose an empty --out")

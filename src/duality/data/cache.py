@@ -13,7 +13,6 @@ nothing reads.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 import shutil
@@ -22,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import platformdirs
+
+from duality.files import flush_to_disk
 
 CACHE_VARIABLE = "DUALITY_CACHE"
 
@@ -38,15 +39,6 @@ def cache_folder(cache: Path | None = None) -> Path:
         return Path(cache)
     chosen = os.environ.get(CACHE_VARIABLE)
     return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("duality")
-
-
-def file_sha256(path: Path) -> str:
-    """The sha256 of a file of any size, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 @contextmanager
@@ -68,14 +60,3 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         flush_to_disk(target.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def flush_to_disk(path: Path) -> None:
-    """Make a file, or the list of names in a folder, survive a loss of power."""
-    if os.name == "nt":  # Windows opens no folders and refuses to flush what is open for reading only.
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
