@@ -4,8 +4,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/demo
-# Two OpenMP threads that spin while they wait slow each other down on a shared machine.
+# Threads that wait for each other by spinning are slow when the machine is shared, by sleeping always a little: spin shortly.
 export OMP_WAIT_POLICY ?= passive
+export GOMP_SPINCOUNT ?= 10000
 
 .PHONY: demo test lint types tests format clean
 

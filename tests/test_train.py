@@ -208,6 +208,18 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(en
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_bfloat16_trains_close_to_float32(english: Path) -> None:
+    """Autocast of the network with the loss in float32: the first losses agree to bfloat16's precision."""
+    values = {}
+    for precision in ("float32", "bfloat16"):
+        recipe = small_recipe(english, f"training.precision={precision}", "backbone.dropout=0.1")
+        state, loader, phases = parts(recipe, torch.float32)
+        values[precision] = [take_step(state, loader, phases, recipe.training).loss for _ in range(3)]
+        assert all(parameter.dtype == torch.float32 for parameter in state.model.parameters())
+    assert values["bfloat16"] == pytest.approx(values["float32"], rel=0.03)
+    assert values["bfloat16"] != values["float32"]
+
+
 def test_sigterm_saves_too(english: Path, tmp_path: Path) -> None:
     def watch(record: StepRecord) -> None:
         if record.step == 7:

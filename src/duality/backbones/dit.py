@@ -105,7 +105,7 @@ class Network(nn.Module):
         x = self.embed(z)
         if self.conv is not None:
             x = self.conv(x, mask)
-        rotation = rotary_angles(x.shape[1], self.config.width // self.config.heads, x.device)
+        rotation = rotary_angles(x.shape[1], self.config.width // self.config.heads, x)
         time = self.time(condition.to(x.dtype))
         # One row of keys per sample, shared by heads and queries; None keeps the fast attention path.
         attend = None if mask is None else mask[:, None, None, :]
@@ -208,16 +208,16 @@ def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     return torch.addcmul(shift, x, 1 + scale)
 
 
-def rotary_angles(length: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(cos, sin) of position x frequency, each (L, head_width), the two halves alike."""
-    frequencies = 1e4 ** (-torch.arange(0, head_width, 2, dtype=torch.float64, device=device) / head_width)
-    angles = torch.outer(torch.arange(length, dtype=torch.float64, device=device), frequencies)
+def rotary_angles(length: int, head_width: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """(cos, sin) of position x frequency, each (L, head_width), the two halves alike; float64, then rounded."""
+    frequencies = 1e4 ** (-torch.arange(0, head_width, 2, dtype=torch.float64, device=like.device) / head_width)
+    angles = torch.outer(torch.arange(length, dtype=torch.float64, device=like.device), frequencies)
     angles = torch.cat([angles, angles], -1)
-    return angles.cos(), angles.sin()
+    return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Rotary positions, halves not interleaved: x cos + (-x_2, x_1) sin."""
-    cos, sin = (part.to(x.dtype) for part in rotation)
+    cos, sin = (part.to(x.dtype) for part in rotation)  # under autocast x is bfloat16 here
     first, second = x.chunk(2, -1)
-    return x * cos + torch.cat([-second, first], -1) * sin
+    return torch.addcmul(x * cos, torch.cat([-second, first], -1), sin)
