@@ -102,7 +102,7 @@ def evaluate(
         data: other text to evaluate on, encoded with the run's tokenizer: a file, a folder, a named source.
         split: which part of the run's own corpus, if --data is not given.
         draws: draws of time and noise for each sequence; more make the error smaller, and take longer.
-        limit: evaluate on the first so many sequences only.
+        limit: evaluate on so many sequences only, evenly spread over the text.
         batch_size: sequences at a time; the result does not depend on it.
         seed: seed of times and noise.
         weights: averaged (ema) or raw (model) weights.
@@ -149,7 +149,7 @@ def sample(
     /,
     num: int = 4,
     steps: int = 32,
-    tail: Literal["greedy", "ancestral"] = "greedy",
+    tail: Literal["greedy", "ancestral"] = "ancestral",
     length: int | None = None,
     prompt: str = "",
     suffix: str = "",
@@ -166,7 +166,7 @@ def sample(
         run: the run folder.
         num: how many samples.
         steps: network calls for each sample.
-        tail: the last step takes the most likely tokens (greedy) or draws them (ancestral).
+        tail: the last step draws the tokens (ancestral) or takes the most likely ones (greedy).
         length: tokens of a sample; the length it was trained on if not given.
         prompt: text that every sample begins with.
         suffix: text that every sample ends with: the model fills in what is between.

@@ -57,7 +57,7 @@ def generate(
     length: int,
     steps: int,
     seed: int = 0,
-    tail: Tail = "greedy",
+    tail: Tail = "ancestral",
     grid: Grid = linear_grid,
     batch_size: int = 64,
     device: torch.device | str = "cpu",

@@ -59,7 +59,7 @@ def duo_laptop() -> Recipe:
         data=Data(length=64),
         backbone=SIZES["laptop"],
         training=Training(
-            steps=2200,
+            steps=2600,
             batch_size=16,
             learning_rate=6e-3,
             warmup=100,
@@ -68,8 +68,8 @@ def duo_laptop() -> Recipe:
             weight_decay=0.05,
             ema=0.99,
             log_every=20,
-            eval_every=550,
-            save_every=275,
+            eval_every=650,
+            save_every=325,
         ),
     )
 

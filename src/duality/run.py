@@ -300,7 +300,7 @@ class Session:
             }
         )
         tokens = model.generate(num=2, length=self.recipe.data.length, steps=32, device=self.device)
-        rows = [sample_row(model, row.tolist(), index, 32, "greedy", 0) for index, row in enumerate(tokens)]
+        rows = [sample_row(model, row.tolist(), index, 32, "ancestral", 0) for index, row in enumerate(tokens)]
         target = self.folder / "samples" / f"step-{self.state.step:08d}.jsonl"
         target.parent.mkdir(exist_ok=True)
         write_atomically(target, "".join(json.dumps(row) + "\n" for row in rows))

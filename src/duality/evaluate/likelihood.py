@@ -86,13 +86,14 @@ def likelihood(
     device: torch.device | str = "cpu",
     advance: Callable[[int], None] = lambda count: None,
 ) -> Likelihood:
-    """The bound over ``sequences`` (the first ``limit`` of them), each with ``num_draws`` times.
+    """The bound over ``sequences`` (``limit`` of them, evenly spread), each with ``num_draws`` times.
 
     ``advance`` is told progress.
     """
     if num_draws < 1 or batch_size < 1 or (limit is not None and limit < 1):
         raise ValueError(f"draws {num_draws}, batch size {batch_size}, limit {limit}: each must be at least 1")
     count = len(sequences) if limit is None else min(limit, len(sequences))
+    chosen = torch.arange(count) * len(sequences) // count
     offsets = stratified_times(seed, 0, count)
     ends = schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64, device=device))
     prior = process.prior().to(device)
@@ -100,7 +101,7 @@ def likelihood(
     tokens = torch.zeros(count, dtype=torch.float64)
     for start in range(0, count, batch_size):
         index = torch.arange(start, min(start + batch_size, count))
-        x, mask = (part.to(device) for part in sequences.rows(index.numpy()))
+        x, mask = (part.to(device) for part in sequences.rows(chosen[index].numpy()))
         attend = None if bool(mask.all()) else mask
         tokens[index] = mask.sum(-1).double().cpu()
         for draw in range(num_draws):
