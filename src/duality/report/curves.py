@@ -5,9 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+_WINDOW = 15
+
+
+def running_mean(values: list[float]) -> list[float]:
+    """The mean of the last few values, fewer at the beginning."""
+    return [sum(part) / len(part) for part in (values[max(0, i - _WINDOW) : i + 1] for i in range(len(values)))]
+
 
 def plot_losses(metrics: list[dict[str, Any]], target: Path, title: str) -> None:
-    """Training loss by phase and validation bound against steps, as a PNG."""
+    """Training loss by phase (faint: single steps) and validation bound against steps, as a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -15,9 +22,11 @@ def plot_losses(metrics: list[dict[str, Any]], target: Path, title: str) -> None
 
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     training = [row for row in metrics if "loss" in row]
-    for phase in dict.fromkeys(row["phase"] for row in training):
+    for number, phase in enumerate(dict.fromkeys(row["phase"] for row in training)):
         rows = [row for row in training if row["phase"] == phase]
-        axes.plot([row["step"] for row in rows], [row["loss"] for row in rows], lw=1, label=f"training, {phase}")
+        steps, losses = [row["step"] for row in rows], [row["loss"] for row in rows]
+        axes.plot(steps, losses, lw=0.6, alpha=0.4, color=f"C{number}")
+        axes.plot(steps, running_mean(losses), lw=1.6, color=f"C{number}", label=f"training, {phase}")
     held_out = [row for row in metrics if "validation_nats" in row]
     axes.errorbar(
         [row["step"] for row in held_out],
