@@ -69,7 +69,7 @@ def train(
     if dry_run:
         describe(chosen)
         return 0
-    with training_display(chosen.training.steps, 0) as watch:
+    with training_display(chosen.training.steps) as watch:
         outcome = run.train(chosen, folder, resume=resume, device=pick(device), report=say, watch=watch)
     if outcome.signal:
         say(f"stopped by a signal at step {outcome.step}; saved. Continue with the same command and --resume")

@@ -37,23 +37,24 @@ def _progress() -> Progress:
 
 
 @contextmanager
-def training_display(steps: int, started_at: int) -> Iterator[Callable[[StepRecord], None]]:
+def training_display(steps: int) -> Iterator[Callable[[StepRecord], None]]:
     """A bar with loss, tokens per second and time left."""
     with _progress() as progress:
-        task = progress.add_task("training", total=steps, completed=started_at, note="")
-        clock = time.monotonic()
-        first = tokens = 0
-        smooth = 0.0
+        tokens, smooth, clock = 0, 0.0, 0.0
 
         def show(record: StepRecord) -> None:
-            nonlocal first, tokens, smooth
-            if not first:
-                first, smooth = record.step, record.loss
+            nonlocal tokens, smooth, clock
+            if not progress.tasks:
+                # The bar begins with the first step of this sitting, so that neither reading the corpus nor steps
+                # taken before a resume count as speed.
+                progress.add_task("training", total=steps, completed=record.step, note="")
+                smooth, clock = record.loss, time.monotonic()
+                return
             tokens += record.num_tokens
             smooth += 0.05 * (record.loss - smooth)
             rate = tokens / (time.monotonic() - clock)
             note = f"{record.phase} loss {smooth:.3f}  {rate:,.0f} tokens/s"
-            progress.update(task, completed=record.step, note=note)
+            progress.update(progress.task_ids[0], completed=record.step, note=note)
 
         yield show
 
