@@ -55,7 +55,7 @@ def duo_laptop() -> Recipe:
         source="laptop scale; the method of Table 1, row 11",
         # A quarter of so few steps for the curriculum; a window and times that spend samples where little noise is
         # left, which is where a small network learns most (docs/experiments.md).
-        method=Duo(curriculum=0.25, alpha_max=0.99, clock=LinearLogSnr(), times=Polynomial()),
+        method=Duo(curriculum=0.25, tau=0.03, alpha_max=0.99, clock=LinearLogSnr(), times=Polynomial()),
         data=Data(length=64),
         backbone=SIZES["laptop"],
         training=Training(
