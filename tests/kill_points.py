@@ -22,6 +22,7 @@ import torch
 from conftest import ROOT, quiet, small_recipe
 
 from duality import checkpoint, run
+from duality.metrics import read_metrics
 from duality.recipes import Recipe
 
 SAVE_EVERY = 3
@@ -60,7 +61,7 @@ def inspect(folder: Path, tally: Tally) -> None:
     if (folder / "recipe.json").exists():
         run.read_recipe(folder)
     tally.hidden_leftovers += len(list(checkpoints.glob(".writing-*"))) if checkpoints.is_dir() else 0
-    logged = max((row["step"] for row in run.read_metrics(folder)), default=0)
+    logged = max((row["step"] for row in read_metrics(folder)), default=0)
     lost = logged - (steps[-1] if steps else 0)
     tally.most_lost = max(tally.most_lost, lost)
     assert lost <= SAVE_EVERY, f"{lost} steps were lost"

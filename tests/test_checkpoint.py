@@ -77,6 +77,24 @@ def test_all_damaged_is_an_error_that_loses_nothing(tmp_path: Path) -> None:
     assert checkpoint.steps_saved(tmp_path) == [1]
 
 
+def test_damaged_newer_ones_never_cost_a_good_one(tmp_path: Path) -> None:
+    """Resumed from 10 because 15 and 20 are damaged: saving 12 keeps 10 and 12."""
+    saved(tmp_path, 10, 15, 20)
+    for step in (15, 20):
+        break_bit(tmp_path / f"step-{step:08d}" / "model.safetensors")
+    saved(tmp_path, 12, keep=2)
+    good = [step for step in checkpoint.steps_saved(tmp_path) if not checkpoint.damage(tmp_path / f"step-{step:08d}")]
+    assert good == [10, 12]
+
+
+def test_other_folders_are_left_alone(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    (tmp_path / "step-00000001.bak").mkdir()
+    (tmp_path / "step-best").mkdir()
+    assert checkpoint.steps_saved(tmp_path) == [1]
+    assert checkpoint.latest_step(tmp_path) == 1
+
+
 def test_a_leftover_of_a_crash_is_ignored_and_then_removed(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     shutil.copytree(tmp_path / "step-00000001", tmp_path / ".writing-step-00000002")

@@ -17,6 +17,8 @@ from conftest import small_recipe
 
 from duality import run
 from duality.cli import main, spread
+from duality.data import CharTokenizer
+from duality.metrics import read_metrics
 from duality.recipes import recipe
 
 SMALL = [
@@ -157,6 +159,8 @@ def test_assignments_may_follow_one_set_or_many() -> None:
     expected = ["train", "r", "--set", "a=1", "--set", "b=2", "--resume"]
     assert spread(["train", "r", "--set", "a=1", "b=2", "--resume"]) == expected
     assert spread(["train", "r", "--set", "a=1", "--set", "b=2", "--resume"]) == expected
+    for bare in (["train", "r", "--set"], ["train", "r", "--set", "--resume"]):
+        assert spread(bare) == bare
 
 
 def test_bad_corpora(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,6 +199,7 @@ def test_bad_requests(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         ("eval", trained, "--draws", "0"): "at least 1",
         ("sample", trained, "--steps", "0"): "steps is 0",
         ("sample", trained, "--num", "0"): "num is 0",
+        ("sample", trained, "--length", "0"): "--length is 0",
         ("sample", trained, "--batch-size", "0"): "batch_size 0",
         ("sample", trained, "--top-p", "0"): "top-p is 0",
         ("sample", trained, "--temperature", "-1"): "temperature is -1",
@@ -217,7 +222,14 @@ def test_a_folder_that_cannot_be_written(
 
 
 def test_parser_errors_exit_with_2() -> None:
-    for arguments in (["train"], ["sample", "x", "--stepz", "3"], ["sample", "x", "--tail", "best"], ["dance"], []):
+    for arguments in (
+        ["train"],
+        ["train", "duo-laptop", "--set"],
+        ["sample", "x", "--stepz", "3"],
+        ["sample", "x", "--tail", "best"],
+        ["dance"],
+        [],
+    ):
         with pytest.raises(SystemExit) as exit:
             main(arguments)
         assert exit.value.code == 2
@@ -247,6 +259,19 @@ def test_a_token_outside_the_vocabulary_is_refused(tmp_path: Path, capsys: pytes
     line = refused(capsys, "train", "duo-laptop", "--out", tmp_path / "out", "--data", corpus, "--steps", "200", *SMALL)
     assert "60000" in line
     assert "outside the vocabulary" in line
+
+
+def test_a_checkpoint_of_another_vocabulary_is_told(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    CharTokenizer("abc").save(copy)
+    assert "trained with a vocabulary of 257 tokens" in refused(capsys, "sample", copy)
+
+
+def test_a_corpus_that_changed_is_told(tmp_path: Path, english: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus, out = tmp_path / "text.txt", tmp_path / "run"
+    corpus.write_text(english.read_text())
+    assert main(["train", "duo-laptop", "--out", str(out), "--data", str(corpus), "--steps", "1", *SMALL]) == 0
+    corpus.write_text(english.read_text().upper())
+    assert "has changed since the run began" in refused(capsys, "eval", out)
 
 
 def test_a_damaged_recipe_is_told(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,7 +313,7 @@ def test_a_signal_saves_and_the_same_command_continues(tmp_path: Path, english: 
     assert "--resume" in errors
     assert "Traceback" not in errors
     saved = int((tmp_path / "run" / "checkpoints" / "latest").read_text().strip().removeprefix("step-"))
-    rows = [row["step"] for row in run.read_metrics(tmp_path / "run")]
+    rows = [row["step"] for row in read_metrics(tmp_path / "run")]
     assert saved == rows[-1]
     result = duality("train", "duo-laptop", "--out", str(tmp_path / "run"), "--resume")
     assert result.returncode == 0, result.stderr

@@ -73,6 +73,11 @@ def test_dependent_assignments_are_checked_together() -> None:
         ("training.steps.more=3", "has no parts"),
         ("training", "is no assignment"),
         ("method.tau=0", "must be positive"),
+        ("method.tau=NaN", "method.tau is nan: it must be a number"),
+        ("training.learning_rate=Infinity", "it must be a number"),
+        ("method.times.power=0", "power is 0.0: it must be positive"),
+        ("method.times.eps=0", "must be in"),
+        ("training.seed=-1", "must not be negative"),
         ("data.length=0", "at least 1 token"),
     ],
 )

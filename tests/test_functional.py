@@ -185,6 +185,41 @@ def test_corrupt_has_the_marginal_law(kind: type) -> None:
     assert torch.allclose(process.prior()[z], process.prior_of(z))
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_alpha_that_rounds_to_one_is_finite(same: bool) -> None:
+    """Polynomial times below 1e-8 give alpha = 1 in float64; the bound there is that of the largest alpha below 1."""
+    log_p = torch.log_softmax(torch.randn(1, 9, dtype=torch.float64), -1)
+    x = torch.tensor([3])
+    z, slope = (x if same else x + 1), torch.tensor([-1e-8], dtype=torch.float64)
+    values = [
+        functional.uniform_bound(log_p, x, z, torch.tensor([alpha], dtype=torch.float64), slope)
+        for alpha in (1.0, 1 - 2.0**-53)
+    ]
+    assert torch.isfinite(values[0]).all()
+    assert torch.allclose(values[0], values[1], rtol=1e-9)
+
+
+def test_prior_gap_of_absorbing_noise_is_zero_or_infinite() -> None:
+    x = torch.tensor([0, 2])
+    prior = Absorbing(4).prior()
+    assert functional.prior_gap(torch.tensor(0.0, dtype=torch.float64), prior, x).tolist() == [0.0, 0.0]
+    assert functional.prior_gap(torch.tensor(0.1, dtype=torch.float64), prior, x).tolist() == [math.inf, math.inf]
+
+
+def test_reconstruction_of_one_token_is_its_conditional_entropy() -> None:
+    """With the data's law as belief (leave-one-out of a single token), E -log p(x | z_0) = H(x | z_0)."""
+    law = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+    prior = Uniform(4).prior()
+    for alpha in (0.3, 0.9):
+        level = torch.full((16,), alpha, dtype=torch.float64)
+        x, z = (torch.arange(16) // 4, torch.arange(16) % 4)
+        noisy = functional.marginal(torch.eye(4, dtype=torch.float64), level[:4], prior)
+        joint = (law[:, None] * noisy).flatten()
+        conditional = joint / (law @ noisy)[z]
+        nats = functional.reconstruction(law.expand(16, 4), x, z, level, prior)
+        assert float((joint * nats).sum()) == pytest.approx(float(-(joint * conditional.log()).sum()), abs=1e-12)
+
+
 def test_end_terms() -> None:
     process = Uniform(11)
     p, x = belief((20,), process), clean_tokens((20,), process)

@@ -75,6 +75,12 @@ def test_keep_is_a_scaled_bernoulli() -> None:
     assert abs(rate - level) < 4.5 * math.sqrt(0.09 / kept.numel())
 
 
+@pytest.mark.parametrize("probability", [1e-9, 1 - 1e-9])
+def test_keep_at_the_extremes(probability: float) -> None:
+    kept = noise(count=64).keep("drop", probability, 4096)
+    assert float((kept > 0).double().mean()) == pytest.approx(round(probability), abs=1e-3)
+
+
 def test_stratified_times_fill_every_stratum_in_random_order() -> None:
     times = stratified_times(3, 7, 64)
     assert torch.equal((times * 64).floor().sort().values, torch.arange(64, dtype=torch.float64))

@@ -55,15 +55,17 @@ def test_bound_with_the_leave_one_out_oracle_is_the_entropy() -> None:
     assert exact_bound(law, process, oracle, schedule) == pytest.approx(entropy(law), abs=1e-7)
 
 
-def test_end_terms_complete_the_bound_when_the_noise_is_not_complete() -> None:
-    """With alpha(1) = 0.2 the bound misses what z_1 still tells; the prior gap pays for it exactly for one token."""
+@pytest.mark.parametrize("eps", [0.2, 0.5])
+def test_end_terms_complete_the_bound_when_the_noise_is_not_complete(eps: float) -> None:
+    """With alpha(1) = eps, diffusion term + prior gap = entropy + KL(q(z_1) || prior): what the prior misses."""
     law, process, oracle = uniform_toy()
-    schedule = LogLinear(eps=0.2)
-    partial = exact_bound(law, process, oracle, schedule)
-    tokens = all_states(3)
-    alpha = torch.tensor(0.2, dtype=torch.float64)
-    gap = sum(float(law[x[0], x[1]] * functional.prior_gap(alpha, process.prior(), x).sum()) for x in tokens)
-    assert partial < entropy(law) < partial + gap
+    partial = exact_bound(law, process, oracle, LogLinear(eps=eps))
+    alpha, prior, tokens = torch.tensor(eps, dtype=torch.float64), process.prior(), all_states(3)
+    gap = sum(float(law[x[0], x[1]] * functional.prior_gap(alpha, prior, x).sum()) for x in tokens)
+    noisy = functional.marginal(torch.eye(3, dtype=torch.float64), alpha.expand(3), prior)
+    last = noisy.T @ law @ noisy
+    missed = float((last * (last * 9).log()).sum())
+    assert partial + gap == pytest.approx(entropy(law) + missed, abs=1e-7)
 
 
 def test_the_full_posterior_is_not_the_oracle_of_uniform_noise() -> None:
@@ -85,7 +87,9 @@ def test_bound_objective_estimates_the_entropy(schedule: Schedule) -> None:
     pair = functional.categorical(law.flatten().expand(count, -1), noise.uniform("data"))
     x = torch.stack([pair // 3, pair % 3], 1)
     t = (torch.arange(count, dtype=torch.float64) + noise.uniform("t")) / count
-    loss = Bound(process, schedule)(oracle, x, t[torch.randperm(count)], noise)
+    loss = Bound(process, schedule)(
+        oracle, x, t[torch.randperm(count, generator=torch.Generator().manual_seed(0))], noise
+    )
     per_sequence = loss.nats.sum(-1)
     error = float(per_sequence.std()) / math.sqrt(count)
     assert abs(float(per_sequence.mean()) - entropy(law)) < 4.5 * error + 1e-3
@@ -112,7 +116,9 @@ def test_tempered_bound_at_small_tau_is_the_bound_on_its_window() -> None:
     pair = functional.categorical(law.flatten().expand(count, -1), noise.uniform("data"))
     x = torch.stack([pair // 3, pair % 3], 1)
     t = (torch.arange(count, dtype=torch.float64) + noise.uniform("t")) / count
-    loss = TemperedBound(schedule, tau=1e-4)(Hard(), x, t[torch.randperm(count)], noise)
+    loss = TemperedBound(schedule, tau=1e-4)(
+        Hard(), x, t[torch.randperm(count, generator=torch.Generator().manual_seed(0))], noise
+    )
     per_sequence = loss.nats.sum(-1)
     error = float(per_sequence.std()) / math.sqrt(count)
     assert abs(float(per_sequence.mean()) - expected) < 4.5 * error
@@ -215,6 +221,19 @@ def test_greedy_tail_is_the_argmax_of_the_belief_at_the_last_level() -> None:
     assert torch.equal(tokens, seen[-1].argmax(-1))
     ancestral = generate(oracle, process, LogLinear(), Ancestral(), num=50, length=2, steps=3, tail="ancestral")
     assert not torch.equal(tokens, ancestral)
+
+
+def test_a_belief_that_is_no_number_is_refused() -> None:
+    _, process, oracle = uniform_toy()
+
+    class Broken:
+        def log_probs(
+            self, z: Latent, alpha: torch.Tensor, mask: torch.Tensor | None = None, dropout: Noise | None = None
+        ) -> torch.Tensor:
+            return oracle.log_probs(z, alpha) * torch.nan
+
+    with pytest.raises(ValueError, match="not a number"):
+        generate(Broken(), process, LogLinear(), Ancestral(), num=1, length=2, steps=2)
 
 
 def test_bad_requests_say_what_is_allowed() -> None:

@@ -17,7 +17,7 @@ SOURCE = Path(duality.__file__).parent
 LAYERS = [
     ["noise", "files"],
     ["protocols"],
-    ["functional", "gaussian", "config", "checkpoint"],
+    ["functional", "gaussian", "config", "checkpoint", "metrics"],
     ["schedules", "processes"],
     ["wrappers", "generate", "backbones.dit"],
     ["denoiser"],

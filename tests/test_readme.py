@@ -55,6 +55,11 @@ def test_make_demo_is_what_the_readme_lists() -> None:
     assert "for tail in ancestral greedy" in plan
 
 
+def test_nothing_is_left_to_fill_in() -> None:
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        assert "@@" not in page.read_text(encoding="utf-8"), page
+
+
 def test_links_lead_somewhere() -> None:
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):

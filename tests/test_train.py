@@ -17,6 +17,7 @@ from conftest import quiet, small_recipe
 from duality import checkpoint, run
 from duality.data import Loader, Sequences, prepare
 from duality.denoiser import MeanDenoiser
+from duality.metrics import read_metrics
 from duality.noise import Noise, stratified_times
 from duality.objectives import OBJECTIVES, Bound, TemperedBound
 from duality.processes import Uniform
@@ -34,7 +35,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def losses(folder: Path) -> list[tuple[int, float]]:
-    return [(row["step"], row["loss"]) for row in run.read_metrics(folder) if "loss" in row]
+    return [(row["step"], row["loss"]) for row in read_metrics(folder) if "loss" in row]
 
 
 def assert_identical(left: Path, right: Path) -> None:
@@ -202,7 +203,9 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(en
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainState, "fresh", staticmethod(remember))
-        with pytest.raises(TrainingDiverged, match=r"loss at step 1\d is (nan|inf).*lower learning rate"):
+        with pytest.raises(
+            TrainingDiverged, match=r"at step 1\d the loss is (nan|inf).*--resume --set training.learning"
+        ):
             run.train(recipe, folder, resume=True, report=quiet, watch=poison)
     after = weights(folder)
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -280,14 +283,69 @@ def test_a_run_is_never_overwritten_nor_mixed(english: Path, tmp_path: Path) -> 
     run.train(recipe, tmp_path / "a", report=quiet, watch=stop_at(5))
     with pytest.raises(ValueError, match=r"already holds a run.*--resume"):
         run.train(recipe, tmp_path / "a", report=quiet)
-    other = replace(recipe, training=replace(recipe.training, learning_rate=1.0))
-    with pytest.raises(ValueError, match=r"training.learning_rate: 0.00\d+ -> 1.0"):
+    other = replace(recipe, training=replace(recipe.training, ema=0.5))
+    with pytest.raises(ValueError, match=r"training.ema: 0.99 -> 0.5"):
         run.train(other, tmp_path / "a", resume=True, report=quiet)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.tex").write_text("years of work")
     with pytest.raises(ValueError, match="holds other files"):
         run.train(recipe, tmp_path / "b", resume=True, report=quiet)
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["thesis.tex"]
+
+
+def test_a_resumed_run_may_lower_its_learning_rate_and_says_so(english: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(english)
+    run.train(recipe, tmp_path, report=quiet, watch=stop_at(5))
+    gentler = replace(recipe, training=replace(recipe.training, learning_rate=1e-4))
+    assert run.train(gentler, tmp_path, resume=True, report=quiet) == run.Outcome(20, 0)
+    assert run.read_recipe(tmp_path) == gentler
+    changes = [row for row in read_metrics(tmp_path) if "changed" in row]
+    assert changes == [{"step": 5, "changed": ["training.learning_rate: 0.006 -> 0.0001"]}]
+    rates = {row["step"]: row["learning_rate"] for row in read_metrics(tmp_path) if "loss" in row}
+    assert rates[5] == 0.006
+    assert rates[6] == 0.0001
+
+
+@pytest.mark.parametrize("leftover", [".corpus.json.4242", ".tokenizer.json.17", ".recipe.json.3", "tokenizer.json"])
+def test_a_crash_while_the_run_is_created_leaves_nothing_in_the_way(
+    english: Path, tmp_path: Path, leftover: str
+) -> None:
+    (tmp_path / leftover).write_text("{")
+    assert run.train(small_recipe(english, "training.steps=1"), tmp_path, resume=True, report=quiet) == run.Outcome(
+        1, 0
+    )
+
+
+def test_a_finished_run_that_lost_its_metrics_is_measured_again(english: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(english, "training.steps=3")
+    run.train(recipe, tmp_path, report=quiet)
+    before = [row for row in read_metrics(tmp_path) if "validation_nats" in row]
+    (tmp_path / "metrics.jsonl").unlink()
+    run.train(recipe, tmp_path, resume=True, report=quiet)
+    assert read_metrics(tmp_path) == before
+
+
+def test_training_needs_no_git(english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    run.train(small_recipe(english, "training.steps=1"), tmp_path / "a", report=quiet)
+    assert json.loads((tmp_path / "a" / "env.json").read_text())["commit"] is None
+
+
+def test_average_by_hand() -> None:
+    """decay = min(0.9, (1 + n) / (10 + n)): 2/11 at n = 1, 3/12 at n = 2, 0.9 from n = 80 on."""
+    denoiser = run.network(small_recipe(Path("unused")), 5)
+    state = TrainState.fresh(denoiser, Training())
+    for values in state.ema.values():
+        values.zero_()
+    with torch.no_grad():
+        for parameter in denoiser.parameters():
+            parameter.fill_(1.0)
+    expected = 0.0
+    for step, decay in ((1, 2 / 11), (2, 3 / 12), (1000, 0.9)):
+        state.step = step
+        state.average(0.9)
+        expected = decay * expected + (1 - decay)
+        assert all(torch.allclose(values, torch.tensor(expected)) for values in state.ema.values())
 
 
 def test_a_changed_corpus_is_noticed(english: Path, tmp_path: Path) -> None:

@@ -81,6 +81,15 @@ def test_clamped_tokens_stay_and_reach_the_network_clean(kind: type[Sampler], pr
         assert len(torch.unique(got[:, 1])) > 1
 
 
+@pytest.mark.parametrize("mass", [1.0, 0.999_999_999])
+def test_nearly_all_of_the_mass_is_nearly_all_tokens(mass: float) -> None:
+    """float32 probabilities of a large vocabulary sum to a little more or less than 1: no token is lost for that."""
+    torch.manual_seed(0)
+    log_p = torch.log_softmax(torch.randn(20, 1, 50_257), -1)
+    got = TopP(Fixed(log_p), mass).log_probs(torch.zeros(20, 1, dtype=torch.int64), torch.ones(20))
+    assert int((got == -torch.inf).sum()) == 0
+
+
 def test_top_p_bounds_what_is_written() -> None:
     log_p = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64).log()
     narrow = TopP(Fixed(log_p), 0.6)

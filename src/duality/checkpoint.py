@@ -4,15 +4,17 @@
     checkpoints/latest           the name of the newest one, for people and scripts
 
 A checkpoint is written into a hidden temporary folder, every file is flushed to the disk, and the folder is
-renamed into place: after a crash at any moment there are whole checkpoints and at most one hidden leftover, which the
-next save removes. Reading verifies the manifest; a damaged checkpoint is reported and the next older good one is
+renamed into place: after a crash at any moment there are whole checkpoints and hidden leftovers, which the next save
+removes. Reading verifies the manifest; a damaged checkpoint is reported and the next older good one is
 used. Only safetensors and JSON are read: loading can not run code.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,10 +52,7 @@ def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: dict[str
     temporary = folder / f"{_HIDDEN}{target.name}"
     temporary.mkdir()
     for name, tensors in groups.items():
-        save_file(
-            {key: value.detach().cpu().contiguous() for key, value in tensors.items()},
-            temporary / f"{name}.safetensors",
-        )
+        _write_tensors(temporary / f"{name}.safetensors", tensors)
     (temporary / "state.json").write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
     files = {
         file.name: {"bytes": file.stat().st_size, "sha256": file_sha256(file)} for file in sorted(temporary.iterdir())
@@ -72,14 +71,38 @@ def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: dict[str
         os.replace(temporary, target)
     flush_to_disk(folder)
     write_atomically(folder / "latest", target.name + "\n")
-    for old in steps_saved(folder)[:-keep]:
-        shutil.rmtree(folder / f"step-{old:08d}")
+    _prune(folder, step, keep)
     return target
+
+
+def _write_tensors(path: Path, tensors: Tensors) -> None:
+    try:
+        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
+    except SafetensorError as error:  # a full disk, for one
+        raise OSError(errno.EIO, f"cannot write the checkpoint ({error})", str(path)) from error
+
+
+def _prune(folder: Path, step: int, keep: int) -> None:
+    """Remove what is older than the newest ``keep`` up to ``step``; newer ones, from which nothing was resumed, stay.
+
+    A folder is hidden before it is emptied: no moment shows half a checkpoint.
+    """
+    older = [saved for saved in steps_saved(folder) if saved <= step]
+    for old in older[:-keep]:
+        hidden = folder / f"{_HIDDEN}old-{old:08d}"
+        os.replace(folder / f"step-{old:08d}", hidden)
+        shutil.rmtree(hidden)
 
 
 def steps_saved(folder: Path) -> list[int]:
     """Steps that have a checkpoint folder, oldest first."""
-    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*") if path.is_dir())
+    names = (path.name for path in folder.iterdir() if path.is_dir())
+    return sorted(int(name.removeprefix("step-")) for name in names if re.fullmatch(r"step-\d{8,}", name))
+
+
+def latest_step(folder: Path) -> int:
+    """The newest step that has a checkpoint; 0 if there is none."""
+    return max(steps_saved(folder), default=0) if folder.is_dir() else 0
 
 
 def damage(path: Path) -> str | None:

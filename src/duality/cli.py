@@ -54,6 +54,7 @@ def train(
     """
     from duality import run
     from duality.console import say, training_display
+    from duality.metrics import read_metrics
     from duality.recipes import modified
     from duality.recipes import recipe as find
 
@@ -64,8 +65,7 @@ def train(
     if base.name != recipe:
         raise ValueError(f"{folder} holds a run of {base.name}, not of {recipe}: resume it by its name")
     chosen = modified(base, (*changes, *assignments))
-    if data is not None:
-        chosen = run.with_corpus(chosen, data)
+    chosen = run.with_corpus(chosen, data or chosen.data.corpus)
     if dry_run:
         describe(chosen)
         return 0
@@ -74,11 +74,9 @@ def train(
     if outcome.signal:
         say(f"stopped by a signal at step {outcome.step}; saved. Continue with the same command and --resume")
         return 128 + outcome.signal
-    last = [row for row in run.read_metrics(folder) if "validation_nats" in row][-1]
-    print(
-        f"{folder}: step {outcome.step}, "
-        f"validation bound {last['validation_nats']:.4f} ± {last['validation_stderr']:.4f} nats per token"
-    )
+    last = [row for row in read_metrics(folder) if "validation_nats" in row][-1]
+    bound = f"{last['validation_nats']:.4f} ± {last['validation_stderr']:.4f} nats per token"
+    print(f"{folder}: step {outcome.step}, validation bound {bound}")
     return 0
 
 
@@ -114,7 +112,7 @@ def evaluate(
 
     from duality.console import counting_display, say
     from duality.data import Sequences, encode_corpus, prepare
-    from duality.run import load
+    from duality.run import check_corpus, load
 
     where = pick(device)
     model = load(run, say, where, weights)
@@ -123,8 +121,7 @@ def evaluate(
         store = encode_corpus(data, model.tokenizer, progress=say)
     else:
         corpus = prepare(own.corpus, own.tokenizer, validation=own.validation, split=own.split, progress=say)
-        if corpus.tokenizer.fingerprint != model.tokenizer.fingerprint:
-            raise ValueError(f"the corpus {own.corpus} has changed since {run} was trained: give the text with --data")
+        check_corpus(run, corpus)
         store = corpus.validation if split == "validation" else corpus.train
     sequences = Sequences(store, own.length)
     total = min(limit or len(sequences), len(sequences))
@@ -184,7 +181,9 @@ def sample(
 
     where = pick(device)
     model = load(run, say, where)
-    size = length or model.recipe.data.length
+    size = model.recipe.data.length if length is None else length
+    if size < 1:
+        raise ValueError(f"--length is {size}: a sample needs at least 1 token")
     wrap = bend(model, size, prompt, suffix, top_p, temperature, where)
     batches = (num + batch_size - 1) // batch_size if batch_size > 0 else 0
     with counting_display("sampling", steps * batches) as advance:
@@ -326,11 +325,11 @@ COMMANDS: dict[str, Callable[..., int]] = {
 
 
 def spread(arguments: list[str]) -> list[str]:
-    """``--set a=1 b=2`` as ``--set a=1 --set b=2``."""
+    """``--set a=1 b=2`` as ``--set a=1 --set b=2``; one with nothing after it is left for the parser to refuse."""
     result: list[str] = []
     setting = False
-    for argument in arguments:
-        if argument == "--set":
+    for argument, following in zip(arguments, [*arguments[1:], "-"]):
+        if argument == "--set" and not following.startswith("-"):
             setting = True
             continue
         setting = setting and not argument.startswith("-")
@@ -346,7 +345,8 @@ def main(arguments: list[str] | None = None) -> int:
         code: int = tyro.extras.subcommand_cli_from_dict(
             COMMANDS,
             prog="duality",
-            description="Discrete diffusion language models: train, evaluate, sample.",
+            description="Discrete diffusion language models: train, evaluate, sample. "
+            "With --debug, an error shows where it came from.",
             args=[argument for argument in arguments if argument != "--debug"],
         )
         return code

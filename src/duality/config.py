@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import types
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -78,8 +79,9 @@ def check(value: Any, hint: Any, where: str) -> Any:
         kinds = get_args(hint)
         if isinstance(value, tuple) and len(value) == len(kinds):
             return tuple(check(item, kind, where) for item, kind in zip(value, kinds))
-    elif hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if math.isfinite(value):
+            return float(value)
     elif hint is int and isinstance(value, bool):
         pass
     elif isinstance(hint, type) and (getattr(hint, "_is_protocol", False) or isinstance(value, hint)):

@@ -93,7 +93,9 @@ def uniform_bound(log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prim
     taken in the precision of ``log_p``; all else is one number per token, and float64, because kappa is large.
     """
     num_states = log_p.shape[-1]
-    kappa, scale = num_states * alpha / (1 - alpha), num_states / (1 - alpha)
+    # alpha within rounding of 1 counts as the largest float64 below it: times that small do occur, rarely.
+    rest = (1 - alpha).clamp_min(2.0**-53)
+    kappa, scale = num_states * alpha / rest, num_states / rest
     total = torch.log1p(kappa.to(log_p.dtype)[..., None] * log_p.exp()).sum(-1).double()
     log_p_z, log_p_x = (log_p.gather(-1, state[..., None])[..., 0].double() for state in (z, x))
     p_z = log_p_z.exp()
@@ -109,11 +111,12 @@ def uniform_bound(log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prim
 def prior_gap(alpha: Tensor, prior: Tensor, x: Tensor) -> Tensor:
     """KL(q(z_1 | x) || prior) per token: what the bound pays because the last level is not pure noise.
 
-    For absorbing noise this is infinite unless alpha is 0, and then it says so.
+    For absorbing noise it is 0 at alpha = 0 and infinite otherwise: the prior cannot make an unmasked token.
     """
     prior_x = prior[x]
     q_x = alpha + (1 - alpha) * prior_x
-    return torch.xlogy(q_x, q_x / prior_x) + torch.xlogy((1 - alpha) * (1 - prior_x), 1 - alpha)
+    own = torch.xlogy(q_x, q_x) - torch.xlogy(q_x, prior_x)
+    return own + torch.xlogy((1 - alpha) * (1 - prior_x), 1 - alpha)
 
 
 def reconstruction(p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, prior: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ def level(mu: Tensor, vocab_size: int) -> Tensor:
     _check_vocab(vocab_size)
     shifted, weights = _nodes(mu)
     log_power: Tensor = (vocab_size - 1) * torch.special.log_ndtr(shifted)
-    # 1 - P, not P: what is left of the signal near alpha = 1 is what the bound divides by.
+    # From 1 - P, not from P: close to alpha = 1 the rounding of a sum near 1 would be all that is left.
     miss = -(weights * torch.expm1(log_power)).sum(-1)
     return 1 - miss * vocab_size / (vocab_size - 1)
 
@@ -148,8 +148,9 @@ def tail_fraction(entries: Tensor, sigma_tilde: Tensor, tau: float, num_left: in
 def kept_entries(mu_range: tuple[float, float], tau: float, vocab_size: int, tolerance: float = 1e-3) -> int:
     """The smallest power of two of kept entries whose expected left-out fraction is at most ``tolerance``.
 
-    The expectation is a mean over 256 fixed draws at the worst of 5 levels across ``mu_range``, so the choice is
-    the same on every machine. If nothing smaller than K - 1 will do, nothing is left out.
+    The expectation is estimated as a mean over 256 fixed draws, each exact in the entries left out, at the worst of 5
+    levels across ``mu_range``: the choice is the same on every machine. If nothing smaller than K - 1 will do,
+    nothing is left out.
     """
     num_others = vocab_size - 1
     mu = torch.linspace(*mu_range, 5, dtype=torch.float64)[:, None].expand(5, 256)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from duality.noise import Noise
-from duality.protocols import Denoiser, Process, Sampler, Schedule
+from duality.protocols import Denoiser, Latent, Process, Sampler, Schedule
 
 Tail = Literal["greedy", "ancestral"]
 Grid = Callable[[int], Tensor]
@@ -46,6 +46,22 @@ def levels(schedule: Schedule, steps: int, grid: Grid = linear_grid) -> Tensor:
     return alphas
 
 
+@dataclass(frozen=True)
+class _Finite:
+    """A denoiser whose belief is a belief: weights that are no numbers would otherwise write noise without a word."""
+
+    denoiser: Denoiser
+
+    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+        log_p = self.denoiser.log_probs(z, alpha, mask, dropout)
+        # one state is enough: a softmax with a NaN in it is NaN everywhere
+        if bool(log_p[..., 0].isnan().any()):
+            raise ValueError(
+                f"the network's output at alpha = {float(alpha[0]):.3g} is not a number: its weights are bad"
+            )
+        return log_p
+
+
 @torch.no_grad()
 def generate(
     denoiser: Denoiser,
@@ -69,6 +85,7 @@ def generate(
     if tail not in ("greedy", "ancestral"):
         raise ValueError(f"tail is {tail!r}: choose 'greedy' or 'ancestral'")
     alphas = levels(schedule, steps, grid).to(device)
+    denoiser = _Finite(denoiser)
     batches = []
     for start in range(0, num, batch_size):
         index = torch.arange(start, min(start + batch_size, num), device=device)

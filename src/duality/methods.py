@@ -42,8 +42,11 @@ class Duo:
                 f"method.alpha_min is {self.alpha_min} and method.alpha_max {self.alpha_max}: "
                 "0 < alpha_min < alpha_max < 1 is needed"
             )
-        if not 0 <= self.times.eps < 1:
-            raise ValueError(f"method.times.eps is {self.times.eps}: the last signal level must be in [0, 1)")
+        if not 0 < self.times.eps < 1:
+            raise ValueError(
+                f"method.times.eps is {self.times.eps}: the last signal level must be in (0, 1), because the network "
+                "is told its logarithm"
+            )
 
     def process(self, num_tokens: int) -> Uniform:
         return Uniform(num_tokens)

@@ -92,8 +92,8 @@ class Noise:
         return (self.uniform(tag, *shape) * high).to(torch.int64)
 
     def keep(self, tag: str, probability: float, *shape: int) -> Tensor:
-        """A dropout mask: 1 / q with probability q and 0 otherwise, q = ``probability`` rounded to 1 / 65536."""
-        level = round(probability * 65536)
+        """A dropout mask: 1 / q with probability q, else 0; q is ``probability`` to 1 / 65536, but neither 0 nor 1."""
+        level = min(max(round(probability * 65536), 1), 65535)
         words = self.bits(tag, (prod(shape) + 3) // 4).view(torch.int16)
         kept = words[:, : prod(shape)].view(len(self.keys), *shape) < level - 32768
         return kept * (65536.0 / level)

@@ -29,15 +29,28 @@ from duality import checkpoint, recipes
 from duality.data import Corpus, Loader, Sequences, Tokenizer, load_tokenizer, prepare
 from duality.denoiser import MeanDenoiser
 from duality.evaluate import Likelihood, likelihood
-from duality.files import write_atomically
+from duality.files import flush_to_disk, write_atomically
 from duality.generate import generate
+from duality.metrics import append_metrics, read_metrics, rewind_metrics
 from duality.protocols import Denoiser, Process, Reporter, Sampler, Schedule
 from duality.recipes import Recipe
 from duality.report.curves import plot_losses
 from duality.train import StepRecord, TrainState, fit, interruptible, load_weights, phase_at
 
 _RECIPE = "recipe.json"
-_BEFORE_RECIPE = {"tokenizer.json", "env.json", "corpus.json"}
+_BEFORE_RECIPE = ("tokenizer.json", "env.json", "corpus.json", _RECIPE)
+# What may change when a run continues: how it is optimised from here on and how it is watched, not what it is.
+_CHANGEABLE = (
+    "learning_rate",
+    "clip",
+    "warmup",
+    "micro_batch",
+    "precision",
+    "log_every",
+    "eval_every",
+    "save_every",
+    "keep",
+)
 _EVAL_SEQUENCES = 256
 
 
@@ -162,7 +175,8 @@ def open_folder(recipe: Recipe, folder: Path, resume: bool) -> tuple[Recipe, boo
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, "the run folder cannot be written", str(folder))
-        foreign = {path.name for path in folder.iterdir()} - _BEFORE_RECIPE
+        # ".corpus.json.123" is what a crash leaves of a file that was being written
+        foreign = {path.name for path in folder.iterdir() if not path.name.lstrip(".").startswith(_BEFORE_RECIPE)}
         if foreign:
             raise ValueError(f"{folder} holds other files ({', '.join(sorted(foreign)[:3])}): choose an empty --out")
         return recipe, False
@@ -170,12 +184,16 @@ def open_folder(recipe: Recipe, folder: Path, resume: bool) -> tuple[Recipe, boo
         raise ValueError(f"{folder} already holds a run: continue it with --resume, or choose another --out")
     before = read_recipe(folder)
     changes = recipes.differences(before, recipe)
-    if changes:
+    fixed = [change for change in changes if not change.startswith(tuple(f"training.{name}:" for name in _CHANGEABLE))]
+    if fixed:
         raise ValueError(
-            f"{folder} was started with another recipe ({'; '.join(changes[:4])}): a run continues as it began; "
-            "leave the changed flags out, or choose another --out"
+            f"{folder} was started with another recipe ({'; '.join(fixed[:4])}): a run continues as it began, but for "
+            f"training.{{{', '.join(_CHANGEABLE)}}}; leave the changed flags out, or choose another --out"
         )
-    return before, True
+    if changes:
+        write_recipe(recipe, folder)
+        append_metrics(folder, {"step": checkpoint.latest_step(folder / "checkpoints"), "changed": changes})
+    return recipe, True
 
 
 def create(recipe: Recipe, folder: Path, corpus: Corpus) -> None:
@@ -183,6 +201,11 @@ def create(recipe: Recipe, folder: Path, corpus: Corpus) -> None:
     corpus.tokenizer.save(folder)
     write_atomically(folder / "corpus.json", json.dumps(corpus_identity(corpus), indent=1))
     write_atomically(folder / "env.json", json.dumps(environment(), indent=1))
+    write_recipe(recipe, folder)
+
+
+def write_recipe(recipe: Recipe, folder: Path) -> None:
+    """Write down what runs."""
     write_atomically(folder / _RECIPE, json.dumps(recipes.to_json(recipe), indent=1))
 
 
@@ -205,16 +228,27 @@ def environment() -> dict[str, Any]:
     """Versions that may change numbers."""
     packages = ("diffusion-duality", "torch", "numpy", "tokenizers", "safetensors")
     versions = {name: metadata.version(name) for name in packages if _installed(name)}
-    commit = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
     return {
         "python": platform.python_version(),
         "system": platform.platform(),
         "threads": torch.get_num_threads(),
         "packages": versions,
-        "commit": commit.stdout.strip() or None,
+        "commit": source_commit(),
     }
+
+
+def source_commit() -> str | None:
+    """The commit of this library's own repository, if it runs from one and git is there."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        result = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return None
+    return result.stdout.strip() or None
 
 
 def _installed(name: str) -> bool:
@@ -252,24 +286,32 @@ class Session:
                 if last or record.step % training.log_every == 0:
                     elapsed = time.monotonic() - started
                     self.log(log_row(record, elapsed, record.num_tokens * (record.step - first) / elapsed))
-                if last or (training.eval_every and record.step % training.eval_every == 0):
-                    self.evaluate()
-                if last or request.signal or record.step % training.save_every == 0:
+                if record.step % training.save_every == 0:
                     self.save()
+                if training.eval_every and record.step % training.eval_every == 0 and not (last or request.signal):
+                    self.evaluate()
                 return not request.signal
 
             if state.step < training.steps:
                 phase = phase_at(phases, state.step)
                 report(f"training {self.recipe.name} to step {training.steps}, phase {phase.name}, in {self.folder}")
                 fit(state, loader, phases, training, after_step)
+            if checkpoint.latest_step(self.folder / "checkpoints") < state.step:
+                self.save()
+            if state.step == training.steps and not self.evaluated():
+                self.evaluate()
             plot_losses(read_metrics(self.folder), self.folder / "loss.png", self.recipe.name)
             return Outcome(state.step, request.signal if state.step < training.steps else 0)
 
     def log(self, row: dict[str, Any]) -> None:
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        append_metrics(self.folder, row)
+
+    def evaluated(self) -> bool:
+        """Whether the present step has its validation bound."""
+        return any(row["step"] == self.state.step and "validation_nats" in row for row in read_metrics(self.folder))
 
     def save(self) -> None:
+        flush_to_disk(self.folder / "metrics.jsonl")
         state = {"vocab_size": self.corpus.tokenizer.vocab_size, "tokenizer": self.corpus.tokenizer.fingerprint}
         checkpoint.save(
             self.folder / "checkpoints", self.state.step, self.state.groups(), state, self.recipe.training.keep
@@ -329,26 +371,6 @@ def log_row(record: StepRecord, seconds: float, tokens_per_second: float) -> dic
         "tokens_per_second": round(tokens_per_second),
         "seconds": round(seconds, 2),
     }
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl; a last line cut short by a crash is left out."""
-    path = folder / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    rows = []
-    for number, line in enumerate(lines, 1):
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            if number < len(lines):
-                raise ValueError(f"{path}, line {number}, is damaged ({error}): restore or delete the line") from error
-    return rows
-
-
-def rewind_metrics(folder: Path, step: int) -> None:
-    """Forget what was logged after ``step``: those steps are about to be taken again."""
-    rows = [row for row in read_metrics(folder) if row["step"] <= step]
-    write_atomically(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def with_corpus(recipe: Recipe, corpus: str) -> Recipe:

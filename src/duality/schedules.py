@@ -66,6 +66,10 @@ class Polynomial:
     power: float = 2.0
     eps: float = 1e-3
 
+    def __post_init__(self) -> None:
+        if not self.power > 0:
+            raise ValueError(f"power is {self.power}: it must be positive; 1 is LogLinear")
+
     def alpha(self, t: Tensor) -> Tensor:
         return 1 - (1 - self.eps) * t.to(torch.float64) ** self.power
 

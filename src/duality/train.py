@@ -57,7 +57,9 @@ class Training:
         for name in ("steps", "batch_size", "log_every", "save_every", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"training.{name} is {getattr(self, name)}: it must be at least 1")
-        for name in ("micro_batch", "warmup", "eval_every", "weight_decay", "clip", "seed"):
+        if self.seed < 0:
+            raise ValueError(f"training.seed is {self.seed}: it must not be negative")
+        for name in ("micro_batch", "warmup", "eval_every", "weight_decay", "clip"):
             if getattr(self, name) < 0:
                 raise ValueError(f"training.{name} is {getattr(self, name)}: it must not be negative (0 turns it off)")
         if not self.learning_rate > 0:
@@ -75,20 +77,20 @@ class Training:
 
 
 class TrainingDiverged(ValueError):
-    """The loss is no longer a number."""
+    """The loss or its gradient is no longer a number."""
 
-    def __init__(self, step: int, loss: float, rate: float):
+    def __init__(self, step: int, loss: float, gradient_norm: float, rate: float):
         super().__init__(
-            f"the loss at step {step} is {loss}: nothing was saved after the last checkpoint; resume from it with a "
-            f"lower learning rate (now {rate:g}), a smaller training.clip or a longer training.warmup, "
-            "and check the data"
+            f"at step {step} the loss is {loss} and the norm of its gradient {gradient_norm}: training stopped, the "
+            f"last checkpoint is intact; continue from it with --resume --set training.learning_rate={rate / 3:.1g} "
+            f"(now {rate:.1g}), a smaller training.clip or a longer training.warmup, and check the data"
         )
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> torch.dtype:
     """bfloat16 where the device computes in it (a GPU), float32 elsewhere: on a CPU it is many times slower."""
     if precision == "auto":
-        native = device.type == "cuda" and torch.cuda.is_bf16_supported()
+        native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if native else torch.float32
     return torch.bfloat16 if precision == "bfloat16" else torch.float32
 
@@ -129,9 +131,7 @@ class TrainState:
             self.ema[name].copy_(value)
         for name, parameter in self.model.named_parameters():
             self.optimizer.state[parameter] = {
-                key: saved.groups["optimizer"][f"{name}.{key}"].to(
-                    "cpu" if key == "step" and parameter.is_cpu else parameter.device
-                )
+                key: saved.groups["optimizer"][f"{name}.{key}"].to(parameter.device)
                 for key in ("step", "exp_avg", "exp_avg_sq")
             }
         self.step = saved.step
@@ -247,7 +247,7 @@ def take_step(state: TrainState, loader: Loader, phases: tuple[Phase, ...], trai
     # One transfer per step: the two numbers decide whether the weights may be touched.
     values = torch.stack([loss, norm.to(loss.dtype)]).tolist()
     if not all(map(math.isfinite, values)):
-        raise TrainingDiverged(state.step + 1, values[0], rate)
+        raise TrainingDiverged(state.step + 1, values[0], values[1], rate)
     for group in state.optimizer.param_groups:
         group["lr"] = rate
     state.optimizer.step()

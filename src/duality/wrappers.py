@@ -44,9 +44,12 @@ class TopP:
 
     def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         log_p = self.denoiser.log_probs(z, alpha, mask, dropout)
+        if self.mass == 1:
+            return log_p
         ordered, ids = log_p.sort(-1, descending=True)
         probs = ordered.double().exp()
-        outside = probs.cumsum(-1) - probs >= self.mass
+        # float32 probabilities sum to 1 only nearly: the mass is a share of what they sum to
+        outside = probs.cumsum(-1) - probs >= self.mass * probs.sum(-1, keepdim=True)
         cut = torch.zeros_like(outside).scatter(-1, ids, outside)
         return torch.log_softmax(log_p.masked_fill(cut, -torch.inf), -1)
 

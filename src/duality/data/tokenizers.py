@@ -27,6 +27,8 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from duality.files import write_atomically
+
 END_OF_DOCUMENT = "<|endoftext|>"
 FILE = "tokenizer.json"
 
@@ -215,9 +217,7 @@ def sha256(text: str) -> str:
 def write_definition(folder: Path, definition: str) -> None:
     """Write tokenizer.json so that it is there whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".{FILE}.partial"
-    partial.write_text(definition, encoding="utf-8")
-    partial.replace(folder / FILE)
+    write_atomically(folder / FILE, definition)
 
 
 def utf8(text: str) -> bytes:
