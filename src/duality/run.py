@@ -332,7 +332,7 @@ class Session:
             self.corpus.tokenizer,
         )
         held_out = Sequences(self.corpus.validation, self.recipe.data.length)
-        result = model.evaluate(held_out, limit=_EVAL_SEQUENCES, device=self.device)
+        result = model.evaluate(held_out, limit=_EVAL_SEQUENCES, num_draws=4, device=self.device)
         self.log(
             {
                 "step": self.state.step,
