@@ -234,8 +234,8 @@ def test_end_terms() -> None:
 
 def test_categorical_inverts_the_distribution_function() -> None:
     probs = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]])
-    u = torch.tensor([[1e-300], [0.2499], [0.2501], [1 - 2.0**-53]], dtype=torch.float64)[:, 0]
-    assert functional.categorical(probs.expand(4, 5), u).tolist() == [1, 1, 3, 3]
+    u = torch.tensor([1e-300, 0.2499, 0.25, 0.2501, 1 - 2.0**-53], dtype=torch.float64)
+    assert functional.categorical(probs.expand(5, 5), u).tolist() == [1, 1, 3, 3, 3]
 
 
 def test_categorical_keeps_the_tail() -> None:

@@ -104,6 +104,21 @@ def test_distinct_others_is_uniform_over_ordered_tuples(count: int, vocab_size: 
     assert abs(ordered - 0.5) < 4.5 * math.sqrt(0.25 / len(x))
 
 
+def test_largest_normals_are_order_statistics() -> None:
+    """All of 6, put together, are 6 independent normals; the largest 3 of 40 have the means of sorted draws."""
+    every = gaussian.largest_normals(6, 6, 5, Noise.of(0, 0, torch.arange(4000))).flatten(0, 1)
+    assert (every.diff() < 0).all()
+    count = every.numel()
+    for power, moment in ((1, 0.0), (2, 1.0), (3, 0.0), (4, 3.0)):
+        spread = {1: 1.0, 2: 2.0, 3: 15.0, 4: 96.0}[power]
+        assert abs(float((every**power).mean()) - moment) < 4.5 * math.sqrt(spread / count)
+    some = gaussian.largest_normals(3, 40, 5, Noise.of(1, 0, torch.arange(4000))).flatten(0, 1)
+    torch.manual_seed(0)
+    direct = torch.randn(20_000, 40, dtype=torch.float64).topk(3).values
+    error = ((some.var(0) + direct.var(0)) / 20_000).sqrt()
+    assert ((some.mean(0) - direct.mean(0)).abs() < 4.5 * error).all()
+
+
 def dense(x: torch.Tensor, mu: torch.Tensor, tau: float, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """softmax(w / tau) and argmax w with the whole K-vector: the definition."""
     alpha_tilde, sigma_tilde = gaussian.split_mu(mu)

@@ -22,6 +22,7 @@ from duality import functional
 from duality.generate import generate, levels
 from duality.noise import Noise
 from duality.objectives import Bound, TemperedBound
+from duality.processes import Absorbing, Uniform
 from duality.protocols import Denoiser, Latent, Process, Sampler, Schedule, TopK
 from duality.samplers import SAMPLERS, Ancestral
 from duality.schedules import Cosine, Dual, LogLinear
@@ -179,6 +180,28 @@ def test_generate_draws_from_the_exact_law(toy: Toy, kind: type[Sampler]) -> Non
     statistic = float(((counts - count * expected) ** 2 / (count * expected))[used].sum())
     freedom = int(used.sum()) - 1
     assert abs(statistic - freedom) < 5 * math.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("process", [Uniform(5), Absorbing(5)], ids=str)
+@pytest.mark.parametrize("alpha_s", [0.4, 0.8, 1.0])
+def test_one_ancestral_step_has_the_posterior_law(process: Process, alpha_s: float) -> None:
+    """From the state in which most happens (a wrong token, or the mask), against the dense posterior."""
+    count = 200_000
+    belief = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0], dtype=torch.float64)
+
+    class Fixed:
+        def log_probs(
+            self, z: Latent, alpha: torch.Tensor, mask: torch.Tensor | None = None, dropout: Noise | None = None
+        ) -> torch.Tensor:
+            assert isinstance(z, torch.Tensor)
+            return belief.log().expand(*z.shape, -1)
+
+    z = torch.full((count, 1), 4)
+    levels = [torch.full((count,), level, dtype=torch.float64) for level in (0.2, alpha_s)]
+    got = Ancestral().step(Fixed(), process, z, levels[0], levels[1], Noise.of(0, 0, torch.arange(count)))
+    expected = functional.posterior(belief, torch.tensor(4), levels[0][0], levels[1][0], process.prior())
+    rate = torch.bincount(got.flatten(), minlength=5) / count
+    assert ((rate - expected).abs() <= 4.5 * (expected * (1 - expected) / count).sqrt() + 1e-12).all()
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])

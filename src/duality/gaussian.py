@@ -111,20 +111,26 @@ def distinct_others(x: Tensor, count: int, vocab_size: int, noise: Noise) -> Ten
     return ids + (ids >= x[..., None])
 
 
+def largest_normals(count: int, total: int, length: int, noise: Noise) -> Tensor:
+    """The largest ``count`` of ``total`` independent standard normals, in falling order: (B, length, count).
+
+    With uniforms u_i, log U_(j) = sum_{i<=j} log(u_i) / (total - i + 1) are the largest order statistics of uniforms
+    from the top down; Phi^-1 turns them into normals.
+    """
+    left = total - torch.arange(count, dtype=torch.float64, device=noise.keys.device)
+    log_u = (noise.uniform("largest", length, count).log() / left).cumsum(-1)
+    # Phi^-1(U) as -Phi^-1(1 - U): the largest have U so close to 1 that only 1 - U tells them apart.
+    normals: Tensor = -torch.special.ndtri(-torch.expm1(log_u))
+    return normals
+
+
 def tempered_latents(
     x: Tensor, mu: Tensor, tau: float, num_kept: int, vocab_size: int, noise: Noise
 ) -> tuple[TopK, Tensor]:
-    """softmax(w / tau) restricted to x and the ``num_kept`` largest other entries, and z = argmax w, exactly.
-
-    With N = K - 1 and uniforms u_i, log U_(j) = sum_{i<=j} log(u_i) / (N - i + 1) are the largest order
-    statistics of N uniforms from the top down; Phi^-1 turns them into normals.
-    """
+    """softmax(w / tau) restricted to x and the ``num_kept`` largest other entries, and z = argmax w, exactly."""
     alpha_tilde, sigma_tilde = split_mu(mu)
-    length, num_others = x.shape[1], vocab_size - 1
-    left = num_others - torch.arange(num_kept, dtype=torch.float64, device=x.device)
-    log_u = (noise.uniform("others", length, num_kept).log() / left).cumsum(-1)
-    others = -sigma_tilde[..., None] * torch.special.ndtri(-torch.expm1(log_u))
-    own = alpha_tilde + sigma_tilde * noise.normal("own", length)
+    others = sigma_tilde[..., None] * largest_normals(num_kept, vocab_size - 1, x.shape[1], noise)
+    own = alpha_tilde + sigma_tilde * noise.normal("own", x.shape[1])
     ids = distinct_others(x, num_kept, vocab_size, noise)
     z = torch.where(own > others[..., 0], x, ids[..., 0])
     entries = torch.cat([own[..., None], others], -1)
@@ -159,9 +165,7 @@ def kept_entries(mu_range: tuple[float, float], tau: float, vocab_size: int, tol
     own = (alpha_tilde + sigma_tilde * noise.normal("own", 256))[..., None]
     kept = 2
     while kept < num_others:
-        left = num_others - torch.arange(kept, dtype=torch.float64)
-        log_u = (noise.uniform("others", 256, kept).log() / left).cumsum(-1)
-        others = -sigma_tilde[..., None] * torch.special.ndtri(-torch.expm1(log_u))
+        others = sigma_tilde[..., None] * largest_normals(kept, num_others, 256, noise)
         fraction = tail_fraction(torch.cat([own, others], -1), sigma_tilde, tau, num_others - kept)
         if float(fraction.mean(-1).max()) <= tolerance:
             return kept
@@ -176,8 +180,7 @@ def coupled_argmax(x: Tensor, mu_t: Tensor, mu_s: Tensor, vocab_size: int, noise
     """
     length = x.shape[1]
     own = noise.normal("own", length)
-    log_u = noise.uniform("largest", length).log() / (vocab_size - 1)
-    largest = -torch.special.ndtri(-torch.expm1(log_u))
+    largest = largest_normals(1, vocab_size - 1, length, noise)[..., 0]
     other = noise.integers("which", vocab_size - 1, length)
     other = other + (other >= x)
     return torch.where(mu_t + own > largest, x, other), torch.where(mu_s + own > largest, x, other)
