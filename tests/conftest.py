@@ -10,11 +10,17 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch
+from hypothesis import settings
 
 from duality.data import ByteTokenizer, Document, TokenStore, write_store
 from duality.recipes import Recipe, recipe
 
 torch.set_num_threads(1)
+
+# No deadline per example, as the machine may be busy. Where nobody watches, property tests take the same examples each
+# time; at a desk they look for new ones.
+settings.register_profile("duality", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("duality")
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -46,6 +46,17 @@ def test_every_duality_command_runs(
     assert len(capsys.readouterr().out) > 1000
 
 
+@pytest.mark.network
+def test_the_corpus_can_be_fetched(capsys: pytest.CaptureFixture[str]) -> None:
+    command = next(command for command in COMMANDS if command.startswith("duality data get"))
+    code = main(shlex.split(command)[1:])
+    output = capsys.readouterr()
+    if code == 2 and "cannot download" in output.err:
+        pytest.skip("the package index cannot be reached: " + output.err.strip())
+    assert code == 0
+    assert all(Path(line).stat().st_size > 50_000 for line in output.out.splitlines())
+
+
 def test_make_demo_is_what_the_readme_lists() -> None:
     plan = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for command in ("duality train duo-laptop --out runs/demo --resume", "duality eval runs/demo"):
