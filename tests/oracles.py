@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from duality import functional
 from duality.noise import Noise
 from duality.processes import Absorbing, Uniform
 from duality.protocols import Denoiser, Latent, Process
+from duality.samplers import Analytic
 
 LENGTH = 2
 
@@ -59,6 +61,23 @@ class Oracle:
         probs = torch.stack(beliefs, 1)
         pad = torch.zeros(*probs.shape[:-1], num_states - num_tokens, dtype=torch.float64)
         return torch.cat([probs, pad], -1).log()
+
+
+@dataclass(frozen=True)
+class OracleScore:
+    """A belief as the ratios it implies."""
+
+    denoiser: Denoiser
+    process: Process
+
+    def log_ratios(self, z: Tensor, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+        p = self.denoiser.log_probs(z, alpha).exp()
+        return functional.log_ratios(p, z, alpha[:, None], self.process.prior())
+
+
+def suited(kind: type, denoiser: Denoiser, process: Process) -> Denoiser | OracleScore:
+    """The belief in the form a kind of sampler asks for."""
+    return OracleScore(denoiser, process) if kind is Analytic else denoiser
 
 
 def uniform_toy(leave_out: bool = True) -> tuple[Tensor, Uniform, Denoiser]:

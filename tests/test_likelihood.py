@@ -17,7 +17,8 @@ from duality.data import ByteTokenizer, Document, Sequences, prepare, write_stor
 from duality.evaluate import Likelihood, likelihood
 from duality.noise import Noise
 from duality.objectives import Bound
-from duality.protocols import Schedule
+from duality.processes import Uniform
+from duality.protocols import Schedule, Vocabulary
 from duality.schedules import LogLinear, Polynomial
 
 
@@ -38,13 +39,14 @@ class Toy:
         chosen = self.ids[torch.as_tensor(index)]
         return chosen, torch.ones_like(chosen, dtype=torch.bool)
 
+    def labels(self, index: npt.ArrayLike) -> None:
+        return None
+
 
 def toy_likelihood(schedule: Schedule, seed: int, count: int = 2000, num_draws: int = 1) -> Likelihood:
     law, process, oracle = uniform_toy()
     toy = cast(Sequences, Toy(law, count, seed))  # all that likelihood asks of them
-    return likelihood(
-        oracle, Bound(process, schedule), process, schedule, toy, seed=seed, batch_size=count, num_draws=num_draws
-    )
+    return likelihood(oracle, Bound(process, schedule), toy, seed=seed, batch_size=count, num_draws=num_draws)
 
 
 @pytest.mark.parametrize("num_draws", [1, 3])
@@ -98,17 +100,16 @@ def test_the_value_does_not_depend_on_the_batch_size(english: Path) -> None:
     """A real network on real text with a padded last sequence: the same to rounding for batches of 1, 7 and 64."""
     recipe = small_recipe(english)
     corpus = prepare(str(english), recipe.data.tokenizer)
-    process = recipe.method.process(corpus.tokenizer.vocab_size)
+    num_tokens = corpus.tokenizer.vocab_size
     torch.manual_seed(0)
-    denoiser = run.network(recipe, process.vocab_size).double()
+    denoiser = run.network(recipe, Vocabulary(num_tokens)).double()
     with torch.no_grad():
         for parameter in denoiser.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     sequences = Sequences(corpus.validation, 32)
     assert len(corpus.validation) % 32
-    schedule = recipe.method.schedule()
     results = [
-        likelihood(denoiser, recipe.method.bound(process), process, schedule, sequences, batch_size=size, num_draws=2)
+        likelihood(denoiser, recipe.method.measure(num_tokens), sequences, batch_size=size, num_draws=2)
         for size in (1, 7, 64)
     ]
     assert results[0].num_tokens == len(corpus.validation)
@@ -122,10 +123,8 @@ def test_bits_per_byte_and_character_count_the_text(tmp_path: Path) -> None:
     text = "é" * 300
     store = write_store(tmp_path / "store", [Document("d", [text])], ByteTokenizer())
     recipe = small_recipe(tmp_path)
-    process = recipe.method.process(257)
-    denoiser = run.network(recipe, 257)  # untrained: uniform
-    schedule = LogLinear(0.0)
-    result = likelihood(denoiser, Bound(process, schedule), process, schedule, Sequences(store, 16), num_draws=100)
+    denoiser = run.network(recipe, Vocabulary(257))  # untrained: uniform
+    result = likelihood(denoiser, Bound(Uniform(257), LogLinear(0.0)), Sequences(store, 16), num_draws=100)
     assert result.num_tokens == 601
     assert result.nats_per_token == pytest.approx(math.log(257), abs=4 * result.stderr)
     assert result.bytes_per_token == pytest.approx(600 / 601)

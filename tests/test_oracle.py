@@ -14,6 +14,7 @@ from oracles import (
     all_states,
     entropy,
     gauss_legendre,
+    suited,
     total_variation,
     uniform_toy,
 )
@@ -166,13 +167,20 @@ def test_exact_law_with_the_wrong_oracle_stays_wrong() -> None:
 
 @pytest.mark.parametrize("toy", [uniform_toy, absorbing_toy])
 @pytest.mark.parametrize("kind", SAMPLERS)
-def test_generate_draws_from_the_exact_law(toy: Toy, kind: type[Sampler]) -> None:
+def test_generate_draws_from_the_exact_law(toy: Toy, kind: type) -> None:
     """The real loop, steps = 5 (where the law is not the data's), against the product of matrices."""
     _, process, oracle = toy()
     schedule, count, steps = LogLinear(), 40_000, 5
     expected = law_of(process, oracle, schedule, steps).flatten()
     tokens = generate(
-        oracle, process, schedule, kind(), num=count, length=LENGTH, steps=steps, tail="ancestral", batch_size=count
+        suited(kind, oracle, process),
+        schedule,
+        kind(process),
+        num=count,
+        length=LENGTH,
+        steps=steps,
+        tail="ancestral",
+        batch_size=count,
     )
     counts = torch.bincount(tokens[:, 0] * process.vocab_size + tokens[:, 1], minlength=len(expected)).double()
     used = expected > 1e-12
@@ -198,7 +206,7 @@ def test_one_ancestral_step_has_the_posterior_law(process: Process, alpha_s: flo
 
     z = torch.full((count, 1), 4)
     levels = [torch.full((count,), level, dtype=torch.float64) for level in (0.2, alpha_s)]
-    got = Ancestral().step(Fixed(), process, z, levels[0], levels[1], Noise.of(0, 0, torch.arange(count)))
+    got = Ancestral(process).step(Fixed(), z, levels[0], levels[1], Noise.of(0, 0, torch.arange(count)))
     expected = functional.posterior(belief, torch.tensor(4), levels[0][0], levels[1][0], process.prior())
     rate = torch.bincount(got.flatten(), minlength=5) / count
     assert ((rate - expected).abs() <= 4.5 * (expected * (1 - expected) / count).sqrt() + 1e-12).all()
@@ -218,7 +226,7 @@ def test_steps_are_network_calls_and_samples_do_not_depend_on_the_batch(steps: i
 
     def sample(batch_size: int, num: int = 10) -> torch.Tensor:
         return generate(
-            Counting(), process, LogLinear(), Ancestral(), num=num, length=2, steps=steps, seed=4, batch_size=batch_size
+            Counting(), LogLinear(), Ancestral(process), num=num, length=2, steps=steps, seed=4, batch_size=batch_size
         )
 
     whole = sample(10)
@@ -240,9 +248,9 @@ def test_greedy_tail_is_the_argmax_of_the_belief_at_the_last_level() -> None:
             seen.append(log_p)
             return log_p
 
-    tokens = generate(Recording(), process, LogLinear(), Ancestral(), num=50, length=2, steps=3, tail="greedy")
+    tokens = generate(Recording(), LogLinear(), Ancestral(process), num=50, length=2, steps=3, tail="greedy")
     assert torch.equal(tokens, seen[-1].argmax(-1))
-    ancestral = generate(oracle, process, LogLinear(), Ancestral(), num=50, length=2, steps=3, tail="ancestral")
+    ancestral = generate(oracle, LogLinear(), Ancestral(process), num=50, length=2, steps=3, tail="ancestral")
     assert not torch.equal(tokens, ancestral)
 
 
@@ -256,14 +264,14 @@ def test_a_belief_that_is_no_number_is_refused() -> None:
             return oracle.log_probs(z, alpha) * torch.nan
 
     with pytest.raises(ValueError, match="not a number"):
-        generate(Broken(), process, LogLinear(), Ancestral(), num=1, length=2, steps=2)
+        generate(Broken(), LogLinear(), Ancestral(process), num=1, length=2, steps=2)
 
 
 def test_bad_requests_say_what_is_allowed() -> None:
     _, process, oracle = uniform_toy()
     with pytest.raises(ValueError, match="at least 1 step"):
-        generate(oracle, process, LogLinear(), Ancestral(), num=1, length=2, steps=0)
+        generate(oracle, LogLinear(), Ancestral(process), num=1, length=2, steps=0)
     with pytest.raises(ValueError, match="each must be at least 1"):
-        generate(oracle, process, LogLinear(), Ancestral(), num=0, length=2, steps=1)
+        generate(oracle, LogLinear(), Ancestral(process), num=0, length=2, steps=1)
     with pytest.raises(ValueError, match="'greedy' or 'ancestral'"):
-        generate(oracle, process, LogLinear(), Ancestral(), num=1, length=2, steps=1, tail="best")  # type: ignore[arg-type]
+        generate(oracle, LogLinear(), Ancestral(process), num=1, length=2, steps=1, tail="best")  # type: ignore[arg-type]

@@ -19,11 +19,22 @@ LAYERS = [
     ["protocols"],
     ["functional", "gaussian", "config", "checkpoint", "metrics"],
     ["schedules", "processes"],
-    ["wrappers", "generate", "backbones.dit"],
+    ["wrappers", "generate", "backbones.dit", "bounds", "theory"],
     ["denoiser"],
-    ["objectives.nelbo", "objectives.curriculum", "samplers.ancestral"],
+    [
+        "objectives.autoregressive",
+        "objectives.curriculum",
+        "objectives.discrete_time",
+        "objectives.masked",
+        "objectives.nelbo",
+        "objectives.score_entropy",
+        "samplers.analytic",
+        "samplers.ancestral",
+        "samplers.autoregressive",
+    ],
     ["objectives", "samplers", "data"],
-    ["methods", "train", "evaluate.likelihood"],
+    ["baselines"],
+    ["methods", "train", "evaluate.likelihood", "provenance"],
     ["evaluate", "recipes", "report.curves"],
     ["run", "console"],
     ["cli"],
@@ -62,7 +73,7 @@ def test_imports_point_downwards() -> None:
         if module in ("__init__", "__main__", "backbones", "report"):
             continue
         for imported in imports_of(path):
-            inside = module.split(".")[0] == "data" == imported.split(".")[0]
+            inside = module.split(".")[0] == imported.split(".")[0] and module.split(".")[0] in ("data", "recipes")
             assert inside or layer_of(imported) < layer_of(module), f"{module} imports {imported}"
 
 
@@ -95,7 +106,7 @@ def test_every_public_name_exists() -> None:
 
 
 def test_nothing_loads_a_pickle() -> None:
-    forbidden = re.compile(r"\btorch\.load\b|\bpickle\b|allow_pickle=True|\bjoblib\b|\bmarshal\b|\beval\(|\bexec\(")
+    forbidden = re.compile(r"\btorch\.load\b|\bpickle\b|allow_pickle=True|\bjoblib\b|\bmarshal\b|(?<!\.)\beval\(|\bexec\(")
     for path in SOURCE.rglob("*.py"):
         assert not forbidden.search(path.read_text()), path
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import quiet, small_recipe
+from torch import nn
 
 from duality import checkpoint, run
 from duality.data import Loader, Sequences, prepare
-from duality.denoiser import MeanDenoiser
 from duality.metrics import read_metrics
 from duality.noise import Noise, stratified_times
 from duality.objectives import OBJECTIVES, Bound, TemperedBound
 from duality.processes import Uniform
-from duality.protocols import Loss, Objective, Phase
+from duality.protocols import Loss, Objective, Phase, Vocabulary
 from duality.recipes import Recipe
 from duality.schedules import Dual, LogLinear
 from duality.train import StepRecord, Training, TrainingDiverged, TrainState, gradients, phase_at, take_step
@@ -94,14 +94,14 @@ def test_resuming_a_finished_run_changes_nothing(english: Path, tmp_path: Path) 
 def parts(recipe: Recipe, dtype: torch.dtype = torch.float64) -> tuple[TrainState, Loader, tuple[Phase, ...]]:
     """State, loader and phases of a recipe, with a network that is awake."""
     corpus = prepare(recipe.data.corpus, recipe.data.tokenizer)
-    process = recipe.method.process(corpus.tokenizer.vocab_size)
-    denoiser = run.network(recipe, process.vocab_size).to(dtype)
+    num_tokens = corpus.tokenizer.vocab_size
+    denoiser = run.network(recipe, Vocabulary(num_tokens)).to(dtype)
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in denoiser.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     loader = Loader(Sequences(corpus.train, recipe.data.length), recipe.training.batch_size, recipe.training.seed)
-    return TrainState.fresh(denoiser, recipe.training), loader, recipe.method.phases(process, recipe.training.steps)
+    return TrainState.fresh(denoiser, recipe.training), loader, recipe.method.phases(num_tokens, recipe.training.steps)
 
 
 @pytest.mark.parametrize("step", [0, 15], ids=["curriculum", "bound"])
@@ -192,14 +192,14 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(en
     created: list[TrainState] = []
     fresh = TrainState.fresh
 
-    def remember(model: MeanDenoiser, training: Training) -> TrainState:
+    def remember(model: nn.Module, training: Training) -> TrainState:
         created.append(fresh(model, training))
         return created[-1]
 
     def poison(record: StepRecord) -> None:
         # what a numerical accident does: one weight becomes infinite after step 12
         if record.step == 12:
-            created[-1].model.backbone.embedding.data[0, 0] = math.inf
+            dict(created[-1].model.named_parameters())["backbone.embedding"].data[0, 0] = math.inf
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainState, "fresh", staticmethod(remember))
@@ -333,7 +333,7 @@ def test_training_needs_no_git(english: Path, tmp_path: Path, monkeypatch: pytes
 
 def test_average_by_hand() -> None:
     """decay = min(0.9, (1 + n) / (10 + n)): 2/11 at n = 1, 3/12 at n = 2, 0.9 from n = 80 on."""
-    denoiser = run.network(small_recipe(Path("unused")), 5)
+    denoiser = run.network(small_recipe(Path("unused")), Vocabulary(5))
     state = TrainState.fresh(denoiser, Training())
     for values in state.ema.values():
         values.zero_()

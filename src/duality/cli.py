@@ -9,12 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 if TYPE_CHECKING:
-    from duality.protocols import Denoiser
     from duality.recipes import Recipe
     from duality.run import Model
 
@@ -111,19 +110,21 @@ def evaluate(
     from json import dumps
 
     from duality.console import counting_display, say
-    from duality.data import Sequences, encode_corpus, prepare
-    from duality.run import check_corpus, load
+    from duality.data import Sequences, encode_corpus
+    from duality.provenance import check_corpus
+    from duality.run import load, prepared
 
     where = pick(device)
     model = load(run, say, where, weights)
     own = model.recipe.data
     if data is not None:
-        store = encode_corpus(data, model.tokenizer, progress=say)
+        names = model.label_names or None
+        store = encode_corpus(data, model.tokenizer, label_names=names, progress=say)
     else:
-        corpus = prepare(own.corpus, own.tokenizer, validation=own.validation, split=own.split, progress=say)
+        corpus = prepared(model.recipe, say)
         check_corpus(run, corpus)
         store = corpus.validation if split == "validation" else corpus.train
-    sequences = Sequences(store, own.length)
+    sequences = Sequences(store, own.length, own.packing)
     total = min(limit or len(sequences), len(sequences))
     with counting_display("evaluating", total) as advance:
         result = model.evaluate(
@@ -145,13 +146,16 @@ def sample(
     run: Folder,
     /,
     num: int = 4,
-    steps: int = 32,
+    steps: int | None = None,
+    sampler: Literal["own", "ancestral", "analytic"] = "own",
     tail: Literal["greedy", "ancestral"] = "ancestral",
     length: int | None = None,
     prompt: str = "",
     suffix: str = "",
     top_p: float = 1.0,
     temperature: float = 1.0,
+    label: str | None = None,
+    guidance: float | None = None,
     seed: int = 0,
     batch_size: int = 16,
     device: Device = "auto",
@@ -162,13 +166,16 @@ def sample(
     Args:
         run: the run folder.
         num: how many samples.
-        steps: network calls for each sample.
+        steps: network calls for each sample; 32 if not given, for an autoregressive model one per token.
+        sampler: the model's own, or another one.
         tail: the last step draws the tokens (ancestral) or takes the most likely ones (greedy).
         length: tokens of a sample; the length it was trained on if not given.
         prompt: text that every sample begins with.
         suffix: text that every sample ends with: the model fills in what is between.
         top_p: draw from the fewest tokens that hold this share of the belief; 1 is all of it.
         temperature: below 1 sharpens the belief, above 1 flattens it.
+        label: write in this class; the model must have been trained with labels.
+        guidance: how far to lean towards the class: 1 is the conditional model, more goes beyond it.
         seed: the same seed gives the same samples.
         batch_size: samples at a time; the result does not depend on it.
         device: where to compute.
@@ -184,14 +191,18 @@ def sample(
     size = model.recipe.data.length if length is None else length
     if size < 1:
         raise ValueError(f"--length is {size}: a sample needs at least 1 token")
-    wrap = bend(model, size, prompt, suffix, top_p, temperature, where)
+    known = clamp(model, size, prompt, suffix, where)
+    lean = guide(model, label, guidance)
+    chosen = model.named_sampler(sampler)
+    count = chosen.default_steps(size) if steps is None else steps
     batches = (num + batch_size - 1) // batch_size if batch_size > 0 else 0
-    with counting_display("sampling", steps * batches) as advance:
+    with counting_display("sampling", count * batches) as advance:
         tokens = model.generate(
-            wrap,
+            lambda denoiser: known(bend(lean(denoiser), top_p, temperature)),
+            chosen,
             num=num,
             length=size,
-            steps=steps,
+            steps=count,
             seed=seed,
             tail=tail,
             batch_size=batch_size,
@@ -199,22 +210,22 @@ def sample(
             watch=lambda frame: advance(1),
         )
     for index, row in enumerate(tokens.tolist()):
-        made = sample_row(model, row, index, steps, tail, seed)
+        made = sample_row(model, row, index, count, tail, seed)
         if json:
             print(dumps(made))
         else:
-            print(f"--- sample {index + 1} of {num}: {steps} steps, {tail} tail, seed {seed}")
+            print(f"--- sample {index + 1} of {num}: {count} steps, {tail} tail, seed {seed}")
             print(made["text"])
     return 0
 
 
-def bend(
-    model: Model, length: int, prompt: str, suffix: str, top_p: float, temperature: float, device: str
-) -> Callable[[Denoiser], Denoiser]:
-    """The wrappers a sample asks for, in one function."""
+def clamp(model: Model, length: int, prompt: str, suffix: str, device: str) -> Callable[[Any], Any]:
+    """The wrapper that keeps prompt and suffix in place."""
     import torch
 
-    from duality.wrappers import Clamped, Temperature, TopP
+    from duality.protocols import Denoiser
+    from duality.samplers import Autoregressive
+    from duality.wrappers import Clamped, ClampedScore
 
     first, last = model.tokenizer.encode(prompt), model.tokenizer.encode(suffix)
     if len(first) + len(last) > length:
@@ -222,20 +233,54 @@ def bend(
             f"prompt and suffix have {len(first) + len(last)} tokens, the sample {length}: "
             "shorten them or raise --length"
         )
-    tokens = torch.zeros(length, dtype=torch.int64)
-    known = torch.zeros(length, dtype=torch.bool)
+    own = model.sampler
+    if suffix and isinstance(own, Autoregressive):
+        raise ValueError(
+            "--suffix with an autoregressive model: it writes from left to right and cannot look ahead; "
+            "leave it out, or sample a diffusion model"
+        )
+    tokens = torch.zeros(length, dtype=torch.int64, device=device)
+    known = torch.zeros(length, dtype=torch.bool, device=device)
     for part, start in ((first, 0), (last, length - len(last))):
         tokens[start : start + len(part)] = torch.as_tensor(part)
         known[start : start + len(part)] = True
 
-    def wrap(denoiser: Denoiser) -> Denoiser:
-        if temperature != 1:
-            denoiser = Temperature(denoiser, temperature)
-        if top_p != 1:
-            denoiser = TopP(denoiser, top_p)
-        return Clamped(denoiser, tokens.to(device), known.to(device)) if known.any() else denoiser
+    def wrap(denoiser: Any) -> Any:
+        if not known.any():
+            return denoiser
+        if isinstance(denoiser, Denoiser):
+            return Clamped(denoiser, tokens, known)
+        return ClampedScore(denoiser, model.process(), tokens, known)
 
     return wrap
+
+
+def guide(model: Model, label: str | None, guidance: float | None) -> Callable[[Any], Any]:
+    """The wrapper that leans towards a class."""
+    from duality.config import nearest
+    from duality.wrappers import Guided
+
+    if label is None and guidance is None:
+        return lambda denoiser: denoiser
+    if not model.label_names:
+        raise ValueError(
+            "--label and --guidance need a class-conditional model, and this one was trained without labels: "
+            "train one on labelled text with --set data.labels=true data.packing=document"
+        )
+    if label is None:
+        raise ValueError(f"--guidance without --label: say towards which of {', '.join(model.label_names)}")
+    if label not in model.label_names:
+        raise ValueError(f"unknown --label {label!r}: {nearest(label, model.label_names)}")
+    return lambda denoiser: Guided(denoiser, model.label_names.index(label), 1.0 if guidance is None else guidance)
+
+
+def bend(denoiser: Any, top_p: float, temperature: float) -> Any:
+    """The belief as a sample asks for it."""
+    from duality.wrappers import Temperature, TopP
+
+    if temperature != 1:
+        denoiser = Temperature(denoiser, temperature)
+    return TopP(denoiser, top_p) if top_p != 1 else denoiser
 
 
 def recipes() -> int:
@@ -281,14 +326,14 @@ def parameters(recipe: Recipe) -> tuple[int, int]:
     """Number of parameters and the vocabulary they are for, counted on the network itself without allocating it."""
     import torch
 
-    from duality.data import BPE
+    from duality.data import expected_vocab_size
+    from duality.protocols import Vocabulary
     from duality.run import network
 
-    spec = recipe.data.tokenizer
-    num_tokens = spec.vocab_size if isinstance(spec, BPE) else 257  # bytes exactly; an alphabet is found by training
-    num_states = recipe.method.process(num_tokens).vocab_size
+    num_tokens = expected_vocab_size(recipe.data.tokenizer) or 100  # an alphabet is found by training
     with torch.device("meta"):
-        return sum(value.numel() for value in network(recipe, num_states, "meta").parameters()), num_states
+        built = network(recipe, Vocabulary(num_tokens), "meta")
+        return sum(value.numel() for value in built.parameters()), num_tokens
 
 
 def describe(recipe: Recipe) -> None:
@@ -297,9 +342,9 @@ def describe(recipe: Recipe) -> None:
 
     from duality.recipes import to_json
 
-    count, num_states = parameters(recipe)
+    count, num_tokens = parameters(recipe)
     print(dumps(to_json(recipe), indent=2))
-    print(f"{count:,} parameters for {num_states:,} states")
+    print(f"{count:,} parameters for a vocabulary of {num_tokens:,} tokens")
     print(
         f"{count * 16 / 2**20:,.0f} MiB for weights, gradients and AdamW's moments, "
         f"{count * 4 / 2**20:,.0f} MiB for the average"

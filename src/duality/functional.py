@@ -80,6 +80,64 @@ def bound(log_ratios_model: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_p
     return torch.where(prior_z > 0, -alpha_prime / alpha * prior_z * terms.sum(-1), 0.0)
 
 
+def dense_uniform_bound(log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
+    """The bound for uniform noise as UDLM writes it, with both K-vectors made (the paper's Eq. 31, sign corrected).
+
+    With x_bar = K alpha x + 1 - alpha and p_bar likewise from the belief:
+    alpha'/(K alpha) [K / x_bar_z - K / p_bar_z - sum_j (x_bar_j / x_bar_z) log(p_bar_z x_bar_j / (p_bar_j x_bar_z))].
+    """
+    num_states = log_p.shape[-1]
+    level = alpha[..., None].to(log_p.dtype)
+    rest = (1 - alpha).clamp_min(2.0**-53)[..., None].to(log_p.dtype)
+    x_bar = num_states * level * F.one_hot(x, num_states).to(log_p.dtype) + rest
+    p_bar = num_states * level * log_p.exp() + rest
+    x_bar_z, p_bar_z = (bar.gather(-1, z[..., None]) for bar in (x_bar, p_bar))
+    ratio = x_bar / x_bar_z
+    surprise = (ratio * (p_bar_z.log() - p_bar.log() + ratio.log())).sum(-1)
+    terms = (num_states / x_bar_z - num_states / p_bar_z)[..., 0] - surprise
+    return alpha_prime / (num_states * alpha) * terms
+
+
+def absorbing_bound(log_p: Tensor, x: Tensor, hidden: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
+    """The bound for absorbing noise: MDLM's weighted cross-entropy -alpha'/(1 - alpha) (-log p_x) where hidden."""
+    rest = (1 - alpha).clamp_min(2.0**-53)
+    log_p_x = log_p.gather(-1, x[..., None])[..., 0].double()
+    return torch.where(hidden, alpha_prime / rest * log_p_x, 0.0)
+
+
+def score_entropy_uniform(log_ratios: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
+    """SEDD's loss for uniform noise, with the sums over the data's ratios in closed form.
+
+    The data's ratios are one number but at one state: with e = (1 - alpha) / (1 - alpha + K alpha), they are all e if
+    z = x, and 1 but for 1/e at x otherwise. Rate -alpha'/(K alpha).
+    """
+    num_states = log_ratios.shape[-1]
+    small = (1 - alpha).clamp_min(2.0**-53) / (1 - alpha + num_states * alpha)
+    # log_ratios is 0 at z, so only exp needs the state z taken out
+    positive = log_ratios.exp().sum(-1).double() - 1
+    total = log_ratios.sum(-1).double()
+    at_x = log_ratios.gather(-1, x[..., None])[..., 0].double()
+    same = positive - small * total + (num_states - 1) * (torch.xlogy(small, small) - small)
+    own = -small.log() / small - 1 / small
+    other = positive - total - (1 / small - 1) * at_x + own - (num_states - 2)
+    return -alpha_prime / (num_states * alpha) * torch.where(z == x, same, other)
+
+
+def score_entropy_absorbing(
+    log_ratios: Tensor, x: Tensor, hidden: Tensor, alpha: Tensor, alpha_prime: Tensor
+) -> Tensor:
+    """SEDD's loss for absorbing noise: where z is the mask the data's one ratio is alpha / (1 - alpha), at x.
+
+    ``log_ratios`` (..., K) with the mask last, 0 there. Rate -alpha'/alpha.
+    """
+    rest = (1 - alpha).clamp_min(2.0**-53)
+    positive = log_ratios[..., :-1].exp().sum(-1).double()
+    at_x = log_ratios.gather(-1, x[..., None])[..., 0].double()
+    # (-alpha'/alpha) [positive - r at_x + r log r - r] with r = alpha / (1 - alpha); r / alpha is 1 / (1 - alpha)
+    own = (alpha.log() - rest.log() - 1 - at_x) / rest
+    return torch.where(hidden, -alpha_prime * (positive / alpha + own), 0.0)
+
+
 def uniform_bound(log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
     """The bound for uniform noise in closed form: one reduction over the vocabulary, no K-vector of the data.
 
@@ -108,6 +166,59 @@ def uniform_bound(log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prim
     return -alpha_prime / (num_states * alpha) * torch.where(z == x, same, other)
 
 
+def uniform_divergence(log_p: Tensor, x: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
+    """KL(q(z_s | z_t, x) || q(z_s | z_t, p)) per token for uniform noise, with one reduction over the vocabulary.
+
+    The posterior given x takes one value c but at z and x, so the sum over states is c (log(1 + kappa_s) - R) and
+    corrections at the two; kappa and R as in ``uniform_bound``. At alpha_s = 1 it is -log p(x | z).
+    """
+    num_states = log_p.shape[-1]
+    rest_t, rest_s = ((1 - alpha).clamp_min(2.0**-53) for alpha in (alpha_t, alpha_s))
+    kappa_t, kappa_s = num_states * alpha_t / rest_t, num_states * alpha_s / rest_s
+    total = torch.log1p(kappa_s.to(log_p.dtype)[..., None] * log_p.exp()).sum(-1).double()
+    p_z, p_x = (log_p.gather(-1, state[..., None])[..., 0].double().exp() for state in (z, x))
+    same = (z == x).double()
+    evidence = rest_t * (1 + kappa_t * same)  # K q(z_t | x)
+    ratio = alpha_t / alpha_s
+    common = (1 - ratio) * rest_s / num_states / evidence
+    at_z = (ratio + (1 - ratio) / num_states) * rest_s * (1 + kappa_s * same) / evidence
+    at_x = common * (1 + kappa_s)
+    log_one = torch.log1p(kappa_s)
+    gain_z = log_one * same - torch.log1p(kappa_s * p_z)
+    gain_x = log_one - torch.log1p(kappa_s * p_x)
+    summed = common * (log_one - total) + (at_z - common) * gain_z + (1 - same) * (at_x - common) * gain_x
+    return summed + torch.log1p(kappa_t * p_z) - torch.log1p(kappa_t) * same
+
+
+def absorbing_divergence(log_p: Tensor, x: Tensor, hidden: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
+    """The same for absorbing noise: a hidden token is shown with probability (alpha_s - alpha_t) / (1 - alpha_t)."""
+    log_p_x = log_p.gather(-1, x[..., None])[..., 0].double()
+    return torch.where(hidden, -(alpha_s - alpha_t) / (1 - alpha_t) * log_p_x, 0.0)
+
+
+def belief_of_ratios(log_ratios: Tensor, alpha: Tensor, prior: Tensor) -> Tensor:
+    """The belief p whose ``log_ratios`` these are: q = ratios / their sum, p = (q - (1 - alpha) prior) / alpha.
+
+    Exact for the ratios of a belief. A learnt score need not be one: then p has negative entries, left as they are.
+    """
+    q = torch.softmax(log_ratios, -1)
+    return (q - (1 - alpha[..., None]) * prior) / alpha[..., None]
+
+
+def analytic(log_ratios: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, prior: Tensor) -> Tensor:
+    """SEDD's analytic (Tweedie) step: (unnormalised) probabilities of z_s from the ratios at z_t, (..., K).
+
+    q_s(y) / q_t(z) is the ratio with the last stretch of noise taken back, (ratio(y) - (1-r) prior(y) sum ratios) / r,
+    times the forward transition from y to z. The posterior at p if the ratios are those of p. A learnt score may make
+    entries negative: they count as 0.
+    """
+    r = (alpha_t / alpha_s)[..., None]
+    ratios = log_ratios.double().exp()
+    earlier = (ratios - (1 - r) * prior * ratios.sum(-1, keepdim=True)) / r
+    forward = (1 - r) * prior[z][..., None] + r * F.one_hot(z, ratios.shape[-1])
+    return (earlier * forward).clamp_min(0.0)
+
+
 def prior_gap(alpha: Tensor, prior: Tensor, x: Tensor) -> Tensor:
     """KL(q(z_1 | x) || prior) per token: what the bound pays because the last level is not pure noise.
 
@@ -123,6 +234,14 @@ def reconstruction(p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, prior: Tensor
     """-log q(x | z_0, p) per token: what the bound pays because the first level is not clean. 0 at alpha = 1."""
     probs = posterior(p, z, alpha, torch.ones_like(alpha), prior)
     return -probs.gather(-1, x[..., None])[..., 0].log()
+
+
+def finite(values: Tensor, alpha: Tensor) -> Tensor:
+    """The network's answer, refused if it is no number: bad weights would otherwise write noise without a word."""
+    # one state is enough: a softmax with a NaN in it is NaN everywhere
+    if bool(values[..., 0].isnan().any()):
+        raise ValueError(f"the network's output at alpha = {float(alpha[0]):.3g} is not a number: its weights are bad")
+    return values
 
 
 def categorical(probs: Tensor, u: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """The only sampling loop: start from the prior, take ``steps`` steps, end at alpha = 1.
 
-``steps`` is exactly the number of network calls. The last step goes to alpha = 1, where the ``ancestral`` tail draws
-from the belief and the ``greedy`` tail (the paper's Greedy-Tail sampler) takes its argmax.
+``steps`` is exactly the number of network calls (or less, where a ``Memoized`` belief is reused). The last step goes to
+alpha = 1, where the ``ancestral`` tail draws from the belief and the ``greedy`` tail (the paper's Greedy-Tail
+sampler) takes its argmax.
 
 Sample i of a seed has its own noise: it is the same whether it is generated alone or among a thousand.
 """
@@ -10,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from duality.noise import Noise
-from duality.protocols import Denoiser, Latent, Process, Sampler, Schedule
+from duality.protocols import Sampler, Schedule
 
 Tail = Literal["greedy", "ancestral"]
 Grid = Callable[[int], Tensor]
@@ -46,26 +47,9 @@ def levels(schedule: Schedule, steps: int, grid: Grid = linear_grid) -> Tensor:
     return alphas
 
 
-@dataclass(frozen=True)
-class _Finite:
-    """A denoiser whose belief is a belief: weights that are no numbers would otherwise write noise without a word."""
-
-    denoiser: Denoiser
-
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
-        log_p = self.denoiser.log_probs(z, alpha, mask, dropout)
-        # one state is enough: a softmax with a NaN in it is NaN everywhere
-        if bool(log_p[..., 0].isnan().any()):
-            raise ValueError(
-                f"the network's output at alpha = {float(alpha[0]):.3g} is not a number: its weights are bad"
-            )
-        return log_p
-
-
 @torch.no_grad()
 def generate(
-    denoiser: Denoiser,
-    process: Process,
+    denoiser: Any,
     schedule: Schedule,
     sampler: Sampler,
     *,
@@ -85,19 +69,19 @@ def generate(
     if tail not in ("greedy", "ancestral"):
         raise ValueError(f"tail is {tail!r}: choose 'greedy' or 'ancestral'")
     alphas = levels(schedule, steps, grid).to(device)
-    denoiser = _Finite(denoiser)
     batches = []
     for start in range(0, num, batch_size):
         index = torch.arange(start, min(start + batch_size, num), device=device)
         noise = Noise.of(seed, 0, index).fold("generate")
-        z = process.sample_prior(length, noise)
-        for step in range(steps):
-            alpha_t, alpha_s = alphas[step].expand(len(z)), alphas[step + 1].expand(len(z))
-            if step == steps - 1 and tail == "greedy":
-                z = denoiser.log_probs(z, alpha_t).argmax(-1)
-            else:
-                z = sampler.step(denoiser, process, z, alpha_t, alpha_s, noise.fold(step))
+        state = sampler.start(denoiser, length, steps, noise)
+        for step in range(steps - 1):
+            alpha_t, alpha_s = alphas[step].expand(len(index)), alphas[step + 1].expand(len(index))
+            state = sampler.step(denoiser, state, alpha_t, alpha_s, noise.fold(step))
             if watch is not None:
-                watch(Frame(step + 1, steps, float(alphas[step + 1]), z))
-        batches.append(z)
+                watch(Frame(step + 1, steps, float(alphas[step + 1]), sampler.tokens(denoiser, state)))
+        alpha_t = alphas[steps - 1].expand(len(index))
+        tokens = sampler.last(denoiser, state, alpha_t, tail == "greedy", noise.fold(steps - 1))
+        if watch is not None:
+            watch(Frame(steps, steps, 1.0, tokens))
+        batches.append(tokens)
     return torch.cat(batches)

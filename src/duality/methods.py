@@ -1,17 +1,46 @@
-"""Named assemblies of process, schedule, objectives and sampler: what a recipe chooses and a table compares.
+"""Named assemblies of process, schedule, network, objectives and sampler: what a recipe chooses and a table compares.
 
-To add a model: one frozen dataclass here that satisfies ``protocols.Method``, and its name in ``METHODS``.
+    Duo       uniform noise, the Rao-Blackwellised bound, with or without curriculum
+    UDLM      the same bound in its original, dense form
+    MDLM      absorbing noise, the bound as a weighted cross-entropy
+    SEDD      either noise, a network that answers with ratios
+    D3PM      either noise, the bound of a chain with T steps
+    AR        the autoregressive transformer
+    Plaid, DiffusionLM, DiffusionBERT, BertMouth: see ``baselines/``
+
+To add a model: one frozen dataclass that satisfies ``protocols.Method``, and its name in ``METHODS``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from duality.objectives import Bound, TemperedBound
-from duality.processes import Uniform
-from duality.protocols import Phase, Process, Schedule
-from duality.samplers import Ancestral
+from torch import nn
+
+from duality.denoiser import CausalDenoiser, MeanDenoiser, ScoreDenoiser, SubsDenoiser
+from duality.objectives import Bound, DenseBound, DiscreteTime, MaskedBound, NextToken, ScoreEntropy, TemperedBound
+from duality.processes import Absorbing, Uniform
+from duality.protocols import Backbone, Phase, Schedule, Vocabulary
+from duality.samplers import Analytic, Ancestral, Autoregressive
 from duality.schedules import Cosine, Dual, LinearLogSnr, LinearSignal, LinearVariance, LogLinear, Polynomial
+
+Times = LogLinear | Cosine | Polynomial
+NoiseKind = Literal["absorbing", "uniform"]
+
+
+def process_of(noise: NoiseKind, num_tokens: int) -> Uniform | Absorbing:
+    """The process over a vocabulary; absorbing noise adds the mask to it."""
+    return Uniform(num_tokens) if noise == "uniform" else Absorbing(num_tokens + 1)
+
+
+def check_end(times: Times, name: str) -> None:
+    """A network that is told -log(alpha) must not be told that of 0."""
+    if not 0 < times.eps < 1:
+        raise ValueError(
+            f"method.{name}.eps is {times.eps}: the last signal level must be in (0, 1), because the network "
+            "is told its logarithm"
+        )
 
 
 @dataclass(frozen=True)
@@ -28,7 +57,7 @@ class Duo:
     alpha_min: float = 0.05
     alpha_max: float = 0.95
     clock: LinearVariance | LinearSignal | LinearLogSnr = LinearVariance()
-    times: LogLinear | Cosine | Polynomial = LogLinear()
+    times: Times = LogLinear()
 
     def __post_init__(self) -> None:
         if not 0 <= self.curriculum <= 1:
@@ -42,28 +71,167 @@ class Duo:
                 f"method.alpha_min is {self.alpha_min} and method.alpha_max {self.alpha_max}: "
                 "0 < alpha_min < alpha_max < 1 is needed"
             )
-        if not 0 < self.times.eps < 1:
-            raise ValueError(
-                f"method.times.eps is {self.times.eps}: the last signal level must be in (0, 1), because the network "
-                "is told its logarithm"
-            )
+        check_end(self.times, "times")
 
-    def process(self, num_tokens: int) -> Uniform:
-        return Uniform(num_tokens)
+    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
+        return MeanDenoiser(backbone.build(vocabulary.num_tokens, num_labels=vocabulary.num_labels))
+
+    def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
+        window = Dual(num_tokens, self.clock, self.alpha_min, self.alpha_max)
+        tempered = Phase("curriculum", TemperedBound(window, self.tau), round(self.curriculum * steps))
+        return (tempered, Phase("bound", Bound(Uniform(num_tokens), self.times), steps))
+
+    def measure(self, num_tokens: int) -> Bound:
+        return Bound(Uniform(num_tokens), Polynomial(eps=self.times.eps))
 
     def schedule(self) -> Schedule:
         return LogLinear(self.times.eps)
 
-    def phases(self, process: Process, steps: int) -> tuple[Phase, ...]:
-        window = Dual(process.vocab_size, self.clock, self.alpha_min, self.alpha_max)
-        tempered = Phase("curriculum", TemperedBound(window, self.tau), round(self.curriculum * steps))
-        return (tempered, Phase("bound", Bound(Uniform(process.vocab_size), self.times), steps))
-
-    def bound(self, process: Process) -> Bound:
-        return Bound(Uniform(process.vocab_size), Polynomial(eps=self.times.eps))
-
-    def sampler(self) -> Ancestral:
-        return Ancestral()
+    def sampler(self, num_tokens: int) -> Ancestral:
+        return Ancestral(Uniform(num_tokens))
 
 
-METHODS: tuple[type, ...] = (Duo,)
+@dataclass(frozen=True)
+class UDLM:
+    """Uniform-state diffusion on the bound as UDLM computes it: Duo without curriculum and without its loss."""
+
+    times: Times = LogLinear()
+
+    def __post_init__(self) -> None:
+        check_end(self.times, "times")
+
+    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
+        return MeanDenoiser(backbone.build(vocabulary.num_tokens, num_labels=vocabulary.num_labels))
+
+    def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
+        return (Phase("dense bound", DenseBound(Uniform(num_tokens), self.times), steps),)
+
+    def measure(self, num_tokens: int) -> Bound:
+        return Bound(Uniform(num_tokens), Polynomial(eps=self.times.eps))
+
+    def schedule(self) -> Schedule:
+        return LogLinear(self.times.eps)
+
+    def sampler(self, num_tokens: int) -> Ancestral:
+        return Ancestral(Uniform(num_tokens))
+
+
+@dataclass(frozen=True)
+class MDLM:
+    """Absorbing-state diffusion. The network is not told the noise level unless ``time``.
+
+    The schedule ends at alpha = 0: at any other end a true bound would be infinite.
+    """
+
+    time: bool = False
+
+    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
+        process = Absorbing(vocabulary.num_tokens + 1)
+        network = backbone.build(process.vocab_size, num_labels=vocabulary.num_labels)
+        return SubsDenoiser(network, process, self.time)
+
+    def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
+        return (Phase("bound", self.measure(num_tokens), steps),)
+
+    def measure(self, num_tokens: int) -> MaskedBound:
+        return MaskedBound(Absorbing(num_tokens + 1), LogLinear(eps=0.0))
+
+    def schedule(self) -> Schedule:
+        return LogLinear(eps=0.0)
+
+    def sampler(self, num_tokens: int) -> Ancestral:
+        return Ancestral(Absorbing(num_tokens + 1))
+
+
+@dataclass(frozen=True)
+class SEDD:
+    """Score entropy discrete diffusion, with absorbing or uniform noise."""
+
+    noise: NoiseKind = "absorbing"
+    times: Times = LogLinear()
+
+    def __post_init__(self) -> None:
+        check_end(self.times, "times")
+
+    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
+        process = process_of(self.noise, vocabulary.num_tokens)
+        network = backbone.build(process.vocab_size, num_labels=vocabulary.num_labels)
+        return ScoreDenoiser(network, process)
+
+    def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
+        return (Phase("score entropy", ScoreEntropy(process_of(self.noise, num_tokens), self.times), steps),)
+
+    def measure(self, num_tokens: int) -> ScoreEntropy:
+        # Absorbing noise is measured down to alpha = 0, where its prior term is 0 instead of infinite.
+        schedule = Polynomial(eps=self.times.eps) if self.noise == "uniform" else LogLinear(eps=0.0)
+        return ScoreEntropy(process_of(self.noise, num_tokens), schedule)
+
+    def schedule(self) -> Schedule:
+        return LogLinear(self.times.eps)
+
+    def sampler(self, num_tokens: int) -> Analytic:
+        return Analytic(process_of(self.noise, num_tokens))
+
+
+@dataclass(frozen=True)
+class D3PM:
+    """Discrete-time diffusion with ``num_steps`` (T) steps, with absorbing or uniform noise.
+
+    ``times`` is the schedule of the chain itself: with absorbing noise it must end at alpha = 0.
+    """
+
+    noise: NoiseKind = "absorbing"
+    num_steps: int = 1000
+    times: Times = LogLinear(eps=0.0)
+
+    def __post_init__(self) -> None:
+        if self.num_steps < 1:
+            raise ValueError(
+                f"method.num_steps (T) is {self.num_steps}: the chain needs at least 1 step; the usual is 1000"
+            )
+        if self.noise == "absorbing" and self.times.eps != 0:
+            raise ValueError(
+                f"method.times.eps is {self.times.eps}: a chain with absorbing noise must end at the mask, alpha = 0; "
+                "set method.times.eps=0"
+            )
+
+    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
+        process = process_of(self.noise, vocabulary.num_tokens)
+        network = backbone.build(process.vocab_size, num_labels=vocabulary.num_labels)
+        return SubsDenoiser(network, process, time=True) if isinstance(process, Absorbing) else MeanDenoiser(network)
+
+    def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
+        process = process_of(self.noise, num_tokens)
+        return (Phase("T-step bound", DiscreteTime(process, self.times, self.num_steps), steps),)
+
+    def measure(self, num_tokens: int) -> DiscreteTime:
+        return DiscreteTime(process_of(self.noise, num_tokens), self.times, self.num_steps, separate=True)
+
+    def schedule(self) -> Schedule:
+        return self.times
+
+    def sampler(self, num_tokens: int) -> Ancestral:
+        return Ancestral(process_of(self.noise, num_tokens))
+
+
+@dataclass(frozen=True)
+class AR:
+    """The autoregressive transformer; one state more than tokens, which begins a sequence."""
+
+    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
+        return CausalDenoiser(backbone.build(vocabulary.num_tokens + 1, causal=True, num_labels=vocabulary.num_labels))
+
+    def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
+        return (Phase("next token", NextToken(), steps),)
+
+    def measure(self, num_tokens: int) -> NextToken:
+        return NextToken()
+
+    def schedule(self) -> Schedule:
+        return LogLinear(eps=0.0)
+
+    def sampler(self, num_tokens: int) -> Autoregressive:
+        return Autoregressive(begin=num_tokens)
+
+
+METHODS: tuple[type, ...] = (Duo, UDLM, MDLM, SEDD, D3PM, AR)

@@ -9,15 +9,19 @@ Letters: ``x`` clean tokens (B, L) int64 · ``z`` noisy tokens, or a ``TopK`` mi
 
 Only a schedule knows time: processes, denoisers and samplers speak of ``alpha``. Only ``Noise`` makes random
 numbers. What is a choice is a frozen dataclass (``LogLinear(eps=1e-3)``), so it prints and saves as it is written.
+
+A network answers one of three questions: what the token was (``Denoiser``), how likely other states are than this one
+(``Score``), or where a vector came from (the Gaussian models in ``baselines/``). Each objective and each sampler names
+the kind it asks; giving it another is an error that says what would work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from duality.noise import Noise
 
@@ -30,7 +34,19 @@ class TopK:
     weights: Tensor
 
 
-Latent = Tensor | TopK
+@dataclass(frozen=True)
+class Prefix:
+    """What comes after a prefix: its last token ``ids`` (B, 1), and ``memory``, what a causal network kept of the rest.
+
+    ``position`` is the place of the next token, which the belief is about.
+    """
+
+    ids: Tensor
+    position: int
+    memory: Any
+
+
+Latent = Tensor | TopK | Prefix
 
 
 @dataclass(frozen=True)
@@ -39,6 +55,14 @@ class Loss:
 
     total: Tensor
     nats: Tensor
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What closes a bound, in nats per token (B, L): the noisy end (``prior``) and the clean (``reconstruction``)."""
+
+    prior: Tensor
+    reconstruction: Tensor
 
 
 @runtime_checkable
@@ -62,6 +86,7 @@ class Process(Protocol):
     def corrupt(self, x: Tensor, alpha: Tensor, noise: Noise) -> Tensor: ...
 
 
+@runtime_checkable
 class Denoiser(Protocol):
     """What was there: log of the belief about each clean token, (B, L, K). Dropout happens if noise is given."""
 
@@ -70,20 +95,66 @@ class Denoiser(Protocol):
     ) -> Tensor: ...
 
 
+@runtime_checkable
+class Score(Protocol):
+    """How likely other states are: log q(y) / q(z) for every state y, (B, L, K), 0 at y = z."""
+
+    def log_ratios(
+        self, z: Tensor, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None
+    ) -> Tensor: ...
+
+
 class Objective(Protocol):
     """How it learns. Times come from outside: stratified in training, low-discrepancy in evaluation."""
 
     def __call__(
-        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+        self, denoiser: Any, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
     ) -> Loss: ...
 
 
-class Sampler(Protocol):
-    """How it writes: one step from the level ``alpha_t`` to the cleaner ``alpha_s``; one call of the denoiser."""
+Kind = Literal["bound", "exact", "pseudo-likelihood"]
 
-    def step(
-        self, denoiser: Denoiser, process: Process, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise
-    ) -> Tensor: ...
+
+class Measure(Objective, Protocol):
+    """An objective whose mean over t in (0, 1), plus ``ends``, is nats: what ``kind`` says, and what is reported."""
+
+    @property
+    def kind(self) -> Kind: ...
+    def ends(self, denoiser: Any, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends: ...
+
+
+class Sampler(Protocol):
+    """How it writes: ``start``, steps from ``alpha_t`` to the cleaner ``alpha_s``, ``last`` to clean tokens.
+
+    ``state`` is whatever the sampler carries, for most of them tokens. Every step, the last included, is one network
+    call. ``greedy`` takes the most likely tokens in the last.
+    """
+
+    def start(self, denoiser: Any, length: int, steps: int, noise: Noise) -> Any: ...
+    def step(self, denoiser: Any, state: Any, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Any: ...
+    def last(self, denoiser: Any, state: Any, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor: ...
+    def tokens(self, denoiser: Any, state: Any) -> Tensor: ...
+    def default_steps(self, length: int) -> int: ...
+
+
+class Backbone(Protocol):
+    """A network's configuration, and how the network is made of it (see ``backbones/dit.py``)."""
+
+    def build(
+        self, num_states: int, *, causal: bool = False, input_width: int | None = None, num_labels: int = 0
+    ) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a method is told of the data: number of tokens and of labels, and how often each token occurs in training.
+
+    ``counts`` is a function because only some methods ask, and counting a large corpus takes time.
+    """
+
+    num_tokens: int
+    num_labels: int = 0
+    counts: Callable[[], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -99,14 +170,15 @@ class Phase:
 class Method(Protocol):
     """A named assembly of the parts above; what a recipe chooses and a table compares.
 
-    ``phases`` is how it is trained, ``bound`` what it is measured by, ``schedule`` and ``sampler`` how it writes.
+    ``network`` is what it asks, ``phases`` how it is trained, ``measure`` what it is measured by, ``schedule`` and
+    ``sampler`` how it writes.
     """
 
-    def process(self, num_tokens: int) -> Process: ...
+    def network(self, backbone: Any, vocabulary: Vocabulary) -> nn.Module: ...
+    def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]: ...
+    def measure(self, num_tokens: int) -> Measure: ...
     def schedule(self) -> Schedule: ...
-    def phases(self, process: Process, steps: int) -> tuple[Phase, ...]: ...
-    def bound(self, process: Process) -> Objective: ...
-    def sampler(self) -> Sampler: ...
+    def sampler(self, num_tokens: int) -> Sampler: ...
 
 
 Reporter = Callable[[str], None]

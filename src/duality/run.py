@@ -14,28 +14,30 @@ from __future__ import annotations
 import errno
 import json
 import os
-import platform
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from duality import checkpoint, recipes
-from duality.data import Corpus, Loader, Sequences, Tokenizer, load_tokenizer, prepare
-from duality.denoiser import MeanDenoiser
+from duality.config import nearest
+from duality.data import Corpus, Loader, Sequences, Tokenizer, TokenStore, load_tokenizer, prepare
+from duality.denoiser import SubsDenoiser
 from duality.evaluate import Likelihood, likelihood
 from duality.files import flush_to_disk, write_atomically
 from duality.generate import generate
 from duality.metrics import append_metrics, read_metrics, rewind_metrics
-from duality.protocols import Denoiser, Process, Reporter, Sampler, Schedule
+from duality.protocols import Process, Reporter, Sampler, Schedule, Vocabulary
+from duality.provenance import check_corpus, check_tokenizer, corpus_identity, environment, read_identity
 from duality.recipes import Recipe
 from duality.report.curves import plot_losses
+from duality.samplers import SAMPLERS, Analytic, Ancestral
 from duality.train import StepRecord, TrainState, fit, interruptible, load_weights, phase_at
+from duality.wrappers import Memoized
 
 _RECIPE = "recipe.json"
 _BEFORE_RECIPE = ("tokenizer.json", "env.json", "corpus.json", _RECIPE)
@@ -60,22 +62,56 @@ class Model:
 
     recipe: Recipe
     step: int
-    denoiser: MeanDenoiser
-    process: Process
-    schedule: Schedule
-    sampler: Sampler
+    denoiser: nn.Module
     tokenizer: Tokenizer
+    label_names: tuple[str, ...] = ()
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.recipe.method.schedule()
+
+    @property
+    def sampler(self) -> Sampler:
+        return self.recipe.method.sampler(self.tokenizer.vocab_size)
+
+    def process(self) -> Process:
+        """The discrete process that the model reverses."""
+        own = self.sampler
+        if not isinstance(own, (Ancestral, Analytic)):
+            raise ValueError(
+                f"{type(self.recipe.method).__name__} has no discrete noise process, and no sampler but its own "
+                f"({type(own).__name__})"
+            )
+        return own.process
+
+    def named_sampler(self, name: str) -> Sampler:
+        """Its own sampler, or another one of its process by name."""
+        if name == "own":
+            return self.sampler
+        kinds = {kind.__name__.lower(): kind for kind in SAMPLERS}
+        if name not in kinds:
+            raise ValueError(f"no sampler {name!r}: {nearest(name, ('own', *kinds))}")
+        chosen: Sampler = kinds[name](self.process())
+        return chosen
 
     def evaluate(self, sequences: Sequences, **options: Any) -> Likelihood:
-        """The likelihood bound on ``sequences``; options as for ``evaluate.likelihood``."""
-        bound = self.recipe.method.bound(self.process)
-        return likelihood(self.denoiser, bound, self.process, self.schedule, sequences, **options)
+        """Nats per token of ``sequences``, by the method's own measure; options as for ``evaluate.likelihood``."""
+        return likelihood(self.denoiser, self.recipe.method.measure(self.tokenizer.vocab_size), sequences, **options)
 
     def generate(
-        self, wrap: Callable[[Denoiser], Denoiser] = lambda denoiser: denoiser, **options: Any
+        self,
+        wrap: Callable[[Any], Any] = lambda denoiser: denoiser,
+        sampler: Sampler | None = None,
+        steps: int | None = None,
+        **options: Any,
     ) -> torch.Tensor:
-        """Tokens; options as for ``generate.generate``."""
-        return generate(wrap(self.denoiser), self.process, self.schedule, self.sampler, **options)
+        """Tokens; options as for ``generate.generate``. ``wrap`` bends the belief (``wrappers``)."""
+        chosen = sampler or self.sampler
+        bent = wrap(self.denoiser)
+        if isinstance(self.denoiser, SubsDenoiser) and not self.denoiser.depends_on_alpha:
+            bent = Memoized(bent)
+        count = chosen.default_steps(options["length"]) if steps is None else steps
+        return generate(bent, self.schedule, chosen, steps=count, **options)
 
 
 @dataclass(frozen=True)
@@ -86,11 +122,11 @@ class Outcome:
     signal: int
 
 
-def network(recipe: Recipe, num_states: int, device: torch.device | str = "cpu") -> MeanDenoiser:
-    """The untrained denoiser of a recipe; its first weights depend on the recipe's seed only."""
+def network(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str = "cpu") -> nn.Module:
+    """The untrained network of a recipe; its first weights depend on the recipe's seed only."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.training.seed)
-        return MeanDenoiser(recipe.backbone.build(num_states)).to(device)
+        return recipe.method.network(recipe.backbone, vocabulary).to(device)
 
 
 def exists(folder: Path) -> bool:
@@ -119,21 +155,11 @@ def load(folder: Path, report: Reporter, device: torch.device | str = "cpu", wei
             f"{folder} has no checkpoint yet: train it first (duality train {recipe.name} --out {folder} --resume)"
         )
     check_tokenizer(saved.state, tokenizer, folder)
-    process = recipe.method.process(tokenizer.vocab_size)
-    denoiser = network(recipe, process.vocab_size, device)
+    names = tuple(read_identity(folder)["labels"])
+    denoiser = network(recipe, Vocabulary(tokenizer.vocab_size, len(names)), device)
     load_weights(denoiser, saved.groups[weights])
     denoiser.requires_grad_(False)
-    return Model(recipe, saved.step, denoiser, process, recipe.method.schedule(), recipe.method.sampler(), tokenizer)
-
-
-def check_tokenizer(state: dict[str, Any], tokenizer: Tokenizer, where: Path) -> None:
-    """Refuse a checkpoint whose tokens mean something else."""
-    if (state["vocab_size"], state["tokenizer"]) != (tokenizer.vocab_size, tokenizer.fingerprint):
-        raise ValueError(
-            f"the checkpoint in {where} was trained with a vocabulary of {state['vocab_size']} tokens "
-            f"(fingerprint {state['tokenizer'][:12]}), but the tokenizer there has {tokenizer.vocab_size} "
-            f"({tokenizer.fingerprint[:12]}): put back the tokenizer.json that belongs to it"
-        )
+    return Model(recipe, saved.step, denoiser, tokenizer, names)
 
 
 def train(
@@ -147,26 +173,47 @@ def train(
 ) -> Outcome:
     """Train ``recipe`` into ``folder``; with ``resume``, continue the run that is there."""
     recipe, existing = open_folder(recipe, folder, resume)
-    corpus = prepare(
-        recipe.data.corpus,
-        recipe.data.tokenizer,
-        validation=recipe.data.validation,
-        split=recipe.data.split,
-        progress=report,
-    )
+    corpus = prepared(recipe, report)
     if existing:
         check_corpus(folder, corpus)
-    loader = Loader(Sequences(corpus.train, recipe.data.length), recipe.training.batch_size, recipe.training.seed)
+    sequences = Sequences(corpus.train, recipe.data.length, recipe.data.packing)
+    loader = Loader(sequences, recipe.training.batch_size, recipe.training.seed)
     if not existing:
         create(recipe, folder, corpus)
-    process = recipe.method.process(corpus.tokenizer.vocab_size)
-    state = TrainState.fresh(network(recipe, process.vocab_size, device), recipe.training)
+    state = TrainState.fresh(network(recipe, vocabulary_of(corpus), device), recipe.training)
     saved = checkpoint.load_newest(folder / "checkpoints", report)
     if saved is not None:
         check_tokenizer(saved.state, corpus.tokenizer, folder)
         state.restore(saved)
         report(f"resuming at step {state.step} of {recipe.training.steps}")
-    return Session(recipe, folder, corpus, process, state, device, watch).run(loader, report)
+    return Session(recipe, folder, corpus, state, device, watch).run(loader, report)
+
+
+def prepared(recipe: Recipe, report: Reporter) -> Corpus:
+    """The corpus of a recipe."""
+    data = recipe.data
+    return prepare(
+        data.corpus,
+        data.tokenizer,
+        validation=data.validation,
+        split=data.split,
+        labels=data.labels,
+        progress=report,
+    )
+
+
+def vocabulary_of(corpus: Corpus) -> Vocabulary:
+    """What a method is told of a corpus."""
+    num_tokens = corpus.tokenizer.vocab_size
+    return Vocabulary(num_tokens, len(corpus.label_names), lambda: token_counts(corpus.train, num_tokens))
+
+
+def token_counts(store: TokenStore, num_tokens: int, block: int = 1 << 22) -> torch.Tensor:
+    """How often each token occurs, read block by block."""
+    counts = torch.zeros(num_tokens, dtype=torch.float64)
+    for start in range(0, len(store), block):
+        counts += torch.bincount(torch.from_numpy(store[start : start + block].astype("int64")), minlength=num_tokens)
+    return counts
 
 
 def open_folder(recipe: Recipe, folder: Path, resume: bool) -> tuple[Recipe, bool]:
@@ -209,56 +256,6 @@ def write_recipe(recipe: Recipe, folder: Path) -> None:
     write_atomically(folder / _RECIPE, json.dumps(recipes.to_json(recipe), indent=1))
 
 
-def corpus_identity(corpus: Corpus) -> dict[str, Any]:
-    """Checksums of the very tokens."""
-    stores = {"train": corpus.train, "validation": corpus.validation}
-    return {
-        "tokenizer": corpus.tokenizer.fingerprint,
-        **{name: [shard.sha256 for shard in store.index.shards] for name, store in stores.items()},
-    }
-
-
-def check_corpus(folder: Path, corpus: Corpus) -> None:
-    """Refuse to continue on other tokens than the run began with."""
-    if json.loads((folder / "corpus.json").read_text(encoding="utf-8")) != corpus_identity(corpus):
-        raise ValueError(f"the corpus of {folder} has changed since the run began: restore it, or start a new run")
-
-
-def environment() -> dict[str, Any]:
-    """Versions that may change numbers."""
-    packages = ("diffusion-duality", "torch", "numpy", "tokenizers", "safetensors")
-    versions = {name: metadata.version(name) for name in packages if _installed(name)}
-    return {
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "threads": torch.get_num_threads(),
-        "packages": versions,
-        "commit": source_commit(),
-    }
-
-
-def source_commit() -> str | None:
-    """The commit of this library's own repository, if it runs from one and git is there."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-    try:
-        result = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-        )
-    except OSError:
-        return None
-    return result.stdout.strip() or None
-
-
-def _installed(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
-
-
 @dataclass(frozen=True)
 class Session:
     """One sitting of training: steps, and what is written between them."""
@@ -266,7 +263,6 @@ class Session:
     recipe: Recipe
     folder: Path
     corpus: Corpus
-    process: Process
     state: TrainState
     device: torch.device | str
     watch: Callable[[StepRecord], None]
@@ -274,7 +270,7 @@ class Session:
     def run(self, loader: Loader, report: Reporter) -> Outcome:
         """Train until the recipe's last step or a signal; what was learnt is saved either way."""
         training, state = self.recipe.training, self.state
-        phases = self.recipe.method.phases(self.process, training.steps)
+        phases = self.recipe.method.phases(self.corpus.tokenizer.vocab_size, training.steps)
         rewind_metrics(self.folder, state.step)
         started, first = time.monotonic(), state.step
 
@@ -319,19 +315,11 @@ class Session:
 
     def evaluate(self) -> None:
         """Validation bound and two samples, with the averaged weights."""
-        denoiser = network(self.recipe, self.process.vocab_size, self.device)
+        names, tokenizer = self.corpus.label_names, self.corpus.tokenizer
+        denoiser = network(self.recipe, Vocabulary(tokenizer.vocab_size, len(names)), self.device)
         load_weights(denoiser, self.state.ema)
-        method = self.recipe.method
-        model = Model(
-            self.recipe,
-            self.state.step,
-            denoiser,
-            self.process,
-            method.schedule(),
-            method.sampler(),
-            self.corpus.tokenizer,
-        )
-        held_out = Sequences(self.corpus.validation, self.recipe.data.length)
+        model = Model(self.recipe, self.state.step, denoiser.requires_grad_(False), tokenizer, names)
+        held_out = Sequences(self.corpus.validation, self.recipe.data.length, self.recipe.data.packing)
         result = model.evaluate(held_out, limit=_EVAL_SEQUENCES, num_draws=4, device=self.device)
         self.log(
             {
@@ -341,8 +329,10 @@ class Session:
                 "validation_tokens": result.num_tokens,
             }
         )
-        tokens = model.generate(num=2, length=self.recipe.data.length, steps=32, device=self.device)
-        rows = [sample_row(model, row.tolist(), index, 32, "ancestral", 0) for index, row in enumerate(tokens)]
+        length = self.recipe.data.length
+        tokens = model.generate(num=2, length=length, device=self.device)
+        steps = model.sampler.default_steps(length)
+        rows = [sample_row(model, row.tolist(), index, steps, "ancestral", 0) for index, row in enumerate(tokens)]
         target = self.folder / "samples" / f"step-{self.state.step:08d}.jsonl"
         target.parent.mkdir(exist_ok=True)
         write_atomically(target, "".join(json.dumps(row) + "\n" for row in rows))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from duality.checkpoint import Checkpoint, Tensors
 from duality.data import Loader
-from duality.denoiser import MeanDenoiser
+from duality.denoiser import labelled
 from duality.noise import Noise, stratified_times
 from duality.protocols import Phase
 
@@ -46,6 +46,7 @@ class Training:
     weight_decay: float = 0.0
     clip: float = 1.0
     ema: float = 0.9999
+    label_dropout: float = 0.1
     seed: int = 1
     precision: Precision = "auto"
     log_every: int = 100
@@ -64,7 +65,7 @@ class Training:
                 raise ValueError(f"training.{name} is {getattr(self, name)}: it must not be negative (0 turns it off)")
         if not self.learning_rate > 0:
             raise ValueError(f"training.learning_rate is {self.learning_rate}: it must be positive")
-        for name in ("decay", "ema"):
+        for name in ("decay", "ema", "label_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"training.{name} is {getattr(self, name)}: it must be in [0, 1]")
 
@@ -99,13 +100,13 @@ def resolve_precision(precision: Precision, device: torch.device) -> torch.dtype
 class TrainState:
     """Everything a step changes."""
 
-    model: MeanDenoiser
+    model: nn.Module
     optimizer: torch.optim.AdamW
     ema: Tensors
     step: int = 0
 
     @staticmethod
-    def fresh(model: MeanDenoiser, training: Training) -> TrainState:
+    def fresh(model: nn.Module, training: Training) -> TrainState:
         optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=training.learning_rate,
@@ -120,6 +121,7 @@ class TrainState:
         moments = {
             f"{name}.{key}": value
             for name, parameter in self.model.named_parameters()
+            if parameter in self.optimizer.state
             for key, value in self.optimizer.state[parameter].items()
         }
         return {"model": dict(self.model.named_parameters()), "ema": self.ema, "optimizer": moments}
@@ -130,6 +132,8 @@ class TrainState:
         for name, value in saved.groups["ema"].items():
             self.ema[name].copy_(value)
         for name, parameter in self.model.named_parameters():
+            if f"{name}.step" not in saved.groups["optimizer"]:
+                continue  # what is not trained has no moments
             self.optimizer.state[parameter] = {
                 key: saved.groups["optimizer"][f"{name}.{key}"].to(parameter.device)
                 for key in ("step", "exp_avg", "exp_avg_sq")
@@ -227,15 +231,24 @@ def gradients(state: TrainState, loader: Loader, phase: Phase, training: Trainin
     batch = loader.batch(state.step)
     num_tokens = batch.ids.numel() if batch.mask is None else int(batch.mask.sum())
     ids, mask = batch.ids.to(device), None if batch.mask is None else batch.mask.to(device)
+    labels = None if batch.labels is None else batch.labels.to(device)
     total = torch.zeros((), dtype=torch.float64, device=device)
     for rows in micro_batches(training):
         noise = Noise.of(training.seed, state.step, torch.arange(rows.start, rows.stop, device=device))
         real = None if mask is None else mask[rows]
         with torch.autocast(device.type, dtype) if dtype != torch.float32 else nullcontext():
-            loss = phase.objective(state.model, ids[rows], times[rows], noise, real, dropout=True)
+            told = state.model if labels is None else forgetful(state.model, labels[rows], training, noise)
+            loss = phase.objective(told, ids[rows], times[rows], noise, real, dropout=True)
         torch.autograd.backward(loss.total / num_tokens)
         total += loss.nats.sum()
     return total / num_tokens, num_tokens
+
+
+def forgetful(model: nn.Module, labels: Tensor, training: Training, noise: Noise) -> Any:
+    """The model told the classes, but for some of the samples: so it learns to write without one as well."""
+    dropped = noise.uniform("label", 1)[:, 0] < training.label_dropout
+    nobody: Any = model.backbone.num_labels  # type: ignore[union-attr]
+    return labelled(model, torch.where(dropped, nobody, labels))
 
 
 def take_step(state: TrainState, loader: Loader, phases: tuple[Phase, ...], training: Training) -> StepRecord:

@@ -2,18 +2,26 @@
 
 ``Temperature`` and ``TopP`` act on the belief p about the clean token, never on the posterior of a step. ``Clamped``
 fixes known tokens: the network reads them clean, and the belief about them is certain, so every sampler ends with them
-in place.
+in place. ``Guided`` leans towards a class. ``Memoized`` spares calls that would give the same answer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from duality import functional
 from duality.noise import Noise
-from duality.protocols import Denoiser, Latent, TopK
+from duality.protocols import Denoiser, Latent, Prefix, Process, Score, TopK
+
+
+def needs_belief(denoiser: object, who: str, instead: str) -> None:
+    """Refuse a model that answers with ratios or vectors."""
+    if not isinstance(denoiser, Denoiser):
+        raise ValueError(f"{who} acts on probabilities, and a {type(denoiser).__name__} gives none: {instead}")
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,7 @@ class Temperature:
     def __post_init__(self) -> None:
         if not self.temperature > 0:
             raise ValueError(f"temperature is {self.temperature}: it must be positive; 1 changes nothing")
+        needs_belief(self.denoiser, "temperature", "leave it at 1")
 
     def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         return torch.log_softmax(self.denoiser.log_probs(z, alpha, mask, dropout) / self.temperature, -1)
@@ -41,6 +50,7 @@ class TopP:
     def __post_init__(self) -> None:
         if not 0 < self.mass <= 1:
             raise ValueError(f"top-p is {self.mass}: it must be in (0, 1]; 1 changes nothing")
+        needs_belief(self.denoiser, "top-p", "leave it at 1")
 
     def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         log_p = self.denoiser.log_probs(z, alpha, mask, dropout)
@@ -62,10 +72,109 @@ class Clamped:
     tokens: Tensor
     known: Tensor
 
+    def __post_init__(self) -> None:
+        needs_belief(self.denoiser, "Clamped", "use ClampedScore")
+
     def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         if isinstance(z, TopK):
             raise TypeError("Clamped takes token ids, not a mixture: known tokens are certain")
-        log_p = self.denoiser.log_probs(torch.where(self.known, self.tokens, z), alpha, mask, dropout)
+        if isinstance(z, Prefix):
+            # one position, whose prefix already holds the known tokens before it
+            tokens, known = (part[z.position, None] for part in (self.tokens, self.known))
+            log_p, shape = self.denoiser.log_probs(z, alpha, mask, dropout), z.ids.shape
+        else:
+            tokens, known = self.tokens, self.known
+            log_p, shape = self.denoiser.log_probs(torch.where(known, tokens, z), alpha, mask, dropout), z.shape
         certain = torch.full_like(log_p, -torch.inf)
-        certain = certain.scatter(-1, self.tokens.expand(z.shape)[..., None], 0.0)
-        return torch.where(self.known[:, None], certain, log_p)
+        certain = certain.scatter(-1, tokens.expand(shape)[..., None], 0.0)
+        return torch.where(known[:, None], certain, log_p)
+
+
+@dataclass(frozen=True)
+class ClampedScore:
+    """``Clamped`` for a score model: the ratios of known tokens are those of certainty."""
+
+    denoiser: Score
+    process: Process
+    tokens: Tensor
+    known: Tensor
+
+    def log_ratios(self, z: Tensor, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+        ratios = self.denoiser.log_ratios(torch.where(self.known, self.tokens, z), alpha, mask, dropout)
+        belief = torch.nn.functional.one_hot(self.tokens, ratios.shape[-1]).double().expand(ratios.shape)
+        certain = functional.log_ratios(belief, z, alpha[:, None], self.process.prior().to(z.device))
+        return torch.where(self.known[:, None], certain.to(ratios.dtype), ratios)
+
+
+@dataclass(frozen=True)
+class Guided:
+    """Classifier-free guidance towards ``label``: p(x | label)^scale p(x)^(1 - scale), normalised.
+
+    ``denoiser`` must be class-conditional, trained with labels that were dropped now and then. scale 0 is the
+    unconditional model, 1 the conditional one, more goes beyond it. Two network calls, in one batch.
+    """
+
+    denoiser: Any
+    label: int
+    scale: float
+
+    def __post_init__(self) -> None:
+        needs_belief(self.denoiser, "guidance", "use a denoiser that answers with probabilities (Duo, MDLM, D3PM)")
+        num_labels = self.denoiser.backbone.num_labels
+        if not num_labels:
+            raise ValueError(
+                "guidance on an unconditional model: it was trained without classes; train one on labelled text with "
+                "--set data.labels=true"
+            )
+        if not 0 <= self.label < num_labels:
+            raise ValueError(f"label {self.label}: this model has labels 0 to {num_labels - 1}")
+        if not 0 <= self.scale < float("inf"):
+            raise ValueError(
+                f"the guidance scale is {self.scale}: it must be at least 0; 1 is the plain conditional model"
+            )
+
+    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+        if not isinstance(z, Tensor):
+            raise TypeError("Guided takes token ids")
+        nobody = self.denoiser.backbone.num_labels
+        labels = torch.cat([torch.full_like(z[:, 0], self.label), torch.full_like(z[:, 0], nobody)])
+        twice = None if mask is None else mask.repeat(2, 1)
+        both = self.denoiser.log_probs(z.repeat(2, 1), alpha.repeat(2), twice, dropout, labels)
+        told, untold = both.chunk(2)
+        # Where both are certain that a state is not (-inf), it is not; -inf - -inf would be no number.
+        bent = torch.where(told == -torch.inf, told, untold + self.scale * (told - untold))
+        return torch.log_softmax(bent, -1)
+
+
+class Memoized:
+    """Keeps the last belief of each sequence, and asks the network only about sequences that changed since.
+
+    For denoisers whose belief depends on the tokens alone (MDLM): late steps in which no token was unmasked then cost
+    nothing. ``calls`` counts the sequences that reached the network. One per batch of samples: see ``generate``.
+    """
+
+    def __init__(self, denoiser: Denoiser):
+        self.denoiser = denoiser
+        self.calls = 0
+        self._seen: Tensor | None = None
+        self._belief: Tensor | None = None
+
+    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+        if not isinstance(z, Tensor):
+            raise TypeError("Memoized takes token ids")
+        if self._seen is None or self._belief is None or self._seen.shape != z.shape:
+            changed = torch.ones(len(z), dtype=torch.bool, device=z.device)
+        else:
+            changed = (self._seen != z).any(-1)
+        count = int(changed.sum())
+        self.calls += count
+        if count == len(z):
+            self._belief = self.denoiser.log_probs(z, alpha, mask, dropout)
+        elif count:
+            assert self._belief is not None
+            rows = None if mask is None else mask[changed]
+            fresh = self.denoiser.log_probs(z[changed], alpha[changed], rows, dropout)
+            self._belief = self._belief.index_put((changed,), fresh)
+        assert self._belief is not None
+        self._seen = z
+        return self._belief

@@ -155,7 +155,7 @@ def test_a_damaged_index(make_store: MakeStore, tmp_path: Path) -> None:
         ("[]", "is damaged"),
         (json.dumps({**content, "shards": [{}]}), "is damaged"),
         (json.dumps({key: value for key, value in content.items() if key != "dtype"}), "is damaged"),
-        (json.dumps({**content, "format": 99}), "has the format 99, not 1"),
+        (json.dumps({**content, "format": 99}), "has the format 99, not 2"),
     ):
         path.write_text(wrong)
         with pytest.raises(ValueError, match=problem):

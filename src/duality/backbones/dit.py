@@ -13,6 +13,11 @@ learning from scratch that neighbours matter takes attention over a million toke
 ``embedding_std`` is the spread of the first embeddings; None is the released code's, 1 / sqrt(3 width). At the high
 learning rates of short runs such small rows are scrambled faster than they are learnt, and 1 does better.
 
+The same blocks make three networks, chosen in ``build``: the diffusion transformer; with ``causal``, an
+autoregressive one that sees only what is to the left and knows no noise level (as in the paper's baseline), with a
+``Memory`` of keys and values for writing; with ``input_width``, one that reads vectors instead of tokens, for Gaussian
+models. ``num_labels`` adds a class to the conditioning; label ``num_labels`` means "none".
+
 Names in the code: B batch, L length, D width, H heads.
 """
 
@@ -26,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from duality.noise import Noise
-from duality.protocols import Latent, TopK
+from duality.protocols import Latent, Prefix, TopK
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,10 @@ class DiT:
         if self.embedding_std is not None and not self.embedding_std > 0:
             raise ValueError(f"embedding_std is {self.embedding_std}: it must be positive, or none")
 
-    def build(self, vocab_size: int) -> Network:
-        return Network(self, vocab_size)
+    def build(
+        self, num_states: int, *, causal: bool = False, input_width: int | None = None, num_labels: int = 0
+    ) -> Network:
+        return Network(self, num_states, causal, input_width, num_labels)
 
 
 SIZES: dict[str, DiT] = {
@@ -69,26 +76,57 @@ SIZES: dict[str, DiT] = {
 }
 
 
-class Network(nn.Module):
-    """Token embedding, blocks, final norm, and the output projection ``head`` to the vocabulary."""
+@dataclass
+class Memory:
+    """What a causal network keeps of the tokens it has read: keys and values of each block, and the convolution's past.
 
-    def __init__(self, config: DiT, vocab_size: int):
+    It grows in place with every token: it belongs to the one sampler that asked for it.
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    embedded: Tensor
+    length: int = 0
+
+
+class Network(nn.Module):
+    """Token embedding, blocks, final norm, and the output projection ``head`` to the states."""
+
+    def __init__(
+        self, config: DiT, num_states: int, causal: bool = False, input_width: int | None = None, num_labels: int = 0
+    ):
         super().__init__()
+        if causal and num_labels:
+            raise ValueError(
+                f"{num_labels} labels for a causal network: it has no conditioning to add them to; "
+                "use a diffusion method, or data.labels=false"
+            )
         self.config = config
-        self.vocab_size = vocab_size
-        self.embedding = nn.Parameter(torch.empty(vocab_size, config.width))
-        self.conv = LocalMixing(config.width, config.conv) if config.conv else None
-        self.time = TimeEmbedding(config.time_width)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
+        self.num_states = num_states
+        self.causal = causal
+        self.num_labels = num_labels
+        if input_width is None:
+            self.embedding = nn.Parameter(torch.empty(num_states, config.width))
+        else:
+            self.project = nn.Linear(input_width, config.width)
+        self.conv = LocalMixing(config.width, config.conv, causal) if config.conv else None
+        if not causal:
+            self.time = TimeEmbedding(config.time_width)
+        self.blocks = nn.ModuleList(Block(config, causal) for _ in range(config.depth))
         self.norm = nn.LayerNorm(config.width, bias=False)
-        self.modulation = nn.Linear(config.time_width, 2 * config.width)
-        self.head = nn.Linear(config.width, vocab_size)
-        nn.init.normal_(self.embedding, std=config.embedding_std or (3 * config.width) ** -0.5)
-        silence(self.modulation)
+        if not causal:
+            self.modulation = nn.Linear(config.time_width, 2 * config.width)
+            silence(self.modulation)
+        self.head = nn.Linear(config.width, num_states)
         silence(self.head)
+        if input_width is None:
+            nn.init.normal_(self.embedding, std=config.embedding_std or (3 * config.width) ** -0.5)
+        if num_labels:
+            self.label = nn.Embedding(num_labels + 1, config.time_width)
+            nn.init.normal_(self.label.weight, std=0.02)
 
     def embed(self, z: Latent) -> Tensor:
-        """Rows of the embedding, or weighted sums of rows: (B, L, D)."""
+        """Rows of the embedding, weighted sums of rows, or projected vectors: (B, L, D)."""
         if isinstance(z, TopK):
             batch, length, kept = z.ids.shape
             bags = F.embedding_bag(
@@ -98,37 +136,85 @@ class Network(nn.Module):
                 per_sample_weights=z.weights.reshape(-1, kept).to(self.embedding.dtype),
             )
             return bags.view(batch, length, -1)
-        return F.embedding(z, self.embedding)
+        ids = z.ids if isinstance(z, Prefix) else z
+        if ids.is_floating_point():
+            projected: Tensor = self.project(ids)
+            return projected
+        return F.embedding(ids, self.embedding)
 
-    def hidden(self, z: Latent, condition: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def hidden(
+        self,
+        z: Latent,
+        condition: Tensor,
+        mask: Tensor | None = None,
+        dropout: Noise | None = None,
+        labels: Tensor | None = None,
+    ) -> Tensor:
         """What the head projects: (B, L, D). ``condition`` is the noise level -log(alpha), (B,)."""
+        memory = z.memory if isinstance(z, Prefix) else None
         x = self.embed(z)
         if self.conv is not None:
-            x = self.conv(x, mask)
-        rotation = rotary_angles(x.shape[1], self.config.width // self.config.heads, x)
-        time = self.time(condition.to(x.dtype))
-        # One row of keys per sample, shared by heads and queries; None keeps the fast attention path.
-        attend = None if mask is None else mask[:, None, None, :]
+            x = self.conv(x, mask, memory)
+        first = 0 if memory is None else memory.length
+        rotation = rotary_angles(first, x.shape[1], self.config.width // self.config.heads, x)
+        time = None if self.causal else self.conditioning(condition.to(x.dtype), labels)
+        # One row of keys per sample, shared by heads and queries; None keeps the fast attention path. Filling is at the
+        # end of a row, where a causal network does not see it anyway.
+        attend = None if mask is None or self.causal else mask[:, None, None, :]
         active = dropout if self.config.dropout > 0 else None
         for index, block in enumerate(self.blocks):
-            x = block(x, time, rotation, attend, None if active is None else active.fold(index))
+            past = None if memory is None else (memory.keys[index], memory.values[index])
+            x = block(x, time, rotation, attend, None if active is None else active.fold(index), past, first)
+        if memory is not None:
+            memory.length += 1
+        x = self.norm(x)
+        if time is None:
+            return x  # type: ignore[no-any-return]  # of a module
         shift, scale = self.modulation(time)[:, None].chunk(2, -1)
-        return modulate(self.norm(x), shift, scale)
+        return modulate(x, shift, scale)
 
-    def forward(self, z: Latent, condition: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def conditioning(self, condition: Tensor, labels: Tensor | None) -> Tensor:
+        """The embedding of noise level and class, (B, time_width)."""
+        time: Tensor = self.time(condition)
+        if not self.num_labels:
+            if labels is not None:
+                raise ValueError("labels for a network without classes: train one with data.labels=true")
+            return time
+        known = torch.full_like(condition, self.num_labels, dtype=torch.int64) if labels is None else labels
+        return time + self.label(known)  # type: ignore[no-any-return]
+
+    def forward(
+        self,
+        z: Latent,
+        condition: Tensor,
+        mask: Tensor | None = None,
+        dropout: Noise | None = None,
+        labels: Tensor | None = None,
+    ) -> Tensor:
         """Logits (B, L, K)."""
-        logits: Tensor = self.head(self.hidden(z, condition, mask, dropout))
+        logits: Tensor = self.head(self.hidden(z, condition, mask, dropout, labels))
         return logits
+
+    def memory(self, batch: int, length: int) -> Memory:
+        """Room for ``length`` tokens of ``batch`` sequences, empty."""
+        heads, width = self.config.heads, self.config.width // self.config.heads
+
+        def room() -> list[Tensor]:
+            return [self.norm.weight.new_empty(batch, heads, length, width) for _ in self.blocks]
+
+        past = max(self.config.conv - 1, 0)
+        return Memory(room(), room(), self.norm.weight.new_zeros(batch, past, self.config.width))
 
 
 class Block(nn.Module):
-    """Attention and MLP, each modulated before and gated after."""
+    """Attention and MLP, each modulated before and gated after; in a causal network, neither."""
 
-    def __init__(self, config: DiT):
+    def __init__(self, config: DiT, causal: bool = False):
         super().__init__()
         width = config.width
         self.heads = config.heads
         self.dropout = config.dropout
+        self.causal = causal
         self.norm_attention = nn.LayerNorm(width, bias=False)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
@@ -138,17 +224,23 @@ class Block(nn.Module):
             nn.GELU(approximate="tanh"),
             nn.Linear(config.mlp_ratio * width, width),
         )
-        self.modulation = nn.Linear(config.time_width, 6 * width)
-        silence(self.modulation)
+        if not causal:
+            self.modulation = nn.Linear(config.time_width, 6 * width)
+            silence(self.modulation)
 
     def forward(
         self,
         x: Tensor,
-        time: Tensor,
+        time: Tensor | None,
         rotation: tuple[Tensor, Tensor],
         attend: Tensor | None,
         noise: Noise | None,
+        past: tuple[Tensor, Tensor] | None = None,
+        first: int = 0,
     ) -> Tensor:
+        if time is None:
+            x = x + self.drop(self.attention(self.norm_attention(x), rotation, attend, past, first), noise, "attention")
+            return x + self.drop(self.mlp(self.norm_mlp(x)), noise, "mlp")
         modulation: Tensor = self.modulation(time)[:, None]
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, -1)
         update = self.attention(modulate(self.norm_attention(x), shift_a, scale_a), rotation, attend)
@@ -156,10 +248,23 @@ class Block(nn.Module):
         update = self.mlp(modulate(self.norm_mlp(x), shift_m, scale_m))
         return x + gate_m * self.drop(update, noise, "mlp")
 
-    def attention(self, x: Tensor, rotation: tuple[Tensor, Tensor], attend: Tensor | None) -> Tensor:
+    def attention(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        attend: Tensor | None,
+        past: tuple[Tensor, Tensor] | None = None,
+        first: int = 0,
+    ) -> Tensor:
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(rotate(q, rotation), rotate(k, rotation), v, attn_mask=attend)
+        q, k = rotate(q, rotation), rotate(k, rotation)
+        if past is not None:
+            keys, values = past
+            keys[:, :, first : first + length], values[:, :, first : first + length] = k, v
+            k, v = keys[:, :, : first + length], values[:, :, : first + length]
+        causal = self.causal and past is None
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=attend, is_causal=causal)
         update: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return update
 
@@ -170,15 +275,22 @@ class Block(nn.Module):
 
 
 class LocalMixing(nn.Module):
-    """x + a depthwise convolution over neighbouring positions."""
+    """x + a depthwise convolution over neighbouring positions; in a causal network over the ones before."""
 
-    def __init__(self, width: int, kernel: int):
+    def __init__(self, width: int, kernel: int, causal: bool = False):
         super().__init__()
-        self.depthwise = nn.Conv1d(width, width, kernel, padding=kernel // 2, groups=width, bias=False)
+        self.depthwise = nn.Conv1d(width, width, kernel, groups=width, bias=False)
+        self.around = (kernel - 1, 0) if causal else (kernel // 2, kernel // 2)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        real = x if mask is None else x * mask[..., None].to(x.dtype)
-        mixed: Tensor = self.depthwise(real.transpose(1, 2))
+    def forward(self, x: Tensor, mask: Tensor | None, memory: Memory | None = None) -> Tensor:
+        if memory is None:
+            real = x if mask is None else x * mask[..., None].to(x.dtype)
+            wide = F.pad(real.transpose(1, 2), self.around)
+        else:
+            window = torch.cat([memory.embedded, x], 1)
+            memory.embedded = window[:, 1:]
+            wide = window.transpose(1, 2)
+        mixed: Tensor = self.depthwise(wide)
         return x + mixed.transpose(1, 2)
 
 
@@ -208,10 +320,13 @@ def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     return torch.addcmul(shift, x, 1 + scale)
 
 
-def rotary_angles(length: int, head_width: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """(cos, sin) of position x frequency, each (L, head_width), the two halves alike; float64, then rounded."""
+def rotary_angles(first: int, length: int, head_width: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """(cos, sin) of position x frequency, each (L, head_width), the two halves alike; float64, then rounded.
+
+    Positions are ``first``, ``first + 1``, ...
+    """
     frequencies = 1e4 ** (-torch.arange(0, head_width, 2, dtype=torch.float64, device=like.device) / head_width)
-    angles = torch.outer(torch.arange(length, dtype=torch.float64, device=like.device), frequencies)
+    angles = torch.outer(torch.arange(first, first + length, dtype=torch.float64, device=like.device), frequencies)
     angles = torch.cat([angles, angles], -1)
     return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
 

@@ -4,6 +4,7 @@ The cache folder is $DUALITY_CACHE, or else the user's cache folder of the opera
 
     archives/   packages as downloaded (a file put here by hand is used as if it had been downloaded)
     sources/    the text files of the named corpora
+    tokenizers/ the files of published tokenizers
     stores/     tokenized corpora, each under the hash of everything it was made from
 
 What must hold: a folder is either absent or complete. It is written under another name beside its target,

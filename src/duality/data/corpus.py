@@ -5,10 +5,13 @@
 
 The tokenizer is trained on the training part alone. The result is kept in the cache folder under the sha256
 of all that it depends on: the files (path, size, time of change) or the source's checksums, the tokenizer,
-the split, the format.
+the split, the labels, the format.
+
+With `labels=True` every document must have a label (documents.py), and the stores keep them. Their names are those
+of the whole corpus, sorted, so that a number means the same in both parts.
 
 What must hold: the same request finds the same folder and reads no text; a different tokenizer, split or file
-finds another one; a damaged folder of the cache is made again.
+finds another one; a damaged folder of the cache is made again; without labels asked for none are kept.
 """
 
 from __future__ import annotations
@@ -23,14 +26,14 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from duality.data.cache import Progress, atomic_folder, cache_folder, silent
-from duality.data.documents import CorpusSpec, identity, read_documents
+from duality.data.documents import CorpusSpec, Document, identity, read_documents
 from duality.data.splitting import check_split, choose_split
 from duality.data.store import FORMAT, TokenStore
-from duality.data.tokenizer_specs import BPE, Bytes, Characters, TokenizerSpec
+from duality.data.tokenizer_specs import Pretrained, TokenizerSpec
 from duality.data.tokenizers import Tokenizer, load_tokenizer
-from duality.data.write import write_store
+from duality.data.write import required_label, write_store
 
-VERSION = 1  # of everything between the text and the ids that the rest of the key does not name
+VERSION = 2  # of everything between the text and the ids that the rest of the key does not name
 
 T = TypeVar("T")
 
@@ -43,6 +46,11 @@ class Corpus:
     train: TokenStore
     validation: TokenStore
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """What the labels of both parts mean, in their order; empty where none were asked for."""
+        return self.train.label_names
+
 
 def prepare(
     spec: CorpusSpec,
@@ -50,40 +58,50 @@ def prepare(
     *,
     validation: float = 0.05,
     split: Literal["auto", "document", "position"] = "auto",
+    labels: bool = False,
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> Corpus:
     """The corpus, split and tokenized; from the cache if it has been prepared before."""
     check_split(split, validation)
-    folder = store_folder(cache, spec, tokenizer, {"validation": validation, "split": split})
+    folder = store_folder(cache, spec, tokenizer, {"validation": validation, "split": split, "labels": labels})
 
     def build(target: Path) -> None:
         """Write the tokenizer and both stores."""
         documents = partial(read_documents, spec, cache=cache, progress=progress)
-        rule = choose_split(split, validation, sum(1 for _ in documents()))
+        num_documents, names = survey(documents(), labels)
+        rule = choose_split(split, validation, num_documents)
         if next(rule.held_out(documents()), None) is None:
             raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
         progress(f"the tokenizer is {tokenizer}")
-        trained = trained_tokenizer(tokenizer, (piece for part in rule.training(documents()) for piece in part.pieces))
+        texts = (piece for part in rule.training(documents()) for piece in part.pieces)
+        trained = trained_tokenizer(tokenizer, texts, cache, progress)
         trained.save(target)
         progress("encoding the training text")
-        write_store(target / "train", rule.training(documents()), trained)
+        write_store(target / "train", rule.training(documents()), trained, label_names=names)
         progress("encoding the validation text")
-        write_store(target / "validation", rule.held_out(documents()), trained)
+        write_store(target / "validation", rule.held_out(documents()), trained, label_names=names)
 
     return from_cache(folder, open_corpus, build, progress)
 
 
 def encode_corpus(
-    spec: CorpusSpec, tokenizer: Tokenizer, *, cache: Path | None = None, progress: Progress = silent
+    spec: CorpusSpec,
+    tokenizer: Tokenizer,
+    *,
+    label_names: tuple[str, ...] | None = None,
+    cache: Path | None = None,
+    progress: Progress = silent,
 ) -> TokenStore:
-    """All documents of a corpus in one store, for a tokenizer that exists."""
-    folder = store_folder(cache, spec, tokenizer, {"split": "none"})
+    """All documents of a corpus in one store, for a tokenizer and, if there are labels, names that exist."""
+    names = label_names or ()
+    folder = store_folder(cache, spec, tokenizer, {"split": "none", "labels": list(names)})
 
     def build(target: Path) -> None:
         """Write the store."""
         progress(f"encoding {spec!s}")
-        write_store(target / "all", read_documents(spec, cache=cache, progress=progress), tokenizer)
+        documents = read_documents(spec, cache=cache, progress=progress)
+        write_store(target / "all", documents, tokenizer, label_names=names)
 
     return from_cache(folder, lambda found: TokenStore.open(found / "all"), build, progress)
 
@@ -94,23 +112,38 @@ def open_corpus(folder: Path) -> Corpus:
     return Corpus(load_tokenizer(folder), *stores)
 
 
-def trained_tokenizer(tokenizer: TokenizerSpec | Tokenizer, texts: Iterable[str]) -> Tokenizer:
+def survey(documents: Iterable[Document], labels: bool) -> tuple[int, tuple[str, ...]]:
+    """How many documents there are and, if labels are asked for, the names of all, sorted."""
+    count, names = 0, set()
+    for document in documents:
+        count += 1
+        if labels:
+            names.add(required_label(document))
+    return count, tuple(sorted(names))
+
+
+def trained_tokenizer(
+    tokenizer: TokenizerSpec | Tokenizer, texts: Iterable[str], cache: Path | None, progress: Progress
+) -> Tokenizer:
     """The tokenizer itself, or what its specification makes of the texts."""
-    return tokenizer.train(texts) if isinstance(tokenizer, (Bytes, Characters, BPE)) else tokenizer
+    if isinstance(tokenizer, Pretrained):
+        return tokenizer.fetch(cache=cache, progress=progress)
+    return tokenizer.train(texts) if isinstance(tokenizer, TokenizerSpec) else tokenizer
 
 
 def store_folder(
     cache: Path | None,
     spec: CorpusSpec,
     tokenizer: TokenizerSpec | Tokenizer,
-    choices: dict[str, str | float],
+    choices: dict[str, str | float | list[str]],
 ) -> Path:
     """The folder of the cache for one request: its name is the hash of all that the content depends on."""
-    if isinstance(tokenizer, (Bytes, Characters, BPE)):
+    if isinstance(tokenizer, TokenizerSpec):
         made_by = {"train": type(tokenizer).__name__, **asdict(tokenizer)}
     else:
         made_by = {"fingerprint": tokenizer.fingerprint}
-    request = {"version": [VERSION, FORMAT], "files": identity(spec), "tokenizer": made_by, **choices}
+    files = identity(spec, labels=bool(choices["labels"]))
+    request = {"version": [VERSION, FORMAT], "files": files, "tokenizer": made_by, **choices}
     key = hashlib.sha256(json.dumps(request, sort_keys=True).encode("utf-8")).hexdigest()
     return cache_folder(cache) / "stores" / key
 

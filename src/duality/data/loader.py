@@ -34,6 +34,8 @@ class Batch:
     """(B, L) bool, True on real tokens; None when all are real, so that attention may take its fast path."""
     index: torch.Tensor
     """(B,) int64: each row's place in the global batch, which is what its noise depends on."""
+    labels: torch.Tensor | None = None
+    """(B,) int64: the label of each row's document; None where the store has no labels."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Loader:
             raise ValueError(f"the batch size must be at least 1; got {self.batch_size}")
         if not 0 <= self.seed < 1 << 64:
             raise ValueError(f"the seed must be from 0 to 2**64 - 1; got {self.seed}")
+        self.sequences.labels([])  # for its error: rows that cannot have the labels their store has
         tokens, length = self.sequences.num_tokens, self.sequences.length
         if tokens < length:
             raise ValueError(
@@ -72,9 +75,10 @@ class Loader:
 
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
         """The batch of a step, or the rows of it that a process or a micro-batch takes."""
-        ids, mask = self.sequences.rows(self.indices(step)[rows])
+        chosen = self.indices(step)[rows]
+        ids, mask = self.sequences.rows(chosen)
         index = torch.arange(self.batch_size)[rows]
-        return Batch(ids, None if bool(mask.all()) else mask, index)
+        return Batch(ids, None if bool(mask.all()) else mask, index, self.sequences.labels(chosen))
 
 
 @lru_cache(maxsize=2)  # the epoch under way and, where a batch lies across the border, the next

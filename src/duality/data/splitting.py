@@ -7,13 +7,14 @@ By position, the cut lies at the line end nearest to the exact place, else at th
 that leaves the validation part between half and three halves of what was asked (and within 4096 characters);
 else at the exact place.
 
-What must hold: the two parts together are the corpus, without overlap; they depend on the documents alone.
+What must hold: the two parts together are the corpus, without overlap; they depend on the documents alone; a part
+of a document has its label.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from duality.data.documents import Document
@@ -40,7 +41,7 @@ class Split:
         """The part to learn from."""
         for number, document in enumerate(documents):
             if self.by == "position":
-                yield Document(document.name, Excerpt(document.pieces, 0, cut_position(document, self.validation)[0]))
+                yield replace(document, pieces=Excerpt(document.pieces, 0, cut_position(document, self.validation)[0]))
             elif number < self.num_training:
                 yield document
 
@@ -50,7 +51,7 @@ class Split:
             if self.by == "position":
                 cut, end = cut_position(document, self.validation)
                 if cut < end:
-                    yield Document(document.name, Excerpt(document.pieces, cut, end))
+                    yield replace(document, pieces=Excerpt(document.pieces, cut, end))
             elif number >= self.num_training:
                 yield document
 

@@ -4,10 +4,13 @@
              shard-00000.bin    ids one after another, little-endian uint16 (K <= 65 536) or uint32
              shard-00001.bin    ...
              documents.bin      int64: where each document ends, counted in tokens, its separator included
+             labels.bin         int32: the label of each document, a place in the index's sorted `label_names`;
+                                only where labels were asked for
 
 The shards are one long row of ids, `store[a:b]`, whatever the size of a shard. Every document ends with the
 separator. Beside the tokens the store counts the characters and the UTF-8 bytes of its text, without
-separators: whoever has the nats of the whole store can say bits per character and per byte.
+separators: whoever has the nats of the whole store can say bits per character and per byte. (They are bits of
+that text only if the tokenizer gives it back exactly; see tokenizers.py.)
 
 What must hold: a store is on the disk whole or not at all; a shard of the wrong size is an error on opening;
 `verify` finds every changed bit.
@@ -27,9 +30,10 @@ import numpy.typing as npt
 from duality.data.tokenizers import Ids
 from duality.files import file_sha256
 
-FORMAT = 1
+FORMAT = 2
 INDEX = "index.json"
 DOCUMENTS = "documents.bin"
+LABELS = "labels.bin"
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,9 @@ class StoreIndex:
     num_bytes: int
     shards: tuple[Shard, ...]
     documents_sha256: str
+    label_names: tuple[str, ...]
+    """Sorted; empty where there are no labels."""
+    labels_sha256: str | None
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,10 @@ class TokenStore:
         store = cls(Path(folder), read_index(Path(folder) / INDEX))
         item = np.dtype(store.index.dtype).itemsize
         sizes = {shard.name: shard.num_tokens * item for shard in store.index.shards}
-        for name, expected in {**sizes, DOCUMENTS: store.index.num_documents * 8}.items():
+        sizes[DOCUMENTS] = store.index.num_documents * 8
+        if store.label_names:
+            sizes[LABELS] = store.index.num_documents * 4
+        for name, expected in sizes.items():
             path = store.folder / name
             found = path.stat().st_size if path.is_file() else 0
             if found != expected:
@@ -81,8 +91,11 @@ class TokenStore:
 
     def verify(self) -> None:
         """Read everything and compare the checksums."""
-        checksums = {shard.name: shard.sha256 for shard in self.index.shards}
-        for name, expected in {**checksums, DOCUMENTS: self.index.documents_sha256}.items():
+        checksums: dict[str, str | None] = {shard.name: shard.sha256 for shard in self.index.shards}
+        checksums[DOCUMENTS] = self.index.documents_sha256
+        if self.label_names:
+            checksums[LABELS] = self.index.labels_sha256
+        for name, expected in checksums.items():
             path = self.folder / name
             if file_sha256(path) != expected:
                 raise ValueError(f"{path} is damaged: its sha256 has changed; delete the folder and make it again")
@@ -111,6 +124,16 @@ class TokenStore:
     def document_ends(self) -> npt.NDArray[np.int64]:
         """For each document the number of tokens up to and with its separator."""
         return np.memmap(self.folder / DOCUMENTS, dtype="<i8", mode="r")
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """What the labels mean, in their order; empty where there are none."""
+        return self.index.label_names
+
+    @cached_property
+    def labels(self) -> npt.NDArray[np.int32] | None:
+        """For each document the place of its label in `label_names`; None where there are no labels."""
+        return np.memmap(self.folder / LABELS, dtype="<i4", mode="r") if self.label_names else None
 
     @cached_property
     def maps(self) -> tuple[npt.NDArray[Any], ...]:
@@ -152,10 +175,10 @@ def read_index(path: Path) -> StoreIndex:
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        shards = tuple(Shard(**shard) for shard in content.pop("shards"))
-        index = StoreIndex(shards=shards, **content)
+        found = content["format"]
+        if found == FORMAT:
+            shards = tuple(Shard(**shard) for shard in content.pop("shards"))
+            return StoreIndex(shards=shards, label_names=tuple(content.pop("label_names")), **content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete the folder and make it again") from None
-    if index.format != FORMAT:
-        raise ValueError(f"{path} has the format {index.format}, not {FORMAT}; delete the folder and make it again")
-    return index
+    raise ValueError(f"{path} has the format {found}, not {FORMAT}; delete the folder and make it again")

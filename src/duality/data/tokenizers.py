@@ -1,17 +1,20 @@
 """Tokenizers: text to integers 0 ... K-1 and back.
 
-A specification (`Bytes`, `Characters`, `BPE`) says what to make; training it on text gives the tokenizer:
+A specification (tokenizer_specs.py) says what to make; training it on text gives the tokenizer:
 
-    Bytes()                 K = 257            the 256 bytes of UTF-8
-    Characters()            K = alphabet + 1   the characters of the training text
-    BPE(vocab_size=2048)    K <= vocab_size    byte-level pairs: any text can be written
+    Bytes()                           K = 257            the 256 bytes of UTF-8
+    Characters()                      K = alphabet + 1   the characters of the training text
+    BPE(vocab_size=2048)              K <= vocab_size    byte-level pairs: any text can be written
+    Pretrained("gpt2")                K = 50 257         the same with published pairs
+    Pretrained("bert-base-uncased")   K = 30 522         published pieces of words, in small letters
 
 K counts the states a model really has to tell apart: the pieces of text and one end of document, the
-`separator`. Nothing is added for padding or masks. Decoding shows the separator as "<|endoftext|>"; the same
-letters inside a text are ordinary text and never become a separator.
+`separator`. Nothing is added for padding or masks, and nothing taken away from what was published. Decoding shows
+the separator as "<|endoftext|>"; the same letters inside a text are ordinary text and never become a separator.
 
-What must hold: decode(encode(text)) = text for every text that can be encoded (Bytes, BPE: every text); the
-same text gives the same tokenizer; `fingerprint` tells two tokenizers apart if and only if they differ.
+What must hold: decode(encode(text)) = text for every text that can be encoded (Bytes, BPE: every text), except by
+pieces of words, which lose capitals, accents, white space and rare signs; the same text gives the same tokenizer;
+`fingerprint` tells two tokenizers apart if and only if they differ.
 """
 
 from __future__ import annotations
@@ -146,9 +149,8 @@ class CharTokenizer:
 
 @dataclass(frozen=True)
 class BPETokenizer:
-    """Byte-level pair encoding by the library `tokenizers`; id 0 is the end of a document."""
+    """Byte-level pair encoding by the library `tokenizers`."""
 
-    separator: ClassVar[int] = 0
     definition: str = field(repr=False)  # some 60 000 characters
 
     @cached_property
@@ -164,16 +166,18 @@ class BPETokenizer:
         return self.library.get_vocab_size()
 
     @cached_property
+    def separator(self) -> int:
+        """The end of a document: id 0 if the pairs were trained here, 50 256 in those of GPT-2."""
+        return piece_id(self.library, END_OF_DOCUMENT)
+
+    @cached_property
     def fingerprint(self) -> str:
         """The sha256 of the tokenizer's file."""
         return sha256(self.definition)
 
     def encode(self, text: str) -> Ids:
         """The ids of the longest merges."""
-        utf8(text)  # for its error
-        # The batch call spares the offsets into the text, half of the time.
-        (encoding,) = self.library.encode_batch_fast([text], add_special_tokens=False)
-        return np.array(encoding.ids, dtype=np.int64)
+        return library_ids(self.library, text)
 
     def decode(self, ids: npt.ArrayLike) -> str:
         """The text; bytes that are no UTF-8 read as the replacement character."""
@@ -183,6 +187,68 @@ class BPETokenizer:
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json into the folder."""
         write_definition(Path(folder), self.definition)
+
+
+@dataclass(frozen=True)
+class WordPieceTokenizer:
+    """Pieces of words by the library `tokenizers`, as in BERT: the longest piece first, "##" before the others.
+
+    It does not give the text back exactly: that is cleaned of control characters, its words are in small letters
+    without accents and one space apart, and a word of unknown signs, or of more than 100, is "[UNK]".
+    """
+
+    definition: str = field(repr=False)  # some 600 000 characters
+
+    @cached_property
+    def library(self) -> tokenizers.Tokenizer:
+        """The library's object, made from the definition."""
+        return tokenizers.Tokenizer.from_str(json.dumps(json.loads(self.definition)["wordpiece"]))
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """All pieces of the published list, those that no text needs among them."""
+        return self.library.get_vocab_size()
+
+    @cached_property
+    def separator(self) -> int:
+        """The end of a document: 102 in the list of BERT. No text has it, as "[" is a word of its own."""
+        return piece_id(self.library, "[SEP]")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The sha256 of the tokenizer's file."""
+        return sha256(self.definition)
+
+    def encode(self, text: str) -> Ids:
+        """The ids of the longest pieces."""
+        return library_ids(self.library, text)
+
+    def decode(self, ids: npt.ArrayLike) -> str:
+        """The words, one space apart, punctuation marks at the word before."""
+        row = checked_ids(ids, self.vocab_size)
+        documents = np.split(row, np.flatnonzero(row == self.separator))
+        parts = [part[part != self.separator].tolist() for part in documents]
+        return END_OF_DOCUMENT.join(str(self.library.decode(part, skip_special_tokens=False)) for part in parts)
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json into the folder."""
+        write_definition(Path(folder), self.definition)
+
+
+def library_ids(library: tokenizers.Tokenizer, text: str) -> Ids:
+    """The ids that the library gives a text, without anything around it."""
+    utf8(text)  # for its error
+    # The batch call spares the offsets into the text, half of the time.
+    (encoding,) = library.encode_batch_fast([text], add_special_tokens=False)
+    return np.array(encoding.ids, dtype=np.int64)
+
+
+def piece_id(library: tokenizers.Tokenizer, piece: str) -> int:
+    """The id of a piece that must be there."""
+    found = library.token_to_id(piece)
+    if found is None:
+        raise ValueError(f"the tokenizer has no piece {piece!r} to end a document with; use one that has")
+    return int(found)
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
@@ -199,9 +265,11 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
             return CharTokenizer(definition["alphabet"])
         if kind == "bpe":
             return BPETokenizer(canonical({"kind": kind, "bpe": definition["bpe"]}))
+        if kind == "wordpiece":
+            return WordPieceTokenizer(canonical({"kind": kind, "wordpiece": definition["wordpiece"]}))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); save the tokenizer again") from None
-    raise ValueError(f"{path} has the unknown kind {kind!r}; known are bytes, characters, bpe")
+    raise ValueError(f"{path} has the unknown kind {kind!r}; known are bytes, characters, bpe, wordpiece")
 
 
 def canonical(definition: dict[str, Any]) -> str:

@@ -2,9 +2,11 @@
 
     documents --encode piece by piece, + separator--> blocks of ids --cut at shard borders--> shard files
 
+With `label_names` the label of each document is written beside them, as its place among the names.
+
 What must hold: the ids are those of the documents in order, each document followed by the separator; neither
-the size of the pieces nor that of the shards changes them; the folder appears whole, flushed to the disk, or
-not at all.
+the size of the pieces nor that of the shards changes them; with labels every document has one of the names; the
+folder appears whole, flushed to the disk, or not at all.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import numpy as np
 
 from duality.data.cache import atomic_folder
 from duality.data.documents import Document
-from duality.data.store import DOCUMENTS, FORMAT, INDEX, Shard, StoreIndex, TokenStore
+from duality.data.store import DOCUMENTS, FORMAT, INDEX, LABELS, Shard, StoreIndex, TokenStore
 from duality.data.tokenizers import Ids, Tokenizer
 from duality.files import file_sha256
 
@@ -34,17 +36,17 @@ def write_store(
     documents: Iterable[Document],
     tokenizer: Tokenizer,
     *,
+    label_names: tuple[str, ...] | None = None,
     shard_tokens: int = SHARD_TOKENS,
 ) -> TokenStore:
-    """Encode the documents into a new folder and open it."""
-    target = Path(folder)
-    if shard_tokens < 1:
-        raise ValueError(f"shard_tokens must be at least 1; got {shard_tokens}")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ValueError(f"{target} exists already; give a new folder or delete this one")
+    """Encode the documents into a new folder and open it; their labels too, if there are names for them."""
+    target, names = Path(folder), label_names or ()
+    check_arguments(target, names, shard_tokens)
     dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
     count = Count()
     with atomic_folder(target) as partial:
+        if names:
+            documents = labelled(documents, names, partial / LABELS)
         with (partial / DOCUMENTS).open("wb") as ends:
             shards = write_shards(partial, encoded(documents, tokenizer, count, ends), dtype, shard_tokens)
         if count.characters == 0:
@@ -60,9 +62,21 @@ def write_store(
             num_bytes=count.bytes,
             shards=shards,
             documents_sha256=file_sha256(partial / DOCUMENTS),
+            label_names=names,
+            labels_sha256=file_sha256(partial / LABELS) if names else None,
         )
         (partial / INDEX).write_text(json.dumps(asdict(index), indent=1), encoding="utf-8")
     return TokenStore.open(target)
+
+
+def check_arguments(target: Path, names: tuple[str, ...], shard_tokens: int) -> None:
+    """Refuse what no store can be made of, before any work."""
+    if shard_tokens < 1:
+        raise ValueError(f"shard_tokens must be at least 1; got {shard_tokens}")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ValueError(f"{target} exists already; give a new folder or delete this one")
+    if list(names) != sorted(set(names)):
+        raise ValueError(f"label_names must be sorted and without repeats; got {names}; give sorted(set(...)) of them")
 
 
 @dataclass
@@ -73,6 +87,32 @@ class Count:
     documents: int = 0
     characters: int = 0
     bytes: int = 0
+
+
+def labelled(documents: Iterable[Document], names: tuple[str, ...], path: Path) -> Iterator[Document]:
+    """The same documents, with the place of each one's label among the names written to a file."""
+    places = {name: place for place, name in enumerate(names)}
+    with path.open("wb") as stream:
+        for document in documents:
+            label = required_label(document)
+            if label not in places:
+                raise ValueError(
+                    f"the document {document.name} has the label {label!r}; allowed are {', '.join(names)}: "
+                    "change it, or leave the document out"
+                )
+            stream.write(np.array([places[label]], dtype="<i4").tobytes())
+            yield document
+
+
+def required_label(document: Document) -> str:
+    """The document's label; to have none is an error."""
+    if document.label is None:
+        raise ValueError(
+            f"the document {document.name} has no label, and labels were asked for: write a string or a whole number "
+            'under the key "label" of a .jsonl line, or give a folder whose text files lie in subfolders named by '
+            "their label, or ask for no labels"
+        )
+    return document.label
 
 
 def encoded(documents: Iterable[Document], tokenizer: Tokenizer, count: Count, ends: IO[bytes]) -> Iterator[Ids]:

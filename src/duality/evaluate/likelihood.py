@@ -2,8 +2,10 @@
 
     bound = diffusion term (mean over t of the objective) + prior term KL(q(z_1|x) || prior) + reconstruction term
 
-All three are computed and reported; sums are in float64, and the ratio sum of nats / sum of tokens is taken once, at
-the end. Times and noise belong to the sequence (its index), so the value does not depend on the batch size.
+All three are computed and reported, each by the model's own measure (``protocols.Measure``). An autoregressive model's
+is exact, and a masked language model's a pseudo-likelihood, which bounds nothing: ``kind`` says which it is. Sums are
+in float64, and the ratio sum of nats / sum of tokens is taken once, at the end. Times and noise belong to the sequence
+(its index), so the value does not depend on the batch size.
 
 Sequence i is evaluated at the times (d + v_i) / D, d = 0 .. D-1, where the v_i are stratified over the sequences. As
 its loss depends on v_i, the standard error comes from differences between neighbours in v (the estimator of systematic
@@ -15,14 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from duality import functional
 from duality.data import Sequences
+from duality.denoiser import labelled
 from duality.noise import Noise, stratified_times
-from duality.protocols import Denoiser, Objective, Process, Schedule
+from duality.protocols import Kind, Measure
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Likelihood:
     num_tokens: int
     num_sequences: int
     num_draws: int
+    kind: Kind
     bytes_per_token: float
     characters_per_token: float
 
@@ -56,11 +60,16 @@ class Likelihood:
     def bits_per_character(self) -> float:
         return self.nats_per_token / math.log(2) / self.characters_per_token
 
+    @property
+    def symbol(self) -> str:
+        """What the perplexity is to the model's own: at most, equal, or another thing altogether."""
+        return {"bound": "PPL <=", "exact": "PPL =", "pseudo-likelihood": "pseudo-PPL"}[self.kind]
+
     def lines(self) -> list[str]:
         """The result in words."""
         scale = math.log(2)
         return [
-            f"PPL <= {self.perplexity:.2f} ± {self.perplexity_stderr:.2f}   (bound, per token)",
+            f"{self.symbol} {self.perplexity:.2f} ± {self.perplexity_stderr:.2f}   ({self.kind}, per token)",
             f"nats per token      {self.nats_per_token:.4f} ± {self.stderr:.4f}"
             f"   = diffusion {self.diffusion:.4f} + prior {self.prior:.2e} + reconstruction {self.reconstruction:.2e}",
             f"bits per byte       {self.bits_per_byte:.4f} ± {self.stderr / scale / self.bytes_per_token:.4f}",
@@ -73,10 +82,8 @@ class Likelihood:
 
 @torch.no_grad()
 def likelihood(
-    denoiser: Denoiser,
-    objective: Objective,
-    process: Process,
-    schedule: Schedule,
+    denoiser: Any,
+    measure: Measure,
     sequences: Sequences,
     *,
     num_draws: int = 1,
@@ -95,8 +102,6 @@ def likelihood(
     count = len(sequences) if limit is None else min(limit, len(sequences))
     chosen = torch.arange(count) * len(sequences) // count
     offsets = stratified_times(seed, 0, count)
-    ends = schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64, device=device))
-    prior = process.prior().to(device)
     parts = torch.zeros(count, 3, dtype=torch.float64)
     tokens = torch.zeros(count, dtype=torch.float64)
     for start in range(0, count, batch_size):
@@ -104,32 +109,24 @@ def likelihood(
         x, mask = (part.to(device) for part in sequences.rows(chosen[index].numpy()))
         attend = None if bool(mask.all()) else mask
         tokens[index] = mask.sum(-1).double().cpu()
+        told = _told(denoiser, sequences, chosen[index], device)
         for draw in range(num_draws):
             noise = Noise.of(seed, draw, index.to(device)).fold("evaluate")
             times = ((draw + offsets[index]) / num_draws).to(device)
-            loss = objective(denoiser, x, times, noise, attend)
-            parts[index, 0] += loss.nats.double().sum(-1).cpu() / num_draws
-            parts[index, 2] += _reconstruction(denoiser, process, x, ends[0], noise, attend, prior) / num_draws
-        gap = functional.prior_gap(ends[1], prior, x)
-        parts[index, 1] = torch.where(mask, gap, 0.0).sum(-1).cpu()
+            ends = measure.ends(told, x, noise, attend)
+            for part, nats in enumerate((measure(told, x, times, noise, attend).nats, ends.prior, ends.reconstruction)):
+                parts[index, part] += torch.where(mask, nats.double(), 0.0).sum(-1).cpu() / num_draws
         advance(len(index))
-    return _summarise(parts[offsets.argsort()], tokens[offsets.argsort()], sequences, num_draws)
+    return _summarise(parts[offsets.argsort()], tokens[offsets.argsort()], sequences, num_draws, measure.kind)
 
 
-def _reconstruction(
-    denoiser: Denoiser, process: Process, x: Tensor, alpha: Tensor, noise: Noise, mask: Tensor | None, prior: Tensor
-) -> Tensor:
-    """Nats per sequence for reading x off z_0; exactly 0, without a network call, where z_0 is x."""
-    if float(alpha) == 1.0:
-        return torch.zeros(len(x), dtype=torch.float64)
-    level = alpha.expand(len(x))
-    z = process.corrupt(x, level, noise.fold("reconstruction"))
-    p = denoiser.log_probs(z, level, mask).double().exp()
-    nats = functional.reconstruction(p, x, z, level[:, None], prior)
-    return (nats if mask is None else torch.where(mask, nats, 0.0)).sum(-1).cpu()
+def _told(denoiser: Any, sequences: Sequences, chosen: Tensor, device: torch.device | str) -> Any:
+    """The denoiser, told the classes of the sequences if they have any."""
+    labels = sequences.labels(chosen.numpy())
+    return denoiser if labels is None else labelled(denoiser, labels.to(device))
 
 
-def _summarise(parts: Tensor, tokens: Tensor, sequences: Sequences, num_draws: int) -> Likelihood:
+def _summarise(parts: Tensor, tokens: Tensor, sequences: Sequences, num_draws: int, kind: Kind) -> Likelihood:
     """Totals and their error, from sequences in the order of their times."""
     total = tokens.sum()
     diffusion, prior, reconstruction = (parts.sum(0) / total).tolist()
@@ -147,6 +144,7 @@ def _summarise(parts: Tensor, tokens: Tensor, sequences: Sequences, num_draws: i
         num_tokens=int(total),
         num_sequences=count,
         num_draws=num_draws,
+        kind=kind,
         bytes_per_token=store.num_bytes / len(store),
         characters_per_token=store.num_characters / len(store),
     )

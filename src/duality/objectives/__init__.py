@@ -1,8 +1,21 @@
 """Ways to learn: one file each. ``OBJECTIVES`` feeds the common tests; a new one goes there too."""
 
+from duality.objectives.autoregressive import NextToken
 from duality.objectives.curriculum import TemperedBound
-from duality.objectives.nelbo import Bound
+from duality.objectives.discrete_time import DiscreteTime
+from duality.objectives.masked import MaskedBound
+from duality.objectives.nelbo import Bound, DenseBound
+from duality.objectives.score_entropy import ScoreEntropy
 
-OBJECTIVES: tuple[type, ...] = (Bound, TemperedBound)
+OBJECTIVES: tuple[type, ...] = (Bound, DenseBound, TemperedBound, MaskedBound, ScoreEntropy, DiscreteTime, NextToken)
 
-__all__ = ["OBJECTIVES", "Bound", "TemperedBound"]
+__all__ = [
+    "OBJECTIVES",
+    "Bound",
+    "DenseBound",
+    "DiscreteTime",
+    "MaskedBound",
+    "NextToken",
+    "ScoreEntropy",
+    "TemperedBound",
+]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from duality import functional, gaussian
+from duality.bounds import dropout_of, summed
 from duality.noise import Noise
 from duality.protocols import Denoiser, Loss
 from duality.schedules import Dual
@@ -45,8 +46,6 @@ class TemperedBound:
         mu = self.schedule.mu(t)
         alpha = gaussian.level(mu, vocab_size)
         soft, z = gaussian.tempered_latents(x, mu[:, None], self.tau, self.num_kept, vocab_size, noise)
-        log_p = denoiser.log_probs(soft, alpha, mask, noise.fold("dropout") if dropout else None)
-        nats = functional.uniform_bound(log_p, x, z, alpha[:, None], self.schedule.alpha_prime(t)[:, None])
-        if mask is not None:
-            nats = nats * mask
-        return Loss(nats.sum(), nats.detach())
+        log_p = denoiser.log_probs(soft, alpha, mask, dropout_of(noise, dropout))
+        slope = self.schedule.alpha_prime(t)[:, None]
+        return summed(functional.uniform_bound(log_p, x, z, alpha[:, None], slope), mask)

@@ -1,7 +1,9 @@
 """The continuous-time bound on the negative log-likelihood (NELBO) of uniform-state diffusion.
 
-Corrupt x at the level alpha(t), ask for the belief, pay the closed form of ``functional.uniform_bound``. Its mean over
-t in (0, 1) plus the two end terms bounds -log p(x): it trains a model and measures it.
+Corrupt x at the level alpha(t), ask for the belief, pay the closed form. Its mean over t in (0, 1) plus the two end
+terms bounds -log p(x): it trains a model and measures it. ``Bound`` is Duo's Rao-Blackwellised form, which makes no
+K-vector of the data; ``DenseBound`` is UDLM's, which does. The two are the same number computed in two ways
+(tests/test_closed_forms.py), so what differs between them is memory, time and rounding.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from duality import functional
+from duality.bounds import belief_reconstruction, dropout_of, end_terms, summed
 from duality.noise import Noise
 from duality.processes import Uniform
-from duality.protocols import Denoiser, Loss, Schedule
+from duality.protocols import Denoiser, Ends, Kind, Loss, Schedule
 
 
 @dataclass(frozen=True)
@@ -22,14 +25,39 @@ class Bound:
 
     process: Uniform
     schedule: Schedule
+    kind: Kind = "bound"
 
     def __call__(
         self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
     ) -> Loss:
         alpha = self.schedule.alpha(t)
         z = self.process.corrupt(x, alpha, noise)
-        log_p = denoiser.log_probs(z, alpha, mask, noise.fold("dropout") if dropout else None)
-        nats = functional.uniform_bound(log_p, x, z, alpha[:, None], self.schedule.alpha_prime(t)[:, None])
-        if mask is not None:
-            nats = nats * mask
-        return Loss(nats.sum(), nats.detach())
+        log_p = denoiser.log_probs(z, alpha, mask, dropout_of(noise, dropout))
+        slope = self.schedule.alpha_prime(t)[:, None]
+        return summed(functional.uniform_bound(log_p, x, z, alpha[:, None], slope), mask)
+
+    def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
+        reconstruct = belief_reconstruction(denoiser, self.process, x, mask)
+        return end_terms(self.process, self.schedule, x, noise, reconstruct)
+
+
+@dataclass(frozen=True)
+class DenseBound:
+    """E_t of UDLM's bound, for uniform noise: the same value, with dense K-vectors in the network's precision."""
+
+    process: Uniform
+    schedule: Schedule
+    kind: Kind = "bound"
+
+    def __call__(
+        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+    ) -> Loss:
+        alpha = self.schedule.alpha(t)
+        z = self.process.corrupt(x, alpha, noise)
+        log_p = denoiser.log_probs(z, alpha, mask, dropout_of(noise, dropout))
+        slope = self.schedule.alpha_prime(t)[:, None]
+        return summed(functional.dense_uniform_bound(log_p, x, z, alpha[:, None], slope), mask)
+
+    def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
+        reconstruct = belief_reconstruction(denoiser, self.process, x, mask)
+        return end_terms(self.process, self.schedule, x, noise, reconstruct)

@@ -1,122 +1,26 @@
-"""Recipes: everything that rebuilds a run, as one frozen dataclass, written as functions that derive from each other.
+"""Recipes: everything that rebuilds a run, written as functions that derive from each other.
 
-``recipe(name)`` looks one up; ``--set training.steps=500`` changes a field; the recipe as it ran is saved beside the
-weights. To add one: a function below, and its name in ``RECIPES``.
+``laptop.py`` has those that train in minutes, ``paper.py`` a row of the paper's tables each. ``recipe(name)`` looks one
+up; ``--set training.steps=500`` changes a field; the recipe as it ran is saved beside the weights. To add one: a
+function in either file, and its name in that file's ``ROWS``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from dataclasses import fields
+from typing import Any
 
 from duality import methods, schedules
 from duality.backbones.dit import SIZES, DiT
 from duality.config import from_jsonable, nearest, override, to_jsonable
-from duality.data import BPE, DEFAULT_SOURCE, Bytes, Characters
-from duality.methods import Duo
-from duality.schedules import Cosine, LinearLogSnr, LogLinear, Polynomial
+from duality.data import BPE, Bytes, Characters, Pretrained
+from duality.recipes import laptop, paper
+from duality.recipes.recipe import Data, Recipe
+from duality.schedules import Cosine, LogLinear, Polynomial
 from duality.train import Training
 
-
-@dataclass(frozen=True)
-class Data:
-    """What is learnt: a corpus (a named source, a file, a folder), how it becomes tokens and sequences."""
-
-    corpus: str = DEFAULT_SOURCE
-    tokenizer: Bytes | Characters | BPE = BPE(vocab_size=2048)
-    length: int = 128
-    validation: float = 0.05
-    split: Literal["auto", "document", "position"] = "auto"
-
-    def __post_init__(self) -> None:
-        if self.length < 1:
-            raise ValueError(f"data.length is {self.length}: a sequence needs at least 1 token")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A run before it runs."""
-
-    name: str
-    summary: str
-    source: str
-    method: Duo
-    data: Data
-    backbone: DiT
-    training: Training
-
-
-def duo_laptop() -> Recipe:
-    """Duo on real prose, in minutes on two CPU cores: what `make demo` trains."""
-    return Recipe(
-        name="duo-laptop",
-        summary="Duo on public-domain novels, BPE, minutes on a laptop CPU",
-        source="laptop scale; the method of Table 1, row 11",
-        # A quarter of so few steps for the curriculum; a window and times that spend samples where little noise is
-        # left, which is where a small network learns most (docs/experiments.md).
-        method=Duo(curriculum=0.25, tau=0.03, alpha_max=0.99, clock=LinearLogSnr(), times=Polynomial()),
-        data=Data(length=64),
-        backbone=SIZES["laptop"],
-        training=Training(
-            steps=2600,
-            batch_size=16,
-            learning_rate=6e-3,
-            warmup=100,
-            decay=0.4,
-            betas=(0.9, 0.99),
-            weight_decay=0.05,
-            ema=0.99,
-            log_every=20,
-            eval_every=650,
-            save_every=325,
-        ),
-    )
-
-
-def duo_laptop_plain() -> Recipe:
-    """The same without curriculum: what the comparison of the paper's ablation needs."""
-    base = duo_laptop()
-    return replace(
-        base,
-        name="duo-laptop-plain",
-        summary="duo-laptop without the curriculum",
-        source="laptop scale; Table 3, row 2",
-        method=replace(base.method, curriculum=0.0),
-    )
-
-
-def duo_laptop_chars() -> Recipe:
-    """Characters instead of subwords: a vocabulary that one can read."""
-    base = duo_laptop()
-    return replace(
-        base,
-        name="duo-laptop-chars",
-        summary="duo-laptop on characters",
-        data=replace(base.data, tokenizer=Characters(), length=128),
-        training=replace(base.training, batch_size=8),
-    )
-
-
-def duo_small() -> Recipe:
-    """The paper's network and optimisation on your own corpus; needs a GPU."""
-    return Recipe(
-        name="duo-small",
-        summary="the paper's 12 x 768 network and optimisation, on your --data",
-        source="Table 1, row 11 (hyper-parameters; corpus and tokenizer are yours)",
-        method=Duo(),
-        data=Data(tokenizer=BPE(vocab_size=32_768), length=128),
-        backbone=SIZES["small"],
-        training=Training(),
-    )
-
-
-RECIPES: dict[str, Callable[[], Recipe]] = {
-    "duo-laptop": duo_laptop,
-    "duo-laptop-plain": duo_laptop_plain,
-    "duo-laptop-chars": duo_laptop_chars,
-    "duo-small": duo_small,
-}
+RECIPES: dict[str, Callable[[], Recipe]] = {make().name: make for make in (*laptop.ROWS, *paper.ROWS)}
 
 _COMPONENTS: tuple[type, ...] = (
     Recipe,
@@ -126,12 +30,25 @@ _COMPONENTS: tuple[type, ...] = (
     Bytes,
     Characters,
     BPE,
+    Pretrained,
     *methods.METHODS,
     *schedules.CLOCKS,
     LogLinear,
     Cosine,
     Polynomial,
 )
+__all__ = [
+    "CHOICES",
+    "RECIPES",
+    "REGISTRY",
+    "Data",
+    "Recipe",
+    "differences",
+    "from_json",
+    "modified",
+    "recipe",
+    "to_json",
+]
 REGISTRY: dict[str, type] = {kind.__name__: kind for kind in _COMPONENTS}
 
 CHOICES: dict[str, Any] = {
@@ -139,6 +56,8 @@ CHOICES: dict[str, Any] = {
     "bytes": Bytes(),
     "characters": Characters(),
     "bpe": BPE(),
+    "gpt2": Pretrained("gpt2"),
+    "bert-base-uncased": Pretrained("bert-base-uncased"),
     **{kind.__name__: kind() for kind in (*schedules.CLOCKS, LogLinear, Cosine, Polynomial)},
 }
 

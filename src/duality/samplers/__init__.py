@@ -1,7 +1,12 @@
-"""Ways to write: one file each. ``SAMPLERS`` feeds the common tests; a new one goes there too."""
+"""Ways to write: one file each. ``SAMPLERS`` are those of a discrete process, which the common tests run over.
 
+``Autoregressive`` and the samplers of Gaussian models start from no discrete process and have tests of their own.
+"""
+
+from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
+from duality.samplers.autoregressive import Autoregressive
 
-SAMPLERS: tuple[type, ...] = (Ancestral,)
+SAMPLERS: tuple[type, ...] = (Ancestral, Analytic)
 
-__all__ = ["SAMPLERS", "Ancestral"]
+__all__ = ["SAMPLERS", "Analytic", "Ancestral", "Autoregressive"]

@@ -19,17 +19,37 @@ from duality.protocols import Denoiser, Process
 
 @dataclass(frozen=True)
 class Ancestral:
-    """One plug-in posterior step."""
+    """One plug-in posterior step after another."""
 
-    def step(
-        self, denoiser: Denoiser, process: Process, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise
-    ) -> Tensor:
-        log_p = denoiser.log_probs(z, alpha_t)
+    process: Process
+
+    def start(self, denoiser: Denoiser, length: int, steps: int, noise: Noise) -> Tensor:
+        if not isinstance(denoiser, Denoiser):
+            raise ValueError(
+                f"the ancestral sampler needs probabilities, and a {type(denoiser).__name__} gives none: "
+                "sample a score model with the analytic sampler"
+            )
+        return self.process.sample_prior(length, noise)
+
+    def step(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
+        z = state
+        log_p = functional.finite(denoiser.log_probs(z, alpha_t), alpha_t)
         p_z = log_p.gather(-1, z[..., None])[..., 0].double().exp()
-        ways = functional.routes(p_z, process.prior_of(z), alpha_t[:, None], alpha_s[:, None])
+        ways = functional.routes(p_z, self.process.prior_of(z), alpha_t[:, None], alpha_s[:, None])
         u = noise.uniform("route", z.shape[1])
         from_belief = u < ways.belief
         from_prior = ~from_belief & (u < ways.belief + ways.prior)
-        z = torch.where(from_prior, process.sample_prior(z.shape[1], noise.fold("fresh")), z)
+        z = torch.where(from_prior, self.process.sample_prior(z.shape[1], noise.fold("fresh")), z)
         drawn = functional.categorical(log_p[from_belief].exp(), noise.uniform("draw", z.shape[1])[from_belief])
         return z.masked_scatter(from_belief, drawn)
+
+    def last(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
+        if greedy:
+            return functional.finite(denoiser.log_probs(state, alpha_t), alpha_t).argmax(-1)
+        return self.step(denoiser, state, alpha_t, torch.ones_like(alpha_t), noise)
+
+    def tokens(self, denoiser: Denoiser, state: Tensor) -> Tensor:
+        return state
+
+    def default_steps(self, length: int) -> int:
+        return 32

@@ -1,0 +1,68 @@
+"""D3PM: the bound of a chain with T steps, a sum of divergences between two posteriors.
+
+    sum over i = 2 .. T of KL(q(z_s | z_t, x) || q(z_s | z_t, p)) - log p(x | z_{1/T}) + KL(q(z_1 | x) || prior)
+
+with t = i/T, s = (i-1)/T. The reconstruction is the divergence at i = 1, where alpha_s = 1: training draws i from
+1 .. T and weighs by T. Evaluation draws from 2 .. T and reports the reconstruction on its own (``separate``). As T
+grows it falls to the continuous-time bound as 1/T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from duality import functional
+from duality.bounds import dropout_of, end_terms, summed
+from duality.noise import Noise
+from duality.processes import Absorbing, Uniform
+from duality.protocols import Denoiser, Ends, Kind, Loss, Schedule
+
+
+@dataclass(frozen=True)
+class DiscreteTime:
+    """The T-step bound, T being ``num_steps``; with ``separate``, the reconstruction is one of the ends."""
+
+    process: Uniform | Absorbing
+    schedule: Schedule
+    num_steps: int = 1000
+    separate: bool = False
+    kind: Kind = "bound"
+
+    def __post_init__(self) -> None:
+        if self.num_steps < 1:
+            raise ValueError(f"num_steps (T) is {self.num_steps}: the chain needs at least 1 step; the usual is 1000")
+
+    def level(self, step: Tensor) -> Tensor:
+        """alpha after ``step`` of T steps; step 0 is clean whatever the schedule."""
+        return torch.where(step == 0, 1.0, self.schedule.alpha(step / self.num_steps))
+
+    def __call__(
+        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+    ) -> Loss:
+        first = 2 if self.separate else 1
+        count = self.num_steps + 1 - first
+        if not count:  # T = 1: all is reconstruction
+            return summed(torch.zeros(x.shape, dtype=torch.float64, device=x.device), mask)
+        step = first + (t.double() * count).long().clamp_max(count - 1)
+        alpha_t, alpha_s = self.level(step), self.level(step - 1)
+        z = self.process.corrupt(x, alpha_t, noise)
+        log_p = denoiser.log_probs(z, alpha_t, mask, dropout_of(noise, dropout))
+        return summed(count * self.divergence(log_p, x, z, alpha_t[:, None], alpha_s[:, None]), mask)
+
+    def divergence(self, log_p: Tensor, x: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
+        """KL between the posteriors given x and given the belief, per token."""
+        if isinstance(self.process, Absorbing):
+            return functional.absorbing_divergence(log_p, x, z == self.process.mask_id, alpha_t, alpha_s)
+        return functional.uniform_divergence(log_p, x, z, alpha_t, alpha_s)
+
+    def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
+        ends = end_terms(self.process, self.schedule, x, noise, lambda z, alpha: torch.zeros(x.shape, device=x.device))
+        if not self.separate:
+            return ends
+        alpha = self.level(torch.ones(len(x), dtype=torch.int64, device=x.device))
+        z = self.process.corrupt(x, alpha, noise.fold("reconstruction"))
+        log_p = denoiser.log_probs(z, alpha, mask)
+        return Ends(ends.prior, self.divergence(log_p, x, z, alpha[:, None], torch.ones_like(alpha)[:, None]))

@@ -1,0 +1,49 @@
+"""SEDD: score entropy, the continuous-time bound of a network that answers with ratios q(y) / q(z).
+
+The same bound as MDLM's and Duo's, in another parametrisation: any positive ratios will do, they need not belong to a
+belief. Closed forms of its sum over the data's ratios for either process are in ``functional``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from duality import functional
+from duality.bounds import dropout_of, end_terms, summed
+from duality.noise import Noise
+from duality.processes import Absorbing, Uniform
+from duality.protocols import Ends, Kind, Loss, Schedule, Score
+
+
+@dataclass(frozen=True)
+class ScoreEntropy:
+    """E_t of the score entropy, for uniform or absorbing noise."""
+
+    process: Uniform | Absorbing
+    schedule: Schedule
+    kind: Kind = "bound"
+
+    def __call__(
+        self, denoiser: Score, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+    ) -> Loss:
+        alpha = self.schedule.alpha(t)
+        z = self.process.corrupt(x, alpha, noise)
+        ratios = denoiser.log_ratios(z, alpha, mask, dropout_of(noise, dropout))
+        level, slope = alpha[:, None], self.schedule.alpha_prime(t)[:, None]
+        if isinstance(self.process, Absorbing):
+            hidden = z == self.process.mask_id
+            return summed(functional.score_entropy_absorbing(ratios, x, hidden, level, slope), mask)
+        return summed(functional.score_entropy_uniform(ratios, x, z, level, slope), mask)
+
+    def ends(self, denoiser: Score, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
+        def reconstruct(z: Tensor, alpha: Tensor) -> Tensor:
+            ratios = denoiser.log_ratios(z, alpha, mask)
+            prior = self.process.prior().to(x.device)
+            probs = functional.analytic(ratios, z, alpha[:, None], alpha.new_ones(len(x), 1), prior)
+            if isinstance(self.process, Absorbing):
+                probs = probs[..., : self.process.mask_id]
+            return probs.sum(-1).log() - probs.gather(-1, x[..., None])[..., 0].log()
+
+        return end_terms(self.process, self.schedule, x, noise, reconstruct)

@@ -1,0 +1,146 @@
+"""Laptop twins: every model of the paper's tables on real prose, in minutes on two CPU cores.
+
+One network, one corpus, one optimisation; what differs from ``duo-laptop`` is the method, and where a method needs it
+the rest. docs/experiments.md says why these settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from duality.backbones.dit import SIZES
+from duality.data import Characters
+from duality.methods import AR, D3PM, MDLM, SEDD, UDLM, Duo
+from duality.recipes.recipe import Data, Recipe, derived, duo_of
+from duality.schedules import LinearLogSnr, Polynomial
+from duality.train import Training
+
+
+def duo_laptop() -> Recipe:
+    """Duo on real prose, in minutes on two CPU cores: what `make demo` trains."""
+    return Recipe(
+        name="duo-laptop",
+        summary="Duo on public-domain novels, BPE, minutes on a laptop CPU",
+        source="laptop twin of Table 1, row 11",
+        # A quarter of so few steps for the curriculum; a window and times that spend samples where little noise is
+        # left, which is where a small network learns most (docs/experiments.md).
+        method=Duo(curriculum=0.25, tau=0.03, alpha_max=0.99, clock=LinearLogSnr(), times=Polynomial()),
+        data=Data(length=64),
+        backbone=SIZES["laptop"],
+        training=Training(
+            steps=2600,
+            batch_size=16,
+            learning_rate=6e-3,
+            warmup=100,
+            decay=0.4,
+            betas=(0.9, 0.99),
+            weight_decay=0.05,
+            ema=0.99,
+            log_every=20,
+            eval_every=650,
+            save_every=325,
+        ),
+    )
+
+
+def duo_laptop_plain() -> Recipe:
+    """The same without curriculum: what the comparison of the paper's ablation needs."""
+    base = duo_laptop()
+    return replace(
+        base,
+        name="duo-laptop-plain",
+        summary="duo-laptop without the curriculum",
+        source="laptop twin of Table 3, row 2",
+        method=replace(duo_of(base), curriculum=0.0),
+    )
+
+
+def duo_laptop_chars() -> Recipe:
+    """Characters instead of subwords: a vocabulary that one can read."""
+    base = duo_laptop()
+    return replace(
+        base,
+        name="duo-laptop-chars",
+        summary="duo-laptop on characters",
+        data=replace(base.data, tokenizer=Characters(), length=128),
+        training=replace(base.training, batch_size=8),
+    )
+
+
+def udlm_laptop() -> Recipe:
+    """Duo without curriculum and without its loss."""
+    return derived(
+        duo_laptop(),
+        "udlm-laptop",
+        "UDLM: the uniform bound in its dense form",
+        "laptop twin of Table 1, row 10; Table 3, row 3",
+        UDLM(times=Polynomial()),
+    )
+
+
+def mdlm_laptop() -> Recipe:
+    """Absorbing noise."""
+    return derived(duo_laptop(), "mdlm-laptop", "MDLM: masked diffusion", "laptop twin of Table 1, row 6", MDLM())
+
+
+def sedd_absorb_laptop() -> Recipe:
+    """Ratios instead of beliefs, absorbing noise."""
+    return derived(
+        duo_laptop(),
+        "sedd-absorb-laptop",
+        "SEDD with absorbing noise",
+        "laptop twin of Table 1, row 5",
+        SEDD(noise="absorbing"),
+    )
+
+
+def sedd_uniform_laptop() -> Recipe:
+    """Ratios instead of beliefs, uniform noise."""
+    return derived(
+        duo_laptop(),
+        "sedd-uniform-laptop",
+        "SEDD with uniform noise",
+        "laptop twin of Table 1, row 9",
+        SEDD(noise="uniform", times=Polynomial()),
+    )
+
+
+def d3pm_absorb_laptop() -> Recipe:
+    """A chain of 1000 steps, absorbing noise."""
+    return derived(
+        duo_laptop(),
+        "d3pm-absorb-laptop",
+        "D3PM with absorbing noise, T = 1000",
+        "laptop twin of Table 1, row 3",
+        D3PM(noise="absorbing"),
+    )
+
+
+def d3pm_uniform_laptop() -> Recipe:
+    """A chain of 1000 steps, uniform noise."""
+    return derived(
+        duo_laptop(),
+        "d3pm-uniform-laptop",
+        "D3PM with uniform noise, T = 1000",
+        "laptop twin of Table 1, row 7",
+        D3PM(noise="uniform", times=Polynomial()),
+    )
+
+
+def ar_laptop() -> Recipe:
+    """Left to right."""
+    return derived(duo_laptop(), "ar-laptop", "the autoregressive transformer", "laptop twin of Table 1, row 1", AR())
+
+
+ROWS = (
+    duo_laptop,
+    duo_laptop_plain,
+    duo_laptop_chars,
+    ar_laptop,
+    d3pm_absorb_laptop,
+    sedd_absorb_laptop,
+    mdlm_laptop,
+    d3pm_uniform_laptop,
+    sedd_uniform_laptop,
+    udlm_laptop,
+)
