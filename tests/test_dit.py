@@ -16,7 +16,7 @@ import torch
 from duality.backbones.dit import SIZES, DiT, Network
 from duality.denoiser import MeanDenoiser
 from duality.noise import Noise
-from duality.protocols import TopK
+from duality.protocols import Prefix, TopK
 
 RELEASED_NAMES = {
     "vocab_embed.embedding": "embedding",
@@ -38,9 +38,9 @@ def our_name(name: str) -> str:
     return name
 
 
-def reference(golden: Path) -> tuple[Network, dict[str, torch.Tensor]]:
+def reference(golden: Path, file: str = "dit_tiny.npz") -> tuple[Network, dict[str, torch.Tensor]]:
     """Our network with the released weights, in float64, and the released inputs and outputs."""
-    data = np.load(golden / "dit_tiny.npz")
+    data = np.load(golden / file)
     meta = json.loads(str(data["__meta__"]))
     config = DiT(
         width=meta["config/hidden_size"],
@@ -49,7 +49,7 @@ def reference(golden: Path) -> tuple[Network, dict[str, torch.Tensor]]:
         time_width=meta["config/cond_dim"],
         dropout=meta["config/dropout"],
     )
-    network = config.build(meta["config/vocab_size"])
+    network = config.build(meta["config/vocab_size"], causal=meta["config/causal"])
     tensors = {name: torch.from_numpy(data[name]) for name in data.files if name != "__meta__"}
     weights = {
         our_name(name.removeprefix("state_dict/")): value
@@ -60,9 +60,11 @@ def reference(golden: Path) -> tuple[Network, dict[str, torch.Tensor]]:
     return network.double(), tensors
 
 
-def test_logits_and_gradients_are_the_released_ones(golden: Path) -> None:
-    network, tensors = reference(golden)
-    logits = network(tensors["x"], tensors["sigma"].double())
+@pytest.mark.parametrize("file", ["dit_tiny.npz", "dit_causal_tiny.npz"])
+def test_logits_and_gradients_are_the_released_ones(golden: Path, file: str) -> None:
+    network, tensors = reference(golden, file)
+    level = tensors["sigma"].double() if "sigma" in tensors else torch.zeros(len(tensors["x"]))
+    logits = network(tensors["x"], level)
     assert torch.allclose(logits, tensors["logits"].double(), atol=2e-5)
     (logits * tensors["loss_weight"]).sum().backward()
     ours = dict(network.named_parameters())
@@ -86,14 +88,50 @@ def test_soft_inputs_are_the_released_ones(golden: Path) -> None:
     assert torch.allclose(network(sparse, tensors["sigma"].double()), tensors["logits_topk"].double(), atol=2e-5)
 
 
-def awake(config: DiT, vocab_size: int = 11) -> Network:
+def awake(config: DiT, vocab_size: int = 11, **options: Any) -> Network:
     """A network whose zero-initialised parts have been given weights."""
     torch.manual_seed(0)
-    network = config.build(vocab_size).double()
+    network = config.build(vocab_size, **options).double()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     return network
+
+
+@pytest.mark.parametrize("size", ["nano", "tiny"])
+def test_a_causal_network_does_not_look_ahead(size: str) -> None:
+    network = awake(SIZES[size], causal=True)
+    x = torch.randint(0, 11, (2, 9))
+    level = torch.zeros(2, dtype=torch.float64)
+    before = network(x, level)
+    changed = x.clone()
+    changed[:, 5] = (x[:, 5] + 1) % 11
+    after = network(changed, level)
+    assert torch.equal(before[:, :5], after[:, :5])
+    assert not torch.allclose(before[:, 5:], after[:, 5:])
+
+
+@pytest.mark.parametrize("size", ["nano", "tiny"])
+def test_memory_gives_what_the_whole_prefix_gives(size: str) -> None:
+    """With the convolution of the laptop sizes and without."""
+    network = awake(SIZES[size], causal=True)
+    x, level = torch.randint(0, 11, (3, 8)), torch.zeros(3, dtype=torch.float64)
+    whole, memory = network(x, level), network.memory(3, 8)
+    for place in range(8):
+        one = network(Prefix(x[:, place : place + 1], place + 1, memory), level)
+        assert torch.allclose(one[:, 0], whole[:, place], atol=1e-12)
+
+
+def test_labels_change_the_answer_and_none_is_a_label_of_its_own() -> None:
+    network = awake(SIZES["nano"], num_labels=3)
+    x, level = torch.randint(0, 11, (4, 6)), torch.full((4,), 0.3, dtype=torch.float64)
+    answers = [network(x, level, labels=torch.full((4,), label)) for label in range(4)]
+    assert torch.equal(network(x, level), answers[3])
+    assert not torch.allclose(answers[0], answers[1])
+    with pytest.raises(ValueError, match=r"data\.labels=true"):
+        awake(SIZES["nano"])(x, level, labels=torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(ValueError, match="no conditioning"):
+        SIZES["nano"].build(11, causal=True, num_labels=2)
 
 
 def test_a_vertex_is_a_token() -> None:

@@ -24,7 +24,7 @@ from duality.generate import generate, levels
 from duality.noise import Noise
 from duality.objectives import Bound, TemperedBound
 from duality.processes import Absorbing, Uniform
-from duality.protocols import Denoiser, Latent, Process, Sampler, Schedule, TopK
+from duality.protocols import Denoiser, Latent, Process, Schedule, TopK
 from duality.samplers import SAMPLERS, Ancestral
 from duality.schedules import Cosine, Dual, LogLinear
 

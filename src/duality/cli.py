@@ -9,13 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
-
-if TYPE_CHECKING:
-    from duality.recipes import Recipe
-    from duality.run import Model
 
 Device = Literal["auto", "cpu", "cuda"]
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
@@ -53,6 +49,7 @@ def train(
     """
     from duality import run
     from duality.console import say, training_display
+    from duality.describe import describe
     from duality.metrics import read_metrics
     from duality.recipes import modified
     from duality.recipes import recipe as find
@@ -185,6 +182,7 @@ def sample(
 
     from duality.console import counting_display, say
     from duality.run import load, sample_row
+    from duality.shaping import bend, clamp, guide
 
     where = pick(device)
     model = load(run, say, where)
@@ -219,68 +217,67 @@ def sample(
     return 0
 
 
-def clamp(model: Model, length: int, prompt: str, suffix: str, device: str) -> Callable[[Any], Any]:
-    """The wrapper that keeps prompt and suffix in place."""
-    import torch
+def compare(
+    recipes: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE ...")],
+    /,
+    out: Path = Path("runs/compare"),
+    data: str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    assignments: Assignments = (),
+    draws: int = 4,
+    limit: int | None = None,
+    judge: str | None = None,
+    samples: int = 64,
+    sample_steps: int | None = None,
+    device: Device = "auto",
+) -> int:
+    """Train several recipes, measure them alike and print one table; continues what is there.
 
-    from duality.protocols import Denoiser
-    from duality.samplers import Autoregressive
-    from duality.wrappers import Clamped, ClampedScore
+    Args:
+        recipes: names that `duality recipes` lists.
+        out: a folder for the runs and the table (table.json, table.md).
+        data: a text file, a folder of text, or a named source, for all of them.
+        steps: number of training steps of each.
+        seed: seed of weights, data order and noise of each.
+        assignments: change a field of every recipe, such as --set backbone=nano; can be repeated.
+        draws: draws of time and noise for each sequence that is measured.
+        limit: measure on so many sequences only.
+        judge: an external language model that reads samples: smollm2 (fetched), a .gguf file, a Hugging Face folder or
+            name. Adds columns.
+        samples: how many samples the judge reads.
+        sample_steps: network calls for each sample, where the model leaves the choice.
+        device: where to compute.
+    """
+    from rich.console import Console
+    from rich.table import Table
 
-    first, last = model.tokenizer.encode(prompt), model.tokenizer.encode(suffix)
-    if len(first) + len(last) > length:
+    from duality import run
+    from duality.compare import Plan, cells, headers, notes
+    from duality.compare import compare as compare_recipes
+    from duality.console import say, training_display
+    from duality.evaluate import load_judge
+    from duality.recipes import modified
+    from duality.recipes import recipe as find
+
+    if not recipes:
         raise ValueError(
-            f"prompt and suffix have {len(first) + len(last)} tokens, the sample {length}: "
-            "shorten them or raise --length"
+            "nothing to compare: name recipes, such as mdlm-laptop duo-laptop; `duality recipes` lists them"
         )
-    own = model.sampler
-    if suffix and isinstance(own, Autoregressive):
-        raise ValueError(
-            "--suffix with an autoregressive model: it writes from left to right and cannot look ahead; "
-            "leave it out, or sample a diffusion model"
-        )
-    tokens = torch.zeros(length, dtype=torch.int64, device=device)
-    known = torch.zeros(length, dtype=torch.bool, device=device)
-    for part, start in ((first, 0), (last, length - len(last))):
-        tokens[start : start + len(part)] = torch.as_tensor(part)
-        known[start : start + len(part)] = True
-
-    def wrap(denoiser: Any) -> Any:
-        if not known.any():
-            return denoiser
-        if isinstance(denoiser, Denoiser):
-            return Clamped(denoiser, tokens, known)
-        return ClampedScore(denoiser, model.process(), tokens, known)
-
-    return wrap
-
-
-def guide(model: Model, label: str | None, guidance: float | None) -> Callable[[Any], Any]:
-    """The wrapper that leans towards a class."""
-    from duality.config import nearest
-    from duality.wrappers import Guided
-
-    if label is None and guidance is None:
-        return lambda denoiser: denoiser
-    if not model.label_names:
-        raise ValueError(
-            "--label and --guidance need a class-conditional model, and this one was trained without labels: "
-            "train one on labelled text with --set data.labels=true data.packing=document"
-        )
-    if label is None:
-        raise ValueError(f"--guidance without --label: say towards which of {', '.join(model.label_names)}")
-    if label not in model.label_names:
-        raise ValueError(f"unknown --label {label!r}: {nearest(label, model.label_names)}")
-    return lambda denoiser: Guided(denoiser, model.label_names.index(label), 1.0 if guidance is None else guidance)
-
-
-def bend(denoiser: Any, top_p: float, temperature: float) -> Any:
-    """The belief as a sample asks for it."""
-    from duality.wrappers import Temperature, TopP
-
-    if temperature != 1:
-        denoiser = Temperature(denoiser, temperature)
-    return TopP(denoiser, top_p) if top_p != 1 else denoiser
+    shorthand = {"training.steps": steps, "training.seed": seed}
+    changes = [f"{field}={value}" for field, value in shorthand.items() if value is not None]
+    chosen = [modified(find(name), (*changes, *assignments)) for name in recipes]
+    chosen = [run.with_corpus(each, data or each.data.corpus) for each in chosen]
+    reader = None if judge is None else load_judge(judge, pick(device), say)
+    plan = Plan(out, draws, limit, reader, samples, sample_steps, pick(device))
+    rows = compare_recipes(chosen, plan, say, lambda each: training_display(each.training.steps))
+    table = Table(*headers(rows), box=None)
+    for row in rows:
+        table.add_row(*cells(row))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    for line in notes(chosen):
+        print(f"differs: {line}")
+    return 0 if len(rows) == len(chosen) else 130
 
 
 def recipes() -> int:
@@ -288,6 +285,7 @@ def recipes() -> int:
     from rich.console import Console
     from rich.table import Table
 
+    from duality.describe import parameters
     from duality.recipes import RECIPES
 
     table = Table("recipe", "parameters", "steps x batch x length", "summary", "source", box=None)
@@ -322,35 +320,6 @@ def data(
     return 0
 
 
-def parameters(recipe: Recipe) -> tuple[int, int]:
-    """Number of parameters and the vocabulary they are for, counted on the network itself without allocating it."""
-    import torch
-
-    from duality.data import expected_vocab_size
-    from duality.protocols import Vocabulary
-    from duality.run import network
-
-    num_tokens = expected_vocab_size(recipe.data.tokenizer) or 100  # an alphabet is found by training
-    with torch.device("meta"):
-        built = network(recipe, Vocabulary(num_tokens), "meta")
-        return sum(value.numel() for value in built.parameters()), num_tokens
-
-
-def describe(recipe: Recipe) -> None:
-    """The resolved recipe, its parameters and what they need."""
-    from json import dumps
-
-    from duality.recipes import to_json
-
-    count, num_tokens = parameters(recipe)
-    print(dumps(to_json(recipe), indent=2))
-    print(f"{count:,} parameters for a vocabulary of {num_tokens:,} tokens")
-    print(
-        f"{count * 16 / 2**20:,.0f} MiB for weights, gradients and AdamW's moments, "
-        f"{count * 4 / 2**20:,.0f} MiB for the average"
-    )
-
-
 def pick(device: Device) -> str:
     """A device that exists."""
     import torch
@@ -364,6 +333,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "train": train,
     "eval": evaluate,
     "sample": sample,
+    "compare": compare,
     "recipes": recipes,
     "data": data,
 }

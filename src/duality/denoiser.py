@@ -8,13 +8,10 @@
 
 The network is told the noise level -log(alpha); below ``LEAST_ALPHA`` it is told that one's, as -log 0 is no number.
 Whatever precision the network runs in, the softmax is taken in float32 (float64 if the network is): a log-softmax in
-bfloat16 is wrong by up to 0.075 nats. With labels the network is class-conditional; ``labelled`` binds them.
+bfloat16 is wrong by up to 0.075 nats. With labels the network is class-conditional; ``wrappers.labelled`` binds them.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +19,7 @@ from torch import Tensor, nn
 from duality.backbones.dit import Network
 from duality.noise import Noise
 from duality.processes import Absorbing
-from duality.protocols import Denoiser, Latent, Prefix, Process, TopK
+from duality.protocols import Latent, Prefix, Process, TopK
 
 LEAST_ALPHA = 1e-3
 
@@ -154,32 +151,3 @@ class CausalDenoiser(nn.Module):
         if not isinstance(z, Prefix):
             z = torch.cat([torch.full_like(z[:, :1], self.begin), z[:, :-1]], 1)
         return torch.log_softmax(precise(self.backbone(z, alpha, mask, dropout))[..., : self.begin], -1)
-
-
-def labelled(denoiser: Any, labels: Tensor) -> Labelled | LabelledScore:
-    """A class-conditional model that has been told the classes, (B,); ``num_labels`` stands for none."""
-    return Labelled(denoiser, labels) if isinstance(denoiser, Denoiser) else LabelledScore(denoiser, labels)
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """The belief of a class-conditional denoiser, for these classes."""
-
-    denoiser: Any
-    labels: Tensor
-
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
-        belief: Tensor = self.denoiser.log_probs(z, alpha, mask, dropout, self.labels)
-        return belief
-
-
-@dataclass(frozen=True)
-class LabelledScore:
-    """The ratios of a class-conditional score model, for these classes."""
-
-    denoiser: Any
-    labels: Tensor
-
-    def log_ratios(self, z: Tensor, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
-        ratios: Tensor = self.denoiser.log_ratios(z, alpha, mask, dropout, self.labels)
-        return ratios

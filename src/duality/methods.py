@@ -18,6 +18,7 @@ from typing import Literal
 
 from torch import nn
 
+from duality.baselines import BertMouth, DiffusionBERT
 from duality.denoiser import CausalDenoiser, MeanDenoiser, ScoreDenoiser, SubsDenoiser
 from duality.objectives import Bound, DenseBound, DiscreteTime, MaskedBound, NextToken, ScoreEntropy, TemperedBound
 from duality.processes import Absorbing, Uniform
@@ -234,4 +235,4 @@ class AR:
         return Autoregressive(begin=num_tokens)
 
 
-METHODS: tuple[type, ...] = (Duo, UDLM, MDLM, SEDD, D3PM, AR)
+METHODS: tuple[type, ...] = (Duo, UDLM, MDLM, SEDD, D3PM, AR, BertMouth, DiffusionBERT)

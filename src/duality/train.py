@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from duality.checkpoint import Checkpoint, Tensors
 from duality.data import Loader
-from duality.denoiser import labelled
 from duality.noise import Noise, stratified_times
 from duality.protocols import Phase
+from duality.wrappers import labelled
 
 Precision = Literal["auto", "float32", "bfloat16"]
 SignalHandler = Callable[[int, FrameType | None], Any] | int | None

@@ -178,3 +178,42 @@ class Memoized:
         assert self._belief is not None
         self._seen = z
         return self._belief
+
+
+def labelled(denoiser: Any, labels: Tensor) -> Labelled | LabelledScore:
+    """A class-conditional model that has been told the classes, (B,); ``num_labels`` stands for none."""
+    return Labelled(denoiser, labels) if isinstance(denoiser, Denoiser) else LabelledScore(denoiser, labels)
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The belief of a class-conditional denoiser, for these classes."""
+
+    denoiser: Any
+    labels: Tensor
+
+    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+        belief: Tensor = self.denoiser.log_probs(z, alpha, mask, dropout, self.labels)
+        return belief
+
+
+@dataclass(frozen=True)
+class LabelledScore:
+    """The ratios of a class-conditional score model, for these classes."""
+
+    denoiser: Any
+    labels: Tensor
+
+    def log_ratios(self, z: Tensor, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+        ratios: Tensor = self.denoiser.log_ratios(z, alpha, mask, dropout, self.labels)
+        return ratios
+
+
+_WRAPPERS = (Temperature, TopP, Clamped, ClampedScore, Guided, Memoized, Labelled, LabelledScore)
+
+
+def bare(denoiser: Any) -> Any:
+    """The model under the wrappers."""
+    while isinstance(denoiser, _WRAPPERS):
+        denoiser = denoiser.denoiser
+    return denoiser

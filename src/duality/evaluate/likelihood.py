@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from duality.data import Sequences
-from duality.denoiser import labelled
 from duality.noise import Noise, stratified_times
 from duality.protocols import Kind, Measure
+from duality.wrappers import labelled
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from duality.backbones.dit import SIZES
+from duality.baselines import BertMouth, DiffusionBERT
 from duality.data import Characters
 from duality.methods import AR, D3PM, MDLM, SEDD, UDLM, Duo
 from duality.recipes.recipe import Data, Recipe, derived, duo_of
@@ -132,12 +133,36 @@ def ar_laptop() -> Recipe:
     return derived(duo_laptop(), "ar-laptop", "the autoregressive transformer", "laptop twin of Table 1, row 1", AR())
 
 
+def bert_mouth_laptop() -> Recipe:
+    """A masked language model, read one token at a time."""
+    return derived(
+        duo_laptop(),
+        "bert-mouth-laptop",
+        "BERT-Mouth: a masked language model with Gibbs sampling",
+        "laptop twin of Table 1, row 2",
+        BertMouth(),
+    )
+
+
+def diffusion_bert_laptop() -> Recipe:
+    """Absorbing noise that hides rare tokens first."""
+    return derived(
+        duo_laptop(),
+        "diffusion-bert-laptop",
+        "DiffusionBERT: masked diffusion with the spindle schedule",
+        "laptop twin of Table 1, row 4",
+        DiffusionBERT(),
+    )
+
+
 ROWS = (
     duo_laptop,
     duo_laptop_plain,
     duo_laptop_chars,
     ar_laptop,
+    bert_mouth_laptop,
     d3pm_absorb_laptop,
+    diffusion_bert_laptop,
     sedd_absorb_laptop,
     mdlm_laptop,
     d3pm_uniform_laptop,

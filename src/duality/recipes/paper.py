@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from duality.backbones.dit import SIZES
+from duality.baselines import BertMouth, DiffusionBERT
 from duality.data import BPE, Pretrained
 from duality.methods import AR, D3PM, MDLM, SEDD, UDLM, Duo
 from duality.recipes.recipe import Data, Recipe, derived
@@ -40,6 +41,14 @@ def duo_plain_lm1b() -> Recipe:
 
 def ar_lm1b() -> Recipe:
     return derived(duo_lm1b(), "ar-lm1b", "the autoregressive transformer", "Table 1, row 1", AR())
+
+
+def bert_mouth_lm1b() -> Recipe:
+    return derived(duo_lm1b(), "bert-mouth-lm1b", "BERT-Mouth", "Table 1, row 2", BertMouth())
+
+
+def diffusion_bert_lm1b() -> Recipe:
+    return derived(duo_lm1b(), "diffusion-bert-lm1b", "DiffusionBERT", "Table 1, row 4", DiffusionBERT())
 
 
 def d3pm_absorb_lm1b() -> Recipe:
@@ -123,7 +132,9 @@ ROWS = (
     duo_lm1b,
     duo_plain_lm1b,
     ar_lm1b,
+    bert_mouth_lm1b,
     d3pm_absorb_lm1b,
+    diffusion_bert_lm1b,
     sedd_absorb_lm1b,
     mdlm_lm1b,
     d3pm_uniform_lm1b,

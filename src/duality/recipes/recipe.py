@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from duality.backbones.dit import DiT
+from duality.baselines import BertMouth, DiffusionBERT
 from duality.data import BPE, DEFAULT_SOURCE, Bytes, Characters, Pretrained
 from duality.methods import AR, D3PM, MDLM, SEDD, UDLM, Duo
 from duality.train import Training
 
-Method = AR | D3PM | Duo | MDLM | SEDD | UDLM
+Method = AR | BertMouth | D3PM | DiffusionBERT | Duo | MDLM | SEDD | UDLM
 
 
 @dataclass(frozen=True)

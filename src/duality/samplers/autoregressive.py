@@ -15,6 +15,7 @@ from torch import Tensor
 from duality import functional
 from duality.noise import Noise
 from duality.protocols import Denoiser, Prefix
+from duality.wrappers import bare
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Autoregressive:
             )
         batch, device = len(noise.keys), noise.keys.device
         first = torch.full((batch, 1), self.begin, dtype=torch.int64, device=device)
-        memory = backbone_of(denoiser).memory(batch, length)
+        memory = bare(denoiser).backbone.memory(batch, length)
         return Written(first[:, :0], Prefix(first, 0, memory))
 
     def step(self, denoiser: Denoiser, state: Written, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Written:
@@ -60,10 +61,3 @@ class Autoregressive:
 
     def default_steps(self, length: int) -> int:
         return length
-
-
-def backbone_of(denoiser: Any) -> Any:
-    """The network under the wrappers, which is what has a memory."""
-    while isinstance(denoiser, Denoiser) and not isinstance(denoiser, torch.nn.Module):
-        denoiser = denoiser.denoiser  # type: ignore[attr-defined]
-    return denoiser.backbone

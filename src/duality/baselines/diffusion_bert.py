@@ -1,0 +1,200 @@
+"""DiffusionBERT (He et al., 2022): absorbing noise that hides informative tokens first, the "spindle" schedule.
+
+    alpha_v(t) = 1 - t - strength sin(pi t) H(v),   H(v) = 1 - mean information / information(v),   clamped to [-1, 1]
+
+information(v) = -log frequency(v) in the training corpus, each token counted once more than it occurs; the mean is
+over the corpus. So rare tokens go early and frequent ones late, and the model writes the frequent ones first. As
+strength < 1/pi, every alpha_v falls strictly from 1 to 0; the clamp makes a token of less than half the mean
+information as one of half.
+
+The forward process depends on the token, hence so does the speed at which a hidden token v is shown in reverse,
+u_v = -alpha_v' / (1 - alpha_v). Given the data a hidden token turns into x at rate u_x; the model, which believes p of
+the clean token *given that it is hidden at t*, into v at rate p_v u_v. The divergence of the two jump processes is
+
+    u_x (-log p_x) + sum_v p_v u_v - u_x      where hidden, 0 elsewhere,
+
+and its integral over t bounds -log p(x) with nothing left at the ends. With all speeds equal it is MDLM's bound. The
+speeds are 1/t + e_v with e_v bounded, and 1/t cancels in the last two terms: only e_v is computed there.
+
+What must hold: the network is told t, as the belief depends on it: what is still hidden late is rather what goes early.
+Left out: the mean over the sentence instead of the corpus (a reverse process must know the schedule before it knows the
+sentence), the released code's other H (log count over its maximum), chains of T steps, the auxiliary cross-entropy,
+decoding without time, and BERT's weights.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from duality import functional
+from duality.backbones.dit import Network
+from duality.bounds import dropout_of, summed
+from duality.denoiser import SubsDenoiser
+from duality.noise import Noise
+from duality.processes import Absorbing
+from duality.protocols import Backbone, Denoiser, Ends, Kind, Loss, Phase, Schedule, Vocabulary
+from duality.schedules import LogLinear
+from duality.wrappers import bare
+
+
+def unigram_information(counts: Tensor) -> Tensor:
+    """-log frequency of each token, counted once more than it occurs."""
+    smooth = counts.double() + 1
+    return smooth.sum().log() - smooth.log()
+
+
+def skews(information: Tensor, strength: float) -> Tensor:
+    """strength H(v), (K,) float64: how far ahead of 1 - t a token is at its farthest."""
+    nats = information.detach().double().clamp_min(1e-12)
+    mean = (torch.softmax(-nats, -1) * nats).sum()
+    return strength * (1 - mean / nats).clamp(-1, 1)
+
+
+def hidden_chance(skew: Tensor, t: Tensor) -> Tensor:
+    """1 - alpha_v(t) = t + skew sin(pi t)."""
+    return t + skew * torch.sin(math.pi * t)
+
+
+def speed(skew: Tensor, t: Tensor) -> Tensor:
+    """u_v = -alpha_v' / (1 - alpha_v)."""
+    return (1 + math.pi * skew * torch.cos(math.pi * t)) / hidden_chance(skew, t).clamp_min(2.0**-53)
+
+
+def excess(skew: Tensor, t: Tensor) -> Tensor:
+    """e_v = u_v - 1/t, without the difference: skew (pi t cos(pi t) - sin(pi t)) / (t (1 - alpha_v))."""
+    t = t.clamp_min(2.0**-53)
+    return skew * (math.pi * t * torch.cos(math.pi * t) - torch.sin(math.pi * t)) / (t * hidden_chance(skew, t))
+
+
+def spindle_bound(log_p: Tensor, x: Tensor, hidden: Tensor, t: Tensor, skew: Tensor) -> Tensor:
+    """The bound per token (B, L) from the log belief (B, L, K or more), t (B,), skew (K,)."""
+    ahead = excess(skew, t[:, None])
+    # a product and a sum, as autocast would take a matrix product in bfloat16
+    mean = (log_p[..., : len(skew)].exp() * ahead[:, None].to(log_p.dtype)).sum(-1).double()
+    log_p_x = log_p.gather(-1, x[..., None])[..., 0].double()
+    own = speed(skew[x], t[:, None]) * -log_p_x
+    return torch.where(hidden, own + mean - ahead.gather(1, x), 0.0)
+
+
+class SpindleDenoiser(SubsDenoiser):
+    """The belief of absorbing noise, told the time, and the information (K,) of the tokens, saved with the weights."""
+
+    def __init__(self, backbone: Network, process: Absorbing, information: Tensor):
+        super().__init__(backbone, process, time=True)
+        self.information = nn.Parameter(information.float(), requires_grad=False)
+
+
+@runtime_checkable
+class Informed(Protocol):
+    """A denoiser that knows how informative its tokens are."""
+
+    information: Tensor
+
+
+def information_of(denoiser: Any) -> Tensor:
+    """The information of the tokens, which the network under the wrappers has."""
+    network = bare(denoiser)
+    if not isinstance(network, Informed):
+        raise ValueError(
+            f"a {type(network).__name__} does not know how informative its tokens are, and the spindle schedule "
+            "needs that: use a network that DiffusionBERT built"
+        )
+    return network.information
+
+
+@dataclass(frozen=True)
+class SpindleBound:
+    """E_t of the bound, for absorbing noise with the spindle schedule."""
+
+    process: Absorbing
+    strength: float
+    kind: Kind = "bound"
+
+    def __call__(
+        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+    ) -> Loss:
+        t, skew = t.double(), skews(information_of(denoiser), self.strength)
+        hidden = noise.uniform("replace", x.shape[1]) >= 1 - hidden_chance(skew[x], t[:, None])
+        z = torch.where(hidden, self.process.mask_id, x)
+        log_p = denoiser.log_probs(z, 1 - t, mask, dropout_of(noise, dropout))
+        return summed(spindle_bound(log_p, x, hidden, t, skew), mask)
+
+    def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
+        nothing = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+        return Ends(nothing, nothing)
+
+
+@dataclass(frozen=True)
+class SpindleSampler:
+    """Ancestral steps: a hidden token is v with chance p_v, and then still hidden at s with chance m_v.
+
+    m_v = (1 - alpha_v(s)) / (1 - alpha_v(t)). Time is 1 - alpha of the level that ``generate`` gives.
+    """
+
+    process: Absorbing
+    strength: float
+
+    def start(self, denoiser: Denoiser, length: int, steps: int, noise: Noise) -> Tensor:
+        information_of(denoiser)
+        return self.process.sample_prior(length, noise)
+
+    def step(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
+        skew, later, now = skews(information_of(denoiser), self.strength), 1 - alpha_s[:, None], 1 - alpha_t[:, None]
+        log_p = functional.finite(denoiser.log_probs(state, alpha_t), alpha_t)
+        stay = hidden_chance(skew, later) / hidden_chance(skew, now)
+        u = noise.uniform("show", state.shape[1])
+        # Whoever stays hidden whatever it is need not be drawn.
+        drawn = (state == self.process.mask_id) & (u >= stay.amin(-1, keepdim=True))
+        beliefs, draws = log_p[drawn][:, : len(skew)].exp(), noise.uniform("draw", state.shape[1])[drawn]
+        clean = state.masked_scatter(drawn, functional.categorical(beliefs, draws))
+        shown = drawn & (u >= stay.gather(1, clean.clamp_max(len(skew) - 1)))
+        return torch.where(shown, clean, state)
+
+    def last(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
+        if greedy:
+            return functional.finite(denoiser.log_probs(state, alpha_t), alpha_t).argmax(-1)
+        return self.step(denoiser, state, alpha_t, torch.ones_like(alpha_t), noise)
+
+    def tokens(self, denoiser: Denoiser, state: Tensor) -> Tensor:
+        return state
+
+    def default_steps(self, length: int) -> int:
+        return 32
+
+
+@dataclass(frozen=True)
+class DiffusionBERT:
+    """Absorbing diffusion with the spindle schedule; ``strength`` 0 is MDLM with time, 0.3 the released code's."""
+
+    strength: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.strength < 1 / math.pi:
+            raise ValueError(
+                f"method.strength is {self.strength}: it must be in [0, 1/pi = {1 / math.pi:.4f}), or noise would go "
+                "backwards; the released code's is 0.3, and 0 treats all tokens alike"
+            )
+
+    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
+        process = Absorbing(vocabulary.num_tokens + 1)
+        # Without counts, as when weights are loaded over these, all tokens are alike.
+        counts = torch.zeros(vocabulary.num_tokens) if vocabulary.counts is None else vocabulary.counts()
+        network = backbone.build(process.vocab_size, num_labels=vocabulary.num_labels)
+        return SpindleDenoiser(network, process, unigram_information(counts))
+
+    def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
+        return (Phase("bound", self.measure(num_tokens), steps),)
+
+    def measure(self, num_tokens: int) -> SpindleBound:
+        return SpindleBound(Absorbing(num_tokens + 1), self.strength)
+
+    def schedule(self) -> Schedule:
+        return LogLinear(eps=0.0)
+
+    def sampler(self, num_tokens: int) -> SpindleSampler:
+        return SpindleSampler(Absorbing(num_tokens + 1), self.strength)

