@@ -21,9 +21,11 @@ from duality.protocols import Vocabulary
 from duality.recipes import RECIPES, Recipe, laptop, paper, recipe
 from duality.train import StepRecord
 
-LAPTOP = [make().name for make in laptop.ROWS]
+# the class-conditional one needs labelled text: tests/test_guidance.py
+LAPTOP = [make().name for make in laptop.ROWS if not make().data.labels]
 PAPER = [make().name for make in paper.ROWS]
 NUM_TOKENS = 257
+INTERIOR = ("schedule.steepness", "schedule.place", "schedule.height")  # of Plaid: trained on the loss's variance
 
 
 def awake(name: str, english: Path) -> tuple[Any, Recipe]:
@@ -83,7 +85,7 @@ def test_every_recipe_builds_without_memory(name: str) -> None:
     else:
         assert 0.5e6 < count < 2e6
     assert chosen.method.phases(num_tokens, 100)[-1].until == 100
-    assert chosen.source.startswith("Table" if name in PAPER else "laptop twin of Table")
+    assert chosen.source.startswith("Table" if name in PAPER else "laptop ")
 
 
 def test_every_row_of_the_tables_has_its_recipe_and_its_twin() -> None:
@@ -146,7 +148,7 @@ def test_every_objective_differentiates_what_it_says(name: str, english: Path) -
     network, chosen = awake(name, english)
     x, t = torch.randint(0, NUM_TOKENS, (4, 9), generator=torch.Generator().manual_seed(3)), stratified_times(0, 0, 4)
     noise = Noise.of(0, 0, torch.arange(4))
-    trained = {n: p for n, p in network.named_parameters() if p.requires_grad and "interior" not in n}
+    trained = {n: p for n, p in network.named_parameters() if p.requires_grad and not n.startswith(INTERIOR)}
     for phase in chosen.method.phases(NUM_TOKENS, 10):
         network.zero_grad()
         loss = phase.objective(network, x, t, noise)
@@ -197,7 +199,7 @@ def test_recipes_are_a_table_with_parameters_and_source(capsys: pytest.CaptureFi
     for name in RECIPES:
         line = next(line for line in lines if line.split()[:1] == [name])
         assert " M " in line
-        assert "Table" in line
+        assert "Table" in line or "laptop scale" in line
 
 
 def test_the_json_of_a_measurement_says_what_it_is(

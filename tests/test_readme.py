@@ -22,7 +22,7 @@ SMALLER = ["data.tokenizer=bytes", "data.length=32", "backbone=nano", "training.
 def test_there_are_commands_of_every_kind() -> None:
     kinds = {" ".join(shlex.split(command)[:2]) for command in COMMANDS}
     assert {"make demo", "make test"} <= kinds
-    for command in ("train", "eval", "sample", "recipes", "data"):
+    for command in ("train", "eval", "sample", "compare", "recipes", "data"):
         assert f"duality {command}" in kinds
 
 
@@ -32,13 +32,16 @@ def test_every_duality_command_runs(
     """In the README's order, in an empty folder, then its Python; trainings are made small and given a text."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(english, "my_text.txt")
+    for author in ("austen", "melville"):
+        Path("by_author", author).mkdir(parents=True)
+        shutil.copy(english, Path("by_author", author, "book.txt"))
     for command in COMMANDS:
         program, *arguments = shlex.split(command, comments=True)
         if program != "duality" or arguments[:2] == ["data", "get"]:
             continue
-        if arguments[0] == "train":
+        if arguments[0] in ("train", "compare"):
             if "--data" not in arguments:
-                arguments += ["--data", "my_text.txt"]
+                arguments += ["--data", "by_author" if "duo-laptop-authors" in arguments else "my_text.txt"]
             arguments += ["--set", *SMALLER]
         assert main(arguments) == 0, command
     for snippet in re.findall(r"```python\n(.*?)```", README, re.DOTALL):

@@ -18,7 +18,7 @@ from typing import Literal
 
 from torch import nn
 
-from duality.baselines import BertMouth, DiffusionBERT
+from duality.baselines import BertMouth, DiffusionBERT, DiffusionLM, Plaid
 from duality.denoiser import CausalDenoiser, MeanDenoiser, ScoreDenoiser, SubsDenoiser
 from duality.objectives import Bound, DenseBound, DiscreteTime, MaskedBound, NextToken, ScoreEntropy, TemperedBound
 from duality.processes import Absorbing, Uniform
@@ -41,6 +41,15 @@ def check_end(times: Times, name: str) -> None:
         raise ValueError(
             f"method.{name}.eps is {times.eps}: the last signal level must be in (0, 1), because the network "
             "is told its logarithm"
+        )
+
+
+def check_mask_end(times: Times, name: str) -> None:
+    """Absorbing noise must end at the mask: a token that is still shown is impossible under its prior."""
+    if times.eps != 0:
+        raise ValueError(
+            f"method.{name}.eps is {times.eps}: absorbing noise must end at the mask, alpha = 0, or its bound is "
+            f"infinite; set method.{name}.eps=0"
         )
 
 
@@ -121,10 +130,15 @@ class UDLM:
 class MDLM:
     """Absorbing-state diffusion. The network is not told the noise level unless ``time``.
 
-    The schedule ends at alpha = 0: at any other end a true bound would be infinite.
+    ``times`` decides where training spends its samples; it ends at alpha = 0, as at any other end a true bound would be
+    infinite.
     """
 
     time: bool = False
+    times: Times = LogLinear(eps=0.0)
+
+    def __post_init__(self) -> None:
+        check_mask_end(self.times, "times")
 
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
         process = Absorbing(vocabulary.num_tokens + 1)
@@ -132,10 +146,10 @@ class MDLM:
         return SubsDenoiser(network, process, self.time)
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
-        return (Phase("bound", self.measure(num_tokens), steps),)
+        return (Phase("bound", MaskedBound(Absorbing(num_tokens + 1), self.times), steps),)
 
     def measure(self, num_tokens: int) -> MaskedBound:
-        return MaskedBound(Absorbing(num_tokens + 1), LogLinear(eps=0.0))
+        return MaskedBound(Absorbing(num_tokens + 1), Polynomial(eps=0.0))
 
     def schedule(self) -> Schedule:
         return LogLinear(eps=0.0)
@@ -164,7 +178,7 @@ class SEDD:
 
     def measure(self, num_tokens: int) -> ScoreEntropy:
         # Absorbing noise is measured down to alpha = 0, where its prior term is 0 instead of infinite.
-        schedule = Polynomial(eps=self.times.eps) if self.noise == "uniform" else LogLinear(eps=0.0)
+        schedule = Polynomial(eps=self.times.eps if self.noise == "uniform" else 0.0)
         return ScoreEntropy(process_of(self.noise, num_tokens), schedule)
 
     def schedule(self) -> Schedule:
@@ -190,11 +204,8 @@ class D3PM:
             raise ValueError(
                 f"method.num_steps (T) is {self.num_steps}: the chain needs at least 1 step; the usual is 1000"
             )
-        if self.noise == "absorbing" and self.times.eps != 0:
-            raise ValueError(
-                f"method.times.eps is {self.times.eps}: a chain with absorbing noise must end at the mask, alpha = 0; "
-                "set method.times.eps=0"
-            )
+        if self.noise == "absorbing":
+            check_mask_end(self.times, "times")
 
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
         process = process_of(self.noise, vocabulary.num_tokens)
@@ -235,4 +246,15 @@ class AR:
         return Autoregressive(begin=num_tokens)
 
 
-METHODS: tuple[type, ...] = (Duo, UDLM, MDLM, SEDD, D3PM, AR, BertMouth, DiffusionBERT)
+METHODS: tuple[type, ...] = (
+    Duo,
+    UDLM,
+    MDLM,
+    SEDD,
+    D3PM,
+    AR,
+    Plaid,
+    BertMouth,
+    DiffusionBERT,
+    DiffusionLM,
+)

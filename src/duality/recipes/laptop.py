@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from duality.backbones.dit import SIZES
-from duality.baselines import BertMouth, DiffusionBERT
+from duality.baselines import BertMouth, DiffusionBERT, DiffusionLM, Plaid
 from duality.data import Characters
 from duality.methods import AR, D3PM, MDLM, SEDD, UDLM, Duo
 from duality.recipes.recipe import Data, Recipe, derived, duo_of
@@ -68,6 +68,18 @@ def duo_laptop_chars() -> Recipe:
     )
 
 
+def duo_laptop_authors() -> Recipe:
+    """Class-conditional: the class is the author. For `duality sample --label melville --guidance 2`."""
+    base = duo_laptop()
+    return replace(
+        base,
+        name="duo-laptop-authors",
+        summary="duo-laptop told the author, for guidance",
+        source="laptop scale; guidance is the reason to choose uniform noise",
+        data=replace(base.data, packing="document", labels=True, split="position"),
+    )
+
+
 def udlm_laptop() -> Recipe:
     """Duo without curriculum and without its loss."""
     return derived(
@@ -81,7 +93,13 @@ def udlm_laptop() -> Recipe:
 
 def mdlm_laptop() -> Recipe:
     """Absorbing noise."""
-    return derived(duo_laptop(), "mdlm-laptop", "MDLM: masked diffusion", "laptop twin of Table 1, row 6", MDLM())
+    return derived(
+        duo_laptop(),
+        "mdlm-laptop",
+        "MDLM: masked diffusion",
+        "laptop twin of Table 1, row 6",
+        MDLM(times=Polynomial(eps=0.0)),
+    )
 
 
 def sedd_absorb_laptop() -> Recipe:
@@ -91,7 +109,7 @@ def sedd_absorb_laptop() -> Recipe:
         "sedd-absorb-laptop",
         "SEDD with absorbing noise",
         "laptop twin of Table 1, row 5",
-        SEDD(noise="absorbing"),
+        SEDD(noise="absorbing", times=Polynomial()),
     )
 
 
@@ -113,7 +131,7 @@ def d3pm_absorb_laptop() -> Recipe:
         "d3pm-absorb-laptop",
         "D3PM with absorbing noise, T = 1000",
         "laptop twin of Table 1, row 3",
-        D3PM(noise="absorbing"),
+        D3PM(noise="absorbing", times=Polynomial(eps=0.0)),
     )
 
 
@@ -155,10 +173,33 @@ def diffusion_bert_laptop() -> Recipe:
     )
 
 
+def diffusion_lm_laptop() -> Recipe:
+    """Gaussian noise on embeddings, regression, rounding."""
+    return derived(
+        duo_laptop(),
+        "diffusion-lm-laptop",
+        "Diffusion-LM: embedding diffusion with rounding",
+        "laptop twin of Table 1, row 8",
+        DiffusionLM(embedding_width=16),
+    )
+
+
+def plaid_laptop() -> Recipe:
+    """Gaussian noise on learned embeddings, with a learned schedule."""
+    return derived(
+        duo_laptop(),
+        "plaid-laptop",
+        "Plaid: embedding diffusion trained on its bound",
+        "laptop twin of Table 2, row 6",
+        Plaid(),
+    )
+
+
 ROWS = (
     duo_laptop,
     duo_laptop_plain,
     duo_laptop_chars,
+    duo_laptop_authors,
     ar_laptop,
     bert_mouth_laptop,
     d3pm_absorb_laptop,
@@ -166,6 +207,8 @@ ROWS = (
     sedd_absorb_laptop,
     mdlm_laptop,
     d3pm_uniform_laptop,
+    diffusion_lm_laptop,
     sedd_uniform_laptop,
     udlm_laptop,
+    plaid_laptop,
 )

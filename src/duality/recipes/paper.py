@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from duality.backbones.dit import SIZES
-from duality.baselines import BertMouth, DiffusionBERT
+from duality.baselines import BertMouth, DiffusionBERT, DiffusionLM, Plaid
 from duality.data import BPE, Pretrained
 from duality.methods import AR, D3PM, MDLM, SEDD, UDLM, Duo
 from duality.recipes.recipe import Data, Recipe, derived
@@ -67,6 +67,15 @@ def d3pm_uniform_lm1b() -> Recipe:
     return derived(duo_lm1b(), "d3pm-uniform-lm1b", "D3PM, uniform", "Table 1, row 7", D3PM(noise="uniform"))
 
 
+def diffusion_lm_lm1b() -> Recipe:
+    return derived(duo_lm1b(), "diffusion-lm-lm1b", "Diffusion-LM", "Table 1, row 8", DiffusionLM())
+
+
+def plaid_lm1b() -> Recipe:
+    """As retrained for the paper's appendix: without self-conditioning, 100 K steps."""
+    return derived(duo_lm1b(), "plaid-lm1b", "Plaid", "Table 1, text (appendix C.1)", Plaid(), steps=100_000)
+
+
 def sedd_uniform_lm1b() -> Recipe:
     return derived(duo_lm1b(), "sedd-uniform-lm1b", "SEDD, uniform", "Table 1, row 9", SEDD(noise="uniform"))
 
@@ -109,6 +118,12 @@ def sedd_uniform_owt() -> Recipe:
     return on_owt(sedd_uniform_lm1b(), 5)
 
 
+def plaid_owt() -> Recipe:
+    """The number the paper quotes was trained for 1.3 M steps, with self-conditioning."""
+    base = on_owt(plaid_lm1b(), 6)
+    return replace(base, method=Plaid(self_conditioning=True), training=replace(base.training, steps=1_300_000))
+
+
 def udlm_owt() -> Recipe:
     return on_owt(udlm_lm1b(), 7)
 
@@ -138,13 +153,16 @@ ROWS = (
     sedd_absorb_lm1b,
     mdlm_lm1b,
     d3pm_uniform_lm1b,
+    diffusion_lm_lm1b,
     sedd_uniform_lm1b,
     udlm_lm1b,
+    plaid_lm1b,
     ar_owt,
     sedd_absorb_owt,
     d3pm_absorb_owt,
     mdlm_owt,
     sedd_uniform_owt,
+    plaid_owt,
     udlm_owt,
     duo_owt,
     duo_small,

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from duality.backbones.dit import DiT
-from duality.baselines import BertMouth, DiffusionBERT
+from duality.baselines import BertMouth, DiffusionBERT, DiffusionLM, Plaid
 from duality.data import BPE, DEFAULT_SOURCE, Bytes, Characters, Pretrained
 from duality.methods import AR, D3PM, MDLM, SEDD, UDLM, Duo
 from duality.train import Training
 
-Method = AR | BertMouth | D3PM | DiffusionBERT | Duo | MDLM | SEDD | UDLM
+Method = AR | BertMouth | D3PM | DiffusionBERT | DiffusionLM | Duo | MDLM | Plaid | SEDD | UDLM
 
 
 @dataclass(frozen=True)
