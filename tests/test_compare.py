@@ -12,9 +12,11 @@ from conftest import quiet, small_recipe
 
 from duality import run
 from duality.cli import main
-from duality.compare import Plan, Row, cells, compare, headers, markdown, notes, steps_of, training_seconds
+from duality.compare import Plan, Row, cells, compare, headers, markdown, notes, steps_of, tokens_seen, training_seconds
 from duality.console import training_display
+from duality.data import Sequences
 from duality.evaluate import Judge, Quality
+from duality.metrics import read_metrics
 from duality.processes import Uniform
 from duality.samplers import Ancestral, Autoregressive
 
@@ -43,6 +45,8 @@ def test_the_table_has_a_row_for_each(english: Path, tmp_path: Path, capsys: pyt
         model = run.load(tmp_path / "out" / row["recipe"], quiet)
         assert row["parameters"] == sum(value.numel() for value in model.denoiser.parameters())
         assert row["recipe"] in printed
+        validated = [line for line in read_metrics(tmp_path / "out" / row["recipe"]) if "validation_nats" in line]
+        assert [line["step"] for line in validated] == [6]  # none between the steps that are timed
     table = (tmp_path / "out" / "table.md").read_text()
     assert table.count("\n|") == 4
     # the numbers of the table are those of `duality eval`
@@ -95,9 +99,21 @@ def test_steps_where_there_is_a_choice() -> None:
 
 
 def test_the_clock_counts_every_sitting(tmp_path: Path) -> None:
-    rows = [{"step": step, "seconds": seconds} for step, seconds in ((1, 5.0), (2, 9.0), (3, 2.0), (4, 6.5))]
+    clocks = ((1, 0, 5.0), (2, 0, 9.0), (3, 2, 10.0), (4, 2, 12.5))
+    rows = [{"step": step, "since": since, "seconds": seconds} for step, since, seconds in clocks]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert training_seconds(tmp_path) == pytest.approx(15.5)
+    assert training_seconds(tmp_path) == pytest.approx(9 + 12.5)
+
+
+def test_tokens_seen_are_real_tokens(tmp_path: Path) -> None:
+    """Documents of 3 letters and their separator, in rows of 32: 4 tokens a row, whatever the row's length."""
+    path = tmp_path / "short.jsonl"
+    path.write_text("".join(json.dumps({"text": "abc"}) + "\n" for _ in range(40)), encoding="utf-8")
+    chosen = small_recipe(
+        path, "data.packing=document", "data.split=document", "training.steps=13", "training.batch_size=8"
+    )
+    corpus = run.prepared(chosen, quiet)
+    assert tokens_seen(Sequences(corpus.train, 32, "document"), chosen) == 13 * 8 * 4
 
 
 def test_bad_comparisons_are_refused(english: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,6 +121,8 @@ def test_bad_comparisons_are_refused(english: Path, tmp_path: Path, capsys: pyte
         (["compare", "mdlm-laptop", "mdlm-laptop", "--data", str(english), "--out", str(tmp_path)], "stands twice"),
         (["compare", "mdlm-labtop"], "did you mean mdlm-laptop"),
         (["compare", "mdlm-laptop", "--samples", "0"], "at least 1"),
+        (["compare", "mdlm-laptop", "--limit", "0"], "at least 1"),
+        (["compare", "mdlm-laptop", "--sample-steps", "0"], "at least 1"),
         (["compare", "d3pm-absorb-laptop", "--set", "method.num_steps=0"], "at least 1 step"),
         (["compare", "d3pm-absorb-laptop", "--set", "method.times.eps=0.001"], "must end at the mask"),
     ):
@@ -116,5 +134,5 @@ def test_rows_read_as_what_they_are() -> None:
     quality = Quality("j", 100.4, 3.2, 4.567, 8)
     row = Row("r", "s", 1_400_000, 2_000_000, 90, "exact", 99.95, 1.26, 2.0, quality, 64)
     assert cells(row) == [
-        "r", "1.40 M", "2.00 M", "1.5 min", "= 100.0 ± 1.3", "2.000", "exact", "100 ± 3", "4.57", "64",
+        "r", "1.40 M", "2.00 M", "1.5 min", "= 100.0 ± 1.3", "2.000", "exact", "100 ± 3", "4.57", "8", "64",
     ]  # fmt: skip

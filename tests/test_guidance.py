@@ -11,7 +11,7 @@ import torch
 from conftest import quiet, small_recipe
 from torch import Tensor
 
-from duality import run
+from duality import functional, run
 from duality.backbones.dit import SIZES
 from duality.cli import main
 from duality.data import Sequences
@@ -142,6 +142,14 @@ def test_a_class_conditional_model_writes_in_its_class(
     held_out = Sequences(corpus.validation, 19, "document")
     informed = model.evaluate(held_out, num_draws=4).nats_per_token
     assert informed < 2.0
+
+    class Forgotten(Sequences):
+        def labels(self, indices: object) -> None:
+            return None
+
+    # not told the class, the model has to pay for it: about log 2 nats a sequence of 19 tokens
+    uninformed = model.evaluate(Forgotten(corpus.validation, 19, "document"), num_draws=4).nats_per_token
+    assert uninformed > informed + 0.01
     for arguments, message in (
         (["--label", "middle"], "unknown --label 'middle'"),
         (["--guidance", "2"], "without --label: say towards which of low, up"),
@@ -204,14 +212,44 @@ def test_mdlm_reuses_its_beliefs(english: Path, tmp_path: Path) -> None:
 
 
 def test_known_tokens_of_a_score_model_stay() -> None:
+    torch.manual_seed(0)
     for process in (Uniform(9), Absorbing(9)):
-        score = ScoreDenoiser(SIZES["nano"].build(9), process)
-        awake(score)
+        score = ScoreDenoiser(replace(SIZES["nano"], embedding_std=0.1).build(9), process)
         tokens, known = torch.tensor([5, 0, 0, 2]), torch.tensor([True, False, False, True])
         wrapped = ClampedScore(score.double().requires_grad_(False), process, tokens, known)
         got = generate(wrapped, LogLinear(), Analytic(process), num=20, length=4, steps=5)
         assert (got[:, known] == tokens[known]).all()
         assert len(set(got[:, 1].tolist())) > 1
+
+
+def test_an_untrained_score_model_believes_all_tokens_alike() -> None:
+    """Its ratios are those of the uniform belief, for absorbing noise through the scale; finite at alpha = 1 too."""
+    z = torch.full((2, 3), 8)
+    for alpha in (0.2, 0.9, 1.0):
+        level = torch.full((2,), alpha, dtype=torch.float64)
+        ratios = ScoreDenoiser(SIZES["nano"].build(9), Absorbing(9)).double().log_ratios(z, level)
+        assert torch.isfinite(ratios).all()
+        if alpha < 1:
+            belief = torch.full((2, 3, 9), 1 / 8, dtype=torch.float64)
+            belief[..., 8] = 0
+            expected = functional.log_ratios(belief, z, level[:, None], Absorbing(9).prior())
+            assert torch.allclose(ratios, expected, atol=1e-12)
+
+
+def test_a_class_of_a_score_model_can_be_asked_for(two_tongues: Path, tmp_path: Path) -> None:
+    """Conditional without guidance: any kind of model; with it, one that has probabilities."""
+    changes = ("data.labels=true", "data.packing=document", "training.steps=2")
+    run.train(small_recipe(two_tongues, *changes, name="sedd-absorb-laptop"), tmp_path / "run", report=quiet)
+    assert main(["sample", str(tmp_path / "run"), "--label", "up", "--num", "2"]) == 0
+    assert main(["sample", str(tmp_path / "run"), "--label", "up", "--num", "2", "--guidance", "2"]) == 2
+
+
+def test_what_cannot_have_classes_leaves_no_run_behind(two_tongues: Path, tmp_path: Path) -> None:
+    for name in ("ar-laptop", "plaid-laptop", "diffusion-lm-laptop"):
+        chosen = small_recipe(two_tongues, "data.labels=true", "data.packing=document", name=name)
+        with pytest.raises(ValueError, match=r"data\.labels=false"):
+            run.train(chosen, tmp_path / name, report=quiet)
+        assert not run.exists(tmp_path / name)
 
 
 def test_prompts_reach_every_kind_of_model(english: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,7 +265,7 @@ def test_prompts_reach_every_kind_of_model(english: Path, tmp_path: Path, capsys
     for name, arguments, message in (
         ("ar-laptop", ["--suffix", "end"], "left to right"),
         ("ar-laptop", ["--steps", "5"], "leave steps out"),
-        ("ar-laptop", ["--sampler", "ancestral"], "no discrete noise process"),
+        ("ar-laptop", ["--sampler", "ancestral"], "no sampler but its own"),
         ("sedd-uniform-laptop", ["--sampler", "ancestral"], "analytic sampler"),
         ("sedd-uniform-laptop", ["--temperature", "0.5"], "leave it at 1"),
         ("mdlm-laptop", ["--sampler", "analytic"], "sample it with its own sampler"),

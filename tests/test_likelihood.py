@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -134,3 +135,9 @@ def test_bits_per_byte_and_character_count_the_text(tmp_path: Path) -> None:
 def test_bad_requests_are_refused() -> None:
     with pytest.raises(ValueError, match="each must be at least 1"):
         toy_likelihood(LogLinear(), 0, num_draws=0)
+
+
+def test_a_hopeless_model_has_an_infinite_perplexity() -> None:
+    result = replace(toy_likelihood(Polynomial(2.0, 1e-4), 0, count=10), nats_per_token=900.0)
+    assert result.perplexity == math.inf
+    assert "inf" in result.lines()[0]

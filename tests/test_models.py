@@ -59,9 +59,8 @@ def test_every_laptop_recipe_trains_is_measured_and_writes(name: str, english: P
     corpus = prepare(chosen.data.corpus, chosen.data.tokenizer)
     result = model.evaluate(Sequences(corpus.validation, chosen.data.length), num_draws=2)
     assert math.isfinite(result.nats_per_token)
-    # Diffusion-LM regresses embeddings, and its bound starts far above guessing
-    guess = 3 * math.log(NUM_TOKENS) if name == "diffusion-lm-laptop" else 1.02 * math.log(NUM_TOKENS)
-    assert 1 < result.nats_per_token < guess
+    # Diffusion-LM regresses embeddings: its bound starts far above guessing
+    assert 1 < result.nats_per_token < (2 if name == "diffusion-lm-laptop" else 1.02) * math.log(NUM_TOKENS)
     tokens = model.generate(num=3, length=16, device="cpu")
     assert tokens.shape == (3, 16)
     assert tokens.dtype == torch.int64

@@ -313,3 +313,14 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(english: Path, tmp_path: 
     characters.tokenizer.save(tmp_path / "a")
     with pytest.raises(ValueError, match="trained with a vocabulary of 257 tokens"):
         run.load(tmp_path / "a", print)
+
+
+def test_a_run_from_before_there_were_labels_is_read(english: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(english, "training.steps=2")
+    run.train(recipe, tmp_path / "a", report=quiet)
+    path = tmp_path / "a" / "corpus.json"
+    identity = json.loads(path.read_text())
+    del identity["labels"]
+    path.write_text(json.dumps(identity))
+    assert run.load(tmp_path / "a", report=quiet).label_names == ()
+    assert run.train(recipe, tmp_path / "a", resume=True, report=quiet) == run.Outcome(2, 0)

@@ -9,6 +9,7 @@ prior term. Absorbing noise must end there: a token that is still shown is impos
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -44,11 +45,40 @@ def end_terms(process: Process, schedule: Schedule, x: Tensor, noise: Noise, rec
     return Ends(prior, reconstruct(z, level))
 
 
-def belief_reconstruction(denoiser: Denoiser, process: Process, x: Tensor, mask: Tensor | None) -> Reconstruction:
-    """-log p(x | z) of a belief."""
+@dataclass(frozen=True)
+class Asked:
+    """Noisy tokens, and what the denoiser believes of them; levels and slopes are (B, 1)."""
+
+    z: Tensor
+    log_p: Tensor
+    alpha: Tensor
+    alpha_prime: Tensor
+
+
+def ask(
+    denoiser: Denoiser,
+    process: Process,
+    schedule: Schedule,
+    x: Tensor,
+    t: Tensor,
+    noise: Noise,
+    mask: Tensor | None,
+    dropout: bool,
+) -> Asked:
+    """Corrupt x to the level of time t and ask what it was."""
+    alpha = schedule.alpha(t)
+    z = process.corrupt(x, alpha, noise)
+    log_p = denoiser.log_probs(z, alpha, mask, dropout_of(noise, dropout))
+    return Asked(z, log_p, alpha[:, None], schedule.alpha_prime(t)[:, None])
+
+
+def belief_ends(
+    denoiser: Denoiser, process: Process, schedule: Schedule, x: Tensor, noise: Noise, mask: Tensor | None
+) -> Ends:
+    """The end terms of a model that answers with a belief."""
 
     def reconstruct(z: Tensor, alpha: Tensor) -> Tensor:
         p = denoiser.log_probs(z, alpha, mask).double().exp()
         return functional.reconstruction(p, x, z, alpha[:, None], process.prior().to(x.device))
 
-    return reconstruct
+    return end_terms(process, schedule, x, noise, reconstruct)

@@ -71,8 +71,8 @@ def train(
         say(f"stopped by a signal at step {outcome.step}; saved. Continue with the same command and --resume")
         return 128 + outcome.signal
     last = [row for row in read_metrics(folder) if "validation_nats" in row][-1]
-    bound = f"{last['validation_nats']:.4f} ± {last['validation_stderr']:.4f} nats per token"
-    print(f"{folder}: step {outcome.step}, validation bound {bound}")
+    nats = f"{last['validation_nats']:.4f} ± {last['validation_stderr']:.4f} nats per token"
+    print(f"{folder}: step {outcome.step}, validation {nats} ({last.get('validation_kind', 'bound')})")
     return 0
 
 
@@ -163,7 +163,7 @@ def sample(
     Args:
         run: the run folder.
         num: how many samples.
-        steps: network calls for each sample; 32 if not given, for an autoregressive model one per token.
+        steps: network calls for each sample; 32 if not given, one per token for an autoregressive model, two for Gibbs.
         sampler: the model's own, or another one.
         tail: the last step draws the tokens (ancestral) or takes the most likely ones (greedy).
         length: tokens of a sample; the length it was trained on if not given.
@@ -190,7 +190,7 @@ def sample(
     if size < 1:
         raise ValueError(f"--length is {size}: a sample needs at least 1 token")
     known = clamp(model, size, prompt, suffix, where)
-    lean = guide(model, label, guidance)
+    lean = guide(model, label, guidance, where)
     chosen = model.named_sampler(sampler)
     count = chosen.default_steps(size) if steps is None else steps
     batches = (num + batch_size - 1) // batch_size if batch_size > 0 else 0
@@ -275,6 +275,8 @@ def compare(
     for row in rows:
         table.add_row(*cells(row))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
+    if reader is not None:
+        print(f"Gen PPL and entropy: {samples} samples of each, read by {reader.name}")
     for line in notes(chosen):
         print(f"differs: {line}")
     return 0 if len(rows) == len(chosen) else 130

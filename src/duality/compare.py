@@ -19,7 +19,7 @@ import torch
 
 from duality import run
 from duality.baselines import Gibbs
-from duality.data import Sequences
+from duality.data import Sequences, epoch_order
 from duality.evaluate import Judge, Quality, quality
 from duality.files import write_atomically
 from duality.metrics import read_metrics
@@ -59,8 +59,15 @@ class Plan:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.num_samples < 1 or self.num_draws < 1:
-            raise ValueError(f"{self.num_samples} samples, {self.num_draws} draws: each must be at least 1")
+        wanted = {
+            "samples": self.num_samples,
+            "draws": self.num_draws,
+            "limit": self.limit,
+            "sample steps": self.sampling_steps,
+        }
+        for name, value in wanted.items():
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: {value}; it must be at least 1")
 
 
 def compare(
@@ -109,7 +116,7 @@ def measured(recipe: Recipe, plan: Plan, report: Reporter) -> Row:
         recipe=recipe.name,
         source=recipe.source,
         parameters=sum(value.numel() for value in model.denoiser.parameters()),
-        tokens_seen=recipe.training.steps * recipe.training.batch_size * recipe.data.length,
+        tokens_seen=tokens_seen(Sequences(corpus.train, recipe.data.length, recipe.data.packing), recipe),
         seconds=training_seconds(folder),
         kind=result.kind,
         perplexity=result.perplexity,
@@ -141,10 +148,20 @@ def judged(model: run.Model, plan: Plan, steps: int | None, folder: Path, report
         return quality(plan.judge, [row["text"] for row in rows], tokens)
 
 
+def tokens_seen(sequences: Sequences, recipe: Recipe) -> int:
+    """Real tokens in all batches: whole epochs, and the beginning of the last one."""
+    training = recipe.training
+    epochs, rest = divmod(training.steps * training.batch_size, len(sequences))
+    begun = epoch_order(training.seed, epochs, len(sequences))[:rest]
+    return epochs * sequences.num_tokens + sum(
+        int(sequences.rows(begun[start : start + 4096])[1].sum()) for start in range(0, rest, 4096)
+    )
+
+
 def training_seconds(folder: Path) -> float:
-    """Wall time of training, over all its sittings: within one, the clock of the log only grows."""
-    clocks = [float(row["seconds"]) for row in read_metrics(folder) if "seconds" in row]
-    return sum((now for now, later in zip(clocks, [*clocks[1:], 0.0]) if later < now), 0.0)
+    """Wall time of training, over all its sittings: the last clock of each."""
+    clocks = {row.get("since", 0): float(row["seconds"]) for row in read_metrics(folder) if "seconds" in row}
+    return sum(clocks.values(), 0.0)
 
 
 def notes(recipes: list[Recipe]) -> list[str]:
@@ -158,7 +175,7 @@ def notes(recipes: list[Recipe]) -> list[str]:
 
 
 HEADERS = ("recipe", "parameters", "tokens seen", "training time", "PPL", "bits per byte", "measure")
-JUDGED = ("Gen PPL", "entropy", "steps")
+JUDGED = ("Gen PPL", "entropy", "samples", "steps")
 
 
 def cells(row: Row) -> list[str]:
@@ -175,11 +192,8 @@ def cells(row: Row) -> list[str]:
     ]
     if row.quality is not None:
         read = row.quality
-        line += [
-            f"{read.gen_ppl:.0f} ± {read.gen_ppl_stderr:.0f}",
-            f"{read.entropy:.2f}",
-            str(row.sampling_steps),
-        ]
+        line += [f"{read.gen_ppl:.0f} ± {read.gen_ppl_stderr:.0f}", f"{read.entropy:.2f}"]
+        line += [str(read.num_samples), str(row.sampling_steps)]
     return line
 
 

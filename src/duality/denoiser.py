@@ -122,7 +122,8 @@ class ScoreDenoiser(nn.Module):
         """log ratios, (B, L, K), 0 at z."""
         logits = precise(self.backbone(z, noise_level(alpha), mask, dropout, labels))
         if isinstance(self.process, Absorbing):
-            scale = torch.log(alpha / ((1 - alpha) * (self.process.vocab_size - 1)))
+            # alpha within rounding of 1 counts as the largest float64 below it: times that small do occur, rarely
+            scale = torch.log(alpha / ((1 - alpha).clamp_min(2.0**-53) * (self.process.vocab_size - 1)))
             logits = logits + scale.to(logits.dtype)[:, None, None]
         return logits.scatter(-1, z[..., None], 0.0)
 

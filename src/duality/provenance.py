@@ -37,7 +37,7 @@ def corpus_identity(corpus: Corpus) -> dict[str, Any]:
 def read_identity(folder: Path) -> dict[str, Any]:
     """What ``corpus_identity`` was when the run began."""
     identity: dict[str, Any] = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-    return identity
+    return {"labels": [], **identity}  # of runs from before there were labels
 
 
 def check_corpus(folder: Path, corpus: Corpus) -> None:

@@ -79,8 +79,8 @@ class Model:
         own = self.sampler
         if not isinstance(own, (Ancestral, Analytic)):
             raise ValueError(
-                f"{type(self.recipe.method).__name__} has no discrete noise process, and no sampler but its own "
-                f"({type(own).__name__})"
+                f"{type(self.recipe.method).__name__} is written by no sampler but its own ({type(own).__name__}): "
+                "leave the sampler out"
             )
         return own.process
 
@@ -178,9 +178,9 @@ def train(
         check_corpus(folder, corpus)
     sequences = Sequences(corpus.train, recipe.data.length, recipe.data.packing)
     loader = Loader(sequences, recipe.training.batch_size, recipe.training.seed)
-    if not existing:
-        create(recipe, folder, corpus)
     state = TrainState.fresh(network(recipe, vocabulary_of(corpus), device), recipe.training)
+    if not existing:
+        create(recipe, folder, corpus)  # only now: what cannot be trained leaves no run behind
     saved = checkpoint.load_newest(folder / "checkpoints", report)
     if saved is not None:
         check_tokenizer(saved.state, corpus.tokenizer, folder)
@@ -279,9 +279,9 @@ class Session:
             def after_step(record: StepRecord) -> bool:
                 self.watch(record)
                 last = record.step == training.steps
-                if last or record.step % training.log_every == 0:
+                if last or request.signal or record.step % training.log_every == 0:
                     elapsed = time.monotonic() - started
-                    self.log(log_row(record, elapsed, record.num_tokens * (record.step - first) / elapsed))
+                    self.log(log_row(record, first, elapsed, record.num_tokens * (record.step - first) / elapsed))
                 if record.step % training.save_every == 0:
                     self.save()
                 if training.eval_every and record.step % training.eval_every == 0 and not (last or request.signal):
@@ -327,6 +327,7 @@ class Session:
                 "validation_nats": result.nats_per_token,
                 "validation_stderr": result.stderr,
                 "validation_tokens": result.num_tokens,
+                "validation_kind": result.kind,
             }
         )
         length = self.recipe.data.length
@@ -351,7 +352,8 @@ def sample_row(model: Model, tokens: list[int], index: int, steps: int, tail: st
     }
 
 
-def log_row(record: StepRecord, seconds: float, tokens_per_second: float) -> dict[str, Any]:
+def log_row(record: StepRecord, since: int, seconds: float, tokens_per_second: float) -> dict[str, Any]:
+    """A step of the log; ``seconds`` count from step ``since``, where this sitting began."""
     return {
         "step": record.step,
         "phase": record.phase,
@@ -360,6 +362,7 @@ def log_row(record: StepRecord, seconds: float, tokens_per_second: float) -> dic
         "gradient_norm": record.gradient_norm,
         "tokens_per_second": round(tokens_per_second),
         "seconds": round(seconds, 2),
+        "since": since,
     }
 
 

@@ -23,11 +23,20 @@ from torch import Tensor
 from duality import gaussian
 
 
+def check_eps(eps: float) -> None:
+    """alpha(1) = eps is a level that 1 can fall to."""
+    if not 0 <= eps < 1:
+        raise ValueError(f"eps is {eps}: it is the last signal level, alpha(1), and must be in [0, 1)")
+
+
 @dataclass(frozen=True)
 class LogLinear:
     """alpha = 1 - (1 - eps) t: the paper's schedule for training without a curriculum and for evaluation."""
 
     eps: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check_eps(self.eps)
 
     def alpha(self, t: Tensor) -> Tensor:
         return 1 - (1 - self.eps) * t.to(torch.float64)
@@ -44,6 +53,9 @@ class Cosine:
     """alpha = eps + (1 - eps) (1 - sin(pi t / 2)): signal goes early, and the noisy end is gentle."""
 
     eps: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check_eps(self.eps)
 
     def alpha(self, t: Tensor) -> Tensor:
         return 1 - (1 - self.eps) * torch.sin(math.pi / 2 * t.to(torch.float64))
@@ -69,6 +81,7 @@ class Polynomial:
     def __post_init__(self) -> None:
         if not self.power > 0:
             raise ValueError(f"power is {self.power}: it must be positive; 1 is LogLinear")
+        check_eps(self.eps)
 
     def alpha(self, t: Tensor) -> Tensor:
         return 1 - (1 - self.eps) * t.to(torch.float64) ** self.power

@@ -11,7 +11,7 @@ from duality.config import nearest
 from duality.protocols import Denoiser, Score
 from duality.run import Model
 from duality.samplers import Autoregressive
-from duality.wrappers import Clamped, ClampedScore, Guided, Temperature, TopP
+from duality.wrappers import Clamped, ClampedScore, Guided, Temperature, TopP, labelled
 
 
 def clamp(model: Model, length: int, prompt: str, suffix: str, device: str) -> Callable[[Any], Any]:
@@ -49,7 +49,7 @@ def clamp(model: Model, length: int, prompt: str, suffix: str, device: str) -> C
     return wrap
 
 
-def guide(model: Model, label: str | None, guidance: float | None) -> Callable[[Any], Any]:
+def guide(model: Model, label: str | None, guidance: float | None, device: str) -> Callable[[Any], Any]:
     """The wrapper that leans towards a class."""
     if label is None and guidance is None:
         return lambda denoiser: denoiser
@@ -62,7 +62,10 @@ def guide(model: Model, label: str | None, guidance: float | None) -> Callable[[
         raise ValueError(f"--guidance without --label: say towards which of {', '.join(model.label_names)}")
     if label not in model.label_names:
         raise ValueError(f"unknown --label {label!r}: {nearest(label, model.label_names)}")
-    return lambda denoiser: Guided(denoiser, model.label_names.index(label), 1.0 if guidance is None else guidance)
+    number = model.label_names.index(label)
+    if guidance is None:
+        return lambda denoiser: labelled(denoiser, torch.tensor([number], device=device))
+    return lambda denoiser: Guided(denoiser, number, guidance)
 
 
 def bend(denoiser: Any, top_p: float, temperature: float) -> Any:

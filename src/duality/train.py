@@ -82,9 +82,9 @@ class TrainingDiverged(ValueError):
 
     def __init__(self, step: int, loss: float, gradient_norm: float, rate: float):
         super().__init__(
-            f"at step {step} the loss is {loss} and the norm of its gradient {gradient_norm}: training stopped, the "
-            f"last checkpoint is intact; continue from it with --resume --set training.learning_rate={rate / 3:.1g} "
-            f"(now {rate:.1g}), a smaller training.clip or a longer training.warmup, and check the data"
+            f"at step {step} the loss is {loss} and the norm of its gradient {gradient_norm}: training stopped, "
+            "checkpoints before it are intact; continue from the last with "
+            f"--resume --set training.learning_rate={rate / 3:.1g} (now {rate:.1g}), a smaller training.clip or a longer training.warmup, and check the data"
         )
 
 

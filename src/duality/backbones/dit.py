@@ -48,14 +48,14 @@ class DiT:
     embedding_std: float | None = None
 
     def __post_init__(self) -> None:
-        if self.width % self.heads or (self.width // self.heads) % 2:
-            raise ValueError(
-                f"width {self.width} over {self.heads} heads: the width of a head must be a whole even number"
-            )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}: it must be in [0, 1)")
         if min(self.width, self.depth, self.heads, self.time_width, self.mlp_ratio) < 1:
             raise ValueError(f"{self}: every size must be at least 1")
+        if self.width % self.heads or (self.width // self.heads) % 2:
+            raise ValueError(
+                f"width {self.width} over {self.heads} heads: the width of a head must be a whole even number"
+            )
         if self.conv < 0 or (self.conv and self.conv % 2 == 0):
             raise ValueError(f"conv is {self.conv}: its width must be odd, or 0 for none")
         if self.embedding_std is not None and not self.embedding_std > 0:

@@ -118,11 +118,13 @@ class SpindleBound:
     def __call__(
         self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
     ) -> Loss:
-        t, skew = t.double(), skews(information_of(denoiser), self.strength)
+        # t = u^2, weighed by 2 u: at even times a token hidden at small t is rare and dear (``schedules.Polynomial``)
+        u, skew = t.double(), skews(information_of(denoiser), self.strength)
+        t = u.square()
         hidden = noise.uniform("replace", x.shape[1]) >= 1 - hidden_chance(skew[x], t[:, None])
         z = torch.where(hidden, self.process.mask_id, x)
         log_p = denoiser.log_probs(z, 1 - t, mask, dropout_of(noise, dropout))
-        return summed(spindle_bound(log_p, x, hidden, t, skew), mask)
+        return summed(2 * u[:, None] * spindle_bound(log_p, x, hidden, t, skew), mask)
 
     def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
         nothing = torch.zeros(x.shape, dtype=torch.float64, device=x.device)

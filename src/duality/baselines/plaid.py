@@ -151,6 +151,10 @@ class PlaidBound:
     share: float = 0.25
     guessed: float = 0.25
 
+    def __post_init__(self) -> None:
+        if not (0 < self.share <= 1 and 0 <= self.guessed <= 1):
+            raise ValueError(f"share is {self.share}, guessed {self.guessed}: (0, 1] and [0, 1] are allowed")
+
     def __call__(
         self,
         denoiser: PlaidDenoiser,

@@ -20,7 +20,7 @@ dropped or changed on its way (but by a tokenizer that says so), and what a step
 from duality.data.cache import cache_folder
 from duality.data.corpus import Corpus, encode_corpus, prepare
 from duality.data.documents import Document, read_documents
-from duality.data.loader import Batch, Loader
+from duality.data.loader import Batch, Loader, epoch_order
 from duality.data.packing import Sequences
 from duality.data.sources import DEFAULT_SOURCE, SOURCES, Source, fetch
 from duality.data.splitting import Split, choose_split
@@ -62,6 +62,7 @@ __all__ = [
     "cache_folder",
     "choose_split",
     "encode_corpus",
+    "epoch_order",
     "expected_vocab_size",
     "fetch",
     "load_tokenizer",

@@ -46,7 +46,8 @@ class Likelihood:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(self.nats_per_token)
+        # a model that has learnt nothing yet may be beyond what a float holds
+        return math.exp(self.nats_per_token) if self.nats_per_token < 700 else math.inf
 
     @property
     def perplexity_stderr(self) -> float:
@@ -99,6 +100,8 @@ def likelihood(
     """
     if num_draws < 1 or batch_size < 1 or (limit is not None and limit < 1):
         raise ValueError(f"draws {num_draws}, batch size {batch_size}, limit {limit}: each must be at least 1")
+    if measure.kind == "exact":
+        num_draws = 1  # there is nothing to draw
     count = len(sequences) if limit is None else min(limit, len(sequences))
     chosen = torch.arange(count) * len(sequences) // count
     offsets = stratified_times(seed, 0, count)

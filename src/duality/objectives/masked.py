@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from duality import functional
-from duality.bounds import belief_reconstruction, dropout_of, end_terms, summed
+from duality.bounds import ask, belief_ends, summed
 from duality.noise import Noise
 from duality.processes import Absorbing
 from duality.protocols import Denoiser, Ends, Kind, Loss, Schedule
@@ -27,12 +27,10 @@ class MaskedBound:
     def __call__(
         self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
     ) -> Loss:
-        alpha = self.schedule.alpha(t)
-        z = self.process.corrupt(x, alpha, noise)
-        log_p = denoiser.log_probs(z, alpha, mask, dropout_of(noise, dropout))
-        hidden, slope = z == self.process.mask_id, self.schedule.alpha_prime(t)[:, None]
-        return summed(functional.absorbing_bound(log_p, x, hidden, alpha[:, None], slope), mask)
+        asked = ask(denoiser, self.process, self.schedule, x, t, noise, mask, dropout)
+        hidden = asked.z == self.process.mask_id
+        nats = functional.absorbing_bound(asked.log_p, x, hidden, asked.alpha, asked.alpha_prime)
+        return summed(nats, mask)
 
     def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
-        reconstruct = belief_reconstruction(denoiser, self.process, x, mask)
-        return end_terms(self.process, self.schedule, x, noise, reconstruct)
+        return belief_ends(denoiser, self.process, self.schedule, x, noise, mask)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from duality import functional
-from duality.bounds import belief_reconstruction, dropout_of, end_terms, summed
+from duality.bounds import ask, belief_ends, summed
 from duality.noise import Noise
 from duality.processes import Uniform
 from duality.protocols import Denoiser, Ends, Kind, Loss, Schedule
@@ -30,15 +30,12 @@ class Bound:
     def __call__(
         self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
     ) -> Loss:
-        alpha = self.schedule.alpha(t)
-        z = self.process.corrupt(x, alpha, noise)
-        log_p = denoiser.log_probs(z, alpha, mask, dropout_of(noise, dropout))
-        slope = self.schedule.alpha_prime(t)[:, None]
-        return summed(functional.uniform_bound(log_p, x, z, alpha[:, None], slope), mask)
+        asked = ask(denoiser, self.process, self.schedule, x, t, noise, mask, dropout)
+        nats = functional.uniform_bound(asked.log_p, x, asked.z, asked.alpha, asked.alpha_prime)
+        return summed(nats, mask)
 
     def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
-        reconstruct = belief_reconstruction(denoiser, self.process, x, mask)
-        return end_terms(self.process, self.schedule, x, noise, reconstruct)
+        return belief_ends(denoiser, self.process, self.schedule, x, noise, mask)
 
 
 @dataclass(frozen=True)
@@ -52,12 +49,9 @@ class DenseBound:
     def __call__(
         self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
     ) -> Loss:
-        alpha = self.schedule.alpha(t)
-        z = self.process.corrupt(x, alpha, noise)
-        log_p = denoiser.log_probs(z, alpha, mask, dropout_of(noise, dropout))
-        slope = self.schedule.alpha_prime(t)[:, None]
-        return summed(functional.dense_uniform_bound(log_p, x, z, alpha[:, None], slope), mask)
+        asked = ask(denoiser, self.process, self.schedule, x, t, noise, mask, dropout)
+        nats = functional.dense_uniform_bound(asked.log_p, x, asked.z, asked.alpha, asked.alpha_prime)
+        return summed(nats, mask)
 
     def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
-        reconstruct = belief_reconstruction(denoiser, self.process, x, mask)
-        return end_terms(self.process, self.schedule, x, noise, reconstruct)
+        return belief_ends(denoiser, self.process, self.schedule, x, noise, mask)

@@ -58,7 +58,7 @@ CHOICES: dict[str, Any] = {
     "bpe": BPE(),
     "gpt2": Pretrained("gpt2"),
     "bert-base-uncased": Pretrained("bert-base-uncased"),
-    **{kind.__name__: kind() for kind in (*schedules.CLOCKS, LogLinear, Cosine, Polynomial)},
+    **{kind.__name__: kind() for kind in (*schedules.CLOCKS, LogLinear, Cosine, Polynomial, *methods.METHODS)},
 }
 
 

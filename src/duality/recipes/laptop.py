@@ -180,7 +180,9 @@ def diffusion_lm_laptop() -> Recipe:
         "diffusion-lm-laptop",
         "Diffusion-LM: embedding diffusion with rounding",
         "laptop twin of Table 1, row 8",
-        DiffusionLM(embedding_width=16),
+        # Regression learns nothing of the last stretch to e, which the bound counts: z_0 keeps much noise here, so that
+        # reading the token off it, which is learnt, has more of the work (6.6 nats at 600 steps, against 8.8 at 0.03).
+        DiffusionLM(embedding_width=16, offset=0.4),
     )
 
 

@@ -16,6 +16,7 @@ from duality import functional
 from duality.noise import Noise
 from duality.processes import Absorbing
 from duality.protocols import Process, Score
+from duality.wrappers import bare
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Analytic:
     def start(self, denoiser: Score, length: int, steps: int, noise: Noise) -> Tensor:
         if not isinstance(denoiser, Score):
             raise ValueError(
-                f"the analytic sampler needs the ratios of a score model, and a {type(denoiser).__name__} gives none: "
-                "sample it with its own sampler (ancestral)"
+                f"the analytic sampler needs the ratios of a score model, and a {type(bare(denoiser)).__name__} gives "
+                "none: sample it with its own sampler (ancestral)"
             )
         return self.process.sample_prior(length, noise)
 

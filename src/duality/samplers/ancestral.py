@@ -15,6 +15,7 @@ from torch import Tensor
 from duality import functional
 from duality.noise import Noise
 from duality.protocols import Denoiser, Process
+from duality.wrappers import bare
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Ancestral:
     def start(self, denoiser: Denoiser, length: int, steps: int, noise: Noise) -> Tensor:
         if not isinstance(denoiser, Denoiser):
             raise ValueError(
-                f"the ancestral sampler needs probabilities, and a {type(denoiser).__name__} gives none: "
+                f"the ancestral sampler needs probabilities, and a {type(bare(denoiser)).__name__} gives none: "
                 "sample a score model with the analytic sampler"
             )
         return self.process.sample_prior(length, noise)
