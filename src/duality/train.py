@@ -84,7 +84,8 @@ class TrainingDiverged(ValueError):
         super().__init__(
             f"at step {step} the loss is {loss} and the norm of its gradient {gradient_norm}: training stopped, "
             "checkpoints before it are intact; continue from the last with "
-            f"--resume --set training.learning_rate={rate / 3:.1g} (now {rate:.1g}), a smaller training.clip or a longer training.warmup, and check the data"
+            f"--resume --set training.learning_rate={rate / 3:.1g} (now {rate:.1g}), a smaller training.clip "
+            "or a longer training.warmup, and check the data"
         )
 
 

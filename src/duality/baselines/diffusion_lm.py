@@ -9,9 +9,11 @@ that alpha^2(1) = ``LEAST``. The loss is the published L_simple, per token
 
     ||x_hat - e||^2 / d - log p(x | z_0) + alpha^2(1) ||e||^2 / d
 
-The rounding term holds embeddings apart, which the squared error alone would draw together. It is measured by its true
-variational bound (``vlb.py``), which weighs the squared error by 1/2 gamma' exp(-gamma): most of that weight is at the
-clean end, which L_simple neglects, and there the bound's integral is taken in even steps of gamma.
+The rounding term holds embeddings apart, which the squared error alone would draw together; summed over the d numbers
+instead of averaged it wins, and all embeddings shrink to one. The model is measured by its true variational bound
+(``vlb.py``), which weighs the squared error by 1/2 gamma' exp(-gamma). Most of that weight is at the clean end, which
+L_simple neglects: with the published s the bound is far above log K, and a larger s, which ends the chain where
+rounding can take over, lowers it. Its integral is taken in even steps of gamma, as most of it is at t near s.
 
 Left out of the original: T = 2000 discrete steps (time is continuous, and the network is told gamma), the network of
 BERT's size, a second noise draw between e and z_0 (z_t is made from e), importance sampling of t, decoding by
