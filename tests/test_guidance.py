@@ -158,6 +158,20 @@ def test_a_class_conditional_model_writes_in_its_class(
         assert message in capsys.readouterr().err
 
 
+def test_the_recipe_with_authors_trains_is_measured_and_writes(
+    english: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder per author; 50 steps, as every laptop recipe (tests/test_models.py)."""
+    for author, text in (("austen", english.read_text()), ("melville", english.read_text().upper())):
+        (tmp_path / "books" / author).mkdir(parents=True)
+        (tmp_path / "books" / author / "book.txt").write_text(text)
+    chosen = small_recipe(tmp_path / "books", "training.steps=50", name="duo-laptop-authors")
+    assert run.train(chosen, tmp_path / "run", report=quiet) == run.Outcome(50, 0)
+    assert main(["eval", str(tmp_path / "run"), "--draws", "1"]) == 0
+    assert main(["sample", str(tmp_path / "run"), "--label", "melville", "--guidance", "2", "--num", "2"]) == 0
+    assert "sample 2 of 2" in capsys.readouterr().out
+
+
 def test_an_unconditional_run_refuses_guidance(
     english: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
