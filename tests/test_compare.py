@@ -73,7 +73,7 @@ def wordless() -> Judge:
 def test_a_judge_adds_columns(english: Path, tmp_path: Path) -> None:
     recipes = [small_recipe(english, "training.steps=3", name=name) for name in NAMES]
     plan = Plan(tmp_path / "out", 1, 4, wordless(), num_samples=3, sampling_steps=5)
-    rows = compare(recipes, plan, quiet, lambda each: training_display(each.training.steps))
+    rows, remarks = compare(recipes, plan, quiet, lambda each: training_display(each.training.steps))
     assert [row.sampling_steps for row in rows] == [32, 5, 5]
     for row in rows:
         assert row.quality is not None
@@ -81,7 +81,10 @@ def test_a_judge_adds_columns(english: Path, tmp_path: Path) -> None:
         assert row.quality.num_samples == 3
         saved = (tmp_path / "out" / row.recipe / "samples" / "compared.jsonl").read_text().splitlines()
         assert len(saved) == 3
-    assert "Gen PPL" in markdown(rows, [])
+    table = markdown(rows, remarks)
+    assert "| Gen PPL |" in table
+    assert "Gen PPL under wordless, on 3 samples of each model. Real text" in table
+    assert ": 4 ± 0, entropy" in table
     assert len(headers(rows)) == len(cells(rows[0]))
 
 

@@ -253,7 +253,7 @@ def compare(
     from rich.table import Table
 
     from duality import run
-    from duality.compare import Plan, cells, headers, notes
+    from duality.compare import Plan, cells, headers
     from duality.compare import compare as compare_recipes
     from duality.console import say, training_display
     from duality.evaluate import load_judge
@@ -270,15 +270,12 @@ def compare(
     chosen = [run.with_corpus(each, data or each.data.corpus) for each in chosen]
     reader = None if judge is None else load_judge(judge, pick(device), say)
     plan = Plan(out, draws, limit, reader, samples, sample_steps, pick(device))
-    rows = compare_recipes(chosen, plan, say, lambda each: training_display(each.training.steps))
+    rows, remarks = compare_recipes(chosen, plan, say, lambda each: training_display(each.training.steps))
     table = Table(*headers(rows), box=None)
     for row in rows:
         table.add_row(*cells(row))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
-    if reader is not None:
-        print(f"Gen PPL and entropy: {samples} samples of each, read by {reader.name}")
-    for line in notes(chosen):
-        print(f"differs: {line}")
+    print("\n".join(remarks))
     return 0 if len(rows) == len(chosen) else 130
 
 

@@ -75,14 +75,15 @@ def compare(
     plan: Plan,
     report: Reporter,
     watching: Callable[[Recipe], Any],
-) -> list[Row]:
-    """Train (or resume), measure and judge each recipe; the table is written after each, so that nothing is lost.
+) -> tuple[list[Row], list[str]]:
+    """Train (or resume), measure and judge each recipe; rows and remarks, written after each: nothing is lost.
 
     ``watching(recipe)`` gives a context manager whose value is told every step.
     """
     if len({recipe.name for recipe in recipes}) < len(recipes):
         raise ValueError("a recipe stands twice in the comparison: name each once")
     rows: list[Row] = []
+    real = real_text(recipes[0], plan, report)
     for recipe in recipes:
         # Nothing but training between the first and the last step, so that the times compare.
         chosen = replace(recipe, training=replace(recipe.training, eval_every=0))
@@ -93,8 +94,8 @@ def compare(
             break
         rows.append(measured(chosen, plan, report))
         write_atomically(plan.out / "table.json", json.dumps([asdict(row) for row in rows], indent=1))
-        write_atomically(plan.out / "table.md", markdown(rows, notes(recipes)))
-    return rows
+        write_atomically(plan.out / "table.md", markdown(rows, remarks(recipes, rows, real)))
+    return rows, remarks(recipes, rows, real)
 
 
 def train(recipe: Recipe, plan: Plan, report: Reporter, watch: Callable[[StepRecord], None]) -> bool:
@@ -125,6 +126,18 @@ def measured(recipe: Recipe, plan: Plan, report: Reporter) -> Row:
         quality=judged(model, plan, steps, folder, report),
         sampling_steps=steps,
     )
+
+
+def real_text(recipe: Recipe, plan: Plan, report: Reporter) -> Quality | None:
+    """What the judge thinks of real text, cut as samples are: what Gen PPL and entropy should come near."""
+    if plan.judge is None:
+        return None
+    corpus = run.prepared(recipe, report)
+    held_out = Sequences(corpus.validation, recipe.data.length, recipe.data.packing)
+    count = min(plan.num_samples, len(held_out))
+    tokens, mask = held_out.rows(torch.arange(count).numpy() * len(held_out) // count)
+    tokens = tokens[mask.all(-1)]
+    return quality(plan.judge, [corpus.tokenizer.decode(row) for row in tokens.tolist()], tokens)
 
 
 def steps_of(sampler: Sampler, asked: int | None, length: int) -> int:
@@ -202,11 +215,26 @@ def headers(rows: list[Row]) -> tuple[str, ...]:
     return (*HEADERS, *JUDGED) if any(row.quality is not None for row in rows) else HEADERS
 
 
-def markdown(rows: list[Row], differing: list[str]) -> str:
-    """The table in Markdown, and what else differs."""
+def remarks(recipes: list[Recipe], rows: list[Row], real: Quality | None) -> list[str]:
+    """What has to be said with the table: who judged, what real text is to that judge, and what else differs."""
+    lines = [f"Differs: {line}." for line in notes(recipes)]
+    if real is not None:
+        lines.insert(
+            0,
+            f"Gen PPL under {real.judge}, on {plural(rows)}. Real text of the validation set, cut alike "
+            f"({real.num_samples} pieces): {real.gen_ppl:.0f} ± {real.gen_ppl_stderr:.0f}, entropy {real.entropy:.2f}.",
+        )
+    return lines
+
+
+def plural(rows: list[Row]) -> str:
+    """How many samples were read."""
+    counts = sorted({row.quality.num_samples for row in rows if row.quality is not None})
+    return f"{', '.join(map(str, counts))} samples of each model"
+
+
+def markdown(rows: list[Row], lines: list[str]) -> str:
+    """The table in Markdown, and what has to be said with it."""
     names = headers(rows)
-    lines = [names, tuple("---" for _ in names), *(cells(row) for row in rows)]
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    judges = {row.quality.judge for row in rows if row.quality is not None}
-    more = [f"Judge: {name}." for name in sorted(judges)] + [f"Differs: {line}." for line in differing]
-    return "\n\n".join([table, *more]) + "\n"
+    cut = [names, tuple("---" for _ in names), *(cells(row) for row in rows)]
+    return "\n\n".join(["\n".join("| " + " | ".join(line) + " |" for line in cut), *lines]) + "\n"
