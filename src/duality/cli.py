@@ -275,7 +275,8 @@ def compare(
     for row in rows:
         table.add_row(*cells(row))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
-    print("\n".join(remarks))
+    for line in remarks:
+        print(line)
     return 0 if len(rows) == len(chosen) else 130
 
 
