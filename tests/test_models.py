@@ -15,10 +15,13 @@ from torch import Tensor
 from duality import run
 from duality.cli import main
 from duality.data import Sequences, expected_vocab_size, prepare
+from duality.methods import METHODS
 from duality.metrics import read_metrics
 from duality.noise import Noise, stratified_times
+from duality.objectives import OBJECTIVES
 from duality.protocols import Vocabulary
 from duality.recipes import RECIPES, Recipe, laptop, paper, recipe
+from duality.samplers import SAMPLERS
 from duality.train import StepRecord
 
 # the class-conditional one needs labelled text: tests/test_guidance.py
@@ -95,6 +98,15 @@ def test_every_row_of_the_tables_has_its_recipe_and_its_twin() -> None:
     for row in range(1, 9):
         assert f"Table 2, row {row}" in sources
     assert any("Table 2, row 6" in recipe(name).source for name in LAPTOP)  # Plaid stands in Table 2 only
+
+
+def test_nothing_in_the_lists_goes_untested() -> None:
+    """Every method has a laptop recipe, and every objective and sampler a method: the tests here reach them all."""
+    chosen = [recipe(name).method for name in LAPTOP]
+    assert {type(method) for method in chosen} == set(METHODS)
+    learnt = {type(phase.objective) for method in chosen for phase in method.phases(NUM_TOKENS, 10)}
+    assert set(OBJECTIVES) <= learnt
+    assert set(SAMPLERS) <= {type(method.sampler(NUM_TOKENS)) for method in chosen}
 
 
 def losses(network: Any, chosen: Recipe, x: Tensor, rows: slice, mask: Tensor | None) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Ways to learn: one file each. ``OBJECTIVES`` feeds the common tests; a new one goes there too."""
+"""Ways to learn: one file each. A new one goes into ``OBJECTIVES``: a test asks that some recipe trains with each."""
 
 from duality.objectives.autoregressive import NextToken
 from duality.objectives.curriculum import TemperedBound
