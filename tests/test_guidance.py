@@ -264,6 +264,7 @@ def test_what_cannot_have_classes_leaves_no_run_behind(two_tongues: Path, tmp_pa
         with pytest.raises(ValueError, match=r"data\.labels=false"):
             run.train(chosen, tmp_path / name, report=quiet)
         assert not run.exists(tmp_path / name)
+        assert main(["train", name, "--dry-run", "--set", "data.labels=true", "data.packing=document"]) == 2
 
 
 def test_prompts_reach_every_kind_of_model(english: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

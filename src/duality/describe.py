@@ -16,7 +16,8 @@ def parameters(recipe: Recipe) -> tuple[int, int]:
     """Number of parameters and the vocabulary they are for, counted on the network itself without allocating it."""
     num_tokens = expected_vocab_size(recipe.data.tokenizer) or 100  # an alphabet is found by training
     with torch.device("meta"):
-        built = network(recipe, Vocabulary(num_tokens), "meta")
+        # how many labels there are is found in the data; two are enough to see whether the model can have any
+        built = network(recipe, Vocabulary(num_tokens, 2 if recipe.data.labels else 0), "meta")
         return sum(value.numel() for value in built.parameters()), num_tokens
 
 

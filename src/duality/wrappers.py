@@ -37,7 +37,9 @@ class Temperature:
         needs_belief(self.denoiser, "temperature", "leave it at 1")
 
     def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
-        return torch.log_softmax(self.denoiser.log_probs(z, alpha, mask, dropout) / self.temperature, -1)
+        log_p = self.denoiser.log_probs(z, alpha, mask, dropout)
+        # from the largest down, so that a tiny temperature leaves that one instead of no number at all
+        return torch.log_softmax((log_p - log_p.amax(-1, keepdim=True)) / self.temperature, -1)
 
 
 @dataclass(frozen=True)
