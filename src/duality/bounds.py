@@ -16,7 +16,7 @@ from torch import Tensor
 
 from duality import functional
 from duality.noise import Noise
-from duality.protocols import Denoiser, Ends, Loss, Process, Schedule
+from duality.protocols import Denoiser, Ends, Kind, Loss, Process, Schedule
 
 
 def summed(nats: Tensor, mask: Tensor | None) -> Loss:
@@ -46,39 +46,31 @@ def end_terms(process: Process, schedule: Schedule, x: Tensor, noise: Noise, rec
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Noisy tokens, and what the denoiser believes of them; levels and slopes are (B, 1)."""
+class BeliefBound:
+    """E_t of a continuous-time bound for a model that answers with a belief: corrupt, ask, pay ``nats``.
 
-    z: Tensor
-    log_p: Tensor
-    alpha: Tensor
-    alpha_prime: Tensor
+    What a kind of noise or a way of computing changes is one formula, which a subclass gives; ``alpha`` and
+    ``alpha_prime`` come as (B, 1).
+    """
 
+    process: Process
+    schedule: Schedule
+    kind: Kind = "bound"
 
-def ask(
-    denoiser: Denoiser,
-    process: Process,
-    schedule: Schedule,
-    x: Tensor,
-    t: Tensor,
-    noise: Noise,
-    mask: Tensor | None,
-    dropout: bool,
-) -> Asked:
-    """Corrupt x to the level of time t and ask what it was."""
-    alpha = schedule.alpha(t)
-    z = process.corrupt(x, alpha, noise)
-    log_p = denoiser.log_probs(z, alpha, mask, dropout_of(noise, dropout))
-    return Asked(z, log_p, alpha[:, None], schedule.alpha_prime(t)[:, None])
+    def nats(self, log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
+        raise NotImplementedError
 
+    def __call__(
+        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+    ) -> Loss:
+        alpha = self.schedule.alpha(t)
+        z = self.process.corrupt(x, alpha, noise)
+        log_p = denoiser.log_probs(z, alpha, mask, dropout_of(noise, dropout))
+        return summed(self.nats(log_p, x, z, alpha[:, None], self.schedule.alpha_prime(t)[:, None]), mask)
 
-def belief_ends(
-    denoiser: Denoiser, process: Process, schedule: Schedule, x: Tensor, noise: Noise, mask: Tensor | None
-) -> Ends:
-    """The end terms of a model that answers with a belief."""
+    def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
+        def reconstruct(z: Tensor, alpha: Tensor) -> Tensor:
+            p = denoiser.log_probs(z, alpha, mask).double().exp()
+            return functional.reconstruction(p, x, z, alpha[:, None], self.process.prior().to(x.device))
 
-    def reconstruct(z: Tensor, alpha: Tensor) -> Tensor:
-        p = denoiser.log_probs(z, alpha, mask).double().exp()
-        return functional.reconstruction(p, x, z, alpha[:, None], process.prior().to(x.device))
-
-    return end_terms(process, schedule, x, noise, reconstruct)
+        return end_terms(self.process, self.schedule, x, noise, reconstruct)

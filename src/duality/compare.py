@@ -142,8 +142,9 @@ def real_text(recipe: Recipe, plan: Plan, report: Reporter) -> Quality | None:
 
 def steps_of(sampler: Sampler, asked: int | None, length: int) -> int:
     """The steps asked for, but where the model leaves no choice: token by token takes as many as there are."""
-    fixed = asked is None or isinstance(sampler, (Autoregressive, Gibbs))
-    return sampler.default_steps(length) if fixed or asked is None else asked
+    if asked is None or isinstance(sampler, (Autoregressive, Gibbs)):
+        return sampler.default_steps(length)
+    return asked
 
 
 def judged(model: run.Model, plan: Plan, steps: int | None, folder: Path, report: Reporter) -> Quality | None:
@@ -221,13 +222,13 @@ def remarks(recipes: list[Recipe], rows: list[Row], real: Quality | None) -> lis
     if real is not None:
         lines.insert(
             0,
-            f"Gen PPL under {real.judge}, on {plural(rows)}. Real text of the validation set, cut alike "
+            f"Gen PPL under {real.judge}, on {samples_read(rows)}. Real text of the validation set, cut alike "
             f"({real.num_samples} pieces): {real.gen_ppl:.0f} ± {real.gen_ppl_stderr:.0f}, entropy {real.entropy:.2f}.",
         )
     return lines
 
 
-def plural(rows: list[Row]) -> str:
+def samples_read(rows: list[Row]) -> str:
     """How many samples were read."""
     counts = sorted({row.quality.num_samples for row in rows if row.quality is not None})
     return f"{', '.join(map(str, counts))} samples of each model"
@@ -236,5 +237,5 @@ def plural(rows: list[Row]) -> str:
 def markdown(rows: list[Row], lines: list[str]) -> str:
     """The table in Markdown, and what has to be said with it."""
     names = headers(rows)
-    cut = [names, tuple("---" for _ in names), *(cells(row) for row in rows)]
-    return "\n\n".join(["\n".join("| " + " | ".join(line) + " |" for line in cut), *lines]) + "\n"
+    lines_of_cells = [names, tuple("---" for _ in names), *(cells(row) for row in rows)]
+    return "\n\n".join(["\n".join("| " + " | ".join(line) + " |" for line in lines_of_cells), *lines]) + "\n"

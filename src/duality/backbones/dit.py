@@ -167,11 +167,11 @@ class Network(nn.Module):
             x = block(x, time, rotation, attend, None if active is None else active.fold(index), past, first)
         if memory is not None:
             memory.length += 1
-        x = self.norm(x)
+        final: Tensor = self.norm(x)
         if time is None:
-            return x  # type: ignore[no-any-return]  # of a module
+            return final
         shift, scale = self.modulation(time)[:, None].chunk(2, -1)
-        return modulate(x, shift, scale)
+        return modulate(final, shift, scale)
 
     def conditioning(self, condition: Tensor, labels: Tensor | None) -> Tensor:
         """The embedding of noise level and class, (B, time_width)."""
@@ -181,7 +181,8 @@ class Network(nn.Module):
                 raise ValueError("labels for a network without classes: train one with data.labels=true")
             return time
         known = torch.full_like(condition, self.num_labels, dtype=torch.int64) if labels is None else labels
-        return time + self.label(known)  # type: ignore[no-any-return]
+        label: Tensor = self.label(known)
+        return time + label
 
     def forward(
         self,

@@ -10,27 +10,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from duality import functional
-from duality.bounds import ask, belief_ends, summed
-from duality.noise import Noise
-from duality.processes import Absorbing
-from duality.protocols import Denoiser, Ends, Kind, Loss, Schedule
+from duality.bounds import BeliefBound
 
 
 @dataclass(frozen=True)
-class MaskedBound:
+class MaskedBound(BeliefBound):
     """E_t of the bound, for absorbing noise."""
 
-    process: Absorbing
-    schedule: Schedule
-    kind: Kind = "bound"
-
-    def __call__(
-        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
-    ) -> Loss:
-        asked = ask(denoiser, self.process, self.schedule, x, t, noise, mask, dropout)
-        hidden = asked.z == self.process.mask_id
-        nats = functional.absorbing_bound(asked.log_p, x, hidden, asked.alpha, asked.alpha_prime)
-        return summed(nats, mask)
-
-    def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
-        return belief_ends(denoiser, self.process, self.schedule, x, noise, mask)
+    def nats(self, log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
+        # the mask is what the prior is sure of
+        return functional.absorbing_bound(log_p, x, self.process.prior_of(z) > 0, alpha, alpha_prime)

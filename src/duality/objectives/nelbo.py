@@ -13,45 +13,20 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from duality import functional
-from duality.bounds import ask, belief_ends, summed
-from duality.noise import Noise
-from duality.processes import Uniform
-from duality.protocols import Denoiser, Ends, Kind, Loss, Schedule
+from duality.bounds import BeliefBound
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bound(BeliefBound):
     """E_t of the Rao-Blackwellised bound, for uniform noise."""
 
-    process: Uniform
-    schedule: Schedule
-    kind: Kind = "bound"
-
-    def __call__(
-        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
-    ) -> Loss:
-        asked = ask(denoiser, self.process, self.schedule, x, t, noise, mask, dropout)
-        nats = functional.uniform_bound(asked.log_p, x, asked.z, asked.alpha, asked.alpha_prime)
-        return summed(nats, mask)
-
-    def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
-        return belief_ends(denoiser, self.process, self.schedule, x, noise, mask)
+    def nats(self, log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
+        return functional.uniform_bound(log_p, x, z, alpha, alpha_prime)
 
 
 @dataclass(frozen=True)
-class DenseBound:
+class DenseBound(BeliefBound):
     """E_t of UDLM's bound, for uniform noise: the same value, with dense K-vectors in the network's precision."""
 
-    process: Uniform
-    schedule: Schedule
-    kind: Kind = "bound"
-
-    def __call__(
-        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
-    ) -> Loss:
-        asked = ask(denoiser, self.process, self.schedule, x, t, noise, mask, dropout)
-        nats = functional.dense_uniform_bound(asked.log_p, x, asked.z, asked.alpha, asked.alpha_prime)
-        return summed(nats, mask)
-
-    def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
-        return belief_ends(denoiser, self.process, self.schedule, x, noise, mask)
+    def nats(self, log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
+        return functional.dense_uniform_bound(log_p, x, z, alpha, alpha_prime)
