@@ -226,9 +226,10 @@ def test_the_analytic_sampler_never_writes_the_mask(greedy: bool) -> None:
             # small ratios: most of the mass stays with the mask unless it is forbidden
             return (torch.randn(*z.shape, 4, dtype=torch.float64) - 5).scatter(-1, z[..., None], 0.0)
 
-    tail = "greedy" if greedy else "ancestral"
-    tokens = generate(Random(), LogLinear(), Analytic(Absorbing(4)), num=50, length=6, steps=3, tail=tail)  # type: ignore[arg-type]
-    assert int(tokens.max()) <= 2
+    masks, level = torch.full((50, 6), 3), torch.full((50,), 0.67, dtype=torch.float64)
+    sampler, noise = Analytic(Absorbing(4)), Noise.of(0, 0, torch.arange(50))
+    assert float(sampler.probabilities(Random(), masks, level, torch.ones_like(level))[..., 3].min()) > 0.5
+    assert int(sampler.last(Random(), masks, level, greedy, noise).max()) <= 2
 
 
 def test_bad_chains_are_refused() -> None:
