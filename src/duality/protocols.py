@@ -159,11 +159,15 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of training: ``objective`` until step ``until`` (exclusive)."""
+    """A stretch of training: ``objective`` until step ``until`` (exclusive).
+
+    ``teacher`` says whose copy teaches in it, the student's weights or their average, taken when the phase begins.
+    """
 
     name: str
     objective: Objective
     until: int
+    teacher: Literal["weights", "ema"] | None = None
 
 
 @runtime_checkable

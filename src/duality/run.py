@@ -4,9 +4,10 @@
     tokenizer.json     the tokenizer                 corpus.json    which tokens it was trained on
     metrics.jsonl      one line per logged step      loss.png       the curve
     checkpoints/       step-00001000/, latest        samples/       what it wrote, by step
+    rounds/            a distillation's weights before it (step-00000000/) and after each of its rounds
 
 ``recipe.json`` is written last when a run is created: with it the run exists, without it nothing has begun. ``train``
-starts or resumes a run; ``load`` gives its averaged weights, ready to evaluate and to sample.
+starts or resumes a run, ``begin_from`` creates one with the weights of another; ``model.load`` reads it.
 """
 
 from __future__ import annotations
@@ -24,23 +25,34 @@ import torch
 from torch import nn
 
 from duality import checkpoint, recipes
-from duality.config import nearest
-from duality.data import Corpus, Loader, Sequences, Tokenizer, TokenStore, load_tokenizer, prepare
-from duality.denoiser import SubsDenoiser
-from duality.evaluate import Likelihood, likelihood
+from duality.data import Corpus, Loader, Sequences, TokenStore, prepare
 from duality.files import flush_to_disk, write_atomically
-from duality.generate import generate
 from duality.metrics import append_metrics, read_metrics, rewind_metrics
-from duality.protocols import Process, Reporter, Sampler, Schedule, Vocabulary
-from duality.provenance import check_corpus, check_tokenizer, corpus_identity, environment, read_identity
+from duality.model import RECIPE, ROUNDS, Model, exists, load, network, read_recipe, sample_row
+from duality.protocols import Phase, Reporter, Vocabulary
+from duality.provenance import check_corpus, check_tokenizer, corpus_identity, environment
 from duality.recipes import Recipe
 from duality.report.curves import plot_losses
-from duality.samplers import SAMPLERS, Analytic, Ancestral
 from duality.train import StepRecord, TrainState, fit, interruptible, load_weights, phase_at
-from duality.wrappers import Memoized
 
-_RECIPE = "recipe.json"
-_BEFORE_RECIPE = ("tokenizer.json", "env.json", "corpus.json", _RECIPE)
+__all__ = [
+    "Model",
+    "Outcome",
+    "Session",
+    "begin_from",
+    "distil",
+    "exists",
+    "load",
+    "network",
+    "open_folder",
+    "prepared",
+    "read_recipe",
+    "sample_row",
+    "train",
+    "vocabulary_of",
+    "with_corpus",
+]
+_BEFORE_RECIPE = ("tokenizer.json", "env.json", "corpus.json", "checkpoints", ROUNDS, RECIPE)
 # What may change when a run continues: how it is optimised from here on and how it is watched, not what it is.
 _CHANGEABLE = (
     "learning_rate",
@@ -57,109 +69,11 @@ _EVAL_SEQUENCES = 256
 
 
 @dataclass(frozen=True)
-class Model:
-    """A trained model with all its parts."""
-
-    recipe: Recipe
-    step: int
-    denoiser: nn.Module
-    tokenizer: Tokenizer
-    label_names: tuple[str, ...] = ()
-
-    @property
-    def schedule(self) -> Schedule:
-        return self.recipe.method.schedule()
-
-    @property
-    def sampler(self) -> Sampler:
-        return self.recipe.method.sampler(self.tokenizer.vocab_size)
-
-    def process(self) -> Process:
-        """The discrete process that the model reverses."""
-        own = self.sampler
-        if not isinstance(own, (Ancestral, Analytic)):
-            raise ValueError(
-                f"{type(self.recipe.method).__name__} is written by no sampler but its own ({type(own).__name__}): "
-                "leave the sampler out"
-            )
-        return own.process
-
-    def named_sampler(self, name: str) -> Sampler:
-        """Its own sampler, or another one of its process by name."""
-        if name == "own":
-            return self.sampler
-        kinds = {kind.__name__.lower(): kind for kind in SAMPLERS}
-        if name not in kinds:
-            raise ValueError(f"no sampler {name!r}: {nearest(name, ('own', *kinds))}")
-        chosen: Sampler = kinds[name](self.process())
-        return chosen
-
-    def evaluate(self, sequences: Sequences, **options: Any) -> Likelihood:
-        """Nats per token of ``sequences``, by the method's own measure; options as for ``evaluate.likelihood``."""
-        return likelihood(self.denoiser, self.recipe.method.measure(self.tokenizer.vocab_size), sequences, **options)
-
-    def generate(
-        self,
-        wrap: Callable[[Any], Any] = lambda denoiser: denoiser,
-        sampler: Sampler | None = None,
-        steps: int | None = None,
-        **options: Any,
-    ) -> torch.Tensor:
-        """Tokens; options as for ``generate.generate``. ``wrap`` bends the belief (``wrappers``)."""
-        chosen = sampler or self.sampler
-        bent = wrap(self.denoiser)
-        if isinstance(self.denoiser, SubsDenoiser) and not self.denoiser.depends_on_alpha:
-            bent = Memoized(bent)
-        count = chosen.default_steps(options["length"]) if steps is None else steps
-        return generate(bent, self.schedule, chosen, steps=count, **options)
-
-
-@dataclass(frozen=True)
 class Outcome:
     """How a training ended: at which step, stopped by which signal (0: it is complete)."""
 
     step: int
     signal: int
-
-
-def network(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str = "cpu") -> nn.Module:
-    """The untrained network of a recipe; its first weights depend on the recipe's seed only."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.training.seed)
-        return recipe.method.network(recipe.backbone, vocabulary).to(device)
-
-
-def exists(folder: Path) -> bool:
-    """Whether a run has begun in ``folder``."""
-    return (folder / _RECIPE).is_file()
-
-
-def read_recipe(folder: Path) -> Recipe:
-    """The recipe of the run in ``folder``."""
-    path = folder / _RECIPE
-    if not exists(folder):
-        raise ValueError(f"{folder} is not a run: it has no {_RECIPE}; give the folder that `duality train --out` made")
-    try:
-        return recipes.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is damaged ({error}): restore it from a backup") from error
-
-
-def load(folder: Path, report: Reporter, device: torch.device | str = "cpu", weights: str = "ema") -> Model:
-    """The newest intact checkpoint of the run in ``folder``, with its averaged (``ema``) or raw (``model``) weights."""
-    recipe = read_recipe(folder)
-    tokenizer = load_tokenizer(folder)
-    saved = checkpoint.load_newest(folder / "checkpoints", report)
-    if saved is None:
-        raise ValueError(
-            f"{folder} has no checkpoint yet: train it first (duality train {recipe.name} --out {folder} --resume)"
-        )
-    check_tokenizer(saved.state, tokenizer, folder)
-    names = tuple(read_identity(folder)["labels"])
-    denoiser = network(recipe, Vocabulary(tokenizer.vocab_size, len(names)), device)
-    load_weights(denoiser, saved.groups[weights])
-    denoiser.requires_grad_(False)
-    return Model(recipe, saved.step, denoiser, tokenizer, names)
 
 
 def train(
@@ -178,15 +92,90 @@ def train(
         check_corpus(folder, corpus)
     sequences = Sequences(corpus.train, recipe.data.length, recipe.data.packing)
     loader = Loader(sequences, recipe.training.batch_size, recipe.training.seed)
-    state = TrainState.fresh(network(recipe, vocabulary_of(corpus), device), recipe.training)
+    state = untrained(recipe, corpus, device)
     if not existing:
+        if recipe.distillation is not None:
+            raise ValueError(f"{recipe.name} begins from a trained run: start it with `duality distill RUN`")
         create(recipe, folder, corpus)  # only now: what cannot be trained leaves no run behind
     saved = checkpoint.load_newest(folder / "checkpoints", report)
     if saved is not None:
         check_tokenizer(saved.state, corpus.tokenizer, folder)
         state.restore(saved)
-        report(f"resuming at step {state.step} of {recipe.training.steps}")
+        check_round(recipe, saved.state, folder)
+        if state.step:
+            report(f"resuming at step {state.step} of {recipe.training.steps}")
     return Session(recipe, folder, corpus, state, device, watch).run(loader, report)
+
+
+def untrained(recipe: Recipe, corpus: Corpus, device: torch.device | str) -> TrainState:
+    """The state before the first step; with a place for the teacher, if there is to be one."""
+    model, teacher = network(recipe, vocabulary_of(corpus), device), None
+    if recipe.distillation is not None:
+        names = corpus.label_names
+        teacher = network(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(names)), device)
+    return TrainState.fresh(model, recipe.training, teacher)
+
+
+def begin_from(base: Path, recipe: Recipe, folder: Path, report: Reporter) -> None:
+    """Create the run of ``recipe`` in ``folder``, with the weights of the run in ``base`` and their average."""
+    recipe, _ = open_folder(recipe, folder, resume=False)
+    saved = checkpoint.load_newest(base / "checkpoints", report)
+    if saved is None:
+        raise ValueError(f"{base} has no checkpoint yet: there is nothing to begin from")
+    corpus = prepared(recipe, report)
+    check_corpus(base, corpus)
+    check_tokenizer(saved.state, corpus.tokenizer, base)
+    state = untrained(recipe, corpus, "cpu")
+    phases_of(recipe, corpus, state.teacher)  # what cannot be distilled leaves no run behind
+    load_weights(state.model, saved.groups["model"])
+    for name, value in saved.groups["ema"].items():
+        state.ema[name].copy_(value)
+    if state.teacher is not None:
+        state.teach("weights")
+    session = Session(recipe, folder, corpus, state, "cpu", lambda record: None)
+    session.save_round()
+    session.save()
+    create(recipe, folder, corpus)
+
+
+def check_round(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
+    """Refuse a teacher of another round or stride than the recipe has at this step."""
+    if recipe.distillation is None:
+        return
+    number = recipe.distillation.round_of(state["step"])
+    expected = {"round": number, "delta": recipe.distillation.stride(number)}
+    found = {name: state.get(name) for name in expected}
+    if found != expected:
+        raise ValueError(
+            f"the checkpoint of {folder} at step {state['step']} is of {found}, its recipe says {expected}: "
+            "restore the recipe.json that it was started with"
+        )
+
+
+def phases_of(recipe: Recipe, corpus: Corpus, teacher: nn.Module | None) -> tuple[Phase, ...]:
+    """The stretches of training: the method's own, or a distillation's rounds."""
+    num_tokens = corpus.tokenizer.vocab_size
+    if recipe.distillation is None:
+        return recipe.method.phases(num_tokens, recipe.training.steps)
+    told: Any = teacher
+    return recipe.distillation.phases(recipe.method, num_tokens, told)
+
+
+def distil(
+    base: Path,
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resume: bool = False,
+    device: torch.device | str = "cpu",
+    report: Reporter = print,
+    watch: Callable[[StepRecord], None] = lambda record: None,
+) -> Outcome:
+    """Distil the run in ``base`` into ``folder`` as ``recipe`` (``recipes.distilled``) says; a run like any other."""
+    if not exists(folder):
+        begin_from(base, recipe, folder, report)
+        resume = True
+    return train(recipe, folder, resume=resume, device=device, report=report, watch=watch)
 
 
 def prepared(recipe: Recipe, report: Reporter) -> Corpus:
@@ -253,7 +242,7 @@ def create(recipe: Recipe, folder: Path, corpus: Corpus) -> None:
 
 def write_recipe(recipe: Recipe, folder: Path) -> None:
     """Write down what runs."""
-    write_atomically(folder / _RECIPE, json.dumps(recipes.to_json(recipe), indent=1))
+    write_atomically(folder / RECIPE, json.dumps(recipes.to_json(recipe), indent=1))
 
 
 @dataclass(frozen=True)
@@ -270,7 +259,7 @@ class Session:
     def run(self, loader: Loader, report: Reporter) -> Outcome:
         """Train until the recipe's last step or a signal; what was learnt is saved either way."""
         training, state = self.recipe.training, self.state
-        phases = self.recipe.method.phases(self.corpus.tokenizer.vocab_size, training.steps)
+        phases = phases_of(self.recipe, self.corpus, state.teacher)
         rewind_metrics(self.folder, state.step)
         started, first = time.monotonic(), state.step
 
@@ -282,6 +271,8 @@ class Session:
                 if last or request.signal or record.step % training.log_every == 0:
                     elapsed = time.monotonic() - started
                     self.log(log_row(record, first, elapsed, record.num_tokens * (record.step - first) / elapsed))
+                if self.recipe.distillation is not None and record.step % self.recipe.distillation.round_steps == 0:
+                    self.save_round()
                 if record.step % training.save_every == 0:
                     self.save()
                 if training.eval_every and record.step % training.eval_every == 0 and not (last or request.signal):
@@ -307,11 +298,25 @@ class Session:
         return any(row["step"] == self.state.step and "validation_nats" in row for row in read_metrics(self.folder))
 
     def save(self) -> None:
-        flush_to_disk(self.folder / "metrics.jsonl")
-        state = {"vocab_size": self.corpus.tokenizer.vocab_size, "tokenizer": self.corpus.tokenizer.fingerprint}
-        checkpoint.save(
-            self.folder / "checkpoints", self.state.step, self.state.groups(), state, self.recipe.training.keep
-        )
+        if (self.folder / "metrics.jsonl").exists():  # a run that begins from another has none yet
+            flush_to_disk(self.folder / "metrics.jsonl")
+        folder, keep = self.folder / "checkpoints", self.recipe.training.keep
+        checkpoint.save(folder, self.state.step, self.state.groups(), self.description(), keep)
+
+    def save_round(self) -> None:
+        """Keep the weights of a round that has ended."""
+        weights = {name: group for name, group in self.state.groups().items() if name in ("model", "ema")}
+        keep = 1 << 30
+        checkpoint.save(self.folder / ROUNDS, self.state.step, weights, self.description(), keep)
+
+    def description(self) -> dict[str, Any]:
+        """What a checkpoint says beside its tensors."""
+        tokenizer, distillation = self.corpus.tokenizer, self.recipe.distillation
+        state: dict[str, Any] = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
+        if distillation is not None:
+            number = distillation.round_of(self.state.step)
+            state |= {"round": number, "delta": distillation.stride(number)}
+        return state
 
     def evaluate(self) -> None:
         """Validation bound and two samples, with the averaged weights."""
@@ -337,19 +342,6 @@ class Session:
         target = self.folder / "samples" / f"step-{self.state.step:08d}.jsonl"
         target.parent.mkdir(exist_ok=True)
         write_atomically(target, "".join(json.dumps(row) + "\n" for row in rows))
-
-
-def sample_row(model: Model, tokens: list[int], index: int, steps: int, tail: str, seed: int) -> dict[str, Any]:
-    """A sample with what made it."""
-    return {
-        "index": index,
-        "seed": seed,
-        "steps": steps,
-        "tail": tail,
-        "trained_steps": model.step,
-        "text": model.tokenizer.decode(tokens),
-        "tokens": tokens,
-    }
 
 
 def log_row(record: StepRecord, since: int, seconds: float, tokens_per_second: float) -> dict[str, Any]:

@@ -7,11 +7,22 @@ from typing import Any
 
 import torch
 
+from duality.baselines.bert_mouth import Gibbs
+from duality.baselines.diffusion_bert import SpindleSampler
 from duality.config import nearest
+from duality.model import Model
+from duality.processes import Absorbing
 from duality.protocols import Denoiser, Score
-from duality.run import Model
-from duality.samplers import Autoregressive
+from duality.samplers import Analytic, Ancestral, Autoregressive
 from duality.wrappers import Clamped, ClampedScore, Guided, Temperature, TopP, labelled
+
+
+def mask_of(model: Model) -> int | None:
+    """The state that stands for a hidden token; None where the noise has none."""
+    own = model.sampler
+    if isinstance(own, (Ancestral, Analytic, Gibbs, SpindleSampler)) and isinstance(own.process, Absorbing):
+        return own.process.mask_id
+    return None
 
 
 def clamp(model: Model, length: int, prompt: str, suffix: str, device: str) -> Callable[[Any], Any]:

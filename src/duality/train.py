@@ -3,7 +3,7 @@
 A step is a pure function of the state and the step's number: which sequences, which times and which noise depend on
 (seed, step, place in the global batch) only. Hence a resumed run repeats the uninterrupted one bit for bit, and
 dividing the batch into micro-batches changes rounding, not noise. What has to be saved is weights, their moving
-average, the optimizer's moments and the step.
+average, the optimizer's moments, the step, and a teacher's weights where there is one.
 
 Loss = sum of nats over the real tokens of the global batch / their number.
 """
@@ -105,9 +105,10 @@ class TrainState:
     optimizer: torch.optim.AdamW
     ema: Tensors
     step: int = 0
+    teacher: nn.Module | None = None
 
     @staticmethod
-    def fresh(model: nn.Module, training: Training) -> TrainState:
+    def fresh(model: nn.Module, training: Training, teacher: nn.Module | None = None) -> TrainState:
         optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=training.learning_rate,
@@ -115,7 +116,8 @@ class TrainState:
             weight_decay=training.weight_decay,
             fused=True,
         )
-        return TrainState(model, optimizer, {name: value.detach().clone() for name, value in model.named_parameters()})
+        ema = {name: value.detach().clone() for name, value in model.named_parameters()}
+        return TrainState(model, optimizer, ema, 0, None if teacher is None else teacher.requires_grad_(False))
 
     def groups(self) -> dict[str, Tensors]:
         """What a checkpoint holds, as named tensors."""
@@ -125,7 +127,10 @@ class TrainState:
             if parameter in self.optimizer.state
             for key, value in self.optimizer.state[parameter].items()
         }
-        return {"model": dict(self.model.named_parameters()), "ema": self.ema, "optimizer": moments}
+        groups: dict[str, Tensors] = {"model": dict(self.model.named_parameters()), "ema": self.ema}
+        if self.teacher is not None:
+            groups["teacher"] = dict(self.teacher.named_parameters())
+        return {**groups, "optimizer": moments}
 
     def restore(self, saved: Checkpoint) -> None:
         """Continue where ``saved`` was written."""
@@ -139,7 +144,14 @@ class TrainState:
                 key: saved.groups["optimizer"][f"{name}.{key}"].to(parameter.device)
                 for key in ("step", "exp_avg", "exp_avg_sq")
             }
+        if self.teacher is not None:
+            load_weights(self.teacher, saved.groups["teacher"])
         self.step = saved.step
+
+    def teach(self, source: Literal["weights", "ema"]) -> None:
+        """The teacher becomes what the student, or the student's average, is now."""
+        assert self.teacher is not None, "this phase learns from a teacher, and there is none"
+        load_weights(self.teacher, self.ema if source == "ema" else dict(self.model.named_parameters()))
 
     def average(self, decay: float) -> None:
         """Move the average towards the weights, quickly at first: decay is at most (1 + n) / (10 + n)."""
@@ -218,6 +230,11 @@ def phase_at(phases: tuple[Phase, ...], step: int) -> Phase:
     return next(phase for phase in phases if step < phase.until)
 
 
+def begins(phases: tuple[Phase, ...], step: int) -> bool:
+    """Whether ``step`` is the first of its phase."""
+    return step == 0 or phase_at(phases, step) is not phase_at(phases, step - 1)
+
+
 def micro_batches(training: Training) -> list[slice]:
     """Rows of the global batch, in order, at most ``micro_batch`` at a time."""
     size = training.micro_batch or training.batch_size
@@ -255,6 +272,8 @@ def forgetful(model: nn.Module, labels: Tensor, training: Training, noise: Noise
 def take_step(state: TrainState, loader: Loader, phases: tuple[Phase, ...], training: Training) -> StepRecord:
     """One optimizer step; raises ``TrainingDiverged`` before a non-finite gradient can reach the weights."""
     phase, rate = phase_at(phases, state.step), training.rate(state.step)
+    if phase.teacher is not None and begins(phases, state.step):
+        state.teach(phase.teacher)
     state.optimizer.zero_grad()
     loss, num_tokens = gradients(state, loader, phase, training)
     norm = nn.utils.clip_grad_norm_(state.model.parameters(), training.clip or math.inf)

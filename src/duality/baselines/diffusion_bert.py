@@ -71,6 +71,12 @@ def excess(skew: Tensor, t: Tensor) -> Tensor:
     return skew * (math.pi * t * torch.cos(math.pi * t) - torch.sin(math.pi * t)) / (t * hidden_chance(skew, t))
 
 
+def hide(x: Tensor, t: Tensor, skew: Tensor, mask_id: int, noise: Noise) -> Tensor:
+    """Noisy tokens at time ``t``."""
+    hidden = noise.uniform("replace", x.shape[1]) >= 1 - hidden_chance(skew[x], t[:, None])
+    return torch.where(hidden, mask_id, x)
+
+
 def spindle_bound(log_p: Tensor, x: Tensor, hidden: Tensor, t: Tensor, skew: Tensor) -> Tensor:
     """The bound per token (B, L) from the log belief (B, L, K or more), t (B,), skew (K,)."""
     ahead = excess(skew, t[:, None])
@@ -121,8 +127,8 @@ class SpindleBound:
         # t = u^2, weighed by 2 u: at even times a token hidden at small t is rare and dear (``schedules.Polynomial``)
         u, skew = t.double(), skews(information_of(denoiser), self.strength)
         t = u.square()
-        hidden = noise.uniform("replace", x.shape[1]) >= 1 - hidden_chance(skew[x], t[:, None])
-        z = torch.where(hidden, self.process.mask_id, x)
+        z = hide(x, t, skew, self.process.mask_id, noise)
+        hidden = z == self.process.mask_id
         log_p = denoiser.log_probs(z, 1 - t, mask, dropout_of(noise, dropout))
         return summed(2 * u[:, None] * spindle_bound(log_p, x, hidden, t, skew), mask)
 
@@ -140,6 +146,10 @@ class SpindleSampler:
 
     process: Absorbing
     strength: float
+
+    def corrupt(self, denoiser: Denoiser, x: Tensor, alpha: Tensor, noise: Noise) -> Tensor:
+        """What the steps reverse."""
+        return hide(x, 1 - alpha, skews(information_of(denoiser), self.strength), self.process.mask_id, noise)
 
     def start(self, denoiser: Denoiser, length: int, steps: int, noise: Noise) -> Tensor:
         information_of(denoiser)

@@ -15,8 +15,9 @@ from duality import methods, schedules
 from duality.backbones.dit import SIZES, DiT
 from duality.config import from_jsonable, nearest, override, to_jsonable
 from duality.data import BPE, Bytes, Characters, Pretrained
+from duality.distillation import DISTILLATIONS
 from duality.recipes import laptop, paper
-from duality.recipes.recipe import Data, Recipe
+from duality.recipes.recipe import Data, Recipe, distilled
 from duality.schedules import Cosine, LogLinear, Polynomial
 from duality.train import Training
 
@@ -32,6 +33,7 @@ _COMPONENTS: tuple[type, ...] = (
     BPE,
     Pretrained,
     *methods.METHODS,
+    *DISTILLATIONS.values(),
     *schedules.CLOCKS,
     LogLinear,
     Cosine,
@@ -44,6 +46,7 @@ __all__ = [
     "Data",
     "Recipe",
     "differences",
+    "distilled",
     "from_json",
     "modified",
     "recipe",

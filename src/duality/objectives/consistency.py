@@ -1,0 +1,45 @@
+"""Discrete Consistency Distillation: the student reads z_t and learns what its teacher says of the cleaner z_s.
+
+The two are neighbours on one deterministic trajectory, the argmax of alpha_tilde x + sigma_tilde eps with the same eps
+at the Gaussian times t and s = max(t - delta, 0); ``gaussian.coupled_argmax`` draws the pair from three numbers per
+token. Loss: the divergence between the two beliefs, summed over all positions (the paper's Eq. 23).
+
+What must hold: the teacher gets no gradient and no dropout, whatever the student gets; at delta = 0 a student equal to
+its teacher has loss 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from duality.bounds import dropout_of, summed
+from duality.divergences import Divergence, divergence
+from duality.gaussian import coupled_argmax
+from duality.noise import Noise
+from duality.protocols import Denoiser, Loss
+from duality.schedules import Dual
+from duality.wrappers import told_like
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """E_t of the divergence between the student at t and the teacher at t - ``delta``, both times of ``window``."""
+
+    teacher: Denoiser
+    window: Dual
+    delta: float
+    kind: Divergence = "kl-backward"
+
+    def __call__(
+        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+    ) -> Loss:
+        s = (t - self.delta).clamp_min(0.0)
+        mu_t, mu_s = self.window.mu(t)[:, None], self.window.mu(s)[:, None]
+        z_t, z_s = coupled_argmax(x, mu_t, mu_s, self.window.vocab_size, noise)
+        with torch.no_grad():
+            target = told_like(denoiser, self.teacher).log_probs(z_s, self.window.alpha(s), mask)
+        log_p = denoiser.log_probs(z_t, self.window.alpha(t), mask, dropout_of(noise, dropout))
+        return summed(divergence(self.kind, log_p, target), mask)
