@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
@@ -22,8 +22,9 @@ import torch
 from conftest import ROOT, quiet, small_recipe
 
 from duality import checkpoint, run
+from duality.distillation import DCD
 from duality.metrics import read_metrics
-from duality.recipes import Recipe
+from duality.recipes import Recipe, distilled
 
 SAVE_EVERY = 3
 STEPS = 30
@@ -35,10 +36,19 @@ def recipe() -> Recipe:
     )
 
 
-def child(folder: str) -> None:
-    """What gets killed."""
+def distillation() -> Recipe:
+    """Three rounds of as many steps in all."""
+    made = distilled(recipe(), DCD(rounds=3, round_steps=STEPS // 3, delta=1 / 16), STEPS)
+    return replace(made, training=replace(made.training, log_every=1))
+
+
+def child(folder: str, base: str | None) -> None:
+    """What gets killed: a training, or the distillation of the run in ``base``."""
     torch.set_num_threads(1)
-    run.train(recipe(), Path(folder), resume=True, report=quiet)
+    if base is None:
+        run.train(recipe(), Path(folder), resume=True, report=quiet)
+    else:
+        run.distil(Path(base), distillation(), Path(folder), resume=True, report=quiet)
 
 
 @dataclass
@@ -58,6 +68,9 @@ def inspect(folder: Path, tally: Tally) -> None:
     for step in steps:
         problem = checkpoint.damage(checkpoints / f"step-{step:08d}")
         assert problem is None, f"step {step}: {problem}"
+    rounds = folder / "rounds"
+    for step in checkpoint.steps_saved(rounds) if rounds.is_dir() else []:
+        assert checkpoint.damage(rounds / f"step-{step:08d}") is None
     if (folder / "recipe.json").exists():
         run.read_recipe(folder)
     tally.hidden_leftovers += len(list(checkpoints.glob(".writing-*"))) if checkpoints.is_dir() else 0
@@ -68,7 +81,7 @@ def inspect(folder: Path, tally: Tally) -> None:
 
 
 def same_end(left: Path, right: Path) -> None:
-    """The last checkpoints are equal, bit for bit."""
+    """The last checkpoints, and those of a distillation's rounds, are equal, bit for bit."""
     ends = [checkpoint.load_newest(folder / "checkpoints", print) for folder in (left, right)]
     assert ends[0] is not None
     assert ends[1] is not None
@@ -76,20 +89,29 @@ def same_end(left: Path, right: Path) -> None:
     for group, tensors in ends[0].groups.items():
         for name, value in tensors.items():
             assert torch.equal(value, ends[1].groups[group][name]), f"{group}.{name} differs"
+    if (left / "rounds").is_dir():
+        steps = checkpoint.steps_saved(left / "rounds")
+        assert steps == checkpoint.steps_saved(right / "rounds") == [0, STEPS // 3, 2 * STEPS // 3, STEPS]
+        for step in steps:
+            one, other = (checkpoint.load(folder / "rounds" / f"step-{step:08d}") for folder in (left, right))
+            assert all(torch.equal(value, other.groups["ema"][name]) for name, value in one.groups["ema"].items())
 
 
-def kill_points(count: int, folder: Path, seed: int = 0) -> Tally:
+def kill_points(count: int, folder: Path, seed: int = 0, distil: bool = False) -> Tally:
     """Kill ``count`` times; returns what was seen."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["kill_points"])
+    base = str(folder / "base") if distil else None
+    if base is not None:
+        start(context, folder / "base", None).join()
     untouched = folder / "untouched"
     clock = time.monotonic()
-    start(context, untouched).join()
+    start(context, untouched, base).join()
     duration = time.monotonic() - clock
     chance, tally, current = random.Random(seed), Tally(), 0
     while tally.kills < count:
         target = folder / f"run-{current}"
-        process = start(context, target)
+        process = start(context, target, base)
         process.join(chance.uniform(0, 0.6 * duration))
         if process.is_alive() and process.pid is not None:
             os.kill(process.pid, signal.SIGKILL)
@@ -101,14 +123,14 @@ def kill_points(count: int, folder: Path, seed: int = 0) -> Tally:
         same_end(untouched, target)
         tally.completed += 1
         current += 1
-    start(context, folder / f"run-{current}").join()
+    start(context, folder / f"run-{current}", base).join()
     same_end(untouched, folder / f"run-{current}")
     tally.completed += 1
     return tally
 
 
-def start(context: ForkServerContext, folder: Path) -> ForkServerProcess:
-    process = context.Process(target=child, args=(str(folder),))
+def start(context: ForkServerContext, folder: Path, base: str | None) -> ForkServerProcess:
+    process = context.Process(target=child, args=(str(folder), base))
     process.start()
     return process
 
@@ -116,4 +138,7 @@ def start(context: ForkServerContext, folder: Path) -> ForkServerProcess:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["DUALITY_CACHE"] = f"{scratch}/cache"
-        print(kill_points(int(sys.argv[1]) if len(sys.argv) > 1 else 100, Path(scratch)))
+        for distil in (False, True):
+            place = Path(scratch) / str(distil)
+            place.mkdir()
+            print(kill_points(int(sys.argv[1]) if len(sys.argv) > 1 else 100, place, distil=distil))

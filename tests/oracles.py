@@ -6,13 +6,16 @@ import itertools
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from duality import functional
+from duality.generate import levels
+from duality.grids import LINEAR, Grid
 from duality.noise import Noise
 from duality.processes import Absorbing, Uniform
-from duality.protocols import Denoiser, Latent, Process
-from duality.samplers import Analytic
+from duality.protocols import Denoiser, Latent, Process, Schedule
+from duality.samplers import Analytic, Ancestral, Psi
 
 LENGTH = 2
 
@@ -92,9 +95,56 @@ def absorbing_toy() -> tuple[Tensor, Absorbing, Denoiser]:
     return law, process, Oracle(law, process, leave_out=False)
 
 
-def all_states(num_states: int) -> Tensor:
-    """Every sequence, (num_states ** L, L)."""
-    return torch.tensor(list(itertools.product(range(num_states), repeat=LENGTH)))
+def all_states(num_states: int, length: int = LENGTH) -> Tensor:
+    """Every sequence, (num_states ** length, length)."""
+    return torch.tensor(list(itertools.product(range(num_states), repeat=length)))
+
+
+@dataclass(frozen=True)
+class SingleToken:
+    """The oracle of sequences of one token: the data's law, but for absorbing noise where the token is shown."""
+
+    law: Tensor
+    process: Process
+
+    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+        assert isinstance(z, Tensor)
+        num_states = self.process.vocab_size
+        belief = F.pad(self.law, (0, num_states - len(self.law))).expand(*z.shape, -1)
+        if isinstance(self.process, Absorbing):
+            belief = torch.where((z == self.process.mask_id)[..., None], belief, F.one_hot(z, num_states).double())
+        return belief.log()
+
+
+def kernel_of(sampler: Ancestral | Psi, denoiser: Denoiser, z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
+    """The law of each token after a step from each of the sequences z (n, L): its routes, mixed, (n, L, K)."""
+    process = sampler.process
+    p = denoiser.log_probs(z, alpha_t.expand(len(z))).exp()
+    ways = sampler.routes(p.gather(-1, z[..., None])[..., 0], process.prior_of(z), alpha_t, alpha_s)
+    stay, belief, prior = (way[..., None] for way in ways)
+    return stay * F.one_hot(z, process.vocab_size) + belief * p + prior * process.prior()
+
+
+def law_of(
+    sampler: Ancestral | Psi,
+    denoiser: Denoiser,
+    schedule: Schedule,
+    steps: int,
+    grid: Grid = LINEAR,
+    length: int = LENGTH,
+) -> Tensor:
+    """The sampler's exact output law, (K,) * length: the product of its transition matrices, position by position."""
+    num_states = sampler.process.vocab_size
+    states = all_states(num_states, length)
+    current = sampler.process.prior()[states].prod(-1)
+    alphas = levels(schedule, steps, grid)
+    for alpha_t, alpha_s in itertools.pairwise(alphas):
+        kernel = kernel_of(sampler, denoiser, states, alpha_t, alpha_s)
+        joint = kernel[:, 0]
+        for place in range(1, length):
+            joint = (joint[..., None] * kernel[:, place, None]).flatten(1)
+        current = current @ joint
+    return current.view((num_states,) * length)
 
 
 def gauss_legendre(count: int) -> tuple[Tensor, Tensor]:

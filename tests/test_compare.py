@@ -134,7 +134,7 @@ def test_bad_comparisons_are_refused(english: Path, tmp_path: Path, capsys: pyte
 
 
 def test_rows_read_as_what_they_are() -> None:
-    quality = Quality("j", 100.4, 3.2, 4.567, 8)
+    quality = Quality("j", 100.4, 3.2, 4.567, 8, (95.0, 106.0), (4.5, 4.6))
     row = Row("r", "s", 1_400_000, 2_000_000, 90, "exact", 99.95, 1.26, 2.0, quality, 64)
     assert cells(row) == [
         "r", "1.40 M", "2.00 M", "1.5 min", "= 100.0 ± 1.3", "2.000", "exact", "100 ± 3", "4.57", "8", "64",

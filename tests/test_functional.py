@@ -236,6 +236,27 @@ def test_categorical_inverts_the_distribution_function() -> None:
     probs = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]])
     u = torch.tensor([1e-300, 0.2499, 0.25, 0.2501, 1 - 2.0**-53], dtype=torch.float64)
     assert functional.categorical(probs.expand(5, 5), u).tolist() == [1, 1, 3, 3, 3]
+    # u times the total may round to the total itself: the last state that has any mass is drawn, none beyond it
+    assert functional.categorical(probs.expand(1, 5), torch.ones(1, dtype=torch.float64)).tolist() == [3]
+    least = torch.tensor([[0.0, 5e-324, 0.0]], dtype=torch.float64)
+    assert functional.categorical(least, torch.tensor([0.9], dtype=torch.float64)).tolist() == [1]
+
+
+def test_categorical_takes_rows_of_any_number_and_shape() -> None:
+    """More rows than are worked on at once, in any shape, or none: each row has its own draw."""
+    count = 3 * functional.rows_at_once(5000) + 1
+    probs = torch.rand(count, 5000, generator=torch.Generator().manual_seed(0))
+    u = Noise.of(0, 0, torch.zeros(1)).uniform("u", count)[0]
+    expected = [int((row.double().cumsum(-1) <= x * row.double().sum()).sum()) for row, x in zip(probs, u)]
+    assert functional.categorical(probs, u).tolist() == expected
+    assert functional.categorical(probs[:6].view(2, 3, 5000), u[:6].view(2, 3)).flatten().tolist() == expected[:6]
+    assert int(functional.categorical(probs[0], u[0])) == expected[0]
+    assert functional.categorical(probs[:0], u[:0]).tolist() == []
+    chosen = torch.zeros(2, 3, dtype=torch.bool)
+    log_p = probs[:6].view(2, 3, 5000).log()
+    assert functional.drawn_where(chosen, log_p, u[:6].view(2, 3)).tolist() == []
+    chosen[0, 1] = chosen[1, 2] = True
+    assert functional.drawn_where(chosen, log_p, u[:6].view(2, 3)).tolist() == [expected[1], expected[5]]
 
 
 def test_categorical_keeps_the_tail() -> None:

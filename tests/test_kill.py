@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from kill_points import SAVE_EVERY, kill_points
 
 
-def test_killed_runs_end_like_an_untouched_one(tmp_path: Path) -> None:
-    tally = kill_points(6, tmp_path)
+@pytest.mark.parametrize("distil", [False, True], ids=["training", "distillation"])
+def test_killed_runs_end_like_an_untouched_one(tmp_path: Path, distil: bool) -> None:
+    tally = kill_points(6, tmp_path, distil=distil)
     assert tally.kills == 6
     assert tally.completed >= 1
     assert tally.most_lost <= SAVE_EVERY

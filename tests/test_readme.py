@@ -22,7 +22,7 @@ SMALLER = ["data.tokenizer=bytes", "data.length=32", "backbone=nano", "training.
 def test_there_are_commands_of_every_kind() -> None:
     kinds = {" ".join(shlex.split(command)[:2]) for command in COMMANDS}
     assert {"make demo", "make test"} <= kinds
-    for command in ("train", "eval", "sample", "compare", "recipes", "data"):
+    for command in ("train", "distill", "eval", "sample", "quality", "plot", "compare", "recipes", "data"):
         assert f"duality {command}" in kinds
 
 
@@ -43,6 +43,11 @@ def test_every_duality_command_runs(
             if "--data" not in arguments:
                 arguments += ["--data", "by_author" if "duo-laptop-authors" in arguments else "my_text.txt"]
             arguments += ["--set", *SMALLER]
+        if arguments[0] == "distill":
+            arguments[arguments.index("--round-steps") + 1] = "2"
+        if arguments[0] == "quality":  # a judge is large, and needs packages of its own
+            arguments[arguments.index("--judge") + 1] = "none"
+            arguments += ["--num", "2"]
         assert main(arguments) == 0, command
     for snippet in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
         exec(compile(snippet, "README.md", "exec"), {})

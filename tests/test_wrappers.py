@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -10,13 +11,17 @@ import torch
 from oracles import uniform_toy
 from torch import Tensor
 
+from duality.backbones.dit import SIZES
+from duality.denoiser import MeanDenoiser, ScoreDenoiser, SubsDenoiser
 from duality.generate import Tail, generate
+from duality.grids import LinearConstantLinear
 from duality.noise import Noise
 from duality.processes import Absorbing, Uniform
 from duality.protocols import Latent, Process, TopK
-from duality.samplers import Ancestral
+from duality.samplers import SAMPLERS, Analytic, Ancestral, Psi
+from duality.samplers.psi import Rule
 from duality.schedules import LogLinear
-from duality.wrappers import Clamped, Temperature, TopP
+from duality.wrappers import Clamped, ClampedScore, Guided, Memoized, Temperature, TopP
 
 
 class Fixed:
@@ -80,6 +85,44 @@ def test_clamped_tokens_stay_and_reach_the_network_clean(process: Process, tail:
     assert all((z[:, known] == tokens[known]).all() for z in seen)
     if tail == "ancestral":
         assert len(torch.unique(got[:, 1])) > 1
+
+
+def wrapped(kind: type, process: Uniform | Absorbing, tokens: Tensor, known: Tensor) -> Any:
+    """A class-conditional network of 9 states under everything that its kind of answer allows."""
+    torch.manual_seed(0)
+    backbone = SIZES["nano"].build(9, num_labels=3)
+    for parameter in backbone.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    backbone.double().requires_grad_(False)
+    if kind is Analytic:
+        return ClampedScore(ScoreDenoiser(backbone, process), process, tokens, known)
+    mean = SubsDenoiser(backbone, process) if isinstance(process, Absorbing) else MeanDenoiser(backbone)
+    return Clamped(TopP(Temperature(Guided(mean, 1, 2.0), 0.8), 0.95), tokens, known)
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize("process", [Uniform(9), Absorbing(9)], ids=str)
+@pytest.mark.parametrize("known", [(0, 1), (0, 3, 5)], ids=["prompt", "infill"])
+@pytest.mark.parametrize("tail", ["greedy", "ancestral"])
+def test_every_sampler_obeys_every_wrapper(
+    kind: type, process: Uniform | Absorbing, known: tuple[int, ...], tail: Tail
+) -> None:
+    """Known tokens stand at the end as they were given, and what is written beside them are tokens."""
+    places = torch.zeros(6, dtype=torch.bool).index_fill(0, torch.tensor(known), True)
+    tokens = torch.tensor([5, 2, 0, 7, 0, 1])
+    denoiser = wrapped(kind, process, tokens, places)
+    samplers = [kind(process)]
+    if kind is Psi:  # with much given back to noise, by every rule
+        samplers = [Psi(process, rule, 0.5) for rule in get_args(Rule)]
+    for sampler in samplers:
+        for bent in (denoiser,) if kind is Analytic else (denoiser, Memoized(denoiser)):
+            got = generate(
+                bent, LogLinear(), sampler, num=20, length=6, steps=5, tail=tail, grid=LinearConstantLinear()
+            )
+            assert (got[:, places] == tokens[places]).all()
+            assert int(got.min()) >= 0
+            assert int(got.max()) < process.vocab_size - isinstance(process, Absorbing)
+            assert tail == "greedy" or len(torch.unique(got, dim=0)) > 1
 
 
 @pytest.mark.parametrize("mass", [1.0, 0.999_999_999])

@@ -16,6 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from duality import functional
 from duality.backbones.dit import Network
 from duality.noise import Noise
 from duality.processes import Absorbing
@@ -32,6 +33,42 @@ def noise_level(alpha: Tensor) -> Tensor:
 def precise(logits: Tensor) -> Tensor:
     """At least float32."""
     return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """The belief of fresh ``logits``. Where no gradient is wanted it takes their place, some rows at a time.
+
+    At a large vocabulary a belief is most of the memory, and of the time beside the network's: one is enough.
+    """
+    if torch.is_grad_enabled():
+        return torch.log_softmax(logits, -1)
+    logits = logits.contiguous()
+    num_states = logits.shape[-1]
+    for rows in torch.split(logits.view(-1, num_states), functional.rows_at_once(num_states)):
+        rows.copy_(torch.log_softmax(rows, -1))
+    return logits
+
+
+def carry_over(logits: Tensor, z: Tensor, mask_id: int) -> Tensor:
+    """The belief of ``SubsDenoiser``: softmax without the mask where z is hidden, certainty of z elsewhere.
+
+    As ``log_softmax``, in place of fresh logits where no gradient is wanted.
+    """
+    if torch.is_grad_enabled():
+        # The mask's column is dropped before the softmax, so that no gradient ever meets an infinity.
+        log_p = torch.log_softmax(logits[..., :mask_id], -1)
+        shown = torch.full_like(log_p, -torch.inf).scatter(-1, z.clamp_max(mask_id - 1)[..., None], 0.0)
+        log_p = torch.where((z == mask_id)[..., None], log_p, shown)
+        return nn.functional.pad(log_p, (0, 1), value=-torch.inf)
+    logits = logits.contiguous()
+    rows, states = logits.view(-1, mask_id + 1), z.flatten()
+    tokens, hidden = rows[:, :mask_id], (states == mask_id).nonzero()[:, 0]
+    for part in torch.split(hidden, functional.rows_at_once(mask_id)):
+        tokens.index_copy_(0, part, torch.log_softmax(tokens.index_select(0, part), -1))
+    shown = (states != mask_id).nonzero()[:, 0]
+    rows.index_fill_(0, shown, -torch.inf)[shown, states[shown]] = 0.0
+    rows[:, mask_id] = -torch.inf
+    return logits
 
 
 def check_states(backbone: Network, process: Process) -> None:
@@ -60,7 +97,7 @@ class MeanDenoiser(nn.Module):
         labels: Tensor | None = None,
     ) -> Tensor:
         """log of the belief, (B, L, K)."""
-        return torch.log_softmax(precise(self.backbone(z, noise_level(alpha), mask, dropout, labels)), -1)
+        return log_softmax(precise(self.backbone(z, noise_level(alpha), mask, dropout, labels)))
 
 
 class SubsDenoiser(nn.Module):
@@ -90,12 +127,7 @@ class SubsDenoiser(nn.Module):
             raise TypeError("absorbing noise is read as token ids: a mixture of tokens has no mask")
         level = noise_level(alpha) if self.depends_on_alpha else torch.zeros_like(alpha)
         logits = precise(self.backbone(z, level, mask, dropout, labels))
-        hidden = z == self.process.mask_id
-        # The mask's column is dropped before the softmax, so that no gradient ever meets an infinity.
-        log_p = torch.log_softmax(logits[..., : self.process.mask_id], -1)
-        shown = torch.full_like(log_p, -torch.inf).scatter(-1, z.clamp_max(self.process.mask_id - 1)[..., None], 0.0)
-        log_p = torch.where(hidden[..., None], log_p, shown)
-        return nn.functional.pad(log_p, (0, 1), value=-torch.inf)
+        return carry_over(logits, z, self.process.mask_id)
 
 
 class ScoreDenoiser(nn.Module):

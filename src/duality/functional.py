@@ -60,6 +60,22 @@ def routes(p_z: Tensor, prior_z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Ro
     return Routes(torch.where(possible, stay, 1.0), belief, fresh)
 
 
+def psi_routes(p_z: Tensor, prior_z: Tensor, alpha_t: Tensor, alpha_s: Tensor, kappa: Tensor) -> Routes:
+    """The routes of kappa q_s + (1 - kappa) F_s(q_0): a step to s, mixed with one to clean that is made noisy again.
+
+    q_s is the posterior, q_0 the posterior at alpha_s = 1, F_s(q) = alpha_s q + (1 - alpha_s) prior. For a single
+    token, if z has the law of level t both have that of level s: kappa is how little is drawn anew, 1 the posterior.
+    """
+    direct = routes(p_z, prior_z, alpha_t, alpha_s)
+    clean = routes(p_z, prior_z, alpha_t, torch.ones_like(alpha_s))
+    again = 1 - kappa
+    return Routes(
+        kappa * direct.stay + again * alpha_s * clean.stay,
+        kappa * direct.belief + again * alpha_s * clean.belief,
+        kappa * direct.prior + again * (1 - alpha_s),
+    )
+
+
 def log_ratios(p: Tensor, z: Tensor, alpha: Tensor, prior: Tensor) -> Tensor:
     """log of rho(y) = q(y | p) / q(z | p) for all states y, (..., K); 0 at y = z."""
     log_q = marginal(p, alpha, prior).log()
@@ -244,14 +260,36 @@ def finite(values: Tensor, alpha: Tensor) -> Tensor:
     return values
 
 
+def rows_at_once(num_states: int) -> int:
+    """How many rows of a belief to work on at a time: about a megabyte, which stays in a processor's cache."""
+    return max((1 << 18) // num_states, 1)
+
+
 def categorical(probs: Tensor, u: Tensor) -> Tensor:
     """Exact draw from rows of (unnormalised) ``probs`` (..., K) by inverting the float64 distribution function at u.
 
     float32 Gumbel noise would cut the tail off; here a state of probability 0 is never drawn and a state of
     probability 1e-12 is drawn that often.
     """
-    cdf = probs.to(torch.float64).cumsum(-1)
-    total = cdf[..., -1:]
+    num_states = probs.shape[-1]
+    size = rows_at_once(num_states)
+    rows = zip(torch.split(probs.reshape(-1, num_states), size), torch.split(u.reshape(-1), size))
+    return torch.cat([_inverse(part.double().cumsum(-1), draws) for part, draws in rows]).view(u.shape)
+
+
+def _inverse(cdf: Tensor, u: Tensor) -> Tensor:
+    """The first state at which the distribution function (n, K) exceeds u (n,) of its total."""
+    total = cdf[:, -1:]
     # Rounding may lift u * total to total itself, where no state is left to choose.
-    target = torch.minimum(u[..., None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cdf, target, right=True)[..., 0]
+    target = torch.minimum(u[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cdf, target, right=True)[:, 0]
+
+
+def drawn_where(chosen: Tensor, log_p: Tensor, u: Tensor) -> Tensor:
+    """One state for each True of ``chosen`` (B, L), in order, from the rows of ``log_p`` (B, L, K) at ``u`` (B, L).
+
+    Only the rows that are drawn from are touched, a few at a time.
+    """
+    rows, belief = chosen.flatten().nonzero()[:, 0], log_p.reshape(-1, log_p.shape[-1])
+    parts = zip(*(torch.split(each, rows_at_once(log_p.shape[-1])) for each in (rows, u[chosen])))
+    return torch.cat([categorical(belief.index_select(0, part).exp_(), draws) for part, draws in parts])

@@ -153,6 +153,7 @@ class Memoized:
 
     For denoisers whose belief depends on the tokens alone (MDLM): late steps in which no token was unmasked then cost
     nothing. ``calls`` counts the sequences that reached the network. One per batch of samples: see ``generate``.
+    There is one belief, the last: asking again changes what was answered before.
     """
 
     def __init__(self, denoiser: Denoiser):
@@ -171,12 +172,13 @@ class Memoized:
         count = int(changed.sum())
         self.calls += count
         if count == len(z):
+            self._belief = None  # before there is another
             self._belief = self.denoiser.log_probs(z, alpha, mask, dropout)
         elif count:
             assert self._belief is not None
             rows = None if mask is None else mask[changed]
             fresh = self.denoiser.log_probs(z[changed], alpha[changed], rows, dropout)
-            self._belief = self._belief.index_put((changed,), fresh)
+            self._belief = self._belief.contiguous().index_put_((changed,), fresh)
         assert self._belief is not None
         self._seen = z
         return self._belief
@@ -211,7 +213,25 @@ class LabelledScore:
         return ratios
 
 
-_WRAPPERS = (Temperature, TopP, Clamped, ClampedScore, Guided, Memoized, Labelled, LabelledScore)
+def told_like(told: Any, other: Any) -> Any:
+    """``other`` told the classes that ``told`` was told, if any: what a student hears, its teacher hears."""
+    return labelled(other, told.labels) if isinstance(told, (Labelled, LabelledScore)) else other
+
+
+class Recorded:
+    """Remembers its last ``answer``, and reads with ``mask``: for who wants to know what a sampler was told."""
+
+    def __init__(self, denoiser: Denoiser, mask: Tensor | None = None):
+        self.denoiser = denoiser
+        self.mask = mask
+        self.answer: Tensor | None = None
+
+    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+        self.answer = self.denoiser.log_probs(z, alpha, self.mask, dropout)
+        return self.answer
+
+
+_WRAPPERS = (Temperature, TopP, Clamped, ClampedScore, Guided, Memoized, Recorded, Labelled, LabelledScore)
 
 
 def bare(denoiser: Any) -> Any:

@@ -1,9 +1,4 @@
-"""Judges: how likely generated text is under an external causal language model.
-
-    Gen PPL = exp(total nats / total tokens)   over the judge's own tokens of all samples
-    entropy = mean over samples of the entropy of the sample's own unigram distribution, over the model's tokens
-
-The first alone rewards repetition, which a judge finds easy; the second shows it, as it falls. Report them together.
+"""Judges: external causal language models that read text (what is made of their scores: ``quality``).
 
 A text is re-tokenised by the judge and scored after one token that begins a text: `<|endoftext|>` if the judge has it
 (GPT-2, Pythia, SmolLM2: what stands between their training documents, and what this package writes between its own),
@@ -11,21 +6,19 @@ else its BOS. A judge with neither does not score the first token. The same lett
 
 What must hold: no token of a text goes unscored for want of context (a longer text is read in windows, each of which
 begins half a context before what it scores); a text's score does not depend on the texts beside it; nothing is imported
-or downloaded before `load_judge`, and the default judge has the pinned checksum on every use.
+or downloaded before `load_judge`, which loads once, and the default judge has the pinned checksum on every use.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -54,8 +47,8 @@ SMOLLM2 = Source(
 )
 DEFAULT_JUDGE = SMOLLM2.name
 CHOICES = f"a judge is {DEFAULT_JUDGE}, a .gguf file, a Hugging Face folder or a Hugging Face model name"
+HUB_SECONDS = 10.0
 BATCH_TOKENS = 1024  # per forward pass, padding included: the logits of 50 000 pieces are then 200 MB
-RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,10 @@ class Window:
 
 @dataclass(frozen=True)
 class Judge:
-    """A causal language model that scores text: `encode` gives ids, `logits` maps (ids, which are real) to logits."""
+    """A causal language model that scores text: `encode` gives ids, `logits` maps (ids, which are real) to logits.
+
+    `hidden` maps the same to the last hidden states (N, L, D), for those measures that compare texts by them.
+    """
 
     name: str
     encode: Callable[[str], list[int]]
@@ -77,6 +73,7 @@ class Judge:
     context: int
     bos: int | None = None
     device: torch.device | str = "cpu"
+    hidden: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.context < 2:
@@ -84,13 +81,7 @@ class Judge:
 
     def nats(self, texts: Sequence[str]) -> list[tuple[float, int]]:
         """For each text the sum of -log p over its tokens, and the number of tokens scored."""
-        if isinstance(texts, str):
-            raise ValueError("got one text, not a sequence of texts; put it into a list")
-        rows = [([] if self.bos is None else [self.bos]) + self.encode(text) for text in texts]
-        for index, row in enumerate(rows):
-            if len(row) < 2:
-                after = "" if self.bos is not None else f" ({self.name} has no BOS and scores from the second token on)"
-                raise ValueError(f"text {index} of {len(rows)}, {texts[index]!r}, has no token to score{after}")
+        rows = self._rows(texts)
         totals = [0.0] * len(rows)
         pieces = (window for index, row in enumerate(rows) for window in windows(index, row, self.context))
         for batch in batches(pieces):
@@ -99,17 +90,46 @@ class Judge:
         return [(total, len(row) - 1) for total, row in zip(totals, rows)]
 
     @torch.no_grad()
+    def features(self, texts: Sequence[str]) -> Tensor:
+        """The last hidden state at each text's last token, (N, D) in float32; of a long text, its last context."""
+        if self.hidden is None:
+            raise ValueError(f"the judge {self.name!r} shows no hidden states: give it `hidden`")
+        rows = self._rows(texts)
+        found: dict[int, Tensor] = {}
+        for batch in batches(Window(index, row[-self.context :], 1) for index, row in enumerate(rows)):
+            ids, real = padded(batch)
+            states = self.hidden(ids.to(self.device), real.long().to(self.device)).float().cpu()
+            found.update((window.text, state[len(window.ids) - 1]) for window, state in zip(batch, states))
+        return torch.stack([found[index] for index in range(len(rows))])
+
+    def _rows(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, after the token that begins a text."""
+        if isinstance(texts, str):
+            raise ValueError("got one text, not a sequence of texts; put it into a list")
+        rows = [([] if self.bos is None else [self.bos]) + self.encode(text) for text in texts]
+        for index, row in enumerate(rows):
+            if len(row) < 2:
+                after = "" if self.bos is not None else f" ({self.name} has no BOS and scores from the second token on)"
+                raise ValueError(f"text {index} of {len(rows)}, {texts[index]!r}, has no token to score{after}")
+        return rows
+
+    @torch.no_grad()
     def _score(self, batch: Sequence[Window]) -> list[float]:
-        """Nats of each window. Padding stands on the right, where a causal model never looks."""
-        lengths = torch.tensor([len(window.ids) for window in batch])
-        place = torch.arange(int(lengths.max()))
-        real = place < lengths[:, None]
-        ids = torch.zeros(real.shape, dtype=torch.int64)
-        ids[real] = torch.tensor([token for window in batch for token in window.ids])
+        """Nats of each window."""
+        ids, real = padded(batch)
         nats = token_nats(self.logits(ids.to(self.device), real.long().to(self.device)), ids.to(self.device)).cpu()
         first = torch.tensor([window.first for window in batch])
-        wanted = (real & (place >= first[:, None]))[:, 1:]
+        wanted = (real & (torch.arange(real.shape[1]) >= first[:, None]))[:, 1:]
         return torch.where(wanted, nats, 0.0).sum(-1).tolist()
+
+
+def padded(batch: Sequence[Window]) -> tuple[Tensor, Tensor]:
+    """Ids (N, L) and which are real. Padding stands on the right, where a causal model never looks."""
+    lengths = torch.tensor([len(window.ids) for window in batch])
+    real = torch.arange(int(lengths.max())) < lengths[:, None]
+    ids = torch.zeros(real.shape, dtype=torch.int64)
+    ids[real] = torch.tensor([token for window in batch for token in window.ids])
+    return ids, real
 
 
 def token_nats(logits: Tensor, ids: Tensor) -> Tensor:
@@ -142,7 +162,8 @@ def load_judge(
 ) -> Judge:
     """The judge named: smollm2, a .gguf file, a local Hugging Face folder, or a Hugging Face model name.
 
-    Models of the hub are found and kept as HF_HOME and HF_HUB_OFFLINE say. Weights are used in float32.
+    Models of the hub are found and kept as HF_HOME and HF_HUB_OFFLINE say; one that is kept is used without asking the
+    hub. Weights are used in float32.
     """
     transformers = _transformers()
     packaged = spec == DEFAULT_JUDGE
@@ -150,10 +171,7 @@ def load_judge(
     place, options = _locate(paths[0])
     progress(f"loading the judge {spec}")
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **options)
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(
-            place, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
-        )
+        tokenizer, (model, report) = _from_pretrained(transformers, place, options)
     except Exception as error:  # many kinds, as many libraries take part
         raise ValueError(f"cannot load the judge {spec!r} ({' '.join(str(error).split())}); {CHOICES}") from error
     if report["missing_keys"]:
@@ -171,20 +189,46 @@ def _transformers() -> Any:
     return importlib.import_module("transformers")
 
 
+def _from_pretrained(transformers: Any, place: str, options: dict[str, Any]) -> Any:
+    """Tokenizer, and model with the report of its loading: from this machine, else, if it is a name, from the hub."""
+
+    def load(**where: Any) -> Any:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)
+        return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(
+            place, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **where
+        )
+
+    try:
+        return load(local_files_only=True, **options)
+    except Exception:
+        if Path(place).is_dir():
+            raise
+        _ask_hub(place)
+        return load(**options)
+
+
+def _ask_hub(name: str) -> None:
+    """Refuse a name that the hub has not. Asked once: transformers, without a network, asks on and on for 50 s."""
+    try:
+        importlib.import_module("huggingface_hub").HfApi().model_info(name, timeout=HUB_SECONDS)
+    except Exception as error:
+        raise OSError(f"it is not on this machine, and the hub does not give it: {error}") from error
+
+
 def _locate(spec: str | Path) -> tuple[str, dict[str, Any]]:
     """What to give to from_pretrained."""
     path = Path(spec).expanduser()
     if path.suffix == ".gguf" and path.is_file():
-        return str(path.parent), {"gguf_file": path.name, "local_files_only": True}
+        return str(path.parent), {"gguf_file": path.name}
     if path.is_dir():
-        return str(path), {"local_files_only": True}
+        return str(path), {}
     if path.suffix != ".gguf" and re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(spec)):
         return str(spec), {}
     raise ValueError(f"no judge at {str(spec)!r}; {CHOICES}")
 
 
 def _assemble(name: str, tokenizer: Any, model: Any, device: torch.device | str) -> Judge:
-    """The two functions and three facts that a judge consists of."""
+    """The functions and facts that a judge consists of."""
     begin = END_OF_DOCUMENT if END_OF_DOCUMENT in tokenizer.get_vocab() else tokenizer.bos_token
     limits = (getattr(model.config.get_text_config(), "max_position_embeddings", None), tokenizer.model_max_length)
     return Judge(
@@ -194,6 +238,9 @@ def _assemble(name: str, tokenizer: Any, model: Any, device: torch.device | str)
         context=int(min(limit for limit in limits if limit)),
         bos=None if begin is None else int(tokenizer.convert_tokens_to_ids(begin)),
         device=device,
+        hidden=lambda ids, real: model(
+            input_ids=ids, attention_mask=real, use_cache=False, output_hidden_states=True
+        ).hidden_states[-1],
     )
 
 
@@ -204,46 +251,3 @@ def _require_causal(judge: Judge) -> None:
     one, other = judge.logits(ids, torch.ones_like(ids))[:, 0]
     if not torch.allclose(one, other, atol=1e-4, rtol=1e-4):
         raise ValueError(f"{judge.name!r} looks ahead: it is not a causal language model and cannot be a judge")
-
-
-def generative_perplexity(judge: Judge, texts: Sequence[str], seed: int = 0) -> tuple[float, float]:
-    """Gen PPL and its standard error, by a bootstrap over texts (infinite for one text, which tells of no spread)."""
-    if not texts:
-        raise ValueError("no texts to judge; give at least one")
-    scores = np.array(judge.nats(texts), dtype=np.float64)
-
-    def perplexity(chosen: Any) -> float:
-        nats, tokens = scores[chosen].sum(0)
-        return math.exp(nats / tokens)
-
-    generator, count = np.random.default_rng(seed), len(scores)
-    values = [perplexity(generator.integers(count, size=count)) for _ in range(RESAMPLES)]
-    return perplexity(slice(None)), float(np.std(values, ddof=1)) if count > 1 else math.inf
-
-
-def unigram_entropy(tokens: Tensor) -> float:
-    """Entropy in nats of the tokens within each sample (N, L), averaged over samples."""
-    if tokens.dim() != 2 or not tokens.numel() or tokens.is_floating_point():
-        raise ValueError(f"tokens must be ids of shape (samples, length), got {tokens.dtype} of {tuple(tokens.shape)}")
-    counts = [row.unique(return_counts=True)[1].double() for row in tokens]
-    return float(torch.stack([torch.special.entr(count / count.sum()).sum() for count in counts]).mean())
-
-
-@dataclass(frozen=True)
-class Quality:
-    """How good samples are: how likely under the judge, and how varied in themselves."""
-
-    judge: str
-    gen_ppl: float
-    gen_ppl_stderr: float
-    entropy: float
-    num_samples: int
-
-
-def quality(judge: Judge, texts: Sequence[str], tokens: Tensor) -> Quality:
-    """The quality of samples, given as texts and as the ids (N, L) they were made of."""
-    if len(texts) != len(tokens):
-        raise ValueError(f"{len(texts)} texts and {len(tokens)} rows of tokens; each text must have its row")
-    entropy = unigram_entropy(tokens)
-    value, stderr = generative_perplexity(judge, texts)
-    return Quality(judge.name, value, stderr, entropy, len(texts))

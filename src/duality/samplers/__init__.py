@@ -6,7 +6,8 @@
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.autoregressive import Autoregressive
+from duality.samplers.psi import Psi
 
-SAMPLERS: tuple[type, ...] = (Ancestral, Analytic)
+SAMPLERS: tuple[type, ...] = (Ancestral, Analytic, Psi)
 
-__all__ = ["SAMPLERS", "Analytic", "Ancestral", "Autoregressive"]
+__all__ = ["SAMPLERS", "Analytic", "Ancestral", "Autoregressive", "Psi"]

@@ -1,0 +1,88 @@
+"""Psi samplers: a step of ancestral sampling, mixed with one that goes to clean and is made noisy again.
+
+    q_Psi = kappa q_s + (1 - kappa) F_s(q_0),    F_s(q) = alpha_s q + (1 - alpha_s) prior
+
+with q_s the posterior and q_0 the posterior at alpha_s = 1, both at the belief p: one network call. What is made noisy
+again may be drawn better the next time, so errors are corrected on the way; kappa = 1 is ancestral sampling, and so is
+every step to clean. A token that had been decided is given back to noise with probability (1 - kappa)(1 - alpha_s),
+of which the rules speak (for absorbing noise they are ReMDM's, where that is the chance of being masked again):
+
+    constant   eta
+    cap        min(eta, (1 - alpha_s) / alpha_t)
+    rescale    eta min(1, (1 - alpha_s) / alpha_t)
+    loop       eta where the level stands still (``grids.LinearConstantLinear``), 0 where it rises
+    mix        none of these: kappa = eta
+
+each at most 1 - alpha_s, where kappa is 0; that makes ``cap`` the same as ``constant``, and both names are kept because
+the literature has both. From the follow-up of the paper, for any process of the family.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from duality import functional, routing
+from duality.functional import Routes
+from duality.noise import Noise
+from duality.protocols import Denoiser, Process
+
+Rule = Literal["constant", "cap", "rescale", "loop", "mix"]
+
+
+def kappa(rule: Rule, eta: float, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
+    """The share of the ancestral step; 1 at alpha_s = 1, where there is no noise to go back to."""
+    rest = 1 - alpha_s
+    if rule == "mix":
+        share = torch.full_like(rest, eta)
+    else:
+        most = rest / alpha_t  # infinite at alpha_t = 0
+        renewed = torch.full_like(rest, eta)
+        if rule == "cap":
+            renewed = torch.minimum(renewed, most)
+        elif rule == "rescale":
+            renewed = eta * most.clamp_max(1.0)
+        elif rule == "loop":
+            renewed = torch.where(alpha_s == alpha_t, renewed, 0.0)
+        share = (1 - renewed / rest).clamp(0.0, 1.0)
+    return torch.where(rest > 0, share, 1.0)
+
+
+@dataclass(frozen=True)
+class Psi:
+    """Ancestral steps that give a share of the tokens back to noise, by a ``rule`` of strength ``eta``."""
+
+    process: Process
+    rule: Rule = "rescale"
+    eta: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.rule not in get_args(Rule):
+            raise ValueError(f"rule is {self.rule!r}: choose one of {', '.join(get_args(Rule))}")
+        if not 0 <= self.eta < float("inf"):
+            raise ValueError(f"eta is {self.eta}: it is a chance of drawing anew and must be at least 0 (0: ancestral)")
+        if self.rule == "mix" and self.eta > 1:
+            raise ValueError(f"eta is {self.eta}: for rule 'mix' it is kappa itself, in [0, 1]; 1 is ancestral")
+
+    def routes(self, p_z: Tensor, prior_z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Routes:
+        """The chances of a step's three routes."""
+        share = kappa(self.rule, self.eta, alpha_t, alpha_s)
+        return functional.psi_routes(p_z, prior_z, alpha_t, alpha_s, share)
+
+    def start(self, denoiser: Denoiser, length: int, steps: int, noise: Noise) -> Tensor:
+        return routing.begin(self.process, denoiser, length, noise, "psi")
+
+    def step(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
+        return routing.advance(self.process, self.routes, denoiser, state, alpha_t, alpha_s, noise)
+
+    def last(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
+        return routing.finish(self.process, self.routes, denoiser, state, alpha_t, greedy, noise)
+
+    def tokens(self, denoiser: Denoiser, state: Tensor) -> Tensor:
+        return state
+
+    def default_steps(self, length: int) -> int:
+        return 32

@@ -1,0 +1,111 @@
+"""A sampling step holds one belief: the in-place softmax is the plain one, and no second B x L x K tensor is made.
+
+What a step takes in time is measured in ``benchmarks/sampling.py``; here nothing is timed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from duality.backbones.dit import SIZES
+from duality.denoiser import MeanDenoiser, SubsDenoiser
+from duality.noise import Noise
+from duality.processes import Absorbing, Uniform
+from duality.samplers import Ancestral, Psi
+from duality.wrappers import Memoized
+
+BATCH, LENGTH, STATES = 8, 32, 20_001
+BELIEF = BATCH * LENGTH * STATES * 4
+
+Mode: Any = TorchDispatchMode  # torch gives these two no types
+weak: Any = StorageWeakRef
+
+
+class Live(Mode):  # type: ignore[misc]
+    """Sums, after every operator, the storages that operators have made and that are still alive, weights apart."""
+
+    def __init__(self, weights: torch.nn.Module) -> None:
+        super().__init__()
+        self.weights = {parameter.untyped_storage()._cdata for parameter in weights.parameters()}
+        self.storages: dict[int, tuple[Any, int]] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(made):
+            if isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata not in self.weights:
+                storage: Any = leaf.untyped_storage()
+                self.storages[storage._cdata] = (weak(storage), storage.nbytes())
+        self.storages = {key: entry for key, entry in self.storages.items() if not entry[0].expired()}
+        self.peak = max(self.peak, sum(size for _, size in self.storages.values()))
+        return made
+
+
+def network(process: Uniform | Absorbing, dtype: torch.dtype = torch.float32) -> MeanDenoiser | SubsDenoiser:
+    torch.manual_seed(0)
+    backbone = SIZES["nano"].build(process.vocab_size).to(dtype)
+    for parameter in backbone.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    backbone.requires_grad_(False)
+    return SubsDenoiser(backbone, process) if isinstance(process, Absorbing) else MeanDenoiser(backbone)
+
+
+def half_noisy(process: Uniform | Absorbing) -> tuple[Tensor, Tensor, Noise]:
+    noise = Noise.of(0, 0, torch.arange(BATCH))
+    alpha = torch.full((BATCH,), 0.5, dtype=torch.float64)
+    clean = noise.integers("clean", process.vocab_size - 1, LENGTH)
+    return process.corrupt(clean, alpha, noise), alpha, noise
+
+
+@pytest.mark.parametrize("process", [Uniform(STATES), Absorbing(STATES)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_the_belief_in_place_is_the_plain_one(process: Uniform | Absorbing, dtype: torch.dtype) -> None:
+    denoiser = network(process, dtype)
+    z, alpha, _ = half_noisy(process)
+    z = z[:, :4]  # still more rows than are worked on at once
+    plain = denoiser.log_probs(z, alpha)
+    with torch.no_grad():
+        assert torch.equal(denoiser.log_probs(z, alpha), plain)
+    assert torch.allclose(plain.double().exp().sum(-1), torch.ones(z.shape, dtype=torch.float64), atol=1e-4)
+
+
+@pytest.mark.parametrize("process", [Uniform(STATES), Absorbing(STATES)], ids=str)
+@pytest.mark.parametrize("kind", [Ancestral, Psi])
+@pytest.mark.parametrize("move", ["step", "last", "greedy"])
+@torch.no_grad()
+def test_a_step_holds_one_belief(process: Uniform | Absorbing, kind: type, move: str) -> None:
+    """One, and less than a third for all else: network, chunks of rows, draws."""
+    denoiser, sampler = network(process), kind(process)
+    z, alpha, noise = half_noisy(process)
+    with Live(denoiser) as live:
+        if move == "step":
+            sampler.step(denoiser, z, alpha, alpha + 0.1, noise)
+        else:
+            sampler.last(denoiser, z, alpha, move == "greedy", noise)
+    assert BELIEF <= live.peak < 1.33 * BELIEF
+
+
+@torch.no_grad()
+def test_kept_beliefs_are_one_belief() -> None:
+    """All sequences changed: the old belief goes first. One of eight changed: it is written into the old."""
+    process = Absorbing(STATES)
+    inner = network(process)
+    denoiser = Memoized(inner)
+    z, alpha, _ = half_noisy(process)
+    other = z.roll(1, 0)
+    third = torch.cat([z[:1], other[1:]])
+    with Live(inner) as live:
+        denoiser.log_probs(z, alpha)
+        denoiser.log_probs(other, alpha)
+        assert denoiser.calls == 2 * BATCH
+        kept = denoiser.log_probs(third, alpha)
+        assert denoiser.calls == 2 * BATCH + 1
+    assert live.peak < 1.5 * BELIEF
+    assert torch.allclose(kept, inner.log_probs(third, alpha), atol=1e-3)
