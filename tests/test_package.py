@@ -81,7 +81,11 @@ def test_imports_point_downwards() -> None:
         if module in ("__init__", "__main__", "backbones", "report"):
             continue
         for imported in imports_of(path):
-            inside = module.split(".")[0] == imported.split(".")[0] and module.split(".")[0] in ("commands", "data", "recipes")
+            inside = module.split(".")[0] == imported.split(".")[0] and module.split(".")[0] in (
+                "commands",
+                "data",
+                "recipes",
+            )
             assert inside or layer_of(imported) < layer_of(module), f"{module} imports {imported}"
 
 
