@@ -38,7 +38,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(list(arguments)) == 2
     captured = capsys.readouterr()
     lines = [line for line in captured.err.splitlines() if line.startswith("duality: error:")]
-    assert len(lines) == 1 and "Traceback" not in captured.err
+    assert len(lines) == 1
+    assert "Traceback" not in captured.err
     return lines[0]
 
 
@@ -87,7 +88,8 @@ def test_a_distillation_is_resumed_by_either_command(bases: Path, distilled: Pat
         assert left < 6
         assert main([*arguments, "--out", str(copy), "--resume"]) == 0
         found = checkpoint.load_newest(copy / "checkpoints", quiet)
-        assert found is not None and found.step == 6
+        assert found is not None
+        assert found.step == 6
         for group, tensors in expected.groups.items():
             assert all(bool((found.groups[group][name] == value).all()) for name, value in tensors.items()), group
 
@@ -170,7 +172,8 @@ def test_eta_and_grid_are_refused_where_they_mean_nothing(bases: Path, capsys: p
     assert "shorten them or raise --length" in refused(capsys, "sample", run_folder, "--prompt", long)
     model = run.load(bases / "duo-laptop", quiet)
     chosen = model.named_sampler("psi-cap", 0.3)
-    assert isinstance(chosen, Psi) and (chosen.rule, chosen.eta) == ("cap", 0.3)
+    assert isinstance(chosen, Psi)
+    assert (chosen.rule, chosen.eta) == ("cap", 0.3)
     assert type(named_grid(None, "psi-loop")).__name__ == "LinearConstantLinear"
 
 
@@ -209,7 +212,8 @@ def test_quality_of_rounds_and_tails_is_measured_once(
     assert main(arguments) == 0
     captured = capsys.readouterr()
     assert captured.err.count("sampling ") == 2 * 2 * 3 + 2 * 2
-    assert captured.out.startswith("| round | steps | duo-dcd") and "mdlm-laptop" in captured.out
+    assert captured.out.startswith("| round | steps | duo-dcd")
+    assert "mdlm-laptop" in captured.out
     rows = json.loads((out / "quality.json").read_text())["rows"]
     assert len(rows) == 16
     assert {row["round"] for row in rows} == {0, 1, 2, None}
