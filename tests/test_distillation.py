@@ -222,18 +222,6 @@ def test_the_student_reads_the_noisier_and_the_teacher_the_cleaner_of_the_pair()
     assert not torch.equal(z_s, z_t)
 
 
-def test_kept_positions_alone_can_be_made_to_learn() -> None:
-    """Those whose own token is the same at both times."""
-    student, teacher = mean_denoiser(0), mean_denoiser(1)
-    x, t, noise = batch(rows=64)
-    mu_t, mu_s = (window().mu(times)[:, None] for times in (t, (t - 0.3).clamp_min(0)))
-    z_t, z_s = coupled_argmax(x, mu_t, mu_s, 11, noise)
-    everywhere, kept = (Consistency(teacher, window(), 0.3, kept=only)(student, x, t, noise) for only in (False, True))
-    assert not torch.equal(z_t, z_s)
-    assert bool((everywhere.nats > 0).all())
-    assert torch.equal(kept.nats, torch.where(z_t == z_s, everywhere.nats, 0.0))
-
-
 @pytest.mark.parametrize("which", ["dcd", "sdtt"])
 def test_the_teacher_gets_no_gradient_and_no_dropout(which: str) -> None:
     student, teacher = objective_parts(which, dropout=0.5)

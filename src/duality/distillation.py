@@ -69,14 +69,12 @@ class DCD(Rounds):
     """Discrete Consistency Distillation, for a belief about uniform noise.
 
     Times are of the Gaussian schedule ``clock`` between the levels ``alpha_max`` and ``alpha_min``: by default what the
-    released code distils with, log-SNR from 4 to 1, which is alpha from 0.9986 to 0.006 at K = 50 257. With ``kept``
-    only positions learn whose own token is the same at both times (``objectives.Consistency``).
+    released code distils with, log-SNR from 4 to 1, which is alpha from 0.9986 to 0.006 at K = 50 257.
     """
 
     clock: LinearVariance | LinearSignal | LinearLogSnr = LinearLogSnr()
     alpha_min: float = 0.005
     alpha_max: float = 0.999
-    kept: bool = False
 
     def phases(self, method: Method, num_tokens: int, teacher: Denoiser) -> tuple[Phase, ...]:
         """One per round."""
@@ -87,7 +85,7 @@ class DCD(Rounds):
         return tuple(
             Phase(
                 f"round {number}",
-                Consistency(teacher, window, self.stride(number), self.divergence, self.kept),
+                Consistency(teacher, window, self.stride(number), self.divergence),
                 number * self.round_steps,
                 self.teacher,
             )

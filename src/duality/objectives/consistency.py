@@ -2,10 +2,7 @@
 
 The two are neighbours on one deterministic trajectory, the argmax of alpha_tilde x + sigma_tilde eps with the same eps
 at the Gaussian times t and s = max(t - delta, 0); ``gaussian.coupled_argmax`` draws the pair from three numbers per
-token. Loss: the divergence between the two beliefs, summed over all positions (the paper's Eq. 23), or, with ``kept``,
-over those whose own token is the same at both times. A perfect belief leaves its own token out of account, and then
-the two teach the same; a network says something flatter of a token that is already right, and of the positions that
-become right between t and s it would be taught just that.
+token. Loss: the divergence between the two beliefs, summed over all positions (the paper's Eq. 23).
 
 What must hold: the teacher gets no gradient and no dropout, whatever the student gets; at delta = 0 a student equal to
 its teacher has loss 0.
@@ -35,7 +32,6 @@ class Consistency:
     window: Dual
     delta: float
     kind: Divergence = "kl-backward"
-    kept: bool = False
 
     def __call__(
         self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
@@ -46,5 +42,4 @@ class Consistency:
         with torch.no_grad():
             target = told_like(denoiser, self.teacher).log_probs(z_s, self.window.alpha(s), mask)
         log_p = denoiser.log_probs(z_t, self.window.alpha(t), mask, dropout_of(noise, dropout))
-        nats = divergence(self.kind, log_p, target)
-        return summed(torch.where(z_t == z_s, nats, 0.0) if self.kept else nats, mask)
+        return summed(divergence(self.kind, log_p, target), mask)

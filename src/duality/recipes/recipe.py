@@ -67,8 +67,8 @@ def duo_of(base: Recipe) -> Duo:
 def distilled(base: Recipe, distillation: DCD | SDTT, step: int) -> Recipe:
     """The distillation of a run of ``base`` that has been trained for ``step`` steps, in the paper's proportions.
 
-    A fifth of its learning rate, a hundredth of the steps to warm up, then as the run's own; an average over the last
-    tenth of a round: the paper's 6e-5, 500, constant and 0.999 at rounds of 10 000. A quarter of its batch, 16 or more.
+    A fifth of its learning rate, a hundredth of the steps to warm up, then constant; an average over the last tenth of
+    a round: the paper's 6e-5, 500 and 0.999 at rounds of 10 000 steps. A quarter of its batch, but not below 16.
     """
     before, total, kind = base.training, distillation.steps, type(distillation).__name__.lower()
     training = replace(
@@ -77,6 +77,7 @@ def distilled(base: Recipe, distillation: DCD | SDTT, step: int) -> Recipe:
         batch_size=max(before.batch_size // 4, min(before.batch_size, 16)),
         learning_rate=before.learning_rate / 5,
         warmup=max(1, total // 100),
+        decay=0.0,
         ema=max(0.0, 1 - 10 / distillation.round_steps),
         log_every=min(before.log_every, distillation.round_steps),
         eval_every=distillation.round_steps,
