@@ -141,8 +141,8 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(en
     created: list[TrainState] = []
     fresh = TrainState.fresh
 
-    def remember(model: nn.Module, training: Training) -> TrainState:
-        created.append(fresh(model, training))
+    def remember(model: nn.Module, training: Training, teacher: nn.Module | None) -> TrainState:
+        created.append(fresh(model, training, teacher))
         return created[-1]
 
     def poison(record: StepRecord) -> None:

