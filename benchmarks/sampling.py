@@ -33,11 +33,11 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from duality.backbones.dit import SIZES
-from duality.denoiser import MeanDenoiser, SubsDenoiser, noise_level
+from duality.denoiser import MeanDenoiser, ScoreDenoiser, SubsDenoiser, noise_level
 from duality.generate import levels
 from duality.noise import Noise
 from duality.processes import Absorbing, Uniform
-from duality.samplers import Ancestral, Psi
+from duality.samplers import Analytic, Ancestral, Psi
 from duality.schedules import LogLinear
 
 STEPS = 32
@@ -87,7 +87,7 @@ def seconds(call: Callable[[], Tensor]) -> float:
 
 @torch.no_grad()
 def measure(process: Uniform | Absorbing, batch: int, length: int, repeats: int) -> list[Row]:
-    """Both samplers on one network."""
+    """All samplers on one network."""
     denoiser = network(process)
     noise = Noise.of(0, 0, torch.arange(batch))
     grid = levels(LogLinear(), STEPS)
@@ -100,10 +100,12 @@ def measure(process: Uniform | Absorbing, batch: int, length: int, repeats: int)
         logits: Tensor = denoiser.backbone(z, noise_level(alpha_t))
         return logits
 
-    steps = {
+    steps: dict[str, Callable[[], Tensor]] = {
         type(sampler).__name__: lambda sampler=sampler: sampler.step(denoiser, z, alpha_t, alpha_s, noise)
         for sampler in (Ancestral(process), Psi(process))
     }
+    score = ScoreDenoiser(denoiser.backbone, process)
+    steps["Analytic"] = lambda: Analytic(process).step(score, z, alpha_t, alpha_s, noise)
     taken: dict[str, list[float]] = {name: [] for name in ("forward", *steps)}
     for repeat in range(-1, repeats):
         for name, call in (("forward", forward), *steps.items()):

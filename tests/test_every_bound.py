@@ -182,7 +182,8 @@ def exact_law(kind: type, process: Process, denoiser: Any, steps: int) -> Tensor
     for alpha_t, alpha_s in zip(alphas[:-1], alphas[1:]):
         level_t, level_s = alpha_t.expand(len(states)), alpha_s.expand(len(states))
         if kind is Analytic:
-            kernel = Analytic(process).probabilities(denoiser, states, level_t, level_s)
+            ratios = denoiser.log_ratios(states, level_t)
+            kernel = functional.analytic(ratios, states, level_t[:, None], level_s[:, None], prior)
         else:
             p = denoiser.log_probs(states, level_t).exp()
             kernel = functional.posterior(p, states, level_t[:, None], level_s[:, None], prior)
@@ -229,7 +230,9 @@ def test_the_analytic_sampler_never_writes_the_mask(greedy: bool) -> None:
 
     masks, level = torch.full((50, 6), 3), torch.full((50,), 0.67, dtype=torch.float64)
     sampler, noise = Analytic(Absorbing(4)), Noise.of(0, 0, torch.arange(50))
-    assert float(sampler.probabilities(Random(), masks, level, torch.ones_like(level))[..., 3].min()) > 0.5
+    ratios, one = Random().log_ratios(masks, level), torch.ones_like(level)
+    law = functional.analytic(ratios, masks, level[:, None], one[:, None], Absorbing(4).prior())
+    assert float(law[..., 3].min()) > 0.5
     assert int(sampler.last(Random(), masks, level, greedy, noise).max()) <= 2
 
 

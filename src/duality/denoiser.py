@@ -156,8 +156,12 @@ class ScoreDenoiser(nn.Module):
         if isinstance(self.process, Absorbing):
             # alpha within rounding of 1 counts as the largest float64 below it: times that small do occur, rarely
             scale = torch.log(alpha / ((1 - alpha).clamp_min(2.0**-53) * (self.process.vocab_size - 1)))
-            logits = logits + scale.to(logits.dtype)[:, None, None]
-        return logits.scatter(-1, z[..., None], 0.0)
+            offset = scale.to(logits.dtype)[:, None, None]
+            logits = logits + offset if torch.is_grad_enabled() else logits.add_(offset)
+        # the network's own tensor, which nobody else has, is enough where no gradient is wanted
+        return (
+            logits.scatter(-1, z[..., None], 0.0) if torch.is_grad_enabled() else logits.scatter_(-1, z[..., None], 0)
+        )
 
 
 class CausalDenoiser(nn.Module):

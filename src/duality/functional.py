@@ -228,11 +228,13 @@ def analytic(log_ratios: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, pr
     times the forward transition from y to z. The posterior at p if the ratios are those of p. A learnt score may make
     entries negative: they count as 0.
     """
-    r = (alpha_t / alpha_s)[..., None]
-    ratios = log_ratios.double().exp()
-    earlier = (ratios - (1 - r) * prior * ratios.sum(-1, keepdim=True)) / r
-    forward = (1 - r) * prior[z][..., None] + r * F.one_hot(z, ratios.shape[-1])
-    return (earlier * forward).clamp_min(0.0)
+    r, ratios = (alpha_t / alpha_s)[..., None], log_ratios.exp()
+    renewed = (1 - r) * ratios.sum(-1, keepdim=True, dtype=torch.float64)
+    earlier = (ratios - renewed.to(ratios) * prior.to(ratios)) / r.to(ratios)
+    # forward from y to z: (1-r) prior(z) whatever y is, and r more from z itself
+    stay = r.to(ratios) * earlier.gather(-1, z[..., None])
+    law = earlier * ((1 - r) * prior[z][..., None]).to(ratios)
+    return law.scatter_add(-1, z[..., None], stay).clamp_min(0.0)
 
 
 def prior_gap(alpha: Tensor, prior: Tensor, x: Tensor) -> Tensor:

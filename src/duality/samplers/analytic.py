@@ -7,6 +7,7 @@ the mask. The greedy tail takes the largest instead of drawing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,8 @@ from duality.noise import Noise
 from duality.processes import Absorbing
 from duality.protocols import Process, Score
 from duality.wrappers import bare
+
+Choice = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -33,21 +36,32 @@ class Analytic:
             )
         return self.process.sample_prior(length, noise)
 
-    def probabilities(self, denoiser: Score, z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
-        """Unnormalised law of each token of z_s, (B, L, K)."""
-        ratios = functional.finite(denoiser.log_ratios(z, alpha_t), alpha_t)
-        prior = self.process.prior().to(z.device)
-        return functional.analytic(ratios, z, alpha_t[:, None], alpha_s[:, None], prior)
-
     def step(self, denoiser: Score, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
-        probs = self.probabilities(denoiser, state, alpha_t, alpha_s)
-        return functional.categorical(probs, noise.uniform("draw", state.shape[1]))
+        u = noise.uniform("draw", state.shape[1]).flatten()
+        return self.each(denoiser, state, alpha_t, alpha_s, lambda p, rows: functional.categorical(p, u[rows]))
 
     def last(self, denoiser: Score, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
-        probs = self.probabilities(denoiser, state, alpha_t, torch.ones_like(alpha_t))
-        if isinstance(self.process, Absorbing):
-            probs = probs[..., : self.process.mask_id]
-        return probs.argmax(-1) if greedy else functional.categorical(probs, noise.uniform("draw", state.shape[1]))
+        u = noise.uniform("draw", state.shape[1]).flatten()
+        tokens = slice(self.process.mask_id if isinstance(self.process, Absorbing) else None)
+
+        def choose(probs: Tensor, rows: Tensor) -> Tensor:
+            return probs[:, tokens].argmax(-1) if greedy else functional.categorical(probs[:, tokens], u[rows])
+
+        return self.each(denoiser, state, alpha_t, torch.ones_like(alpha_t), choose)
+
+    def each(self, denoiser: Score, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, choose: Choice) -> Tensor:
+        """A token for each position, ``choose``n from its (unnormalised) law, a few rows of the ratios at a time.
+
+        What the prior excludes is no noise, and stays: a token that absorbing noise has not hidden.
+        """
+        ratios, prior = functional.finite(denoiser.log_ratios(z, alpha_t), alpha_t), self.process.prior().to(z.device)
+        flat, states, length = ratios.reshape(-1, ratios.shape[-1]), z.flatten(), z.shape[1]
+        levels = [level.repeat_interleave(length) for level in (alpha_t, alpha_s)]
+        chosen, noisy = states.clone(), (self.process.prior_of(states) > 0).nonzero()[:, 0]
+        for rows in torch.split(noisy, functional.rows_at_once(flat.shape[-1])):
+            law = functional.analytic(flat[rows], states[rows], levels[0][rows], levels[1][rows], prior)
+            chosen[rows] = choose(law, rows)
+        return chosen.view(z.shape)
 
     def tokens(self, denoiser: Score, state: Tensor) -> Tensor:
         return state
