@@ -25,10 +25,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from duality import functional, routing
+from duality import functional
 from duality.functional import Routes
-from duality.noise import Noise
-from duality.protocols import Denoiser, Process
+from duality.routing import Routed
 
 Rule = Literal["constant", "cap", "rescale", "loop", "mix"]
 
@@ -52,10 +51,9 @@ def kappa(rule: Rule, eta: float, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Psi:
+class Psi(Routed):
     """Ancestral steps that give a share of the tokens back to noise, by a ``rule`` of strength ``eta``."""
 
-    process: Process
     rule: Rule = "rescale"
     eta: float = 0.05
 
@@ -71,18 +69,3 @@ class Psi:
         """The chances of a step's three routes."""
         share = kappa(self.rule, self.eta, alpha_t, alpha_s)
         return functional.psi_routes(p_z, prior_z, alpha_t, alpha_s, share)
-
-    def start(self, denoiser: Denoiser, length: int, steps: int, noise: Noise) -> Tensor:
-        return routing.begin(self.process, denoiser, length, noise, "psi")
-
-    def step(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
-        return routing.advance(self.process, self.routes, denoiser, state, alpha_t, alpha_s, noise)
-
-    def last(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
-        return routing.finish(self.process, self.routes, denoiser, state, alpha_t, greedy, noise)
-
-    def tokens(self, denoiser: Denoiser, state: Tensor) -> Tensor:
-        return state
-
-    def default_steps(self, length: int) -> int:
-        return 32
