@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import pytest
@@ -28,6 +29,56 @@ def test_mixer_is_the_published_splitmix64() -> None:
     state = torch.tensor([_signed(1234567 + i * _GOLDEN) for i in (1, 2, 3)], dtype=torch.int64)
     got = [value % 2**64 for value in _mix(state).tolist()]
     assert got == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_the_numbers_are_those_of_every_run_before() -> None:
+    """A checkpoint is continued, and a result repeated, with these very bits."""
+    few = Noise.of(3, 5, torch.tensor([0, 7, 1000]))
+    assert few.fold(4).fold("b").keys.tolist() == [-7561817633327737204, -716358728789762804, -3326663857340666451]
+    assert few.bits("a", 2).tolist() == [
+        [7681951496141430046, 275681029519250772],
+        [5831994053495348317, 9174568676575058367],
+        [4296683310710805390, -3278853766098206371],
+    ]
+    assert few.uniform("a", 2)[:, 0].tolist() == [
+        float.fromhex(digits) for digits in ("0x1.aa6f18bd75296p-2", "0x1.43bd9ec50b1f6p-2", "0x1.dd0715a67a22cp-3")
+    ]
+    assert few.integers("a", 50258, 4)[0].tolist() == [20929, 751, 9510, 46846]
+    assert (few.keep("a", 0.9, 2, 9)[1] > 0).int().tolist() == [
+        [1, 1, 0, 1, 1, 1, 1, 0, 1],
+        [1, 1, 1, 0, 1, 1, 1, 1, 1],
+    ]
+    assert stratified_times(3, 7, 4)[0].item() == float.fromhex("0x1.74d0ec34d8f82p-2")
+
+
+@pytest.mark.parametrize(
+    ("law", "digest"),
+    [
+        ("bits", "9ecf943bf6ea5961"),
+        ("uniform", "3d146a647fe396a0"),
+        ("keep", "da49c6249d165927"),
+        ("integers", "512c4142cb5fb804"),
+    ],
+)
+def test_many_numbers_are_made_in_blocks_and_are_the_same(law: str, digest: str) -> None:
+    """Five times 33 667 words, which is no multiple of any block, nor of the four masks in a word."""
+    many, shape = noise(count=5), (131, 257)
+    laws = {
+        "bits": lambda: many.bits("big", *shape),
+        "uniform": lambda: many.uniform("big", *shape),
+        "keep": lambda: many.keep("big", 0.9, *shape),
+        "integers": lambda: many.integers("big", 30522, *shape),
+    }
+    values = laws[law]()
+    assert values.dtype == {"bits": torch.int64, "uniform": torch.float64, "keep": torch.float32}.get(law, torch.int64)
+    assert hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3)])
+def test_no_numbers_and_one_number(shape: tuple[int, ...]) -> None:
+    for law in (noise().bits, noise().uniform, noise().normal):
+        assert law("a", *shape).shape == (64, *shape)
+    assert noise().keep("a", 0.5, *shape).shape == (64, *shape)
 
 
 def test_uniform_is_uniform_in_every_direction() -> None:

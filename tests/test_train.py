@@ -181,6 +181,20 @@ def test_sigterm_saves_too(english: Path, tmp_path: Path) -> None:
     assert checkpoint.steps_saved(tmp_path / "checkpoints") == [5, 7]
 
 
+@pytest.mark.parametrize("clip", [0.0, 1e-7, 0.05, 1e3])
+def test_gradients_are_clipped_as_torch_clips_them(english: Path, clip: float) -> None:
+    """Off, far below the norm, below it, above it: the gradients are what torch makes of them."""
+    recipe = small_recipe(english, f"training.clip={clip}")
+    state, loader, phases = parts(recipe, torch.float32)
+    gradients(state, loader, phase_at(phases, 0), recipe.training)
+    norm = nn.utils.clip_grad_norm_(state.model.parameters(), clip or math.inf)
+    expected = [value.clone() for value in grads_of(state.model)]
+    record = take_step(state, loader, phases, recipe.training)
+    assert record.gradient_norm == float(norm)
+    assert 0.05 < record.gradient_norm < 1e3
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(grads_of(state.model), expected, strict=True))
+
+
 def test_average_warms_up_and_follows_the_reference(golden: Path) -> None:
     import numpy as np
 

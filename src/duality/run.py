@@ -60,6 +60,8 @@ _CHANGEABLE = (
     "warmup",
     "micro_batch",
     "precision",
+    "recompute",
+    "compile",
     "log_every",
     "eval_every",
     "save_every",

@@ -11,7 +11,10 @@ Loss = sum of nats over the real tokens of the global batch / their number.
 from __future__ import annotations
 
 import math
+import os
+import shutil
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -22,8 +25,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from duality.backbones.dit import Network
 from duality.checkpoint import Checkpoint, Tensors
 from duality.data import Loader
+from duality.data.loader import Prefetch
 from duality.noise import Noise, stratified_times
 from duality.protocols import Phase
 from duality.wrappers import labelled
@@ -34,7 +39,11 @@ SignalHandler = Callable[[int, FrameType | None], Any] | int | None
 
 @dataclass(frozen=True)
 class Training:
-    """How a recipe is optimised; defaults are the paper's."""
+    """How a recipe is optimised; defaults are the paper's.
+
+    ``recompute`` and ``compile`` change how a step is computed, not what: the first saves memory by computing each
+    block again in the backward pass, the second has ``torch.compile`` translate the blocks (see ``backbones/dit.py``).
+    """
 
     steps: int = 1_000_000
     batch_size: int = 512
@@ -49,6 +58,8 @@ class Training:
     label_dropout: float = 0.1
     seed: int = 1
     precision: Precision = "auto"
+    recompute: bool = False
+    compile: bool = False
     log_every: int = 100
     eval_every: int = 10_000
     save_every: int = 10_000
@@ -97,6 +108,27 @@ def resolve_precision(precision: Precision, device: torch.device) -> torch.dtype
     return torch.bfloat16 if precision == "bfloat16" else torch.float32
 
 
+def check_compiler(device: torch.device) -> None:
+    """Refuse ``training.compile`` where there is nothing to compile with, before anything has begun."""
+    if device.type != "cpu":
+        return  # a GPU's comes with torch
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(compiler) is None:
+        raise ValueError(
+            f"training.compile is true, and there is no C++ compiler {compiler!r} on this machine: install one, name "
+            "it in the environment variable CXX, or leave training.compile=false (the same numbers up to rounding)"
+        )
+
+
+def prepare_networks(model: nn.Module, training: Training) -> None:
+    """Tell every network in ``model`` how ``training`` wants it computed."""
+    for network in (part for part in model.modules() if isinstance(part, Network)):
+        network.recompute = training.recompute
+        if training.compile:
+            check_compiler(network.norm.weight.device)
+            network.compile_blocks()
+
+
 @dataclass
 class TrainState:
     """Everything a step changes."""
@@ -109,6 +141,9 @@ class TrainState:
 
     @staticmethod
     def fresh(model: nn.Module, training: Training, teacher: nn.Module | None = None) -> TrainState:
+        for taught in (model, teacher):
+            if taught is not None:
+                prepare_networks(taught, training)
         optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=training.learning_rate,
@@ -241,22 +276,23 @@ def micro_batches(training: Training) -> list[slice]:
     return [slice(start, min(start + size, training.batch_size)) for start in range(0, training.batch_size, size)]
 
 
-def gradients(state: TrainState, loader: Loader, phase: Phase, training: Training) -> tuple[Tensor, int]:
+def gradients(state: TrainState, loader: Loader | Prefetch, phase: Phase, training: Training) -> tuple[Tensor, int]:
     """Accumulate the gradient of one global batch; returns the loss and the number of tokens."""
     device = next(state.model.parameters()).device
     dtype = resolve_precision(training.precision, device)
     times = stratified_times(training.seed, state.step, training.batch_size, device)
     batch = loader.batch(state.step)
     num_tokens = batch.ids.numel() if batch.mask is None else int(batch.mask.sum())
-    ids, mask = batch.ids.to(device), None if batch.mask is None else batch.mask.to(device)
-    labels = None if batch.labels is None else batch.labels.to(device)
+    batch = batch.to(device)
     total = torch.zeros((), dtype=torch.float64, device=device)
     for rows in micro_batches(training):
         noise = Noise.of(training.seed, state.step, torch.arange(rows.start, rows.stop, device=device))
-        real = None if mask is None else mask[rows]
+        real = None if batch.mask is None else batch.mask[rows]
         with torch.autocast(device.type, dtype) if dtype != torch.float32 else nullcontext():
-            told = state.model if labels is None else forgetful(state.model, labels[rows], training, noise)
-            loss = phase.objective(told, ids[rows], times[rows], noise, real, dropout=True)
+            told: Any = state.model
+            if batch.labels is not None:
+                told = forgetful(state.model, batch.labels[rows], training, noise)
+            loss = phase.objective(told, batch.ids[rows], times[rows], noise, real, dropout=True)
         torch.autograd.backward(loss.total / num_tokens)
         total += loss.nats.sum()
     return total / num_tokens, num_tokens
@@ -269,18 +305,23 @@ def forgetful(model: nn.Module, labels: Tensor, training: Training, noise: Noise
     return labelled(model, torch.where(dropped, nobody, labels))
 
 
-def take_step(state: TrainState, loader: Loader, phases: tuple[Phase, ...], training: Training) -> StepRecord:
+def take_step(
+    state: TrainState, loader: Loader | Prefetch, phases: tuple[Phase, ...], training: Training
+) -> StepRecord:
     """One optimizer step; raises ``TrainingDiverged`` before a non-finite gradient can reach the weights."""
     phase, rate = phase_at(phases, state.step), training.rate(state.step)
     if phase.teacher is not None and begins(phases, state.step):
         state.teach(phase.teacher)
     state.optimizer.zero_grad()
     loss, num_tokens = gradients(state, loader, phase, training)
-    norm = nn.utils.clip_grad_norm_(state.model.parameters(), training.clip or math.inf)
+    norm = nn.utils.get_total_norm([value.grad for value in state.model.parameters() if value.grad is not None])
     # One transfer per step: the two numbers decide whether the weights may be touched.
     values = torch.stack([loss, norm.to(loss.dtype)]).tolist()
     if not all(map(math.isfinite, values)):
         raise TrainingDiverged(state.step + 1, values[0], values[1], rate)
+    # Torch's factor is min(1, this): a 1 would be a pass over all gradients that changes nothing.
+    if training.clip and training.clip / (values[1] + 1e-6) < 1.001:
+        nn.utils.clip_grads_with_norm_(state.model.parameters(), training.clip, norm)
     for group in state.optimizer.param_groups:
         group["lr"] = rate
     state.optimizer.step()
@@ -297,6 +338,7 @@ def fit(
     after_step: Callable[[StepRecord], bool],
 ) -> None:
     """Step until the last phase ends, or until ``after_step`` returns False."""
-    while state.step < phases[-1].until:
-        if not after_step(take_step(state, loader, phases, training)):
-            return
+    until, device = phases[-1].until, next(state.model.parameters()).device
+    with Prefetch(loader.batch, until, pin=device.type == "cuda") as batches:
+        while state.step < until and after_step(take_step(state, batches, phases, training)):
+            pass

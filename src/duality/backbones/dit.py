@@ -18,6 +18,10 @@ autoregressive one that sees only what is to the left and knows no noise level (
 ``Memory`` of keys and values for writing; with ``input_width``, one that reads vectors instead of tokens, for Gaussian
 models. ``num_labels`` adds a class to the conditioning; label ``num_labels`` means "none".
 
+Two trades, for training: ``network.recompute = True`` keeps only each block's input for the backward pass and computes
+the rest a second time there, the same numbers with less memory in more time; ``compile_blocks`` has ``torch.compile``
+translate the blocks, the same up to rounding, faster steps for up to a minute of waiting before the first.
+
 Names in the code: B batch, L length, D width, H heads.
 """
 
@@ -29,6 +33,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from duality.noise import Noise
 from duality.protocols import Latent, Prefix, TopK
@@ -105,6 +110,7 @@ class Network(nn.Module):
         self.num_states = num_states
         self.causal = causal
         self.num_labels = num_labels
+        self.recompute = False
         if input_width is None:
             self.embedding = nn.Parameter(torch.empty(num_states, config.width))
         else:
@@ -162,9 +168,15 @@ class Network(nn.Module):
         # end of a row, where a causal network does not see it anyway.
         attend = None if mask is None or self.causal else mask[:, None, None, :]
         active = dropout if self.config.dropout > 0 else None
-        for index, block in enumerate(self.blocks):
+        again = self.recompute and memory is None and torch.is_grad_enabled()
+        for index in range(self.config.depth):
             past = None if memory is None else (memory.keys[index], memory.values[index])
-            x = block(x, time, rotation, attend, None if active is None else active.fold(index), past, first)
+            inputs = (index, x, time, rotation, attend, active, past, first)
+            if again:
+                # All randomness is in the noise, so there is no state of a generator to keep.
+                x = checkpoint(self.through, *inputs, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = self.through(*inputs)
         if memory is not None:
             memory.length += 1
         final: Tensor = self.norm(x)
@@ -172,6 +184,30 @@ class Network(nn.Module):
             return final
         shift, scale = self.modulation(time)[:, None].chunk(2, -1)
         return modulate(final, shift, scale)
+
+    def through(
+        self,
+        index: int,
+        x: Tensor,
+        time: Tensor | None,
+        rotation: tuple[Tensor, Tensor],
+        attend: Tensor | None,
+        noise: Noise | None,
+        past: tuple[Tensor, Tensor] | None,
+        first: int,
+    ) -> Tensor:
+        """One block. Its dropout is drawn here: outside of what is compiled, inside of what is computed again."""
+        kept = None
+        if noise is not None:
+            own, share = noise.fold(index), 1 - self.config.dropout
+            kept = own.keep("attention", share, *x.shape[1:]), own.keep("mlp", share, *x.shape[1:])
+        after: Tensor = self.blocks[index](x, time, rotation, attend, kept, past, first)
+        return after
+
+    def compile_blocks(self) -> None:
+        """Have ``torch.compile`` translate the blocks when they are first called; one translation serves all."""
+        for block in self.blocks:
+            block.compile()
 
     def conditioning(self, condition: Tensor, labels: Tensor | None) -> Tensor:
         """The embedding of noise level and class, (B, time_width)."""
@@ -214,7 +250,6 @@ class Block(nn.Module):
         super().__init__()
         width = config.width
         self.heads = config.heads
-        self.dropout = config.dropout
         self.causal = causal
         self.norm_attention = nn.LayerNorm(width, bias=False)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
@@ -235,19 +270,21 @@ class Block(nn.Module):
         time: Tensor | None,
         rotation: tuple[Tensor, Tensor],
         attend: Tensor | None,
-        noise: Noise | None,
+        kept: tuple[Tensor, Tensor] | None,
         past: tuple[Tensor, Tensor] | None = None,
         first: int = 0,
     ) -> Tensor:
+        """``kept`` are the masks of dropout, after attention and after the MLP; None drops nothing."""
+        kept_a, kept_m = kept or (None, None)
         if time is None:
-            x = x + self.drop(self.attention(self.norm_attention(x), rotation, attend, past, first), noise, "attention")
-            return x + self.drop(self.mlp(self.norm_mlp(x)), noise, "mlp")
+            x = x + drop(self.attention(self.norm_attention(x), rotation, attend, past, first), kept_a)
+            return x + drop(self.mlp(self.norm_mlp(x)), kept_m)
         modulation: Tensor = self.modulation(time)[:, None]
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, -1)
         update = self.attention(modulate(self.norm_attention(x), shift_a, scale_a), rotation, attend)
-        x = x + gate_a * self.drop(update, noise, "attention")
+        x = x + gate_a * drop(update, kept_a)
         update = self.mlp(modulate(self.norm_mlp(x), shift_m, scale_m))
-        return x + gate_m * self.drop(update, noise, "mlp")
+        return x + gate_m * drop(update, kept_m)
 
     def attention(
         self,
@@ -258,8 +295,9 @@ class Block(nn.Module):
         first: int = 0,
     ) -> Tensor:
         batch, length, width = x.shape
-        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        q, k = rotate(q, rotation), rotate(k, rotation)
+        qk, v = self.qkv(x).view(batch, length, 3, self.heads, -1).split((2, 1), 2)
+        q, k = rotate(qk, rotation).permute(2, 0, 3, 1, 4)
+        v = v[:, :, 0].transpose(1, 2)
         if past is not None:
             keys, values = past
             keys[:, :, first : first + length], values[:, :, first : first + length] = k, v
@@ -268,11 +306,6 @@ class Block(nn.Module):
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=attend, is_causal=causal)
         update: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return update
-
-    def drop(self, x: Tensor, noise: Noise | None, tag: str) -> Tensor:
-        if noise is None:
-            return x
-        return x * noise.keep(tag, 1 - self.dropout, *x.shape[1:]).to(x.dtype)
 
 
 class LocalMixing(nn.Module):
@@ -321,19 +354,27 @@ def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     return torch.addcmul(shift, x, 1 + scale)
 
 
+def drop(x: Tensor, kept: Tensor | None) -> Tensor:
+    """Dropout with a mask that is drawn already; None drops nothing."""
+    return x if kept is None else x * kept.to(x.dtype)
+
+
 def rotary_angles(first: int, length: int, head_width: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """(cos, sin) of position x frequency, each (L, head_width), the two halves alike; float64, then rounded.
+    """(cos, sin) of position x frequency, each (L, 1, 1, head_width / 2); float64, then rounded.
 
     Positions are ``first``, ``first + 1``, ...
     """
     frequencies = 1e4 ** (-torch.arange(0, head_width, 2, dtype=torch.float64, device=like.device) / head_width)
     angles = torch.outer(torch.arange(first, first + length, dtype=torch.float64, device=like.device), frequencies)
-    angles = torch.cat([angles, angles], -1)
-    return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+    return angles.cos().to(like.dtype)[:, None, None], angles.sin().to(like.dtype)[:, None, None]
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary positions, halves not interleaved: x cos + (-x_2, x_1) sin."""
+    """Rotary positions of queries and keys together, (B, L, 2, H, head_width); halves not interleaved.
+
+    (x_1, x_2) becomes (x_1 cos - x_2 sin, x_2 cos + x_1 sin).
+    """
     cos, sin = (part.to(x.dtype) for part in rotation)  # under autocast x is bfloat16 here
     first, second = x.chunk(2, -1)
-    return torch.addcmul(x * cos, torch.cat([-second, first], -1), sin)
+    turned = torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)
+    return torch.cat(turned, -1)

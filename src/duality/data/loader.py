@@ -6,7 +6,8 @@ epochs, one after another, are an endless row of sequences; step s takes places 
     epoch 0: 3 0 4 1 2 | epoch 1: 1 4 2 0 3 | ...         B = 2:  (3 0) (4 1) (2 1) (4 2) (0 3) ...
 
 There is no state: to resume is to ask for a later step, and a process of many asks for its rows of the same
-batch.
+batch. ``Prefetch`` makes the next step's batch while the present one is computed with; which thread made a batch
+cannot be seen in it.
 
 What must hold: every epoch has every sequence exactly once, also where a batch lies across the border of two
 epochs or is larger than an epoch; the rows of a batch do not depend on how it is sliced.
@@ -14,8 +15,11 @@ epochs or is larger than an epoch; the rows of a batch do not depend on how it i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +40,18 @@ class Batch:
     """(B,) int64: each row's place in the global batch, which is what its noise depends on."""
     labels: torch.Tensor | None = None
     """(B,) int64: the label of each row's document; None where the store has no labels."""
+
+    def pinned(self) -> Batch:
+        """The same in memory that a GPU reads by itself, while the CPU goes on."""
+        return self._each(torch.Tensor.pin_memory)
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on a device; if it was pinned, without waiting until it has arrived."""
+        return self._each(lambda part: part.to(device, non_blocking=True))
+
+    def _each(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+        mask, labels = (None if part is None else move(part) for part in (self.mask, self.labels))
+        return Batch(move(self.ids), mask, self.index, labels)
 
 
 @dataclass(frozen=True)
@@ -79,6 +95,43 @@ class Loader:
         ids, mask = self.sequences.rows(chosen)
         index = torch.arange(self.batch_size)[rows]
         return Batch(ids, None if bool(mask.all()) else mask, index, self.sequences.labels(chosen))
+
+
+class Prefetch:
+    """Batches one step ahead: asked for a step, it begins to ``make`` the next one's in a thread.
+
+    A warm batch takes far less than a step; a cold disk, a network file system and the shuffle at the start of an epoch
+    need not be waited for either. An error is raised to whoever asks for the step that it happened in. Leaving the
+    ``with`` block ends the thread, whatever the reason.
+    """
+
+    def __init__(self, make: Callable[[int], Batch], until: int, pin: bool = False):
+        """``make`` is a loader's ``batch``; from step ``until`` on nothing is made ahead; ``pin`` is for a GPU."""
+        self.make = make
+        self.until = until
+        self.pin = pin
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
+        self._ahead: dict[int, Future[Batch]] = {}
+
+    def __enter__(self) -> Prefetch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def batch(self, step: int) -> Batch:
+        """The batch of a step."""
+        ready = self._ahead.pop(step, None) or self._thread.submit(self._make, step)
+        self._ahead.clear()  # what was made for a step that nobody asked for
+        if step + 1 < self.until:
+            self._ahead[step + 1] = self._thread.submit(self._make, step + 1)
+        return ready.result()
+
+    def _make(self, step: int) -> Batch:
+        batch = self.make(step)
+        return batch.pinned() if self.pin else batch
 
 
 @lru_cache(maxsize=2)  # the epoch under way and, where a batch lies across the border, the next
