@@ -1,6 +1,7 @@
-# Two commands, each complete on a fresh machine with Python >= 3.10:
+# Three commands, each complete on a fresh machine with Python >= 3.10:
 #   make demo   train Duo on real prose, measure its perplexity, read what it writes (minutes on 2 CPU cores)
 #   make test   lint, types, tests
+#   make bench  what everything costs beside the bare network: a table, build/bench.json, build/bench.png (ten minutes)
 PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/demo
@@ -8,7 +9,7 @@ RUN ?= runs/demo
 export OMP_WAIT_POLICY ?= passive
 export GOMP_SPINCOUNT ?= 10000
 
-.PHONY: demo test lint types tests format clean
+.PHONY: demo test bench lint types tests format clean
 
 demo: .venv/installed
 	$(BIN)/duality train duo-laptop --out $(RUN) --resume
@@ -18,6 +19,9 @@ demo: .venv/installed
 	@echo "Everything is in $(RUN): recipe.json, metrics.jsonl, loss.png, samples/, checkpoints/"
 
 test: lint types tests
+
+bench: .venv/installed
+	$(BIN)/python -m benchmarks.bench --json build/bench.json --figure build/bench.png
 
 lint: .venv/installed
 	$(BIN)/ruff check .

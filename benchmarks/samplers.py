@@ -1,0 +1,77 @@
+"""What each way to write costs: a sampler's step over the bare forward, in time, and its peak memory in beliefs.
+
+A belief is one float32 tensor of batch x length x states, the size of the network's own answer. The step is the middle
+one of a 32-step linear grid, from a state with half of the signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from benchmarks.models import BARE, Batch, Scale, network_of
+from benchmarks.rows import Report, Row, single, spaced, time_row
+from benchmarks.timing import Runner, take_turns
+from duality.denoiser import ScoreDenoiser, noise_level
+from duality.generate import levels
+from duality.methods import MDLM, Duo, process_of
+from duality.processes import Absorbing, Uniform
+from duality.protocols import Method, Sampler
+from duality.samplers import Analytic, Ancestral, Psi
+from duality.schedules import LogLinear
+
+STEPS = 32
+BAR = 1.15
+ANALYTIC_BAR = 1.25
+NOISES: dict[str, Method] = {"uniform": Duo(), "absorbing": MDLM()}
+
+
+def half_way(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """alpha_t and alpha_s of the middle step."""
+    grid = levels(LogLinear(), STEPS)
+    return grid[STEPS // 2 - 1].expand(batch), grid[STEPS // 2].expand(batch)
+
+
+def runners_of(process: Uniform | Absorbing, denoiser: Any, batch: Batch) -> list[Runner]:
+    """The bare forward, then every sampler's step."""
+    alpha_t, alpha_s = half_way(len(batch.x))
+    z = process.corrupt(batch.x, alpha_t, batch.noise.fold("corrupt"))
+
+    @torch.no_grad()
+    def forward() -> None:
+        denoiser.backbone(z, noise_level(alpha_t))
+
+    def step(sampler: Sampler, asked: Any) -> Runner:
+        @torch.no_grad()
+        def run() -> None:
+            sampler.step(asked, z, alpha_t, alpha_s, batch.noise)
+
+        return Runner(type(sampler).__name__.lower(), run)
+
+    score = ScoreDenoiser(denoiser.backbone, process)
+    beliefs = [step(sampler, denoiser) for sampler in (Ancestral(process), Psi(process))]
+    return [Runner(BARE, forward), *beliefs, step(Analytic(process), score)]
+
+
+def section(scale: Scale, report: Report) -> Iterator[Row]:
+    """Every sampler of either noise at the paper's two vocabularies."""
+    for states in scale.vocabularies:
+        for noise, method in NOISES.items():
+            report(f"K = {spaced(states)}: {noise} noise")
+            process = process_of("uniform" if noise == "uniform" else "absorbing", states)
+            size, denoiser = scale.size(states), network_of(method, scale.backbone, states).requires_grad_(False)
+            runners = runners_of(process, denoiser, Batch.of(size))
+            race = take_turns(runners, scale.repeats, memory=True)
+            belief = size.batch * size.length * process.vocab_size * 4
+            for runner in runners[1:]:
+                bar = ANALYTIC_BAR if runner.name == "analytic" else BAR
+                row = time_row("samplers", race, runner.name, BARE, "bare forward", size, bar)
+                yield replace(row, name=f"{runner.name}, {noise}")
+            for runner in runners[1:]:
+                held, bare = race.peaks[runner.name] / belief, race.peaks[BARE] / belief
+                note, details = f"the forward: {bare:.3f}", {"against_beliefs": bare}
+                name = f"{runner.name}, {noise}"
+                yield Row("sampler memory", name, "", size, single(held), "beliefs", note=note, details=details)

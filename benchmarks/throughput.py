@@ -1,0 +1,153 @@
+"""Absolute speed, of this machine: tokens a second in training, sequences a second in generation.
+
+Training is ``take_step`` as a run does it: loader, loss, gradients, clipping, optimizer, moving average. Generation of
+Duo and MDLM stands beside an autoregressive model of the same size that remembers keys and values.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from benchmarks.models import Scale, network_of
+from benchmarks.rows import Report, Row, Size, spaced
+from benchmarks.timing import Runner, Spread, take_turns
+from duality.data import Document, Loader, Sequences, write_store
+from duality.generate import generate
+from duality.methods import AR, MDLM, Duo
+from duality.protocols import Method, Phase
+from duality.recipes import Recipe, recipe
+from duality.train import TrainState, take_step
+from duality.wrappers import Memoized
+
+LAPTOP = "duo-laptop"
+LAPTOP_STATES = 2048
+NUM_TOKENS = 1 << 17
+
+
+@dataclass(frozen=True)
+class RandomIds:
+    """A tokenizer whose ids are random: what a loader reads need not mean anything."""
+
+    vocab_size: int
+    separator: ClassVar[int] = 0
+
+    @property
+    def fingerprint(self) -> str:
+        return f"random ids below {self.vocab_size}"
+
+    def encode(self, text: str) -> npt.NDArray[np.int64]:
+        """One id a character."""
+        return np.random.default_rng(0).integers(self.vocab_size, size=len(text))
+
+    def decode(self, ids: npt.ArrayLike) -> str:
+        return " ".join(map(str, np.asarray(ids).tolist()))
+
+    def save(self, folder: str | Path) -> None:
+        raise NotImplementedError("random ids are made anew, never kept")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Training that is under way."""
+
+    state: TrainState
+    loader: Loader
+    phases: tuple[Phase, ...]
+    chosen: Recipe
+    size: Size
+
+    def step(self, phase: Phase) -> None:
+        take_step(self.state, self.loader, (phase,), self.chosen.training)
+
+
+def run_of(folder: Path, chosen: Recipe, states: int) -> Run:
+    """A recipe on random ids."""
+    store = write_store(folder, [Document("random", ("-" * NUM_TOKENS,))], RandomIds(states))
+    training = chosen.training
+    loader = Loader(Sequences(store, chosen.data.length), training.batch_size, training.seed)
+    endless = tuple(replace(phase, until=1 << 30) for phase in chosen.method.phases(states, training.steps))
+    # rates of a run's middle: what they are does not matter for speed, but weights must stay numbers
+    calm = replace(chosen, training=replace(training, learning_rate=1e-5, warmup=0, decay=0.0))
+    state = TrainState.fresh(network_of(chosen.method, chosen.backbone, states), training)
+    return Run(state, loader, endless, calm, Size(states, training.batch_size, chosen.data.length))
+
+
+def laptop_run(folder: Path, scale: Scale) -> Run:
+    """The laptop recipe; in a quick look, on the small network."""
+    chosen = recipe(LAPTOP)
+    if scale.backbone.width < chosen.backbone.width:
+        chosen = replace(chosen, backbone=scale.backbone)
+    return run_of(folder, chosen, LAPTOP_STATES)
+
+
+def larger_run(folder: Path, scale: Scale) -> Run:
+    """The same recipe with the network of all the other sections, with dropout, as it would be trained."""
+    base = recipe(LAPTOP)
+    chosen = replace(
+        base,
+        method=Duo(),
+        backbone=replace(scale.backbone, dropout=0.1),
+        data=replace(base.data, length=scale.length),
+        training=replace(base.training, batch_size=scale.batch),
+    )
+    return run_of(folder, chosen, scale.vocabularies[0])
+
+
+def training(scale: Scale, report: Report) -> Iterator[Row]:
+    """Tokens a second in each phase."""
+    makers: dict[str, Callable[[Path, Scale], Run]] = {LAPTOP: laptop_run, "tiny": larger_run}
+    for name, make in makers.items():
+        with tempfile.TemporaryDirectory() as place:
+            run = make(Path(place) / "store", scale)
+            report(f"training, {name}: K = {spaced(run.size.states)}")
+            runners = [Runner(phase.name, partial(run.step, phase)) for phase in run.phases]
+            race, tokens = take_turns(runners, scale.repeats), run.size.batch * run.size.length
+            for phase in run.phases:
+                speed = Spread.of([tokens / taken for taken in race.times[phase.name].wall])
+                yield Row("training", f"{name}, {phase.name}", "", run.size, speed, "tokens/s")
+
+
+def writer(method: Method, denoiser: nn.Module, size: Size, steps: int) -> Callable[[], None]:
+    """Generation of one batch, as ``Model.generate`` does it."""
+
+    def run() -> None:
+        bent: Any = Memoized(denoiser) if isinstance(method, MDLM) else denoiser  # type: ignore[arg-type]
+        sampler = method.sampler(size.states)
+        generate(bent, method.schedule(), sampler, num=size.batch, length=size.length, steps=steps)
+
+    return run
+
+
+def generation(scale: Scale, report: Report) -> Iterator[Row]:
+    """Sequences a second, and as a multiple of the autoregressive model's. Once each, as it takes minutes."""
+    size = Size(scale.vocabularies[0], scale.batch, scale.generation_length)
+    methods: dict[str, Method] = {"AR": AR(), "Duo": Duo(), "MDLM": MDLM()}
+    denoisers = {
+        name: network_of(method, scale.backbone, size.states).requires_grad_(False) for name, method in methods.items()
+    }
+    for name, method in methods.items():  # a warm-up of two steps instead of whole sequences
+        writer(method, denoisers[name], replace(size, length=2), 2)()
+    speeds, autoregressive = [], []
+    for steps in scale.generation_steps:
+        report(f"generation, {steps} steps")
+        counts = {name: size.length if name == "AR" else steps for name in methods}
+        runners = [Runner(name, writer(methods[name], denoisers[name], size, counts[name])) for name in methods]
+        race = take_turns(runners, 1, warm_up=False)
+        autoregressive.append(size.batch / race.seconds("AR"))
+        for name in ("Duo", "MDLM"):
+            times = race.ratios("AR", name)[0].median
+            speeds.append((f"{name}, {steps} steps", size.batch / race.seconds(name), times))
+    name = f"AR, {size.length} steps with KV cache"
+    yield Row("generation", name, "", size, Spread.of(autoregressive), "sequences/s")
+    for name, speed, times in speeds:
+        note, details = f"{times:.3g} of AR's", {"times_ar": times}
+        yield Row("generation", name, "", size, Spread.of([speed]), "sequences/s", note=note, details=details)
