@@ -26,7 +26,7 @@ from torch import Tensor
 from duality import functional
 from duality.generate import generate, levels
 from duality.noise import Noise
-from duality.objectives import Bound, DenseBound, DiscreteTime, MaskedBound, NextToken, ScoreEntropy
+from duality.objectives import Bound, DiscreteTime, MaskedBound, NextToken, ScoreEntropy
 from duality.processes import Absorbing, Uniform
 from duality.protocols import Latent, Measure, Prefix, Process
 from duality.samplers import Analytic, Ancestral, Autoregressive
@@ -69,7 +69,6 @@ def expectation(make: Callable[[Any], Measure], denoiser: Any, process: Process,
 
 MODELS: dict[str, tuple[Callable[[Any], Measure], Any]] = {
     "Duo": (lambda process: Bound(process, LogLinear(0.0)), uniform_toy),
-    "UDLM": (lambda process: DenseBound(process, LogLinear(0.0)), uniform_toy),
     "SEDD uniform": (lambda process: ScoreEntropy(process, LogLinear(0.0)), uniform_toy),
     "MDLM": (lambda process: MaskedBound(process, LogLinear(0.0)), absorbing_toy),
     "SEDD absorb": (lambda process: ScoreEntropy(process, LogLinear(0.0)), absorbing_toy),

@@ -252,11 +252,21 @@ def test_categorical_takes_rows_of_any_number_and_shape() -> None:
     assert functional.categorical(probs[:6].view(2, 3, 5000), u[:6].view(2, 3)).flatten().tolist() == expected[:6]
     assert int(functional.categorical(probs[0], u[0])) == expected[0]
     assert functional.categorical(probs[:0], u[:0]).tolist() == []
-    chosen = torch.zeros(2, 3, dtype=torch.bool)
-    log_p = probs[:6].view(2, 3, 5000).log()
-    assert functional.drawn_where(chosen, log_p, u[:6].view(2, 3)).tolist() == []
-    chosen[0, 1] = chosen[1, 2] = True
-    assert functional.drawn_where(chosen, log_p, u[:6].view(2, 3)).tolist() == [expected[1], expected[5]]
+    for rows in ([], [1, 5], list(range(count))):
+        chosen = torch.tensor(rows, dtype=torch.int64)
+        assert functional.drawn(probs.log(), chosen, u[chosen]).tolist() == [expected[row] for row in rows]
+
+
+@pytest.mark.parametrize("num_states", [1, 2, 255, 256, 257, 512, 1000])
+def test_categorical_finds_the_state_wherever_the_blocks_end(num_states: int) -> None:
+    """Exact counts: integers as probabilities, and u in the middle of each unit of mass."""
+    counts = torch.arange(num_states) % 3
+    counts[num_states // 2] = 5
+    total = int(counts.sum())
+    u = (torch.arange(total, dtype=torch.float64) + 0.5) / total
+    found = functional.categorical(counts.float().expand(total, -1), u)
+    assert torch.equal(torch.bincount(found, minlength=num_states), counts)
+    assert torch.equal(found, found.sort().values)
 
 
 def test_categorical_keeps_the_tail() -> None:

@@ -19,16 +19,17 @@ from duality.baselines.diffusion_bert import (
     DiffusionBERT,
     SpindleBound,
     SpindleDenoiser,
+    SpindleNats,
     SpindleSampler,
     excess,
     hidden_chance,
     information_of,
     skews,
     speed,
-    spindle_bound,
     unigram_information,
 )
 from duality.generate import generate, levels
+from duality.heads import given
 from duality.noise import Noise
 from duality.objectives import MaskedBound
 from duality.processes import Absorbing
@@ -105,6 +106,11 @@ def test_information_is_the_smoothed_surprise_of_the_corpus() -> None:
 # --- DiffusionBERT's bound
 
 
+def spindle_bound(log_p: Tensor, x: Tensor, hidden: Tensor, t: Tensor, skew: Tensor) -> Tensor:
+    """The bound per token of a belief that is written out."""
+    return given(log_p).loss(SpindleNats(x, t[:, None], torch.ones_like(t)[:, None], skew), hidden).nats
+
+
 def exact_spindle_bound(denoiser: Denoiser, law: Tensor) -> float:
     """E_x E_t E_z: all x, all patterns of masks with their own chances, Gauss-Legendre over t = s^4."""
     skew, patterns = skews(toy_information(), STRENGTH), all_states(2).bool()
@@ -162,12 +168,13 @@ def test_spindle_bound_survives_float32_near_the_clean_end() -> None:
     """The speeds grow as 1/t; that their mean is taken from them costs no precision."""
     x, _, noise = batch(rows=50)
     log_p = torch.log_softmax(noise.normal("logits", 5, 7), -1)
-    hidden, skew = torch.ones_like(x, dtype=torch.bool), noise.normal("skew")[:7] / 9
+    skew = noise.normal("skew")[:7] / 9
     for t in (1e-9, 1e-6, 0.01, 0.5, 1.0):
-        times, rest = torch.full((len(x),), t, dtype=torch.float64), []
+        times, rest = torch.full((250,), t, dtype=torch.float64), []
         for belief in (log_p, log_p.float()):
-            own = speed(skew[x], times[:, None]) * -belief.gather(-1, x[..., None])[..., 0].double()
-            rest.append(spindle_bound(belief, x, hidden, times, skew) - own)
+            formula = SpindleNats(x.flatten(), times, torch.ones_like(times), skew)
+            numbers = [number.double() for number in formula.read(belief.view(-1, 7).clone())[0]]
+            rest.append(formula.nats(*numbers) + speed(skew[formula.x], times) * numbers[1])
         assert float(rest[0].abs().max()) < 10
         assert torch.allclose(rest[0], rest[1], atol=1e-5, rtol=0)
 

@@ -18,8 +18,8 @@ LAYERS = [
     ["noise", "files"],
     ["protocols"],
     ["functional", "gaussian", "config", "checkpoint", "metrics", "grids", "divergences"],
-    ["schedules", "processes"],
-    ["wrappers", "generate", "backbones.dit", "bounds", "theory"],
+    ["schedules", "processes", "heads"],
+    ["wrappers", "generate", "backbones.dit", "bounds", "theory", "formulas"],
     ["denoiser", "vlb", "routing"],
     [
         "objectives.autoregressive",

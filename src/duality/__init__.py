@@ -27,7 +27,6 @@ _HOMES = {
     "Cosine": "schedules",
     "D3PM": "methods",
     "DCD": "distillation",
-    "DenseBound": "objectives",
     "DiT": "backbones.dit",
     "DiffusionBERT": "baselines",
     "DiffusionLM": "baselines",

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from duality import functional
+from duality.heads import Formula, belief_of
 from duality.noise import Noise
 from duality.protocols import Denoiser, Ends, Kind, Loss, Process, Schedule
 
@@ -24,6 +25,13 @@ def summed(nats: Tensor, mask: Tensor | None) -> Loss:
     if mask is not None:
         nats = torch.where(mask, nats, 0.0)
     return Loss(nats.sum(), nats.detach())
+
+
+def both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """Where two conditions hold; None is no condition."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second
 
 
 def dropout_of(noise: Noise, dropout: bool) -> Noise | None:
@@ -47,30 +55,34 @@ def end_terms(process: Process, schedule: Schedule, x: Tensor, noise: Noise, rec
 
 @dataclass(frozen=True)
 class BeliefBound:
-    """E_t of a continuous-time bound for a model that answers with a belief: corrupt, ask, pay ``nats``.
+    """E_t of a continuous-time bound for a model that answers with a belief: corrupt, ask, pay by a formula.
 
-    What a kind of noise or a way of computing changes is one formula, which a subclass gives; ``alpha`` and
-    ``alpha_prime`` come as (B, 1).
+    A kind of noise changes the formula and who pays, which a subclass gives; ``alpha``, ``alpha_prime`` come as (B, 1).
     """
 
     process: Process
     schedule: Schedule
     kind: Kind = "bound"
 
-    def nats(self, log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
+    def formula(self, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Formula:
         raise NotImplementedError
+
+    def pays(self, z: Tensor) -> Tensor | None:
+        """The tokens (B, L) whose loss is not 0 from the start; None: all."""
+        return None
 
     def __call__(
         self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
     ) -> Loss:
         alpha = self.schedule.alpha(t)
         z = self.process.corrupt(x, alpha, noise)
-        log_p = denoiser.log_probs(z, alpha, mask, dropout_of(noise, dropout))
-        return summed(self.nats(log_p, x, z, alpha[:, None], self.schedule.alpha_prime(t)[:, None]), mask)
+        belief = belief_of(denoiser, z, alpha, mask, dropout_of(noise, dropout))
+        formula = self.formula(x, z, alpha[:, None], self.schedule.alpha_prime(t)[:, None])
+        return belief.loss(formula, both(self.pays(z), mask))
 
     def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
         def reconstruct(z: Tensor, alpha: Tensor) -> Tensor:
-            p = denoiser.log_probs(z, alpha, mask).double().exp()
+            p = belief_of(denoiser, z, alpha, mask).log_probs().double().exp()
             return functional.reconstruction(p, x, z, alpha[:, None], self.process.prior().to(x.device))
 
         return end_terms(self.process, self.schedule, x, noise, reconstruct)

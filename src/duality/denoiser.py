@@ -7,8 +7,8 @@
     CausalDenoiser   the belief about a token given the ones before it
 
 The network is told the noise level -log(alpha); below ``LEAST_ALPHA`` it is told that one's, as -log 0 is no number.
-Whatever precision the network runs in, the softmax is taken in float32 (float64 if the network is): a log-softmax in
-bfloat16 is wrong by up to 0.075 nats. With labels the network is class-conditional; ``wrappers.labelled`` binds them.
+An answer is vectors and a head (``heads.Belief``, ``heads.Ratios``); ``log_probs`` and ``log_ratios`` write it out.
+With labels the network is class-conditional; ``wrappers.labelled`` binds them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from duality import functional
 from duality.backbones.dit import Network
+from duality.heads import Belief, Ratios, ratios_written_out, written_out
 from duality.noise import Noise
 from duality.processes import Absorbing
 from duality.protocols import Latent, Prefix, Process, TopK
@@ -28,47 +28,6 @@ LEAST_ALPHA = 1e-3
 def noise_level(alpha: Tensor) -> Tensor:
     """What the network is told: -log(alpha)."""
     return -alpha.clamp_min(LEAST_ALPHA).log()
-
-
-def precise(logits: Tensor) -> Tensor:
-    """At least float32."""
-    return logits if logits.dtype == torch.float64 else logits.float()
-
-
-def log_softmax(logits: Tensor) -> Tensor:
-    """The belief of fresh ``logits``. Where no gradient is wanted it takes their place, some rows at a time.
-
-    At a large vocabulary a belief is most of the memory, and of the time beside the network's: one is enough.
-    """
-    if torch.is_grad_enabled():
-        return torch.log_softmax(logits, -1)
-    logits = logits.contiguous()
-    num_states = logits.shape[-1]
-    for rows in torch.split(logits.view(-1, num_states), functional.rows_at_once(num_states)):
-        rows.copy_(torch.log_softmax(rows, -1))
-    return logits
-
-
-def carry_over(logits: Tensor, z: Tensor, mask_id: int) -> Tensor:
-    """The belief of ``SubsDenoiser``: softmax without the mask where z is hidden, certainty of z elsewhere.
-
-    As ``log_softmax``, in place of fresh logits where no gradient is wanted.
-    """
-    if torch.is_grad_enabled():
-        # The mask's column is dropped before the softmax, so that no gradient ever meets an infinity.
-        log_p = torch.log_softmax(logits[..., :mask_id], -1)
-        shown = torch.full_like(log_p, -torch.inf).scatter(-1, z.clamp_max(mask_id - 1)[..., None], 0.0)
-        log_p = torch.where((z == mask_id)[..., None], log_p, shown)
-        return nn.functional.pad(log_p, (0, 1), value=-torch.inf)
-    logits = logits.contiguous()
-    rows, states = logits.view(-1, mask_id + 1), z.flatten()
-    tokens, hidden = rows[:, :mask_id], (states == mask_id).nonzero()[:, 0]
-    for part in torch.split(hidden, functional.rows_at_once(mask_id)):
-        tokens.index_copy_(0, part, torch.log_softmax(tokens.index_select(0, part), -1))
-    shown = (states != mask_id).nonzero()[:, 0]
-    rows.index_fill_(0, shown, -torch.inf)[shown, states[shown]] = 0.0
-    rows[:, mask_id] = -torch.inf
-    return logits
 
 
 def check_states(backbone: Network, process: Process) -> None:
@@ -88,16 +47,19 @@ class MeanDenoiser(nn.Module):
         super().__init__()
         self.backbone = backbone
 
-    def log_probs(
+    def belief(
         self,
         z: Latent,
         alpha: Tensor,
         mask: Tensor | None = None,
         dropout: Noise | None = None,
         labels: Tensor | None = None,
-    ) -> Tensor:
-        """log of the belief, (B, L, K)."""
-        return log_softmax(precise(self.backbone(z, noise_level(alpha), mask, dropout, labels)))
+    ) -> Belief:
+        """The belief about each clean token."""
+        vectors = self.backbone.hidden(z, noise_level(alpha), mask, dropout, labels)
+        return Belief(vectors, self.backbone.head, self.backbone.num_states, self.backbone.num_states)
+
+    log_probs = written_out
 
 
 class SubsDenoiser(nn.Module):
@@ -114,20 +76,22 @@ class SubsDenoiser(nn.Module):
         self.process = process
         self.depends_on_alpha = time
 
-    def log_probs(
+    def belief(
         self,
         z: Latent,
         alpha: Tensor,
         mask: Tensor | None = None,
         dropout: Noise | None = None,
         labels: Tensor | None = None,
-    ) -> Tensor:
-        """log of the belief, (B, L, K): the mask's is -inf."""
+    ) -> Belief:
+        """The belief about each clean token: certain where one is shown; the mask's column is never projected."""
         if not isinstance(z, Tensor):
             raise TypeError("absorbing noise is read as token ids: a mixture of tokens has no mask")
         level = noise_level(alpha) if self.depends_on_alpha else torch.zeros_like(alpha)
-        logits = precise(self.backbone(z, level, mask, dropout, labels))
-        return carry_over(logits, z, self.process.mask_id)
+        vectors, mask_id = self.backbone.hidden(z, level, mask, dropout, labels), self.process.mask_id
+        return Belief(vectors, self.backbone.head, mask_id, mask_id + 1, torch.where(z == mask_id, -1, z))
+
+    log_probs = written_out
 
 
 class ScoreDenoiser(nn.Module):
@@ -143,25 +107,23 @@ class ScoreDenoiser(nn.Module):
         self.backbone = backbone
         self.process = process
 
-    def log_ratios(
+    def ratios(
         self,
         z: Tensor,
         alpha: Tensor,
         mask: Tensor | None = None,
         dropout: Noise | None = None,
         labels: Tensor | None = None,
-    ) -> Tensor:
-        """log ratios, (B, L, K), 0 at z."""
-        logits = precise(self.backbone(z, noise_level(alpha), mask, dropout, labels))
+    ) -> Ratios:
+        """log ratios, 0 at z."""
+        vectors = self.backbone.hidden(z, noise_level(alpha), mask, dropout, labels)
+        offset, num_states = None, self.process.vocab_size
         if isinstance(self.process, Absorbing):
             # alpha within rounding of 1 counts as the largest float64 below it: times that small do occur, rarely
-            scale = torch.log(alpha / ((1 - alpha).clamp_min(2.0**-53) * (self.process.vocab_size - 1)))
-            offset = scale.to(logits.dtype)[:, None, None]
-            logits = logits + offset if torch.is_grad_enabled() else logits.add_(offset)
-        # the network's own tensor, which nobody else has, is enough where no gradient is wanted
-        return (
-            logits.scatter(-1, z[..., None], 0.0) if torch.is_grad_enabled() else logits.scatter_(-1, z[..., None], 0)
-        )
+            offset = torch.log(alpha / ((1 - alpha).clamp_min(2.0**-53) * (num_states - 1)))
+        return Ratios(vectors, self.backbone.head, num_states, num_states, z, offset)
+
+    log_ratios = ratios_written_out
 
 
 class CausalDenoiser(nn.Module):
@@ -181,10 +143,12 @@ class CausalDenoiser(nn.Module):
     def begin(self) -> int:
         return self.backbone.num_states - 1
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
-        """log p(x_l | x_<l), (B, L, K - 1); (B, 1, K - 1) for a prefix. ``alpha`` is not looked at."""
+    def belief(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Belief:
+        """p(x_l | x_<l) over the K - 1 tokens; (B, 1) of them for a prefix. ``alpha`` is not looked at."""
         if isinstance(z, TopK):
             raise TypeError("an autoregressive model reads token ids, not mixtures")
         if not isinstance(z, Prefix):
             z = torch.cat([torch.full_like(z[:, :1], self.begin), z[:, :-1]], 1)
-        return torch.log_softmax(precise(self.backbone(z, alpha, mask, dropout))[..., : self.begin], -1)
+        return Belief(self.backbone.hidden(z, alpha, mask, dropout), self.backbone.head, self.begin, self.begin)
+
+    log_probs = written_out

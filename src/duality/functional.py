@@ -36,6 +36,9 @@ def posterior(p: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, prior: Ten
     return forward * marginal(p, alpha_s, prior) / evidence
 
 
+_BLOCK = 256
+
+
 class Routes(NamedTuple):
     """Probabilities of the three ways to draw z_s; they sum to one."""
 
@@ -116,9 +119,13 @@ def dense_uniform_bound(log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alph
 
 def absorbing_bound(log_p: Tensor, x: Tensor, hidden: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
     """The bound for absorbing noise: MDLM's weighted cross-entropy -alpha'/(1 - alpha) (-log p_x) where hidden."""
-    rest = (1 - alpha).clamp_min(2.0**-53)
     log_p_x = log_p.gather(-1, x[..., None])[..., 0].double()
-    return torch.where(hidden, alpha_prime / rest * log_p_x, 0.0)
+    return torch.where(hidden, -absorbing_weight(alpha, alpha_prime) * log_p_x, 0.0)
+
+
+def absorbing_weight(alpha: Tensor, alpha_prime: Tensor) -> Tensor:
+    """-alpha'/(1 - alpha): the rate at which a hidden token is shown."""
+    return -alpha_prime / (1 - alpha).clamp_min(2.0**-53)
 
 
 def score_entropy_uniform(log_ratios: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
@@ -127,16 +134,22 @@ def score_entropy_uniform(log_ratios: Tensor, x: Tensor, z: Tensor, alpha: Tenso
     The data's ratios are one number but at one state: with e = (1 - alpha) / (1 - alpha + K alpha), they are all e if
     z = x, and 1 but for 1/e at x otherwise. Rate -alpha'/(K alpha).
     """
-    num_states = log_ratios.shape[-1]
-    small = (1 - alpha).clamp_min(2.0**-53) / (1 - alpha + num_states * alpha)
     # log_ratios is 0 at z, so only exp needs the state z taken out
     positive = log_ratios.exp().sum(-1).double() - 1
     total = log_ratios.sum(-1).double()
     at_x = log_ratios.gather(-1, x[..., None])[..., 0].double()
+    return score_nats_uniform(positive, total, at_x, z == x, alpha, alpha_prime, log_ratios.shape[-1])
+
+
+def score_nats_uniform(
+    positive: Tensor, total: Tensor, at_x: Tensor, equal: Tensor, alpha: Tensor, alpha_prime: Tensor, num_states: int
+) -> Tensor:
+    """``score_entropy_uniform`` from its numbers per token: sums of ratios and of their logarithms, y != z."""
+    small = (1 - alpha).clamp_min(2.0**-53) / (1 - alpha + num_states * alpha)
     same = positive - small * total + (num_states - 1) * (torch.xlogy(small, small) - small)
     own = -small.log() / small - 1 / small
     other = positive - total - (1 / small - 1) * at_x + own - (num_states - 2)
-    return -alpha_prime / (num_states * alpha) * torch.where(z == x, same, other)
+    return -alpha_prime / (num_states * alpha) * torch.where(equal, same, other)
 
 
 def score_entropy_absorbing(
@@ -146,12 +159,17 @@ def score_entropy_absorbing(
 
     ``log_ratios`` (..., K) with the mask last, 0 there. Rate -alpha'/alpha.
     """
-    rest = (1 - alpha).clamp_min(2.0**-53)
     positive = log_ratios[..., :-1].exp().sum(-1).double()
     at_x = log_ratios.gather(-1, x[..., None])[..., 0].double()
+    return torch.where(hidden, score_nats_absorbing(positive, at_x, alpha, alpha_prime), 0.0)
+
+
+def score_nats_absorbing(positive: Tensor, at_x: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
+    """``score_entropy_absorbing`` of a hidden token, from the sum of its ratios and the log ratio of x."""
+    rest = (1 - alpha).clamp_min(2.0**-53)
     # (-alpha'/alpha) [positive - r at_x + r log r - r] with r = alpha / (1 - alpha); r / alpha is 1 / (1 - alpha)
     own = (alpha.log() - rest.log() - 1 - at_x) / rest
-    return torch.where(hidden, -alpha_prime * (positive / alpha + own), 0.0)
+    return -alpha_prime * (positive / alpha + own)
 
 
 def uniform_bound(log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
@@ -167,19 +185,35 @@ def uniform_bound(log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prim
     taken in the precision of ``log_p``; all else is one number per token, and float64, because kappa is large.
     """
     num_states = log_p.shape[-1]
-    # alpha within rounding of 1 counts as the largest float64 below it: times that small do occur, rarely.
-    rest = (1 - alpha).clamp_min(2.0**-53)
-    kappa, scale = num_states * alpha / rest, num_states / rest
-    total = torch.log1p(kappa.to(log_p.dtype)[..., None] * log_p.exp()).sum(-1).double()
+    total = log_count(log_p, odds(alpha, num_states))
     log_p_z, log_p_x = (log_p.gather(-1, state[..., None])[..., 0].double() for state in (z, x))
+    return uniform_nats(total, log_p_z, log_p_x, z == x, alpha, alpha_prime, num_states)
+
+
+def odds(alpha: Tensor, num_states: int) -> Tensor:
+    """kappa = K alpha / (1 - alpha), of signal to uniform noise."""
+    # alpha within rounding of 1 counts as the largest float64 below it: times that small do occur, rarely.
+    return num_states * alpha / (1 - alpha).clamp_min(2.0**-53)
+
+
+def log_count(log_p: Tensor, kappa: Tensor) -> Tensor:
+    """R = sum_j log(1 + kappa p_j), the one reduction over the vocabulary: between kappa and K log(1 + kappa / K)."""
+    return torch.log1p(kappa.to(log_p.dtype)[..., None] * log_p.exp()).sum(-1).double()
+
+
+def uniform_nats(
+    total: Tensor, log_p_z: Tensor, log_p_x: Tensor, same: Tensor, alpha: Tensor, alpha_prime: Tensor, num_states: int
+) -> Tensor:
+    """``uniform_bound`` from its numbers per token: R, log p at z and at x, and whether these are the same."""
+    kappa, scale = odds(alpha, num_states), num_states / (1 - alpha).clamp_min(2.0**-53)
     p_z = log_p_z.exp()
     l_one, l_z, l_x = torch.log1p(kappa), torch.log1p(kappa * p_z), torch.log1p(kappa * log_p_x.exp())
     damped = 1 + kappa * p_z
-    same = (num_states * l_z - total - (num_states - 1) * l_one) / (1 + kappa)
+    kept = (num_states * l_z - total - (num_states - 1) * l_one) / (1 + kappa)
     # 1/(1 + kappa p) - 1/(1 + kappa) over a common denominator, with 1 - p as -expm1(log p)
-    same = same - scale * kappa * torch.expm1(log_p_z) / (damped * (1 + kappa))
+    kept = kept - scale * kappa * torch.expm1(log_p_z) / (damped * (1 + kappa))
     other = num_states * l_z - total + l_one + kappa * (l_one - l_x + l_z) - scale * kappa * p_z / damped
-    return -alpha_prime / (num_states * alpha) * torch.where(z == x, same, other)
+    return -alpha_prime / (num_states * alpha) * torch.where(same, kept, other)
 
 
 def uniform_divergence(log_p: Tensor, x: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
@@ -189,11 +223,18 @@ def uniform_divergence(log_p: Tensor, x: Tensor, z: Tensor, alpha_t: Tensor, alp
     corrections at the two; kappa and R as in ``uniform_bound``. At alpha_s = 1 it is -log p(x | z).
     """
     num_states = log_p.shape[-1]
+    total = log_count(log_p, odds(alpha_s, num_states))
+    log_p_z, log_p_x = (log_p.gather(-1, state[..., None])[..., 0].double() for state in (z, x))
+    return uniform_divergence_nats(total, log_p_z, log_p_x, z == x, alpha_t, alpha_s, num_states)
+
+
+def uniform_divergence_nats(
+    total: Tensor, log_p_z: Tensor, log_p_x: Tensor, equal: Tensor, alpha_t: Tensor, alpha_s: Tensor, num_states: int
+) -> Tensor:
+    """``uniform_divergence`` from its numbers per token, as in ``uniform_nats``."""
     rest_t, rest_s = ((1 - alpha).clamp_min(2.0**-53) for alpha in (alpha_t, alpha_s))
-    kappa_t, kappa_s = num_states * alpha_t / rest_t, num_states * alpha_s / rest_s
-    total = torch.log1p(kappa_s.to(log_p.dtype)[..., None] * log_p.exp()).sum(-1).double()
-    p_z, p_x = (log_p.gather(-1, state[..., None])[..., 0].double().exp() for state in (z, x))
-    same = (z == x).double()
+    kappa_t, kappa_s = odds(alpha_t, num_states), odds(alpha_s, num_states)
+    p_z, p_x, same = log_p_z.exp(), log_p_x.exp(), equal.double()
     evidence = rest_t * (1 + kappa_t * same)  # K q(z_t | x)
     ratio = alpha_t / alpha_s
     common = (1 - ratio) * rest_s / num_states / evidence
@@ -209,7 +250,12 @@ def uniform_divergence(log_p: Tensor, x: Tensor, z: Tensor, alpha_t: Tensor, alp
 def absorbing_divergence(log_p: Tensor, x: Tensor, hidden: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
     """The same for absorbing noise: a hidden token is shown with probability (alpha_s - alpha_t) / (1 - alpha_t)."""
     log_p_x = log_p.gather(-1, x[..., None])[..., 0].double()
-    return torch.where(hidden, -(alpha_s - alpha_t) / (1 - alpha_t) * log_p_x, 0.0)
+    return torch.where(hidden, -shown_chance(alpha_t, alpha_s) * log_p_x, 0.0)
+
+
+def shown_chance(alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
+    """How likely a token hidden at t is shown at s."""
+    return (alpha_s - alpha_t) / (1 - alpha_t)
 
 
 def belief_of_ratios(log_ratios: Tensor, alpha: Tensor, prior: Tensor) -> Tensor:
@@ -228,13 +274,13 @@ def analytic(log_ratios: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, pr
     times the forward transition from y to z. The posterior at p if the ratios are those of p. A learnt score may make
     entries negative: they count as 0.
     """
-    r, ratios = (alpha_t / alpha_s)[..., None], log_ratios.exp()
-    renewed = (1 - r) * ratios.sum(-1, keepdim=True, dtype=torch.float64)
-    earlier = (ratios - renewed.to(ratios) * prior.to(ratios)) / r.to(ratios)
+    r, law = (alpha_t / alpha_s)[..., None], log_ratios.exp()
+    renewed = (1 - r).to(law) * law.sum(-1, keepdim=True)
+    law.addcmul_(renewed, prior.to(law), value=-1)
     # forward from y to z: (1-r) prior(z) whatever y is, and r more from z itself
-    stay = r.to(ratios) * earlier.gather(-1, z[..., None])
-    law = earlier * ((1 - r) * prior[z][..., None]).to(ratios)
-    return law.scatter_add(-1, z[..., None], stay).clamp_min(0.0)
+    stay = law.gather(-1, z[..., None])
+    law.mul_(((1 - r) / r * prior[z][..., None]).to(law))
+    return law.scatter_add_(-1, z[..., None], stay).clamp_min_(0.0)
 
 
 def prior_gap(alpha: Tensor, prior: Tensor, x: Tensor) -> Tensor:
@@ -254,21 +300,21 @@ def reconstruction(p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, prior: Tensor
     return -probs.gather(-1, x[..., None])[..., 0].log()
 
 
-def finite(values: Tensor, alpha: Tensor) -> Tensor:
+def finite(values: Tensor) -> Tensor:
     """The network's answer, refused if it is no number: bad weights would otherwise write noise without a word."""
     # one state is enough: a softmax with a NaN in it is NaN everywhere
     if bool(values[..., 0].isnan().any()):
-        raise ValueError(f"the network's output at alpha = {float(alpha[0]):.3g} is not a number: its weights are bad")
+        raise ValueError("the network's output is not a number: its weights are bad")
     return values
 
 
 def rows_at_once(num_states: int) -> int:
-    """How many rows of a belief to work on at a time: about a megabyte, which stays in a processor's cache."""
-    return max((1 << 18) // num_states, 1)
+    """How many rows of a belief to work on at a time: a few megabytes, which stay in a processor's cache."""
+    return max((1 << 20) // num_states, 1)
 
 
 def categorical(probs: Tensor, u: Tensor) -> Tensor:
-    """Exact draw from rows of (unnormalised) ``probs`` (..., K) by inverting the float64 distribution function at u.
+    """Exact draw from rows of (unnormalised) ``probs`` (..., K) by inverting the distribution function at u.
 
     float32 Gumbel noise would cut the tail off; here a state of probability 0 is never drawn and a state of
     probability 1e-12 is drawn that often.
@@ -276,22 +322,33 @@ def categorical(probs: Tensor, u: Tensor) -> Tensor:
     num_states = probs.shape[-1]
     size = rows_at_once(num_states)
     rows = zip(torch.split(probs.reshape(-1, num_states), size), torch.split(u.reshape(-1), size))
-    return torch.cat([_inverse(part.double().cumsum(-1), draws) for part, draws in rows]).view(u.shape)
+    return torch.cat([_drawn(part, draws) for part, draws in rows]).view(u.shape)
 
 
-def _inverse(cdf: Tensor, u: Tensor) -> Tensor:
-    """The first state at which the distribution function (n, K) exceeds u (n,) of its total."""
-    total = cdf[:, -1:]
-    # Rounding may lift u * total to total itself, where no state is left to choose.
-    target = torch.minimum(u[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cdf, target, right=True)[:, 0]
+def _drawn(probs: Tensor, u: Tensor) -> Tensor:
+    """A state for each row of ``probs`` (n, K): the block of states it is in, then the state.
 
-
-def drawn_where(chosen: Tensor, log_p: Tensor, u: Tensor) -> Tensor:
-    """One state for each True of ``chosen`` (B, L), in order, from the rows of ``log_p`` (B, L, K) at ``u`` (B, L).
-
-    Only the rows that are drawn from are touched, a few at a time.
+    A block's sum is as precise as its largest part, whatever the size of the others, and sums of blocks are float64.
     """
-    rows, belief = chosen.flatten().nonzero()[:, 0], log_p.reshape(-1, log_p.shape[-1])
-    parts = zip(*(torch.split(each, rows_at_once(log_p.shape[-1])) for each in (rows, u[chosen])))
-    return torch.cat([categorical(belief.index_select(0, part).exp_(), draws) for part, draws in parts])
+    num_states, whole = probs.shape[-1], probs.shape[-1] // _BLOCK
+    inner, last = probs[:, : whole * _BLOCK].reshape(len(probs), whole, _BLOCK), probs[:, whole * _BLOCK :]
+    cdf = torch.cat([inner.sum(-1), last.sum(-1, keepdim=True)], -1).double().cumsum(-1)
+    target = u[:, None] * cdf[:, -1:]
+    block = _first_above(cdf, target)
+    below = torch.where(block > 0, cdf.gather(-1, (block - 1).clamp_min(0)), 0.0)
+    states = block * _BLOCK + torch.arange(min(_BLOCK, num_states), device=probs.device)
+    mass = torch.where(states < num_states, probs.gather(-1, states.clamp_max(num_states - 1)), 0.0)
+    return (block * _BLOCK + _first_above(mass.double().cumsum(-1), target - below))[:, 0]
+
+
+def _first_above(cdf: Tensor, target: Tensor) -> Tensor:
+    """The first place (n, 1) at which ``cdf`` (n, m), which rises, exceeds ``target`` (n, 1)."""
+    total = cdf[:, -1:]
+    # Rounding may lift the target to the total itself, where no state is left to choose.
+    return torch.searchsorted(cdf, torch.minimum(target, torch.nextafter(total, torch.zeros_like(total))), right=True)
+
+
+def drawn(log_p: Tensor, rows: Tensor, u: Tensor) -> Tensor:
+    """A state from each of ``rows`` of the log beliefs (n, K), at ``u`` (as many); a few rows at a time."""
+    parts = zip(*(torch.split(each, rows_at_once(log_p.shape[-1])) for each in (rows, u)))
+    return torch.cat([categorical(log_p.index_select(0, part).exp_(), draws) for part, draws in parts])

@@ -1,7 +1,7 @@
 """Named assemblies of process, schedule, network, objectives and sampler: what a recipe chooses and a table compares.
 
     Duo       uniform noise, the Rao-Blackwellised bound, with or without curriculum
-    UDLM      the same bound in its original, dense form
+    UDLM      uniform noise, the same bound alone
     MDLM      absorbing noise, the bound as a weighted cross-entropy
     SEDD      either noise, a network that answers with ratios
     D3PM      either noise, the bound of a chain with T steps
@@ -20,7 +20,7 @@ from torch import nn
 
 from duality.baselines import BertMouth, DiffusionBERT, DiffusionLM, Plaid
 from duality.denoiser import CausalDenoiser, MeanDenoiser, ScoreDenoiser, SubsDenoiser
-from duality.objectives import Bound, DenseBound, DiscreteTime, MaskedBound, NextToken, ScoreEntropy, TemperedBound
+from duality.objectives import Bound, DiscreteTime, MaskedBound, NextToken, ScoreEntropy, TemperedBound
 from duality.processes import Absorbing, Uniform
 from duality.protocols import Backbone, Phase, Schedule, Vocabulary
 from duality.samplers import Analytic, Ancestral, Autoregressive
@@ -103,7 +103,11 @@ class Duo:
 
 @dataclass(frozen=True)
 class UDLM:
-    """Uniform-state diffusion on the bound as UDLM computes it: Duo without curriculum and without its loss."""
+    """Uniform-state diffusion on the bound alone: Duo without curriculum.
+
+    UDLM's own loss is the same number computed with dense K-vectors (``functional.dense_uniform_bound``), which costs
+    time and memory and changes nothing else; Duo's form is used for both.
+    """
 
     times: Times = LogLinear()
 
@@ -114,7 +118,7 @@ class UDLM:
         return MeanDenoiser(backbone.build(vocabulary.num_tokens, num_labels=vocabulary.num_labels))
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
-        return (Phase("dense bound", DenseBound(Uniform(num_tokens), self.times), steps),)
+        return (Phase("bound", Bound(Uniform(num_tokens), self.times), steps),)
 
     def measure(self, num_tokens: int) -> Bound:
         return Bound(Uniform(num_tokens), Polynomial(eps=self.times.eps))

@@ -1,7 +1,8 @@
 """One step of a sampler that is a mixture of three routes: keep the token, draw it from the belief, or from the prior.
 
-Choosing the route needs the belief at one token only; the vocabulary is touched just for the tokens that draw from it,
-some rows at a time. Samplers that differ in the probabilities of the routes (``Ancestral``, ``Psi``) share this.
+Choosing the route needs the belief at one token only, and drawing from the belief its whole row: positions that need
+neither are not projected to the vocabulary at all, and the others some rows at a time. Samplers that differ in the
+probabilities of the routes (``Ancestral``, ``Psi``) share this.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from duality import functional
 from duality.functional import Routes
+from duality.heads import belief_of
 from duality.noise import Noise
 from duality.protocols import Denoiser, Process
 from duality.wrappers import bare
@@ -38,21 +40,31 @@ class Routed:
 
     def step(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
         """z_s from z_t: one network call, then a route for each token."""
-        z = state
-        log_p = functional.finite(denoiser.log_probs(z, alpha_t), alpha_t)
-        p_z = log_p.gather(-1, z[..., None])[..., 0].double().exp()
-        ways = self.routes(p_z, self.process.prior_of(z), alpha_t[:, None], alpha_s[:, None])
-        u = noise.uniform("route", z.shape[1])
-        from_belief = u < ways.belief
-        from_prior = ~from_belief & (u < ways.belief + ways.prior)
-        z = torch.where(from_prior, self.process.sample_prior(z.shape[1], noise.fold("fresh")), z)
-        drawn = functional.drawn_where(from_belief, log_p, noise.uniform("draw", z.shape[1]))
-        return z.masked_scatter(from_belief, drawn)
+        length, z = state.shape[1], state.flatten()
+        belief = belief_of(denoiser, state, alpha_t)
+        now, later = (level.repeat_interleave(length) for level in (alpha_t, alpha_s))
+        prior_z, named = self.process.prior_of(z), z < belief.num_named
+        route, draw = (noise.uniform(tag, length).flatten() for tag in ("route", "draw"))
+
+        # There is no belief in a state without a name (the mask), and to one that is not noise it does not matter:
+        # the ways from these are known, and only who goes the way of the belief has it read.
+        ways = self.routes(torch.zeros_like(prior_z), prior_z, now, later)
+        from_prior = (route >= ways.belief) & (route < ways.belief + ways.prior)
+        read, drawn = torch.where(named, prior_z > 0, route < ways.belief), z.clone()
+        for rows, log_p in belief.each(read.nonzero()[:, 0]):
+            log_p_z = functional.finite(log_p).gather(-1, z[rows, None].clamp_max(belief.num_named - 1))[:, 0]
+            p_z = torch.where(named[rows], log_p_z.double().exp(), 0.0)
+            ways = self.routes(p_z, prior_z[rows], now[rows], later[rows])
+            chosen, u = (route[rows] < ways.belief).nonzero()[:, 0], route[rows]
+            from_prior[rows] = (u >= ways.belief) & (u < ways.belief + ways.prior)
+            drawn[rows[chosen]] = functional.drawn(log_p, chosen, draw[rows[chosen]])
+        fresh = self.process.sample_prior(length, noise.fold("fresh"))
+        return torch.where(from_prior.view(state.shape), fresh, drawn.view(state.shape))
 
     def last(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
         """The step to clean tokens; ``greedy`` takes the most likely ones instead of drawing (Greedy-Tail)."""
         if greedy:
-            return functional.finite(denoiser.log_probs(state, alpha_t), alpha_t).argmax(-1)
+            return belief_of(denoiser, state, alpha_t).likeliest()
         return self.step(denoiser, state, alpha_t, torch.ones_like(alpha_t), noise)
 
     def tokens(self, denoiser: Denoiser, state: Tensor) -> Tensor:

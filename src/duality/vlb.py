@@ -180,7 +180,7 @@ class Posterior:
 
     def step(self, denoiser: VectorDenoiser, state: Cloud, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Cloud:
         gamma_t, gamma_s = denoiser.gamma(1 - alpha_t)[0], denoiser.gamma(1 - alpha_s)[0]
-        x_hat = functional.finite(denoiser.predict(state.z, gamma_t, guess=state.guess).x_hat, alpha_t)
+        x_hat = functional.finite(denoiser.predict(state.z, gamma_t, guess=state.guess).x_hat)
         table = denoiser.embeddings()
         target = table[nearest(x_hat, table)] if self.clamp else x_hat
         mean, deviation = posterior(state.z, target, gamma_t, gamma_s)
@@ -188,7 +188,7 @@ class Posterior:
 
     def last(self, denoiser: VectorDenoiser, state: Cloud, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
         gamma = denoiser.gamma(1 - alpha_t)[0]
-        logits = functional.finite(denoiser.predict(state.z, gamma, guess=state.guess).logits, alpha_t)
+        logits = functional.finite(denoiser.predict(state.z, gamma, guess=state.guess).logits)
         if greedy:
             return logits.argmax(-1)
         return functional.categorical(torch.softmax(logits, -1), noise.uniform("draw", logits.shape[1]))

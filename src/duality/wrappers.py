@@ -7,13 +7,14 @@ in place. ``Guided`` leans towards a class. ``Memoized`` spares calls that would
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from duality import functional
+from duality.heads import Belief, Bend, Ratios, belief_of, precise, ratios_of, ratios_written_out, written_out
 from duality.noise import Noise
 from duality.protocols import Denoiser, Latent, Prefix, Process, Score, TopK
 
@@ -22,6 +23,11 @@ def needs_belief(denoiser: object, who: str, instead: str) -> None:
     """Refuse a model that answers with ratios or vectors."""
     if not isinstance(denoiser, Denoiser):
         raise ValueError(f"{who} acts on probabilities, and a {type(denoiser).__name__} gives none: {instead}")
+
+
+def bent(belief: Belief, bend: Bend) -> Belief:
+    """A belief that ``bend`` acts on, row by row, where it is read."""
+    return replace(belief, bends=(*belief.bends, bend))
 
 
 @dataclass(frozen=True)
@@ -36,10 +42,14 @@ class Temperature:
             raise ValueError(f"temperature is {self.temperature}: it must be positive; 1 changes nothing")
         needs_belief(self.denoiser, "temperature", "leave it at 1")
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
-        log_p = self.denoiser.log_probs(z, alpha, mask, dropout)
+    def belief(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Belief:
+        return bent(belief_of(self.denoiser, z, alpha, mask, dropout), self.bend)
+
+    def bend(self, log_p: Tensor, rows: Tensor) -> Tensor:
         # from the largest down, so that a tiny temperature leaves that one instead of no number at all
         return torch.log_softmax((log_p - log_p.amax(-1, keepdim=True)) / self.temperature, -1)
+
+    log_probs = written_out
 
 
 @dataclass(frozen=True)
@@ -54,16 +64,19 @@ class TopP:
             raise ValueError(f"top-p is {self.mass}: it must be in (0, 1]; 1 changes nothing")
         needs_belief(self.denoiser, "top-p", "leave it at 1")
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
-        log_p = self.denoiser.log_probs(z, alpha, mask, dropout)
-        if self.mass == 1:
-            return log_p
+    def belief(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Belief:
+        belief = belief_of(self.denoiser, z, alpha, mask, dropout)
+        return belief if self.mass == 1 else bent(belief, self.bend)
+
+    def bend(self, log_p: Tensor, rows: Tensor) -> Tensor:
         ordered, ids = log_p.sort(-1, descending=True)
         probs = ordered.double().exp()
         # float32 probabilities sum to 1 only nearly: the mass is a share of what they sum to
         outside = probs.cumsum(-1) - probs >= self.mass * probs.sum(-1, keepdim=True)
         cut = torch.zeros_like(outside).scatter(-1, ids, outside)
         return torch.log_softmax(log_p.masked_fill(cut, -torch.inf), -1)
+
+    log_probs = written_out
 
 
 @dataclass(frozen=True)
@@ -77,19 +90,20 @@ class Clamped:
     def __post_init__(self) -> None:
         needs_belief(self.denoiser, "Clamped", "use ClampedScore")
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def belief(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Belief:
         if isinstance(z, TopK):
             raise TypeError("Clamped takes token ids, not a mixture: known tokens are certain")
         if isinstance(z, Prefix):
             # one position, whose prefix already holds the known tokens before it
             tokens, known = (part[z.position, None] for part in (self.tokens, self.known))
-            log_p, shape = self.denoiser.log_probs(z, alpha, mask, dropout), z.ids.shape
+            belief, shape = belief_of(self.denoiser, z, alpha, mask, dropout), z.ids.shape
         else:
             tokens, known = self.tokens, self.known
-            log_p, shape = self.denoiser.log_probs(torch.where(known, tokens, z), alpha, mask, dropout), z.shape
-        certain = torch.full_like(log_p, -torch.inf)
-        certain = certain.scatter(-1, tokens.expand(shape)[..., None], 0.0)
-        return torch.where(known[:, None], certain, log_p)
+            belief, shape = belief_of(self.denoiser, torch.where(known, tokens, z), alpha, mask, dropout), z.shape
+        certain = torch.full_like(tokens, -1).expand(shape) if belief.certain is None else belief.certain
+        return replace(belief, certain=torch.where(known, tokens, certain))
+
+    log_probs = written_out
 
 
 @dataclass(frozen=True)
@@ -101,11 +115,21 @@ class ClampedScore:
     tokens: Tensor
     known: Tensor
 
-    def log_ratios(self, z: Tensor, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
-        ratios = self.denoiser.log_ratios(torch.where(self.known, self.tokens, z), alpha, mask, dropout)
-        belief = torch.nn.functional.one_hot(self.tokens, ratios.shape[-1]).double().expand(ratios.shape)
-        certain = functional.log_ratios(belief, z, alpha[:, None], self.process.prior().to(z.device))
-        return torch.where(self.known[:, None], certain.to(ratios.dtype), ratios)
+    def ratios(self, z: Tensor, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Ratios:
+        ratios = ratios_of(self.denoiser, torch.where(self.known, self.tokens, z), alpha, mask, dropout)
+        prior, levels = self.process.prior().to(z.device), alpha.repeat_interleave(z.shape[1])
+
+        def bend(log_ratios: Tensor, rows: Tensor) -> Tensor:
+            place = rows % z.shape[1]
+            sure = self.known[place].nonzero()[:, 0]
+            tokens, at = self.tokens[place[sure]], rows[sure]
+            belief = torch.nn.functional.one_hot(tokens, log_ratios.shape[-1]).double()
+            certain = functional.log_ratios(belief, z.flatten()[at], levels[at], prior)
+            return log_ratios.index_copy(0, sure, certain.to(log_ratios.dtype))
+
+        return replace(ratios, z=z, bends=(*ratios.bends, bend))
+
+    log_ratios = ratios_written_out
 
 
 @dataclass(frozen=True)
@@ -135,17 +159,21 @@ class Guided:
                 f"the guidance scale is {self.scale}: it must be at least 0; 1 is the plain conditional model"
             )
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def belief(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Belief:
         if not isinstance(z, Tensor):
             raise TypeError("Guided takes token ids")
         nobody = self.denoiser.backbone.num_labels
         labels = torch.cat([torch.full_like(z[:, 0], self.label), torch.full_like(z[:, 0], nobody)])
         twice = None if mask is None else mask.repeat(2, 1)
-        both = self.denoiser.log_probs(z.repeat(2, 1), alpha.repeat(2), twice, dropout, labels)
-        told, untold = both.chunk(2)
-        # Where both are certain that a state is not (-inf), it is not; -inf - -inf would be no number.
-        bent = torch.where(told == -torch.inf, told, untold + self.scale * (told - untold))
-        return torch.log_softmax(bent, -1)
+        both = belief_of(self.denoiser, z.repeat(2, 1), alpha.repeat(2), twice, dropout, labels)
+        # Logits are linear in the vectors and the softmax forgets what is common to a row: to mix the vectors is to
+        # mix the logarithms of the beliefs.
+        told, untold = precise(both.vectors).chunk(2)
+        certain = None if both.certain is None else both.certain[: len(z)]
+        mixed = untold + self.scale * (told - untold)
+        return replace(both, vectors=mixed.to(both.vectors.dtype), certain=certain)
+
+    log_probs = written_out
 
 
 class Memoized:
@@ -153,16 +181,15 @@ class Memoized:
 
     For denoisers whose belief depends on the tokens alone (MDLM): late steps in which no token was unmasked then cost
     nothing. ``calls`` counts the sequences that reached the network. One per batch of samples: see ``generate``.
-    There is one belief, the last: asking again changes what was answered before.
     """
 
     def __init__(self, denoiser: Denoiser):
         self.denoiser = denoiser
         self.calls = 0
         self._seen: Tensor | None = None
-        self._belief: Tensor | None = None
+        self._belief: Belief | None = None
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def belief(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Belief:
         if not isinstance(z, Tensor):
             raise TypeError("Memoized takes token ids")
         if self._seen is None or self._belief is None or self._seen.shape != z.shape:
@@ -171,17 +198,17 @@ class Memoized:
             changed = (self._seen != z).any(-1)
         count = int(changed.sum())
         self.calls += count
-        if count == len(z):
-            self._belief = None  # before there is another
-            self._belief = self.denoiser.log_probs(z, alpha, mask, dropout)
+        if count == len(z) or self._belief is None:
+            self._belief = belief_of(self.denoiser, z, alpha, mask, dropout)
         elif count:
-            assert self._belief is not None
             rows = None if mask is None else mask[changed]
-            fresh = self.denoiser.log_probs(z[changed], alpha[changed], rows, dropout)
-            self._belief = self._belief.contiguous().index_put_((changed,), fresh)
-        assert self._belief is not None
+            fresh = belief_of(self.denoiser, z[changed], alpha[changed], rows, dropout)
+            places = changed[:, None].expand(z.shape).flatten().nonzero()[:, 0]
+            self._belief = self._belief.put(places, fresh)
         self._seen = z
         return self._belief
+
+    log_probs = written_out
 
 
 def labelled(denoiser: Any, labels: Tensor) -> Labelled | LabelledScore:
@@ -196,9 +223,10 @@ class Labelled:
     denoiser: Any
     labels: Tensor
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
-        belief: Tensor = self.denoiser.log_probs(z, alpha, mask, dropout, self.labels)
-        return belief
+    def belief(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Belief:
+        return belief_of(self.denoiser, z, alpha, mask, dropout, self.labels)
+
+    log_probs = written_out
 
 
 @dataclass(frozen=True)
@@ -208,9 +236,10 @@ class LabelledScore:
     denoiser: Any
     labels: Tensor
 
-    def log_ratios(self, z: Tensor, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
-        ratios: Tensor = self.denoiser.log_ratios(z, alpha, mask, dropout, self.labels)
-        return ratios
+    def ratios(self, z: Tensor, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Ratios:
+        return ratios_of(self.denoiser, z, alpha, mask, dropout, self.labels)
+
+    log_ratios = ratios_written_out
 
 
 def told_like(told: Any, other: Any) -> Any:
@@ -224,11 +253,13 @@ class Recorded:
     def __init__(self, denoiser: Denoiser, mask: Tensor | None = None):
         self.denoiser = denoiser
         self.mask = mask
-        self.answer: Tensor | None = None
+        self.answer: Belief | None = None
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
-        self.answer = self.denoiser.log_probs(z, alpha, self.mask, dropout)
+    def belief(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Belief:
+        self.answer = belief_of(self.denoiser, z, alpha, self.mask, dropout)
         return self.answer
+
+    log_probs = written_out
 
 
 _WRAPPERS = (Temperature, TopP, Clamped, ClampedScore, Guided, Memoized, Recorded, Labelled, LabelledScore)

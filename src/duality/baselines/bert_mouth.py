@@ -28,17 +28,14 @@ import torch
 from torch import Tensor, nn
 
 from duality import functional
-from duality.bounds import dropout_of, summed
+from duality.bounds import both, dropout_of
 from duality.denoiser import SubsDenoiser
+from duality.formulas import Surprisal
+from duality.heads import belief_of
 from duality.noise import Noise
 from duality.processes import Absorbing
 from duality.protocols import Backbone, Denoiser, Ends, Kind, Loss, Phase, Schedule, Vocabulary
 from duality.schedules import LogLinear
-
-
-def surprise(log_p: Tensor, x: Tensor, hidden: Tensor) -> Tensor:
-    """-log p_x where hidden, 0 elsewhere."""
-    return torch.where(hidden, -log_p.gather(-1, x[..., None])[..., 0].double(), 0.0)
 
 
 @dataclass(frozen=True)
@@ -54,8 +51,8 @@ class MaskedTokens:
         hidden = noise.uniform("hide", x.shape[1]) < self.rate
         z = torch.where(hidden, self.process.mask_id, x)
         level = torch.full_like(t, 1 - self.rate, dtype=torch.float64)
-        log_p = denoiser.log_probs(z, level, mask, dropout_of(noise, dropout))
-        return summed(surprise(log_p, x, hidden) / self.rate, mask)
+        belief = belief_of(denoiser, z, level, mask, dropout_of(noise, dropout))
+        return belief.loss(Surprisal(x, torch.full_like(level, 1 / self.rate)[:, None]), both(hidden, mask))
 
 
 @dataclass(frozen=True)
@@ -74,8 +71,8 @@ class PseudoLikelihood:
         hidden = real & (real.cumsum(-1) - 1 == chosen[:, None])
         z = torch.where(hidden, self.process.mask_id, x)
         level = 1 - 1 / count.clamp_min(1).double()
-        log_p = denoiser.log_probs(z, level, mask, dropout_of(noise, dropout))
-        return summed(count[:, None] * surprise(log_p, x, hidden), mask)
+        belief = belief_of(denoiser, z, level, mask, dropout_of(noise, dropout))
+        return belief.loss(Surprisal(x, count[:, None].double()), both(hidden, mask))
 
     def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
         nothing = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
@@ -122,9 +119,9 @@ class Gibbs:
         """Hide the next position, ask, and write the answer."""
         place = state.place
         z = state.ids.scatter(1, place, self.process.mask_id)
-        log_p = functional.finite(denoiser.log_probs(z, alpha), alpha)
-        belief = log_p.gather(1, place[..., None].expand(-1, -1, log_p.shape[-1]))
-        token = belief.argmax(-1) if greedy else functional.categorical(belief.exp(), noise.uniform("draw", 1))
+        rows = torch.arange(len(z), device=z.device) * z.shape[1] + place[:, 0]
+        log_p = functional.finite(belief_of(denoiser, z, alpha).rows(rows))[:, None]
+        token = log_p.argmax(-1) if greedy else functional.categorical(log_p.exp(), noise.uniform("draw", 1))
         return replace(state, ids=z.scatter(1, place, token), drawn=state.drawn + 1)
 
     def tokens(self, denoiser: Denoiser, state: Chain) -> Tensor:

@@ -26,15 +26,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from duality import functional
 from duality.backbones.dit import Network
-from duality.bounds import dropout_of, summed
+from duality.bounds import both, dropout_of
 from duality.denoiser import SubsDenoiser
+from duality.formulas import at
+from duality.heads import Formula, Pull, belief_of
 from duality.noise import Noise
 from duality.processes import Absorbing
 from duality.protocols import Backbone, Denoiser, Ends, Kind, Loss, Phase, Schedule, Vocabulary
@@ -77,14 +79,35 @@ def hide(x: Tensor, t: Tensor, skew: Tensor, mask_id: int, noise: Noise) -> Tens
     return torch.where(hidden, mask_id, x)
 
 
-def spindle_bound(log_p: Tensor, x: Tensor, hidden: Tensor, t: Tensor, skew: Tensor) -> Tensor:
-    """The bound per token (B, L) from the log belief (B, L, K or more), t (B,), skew (K,)."""
-    ahead = excess(skew, t[:, None])
-    # a product and a sum, as autocast would take a matrix product in bfloat16
-    mean = (log_p[..., : len(skew)].exp() * ahead[:, None].to(log_p.dtype)).sum(-1).double()
-    log_p_x = log_p.gather(-1, x[..., None])[..., 0].double()
-    own = speed(skew[x], t[:, None]) * -log_p_x
-    return torch.where(hidden, own + mean - ahead.gather(1, x), 0.0)
+@dataclass(frozen=True)
+class SpindleNats(Formula):
+    """``scale`` times the bound of a hidden token: of the mean excess under the belief, and of its surprisal."""
+
+    x: Tensor
+    t: Tensor
+    scale: Tensor
+    skew: Tensor
+    shared: ClassVar[tuple[str, ...]] = ("skew",)
+
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
+        log_p = torch.log_softmax(logits, -1)
+        log_p_x = at(log_p, self.x)
+        # a belief that was written out may have a column for the mask, which it is sure is not
+        p = torch.exp(log_p, out=logits)[:, : len(self.skew)]
+        ahead = excess(self.skew, self.t[:, None]).to(logits.dtype)
+        # a product and a sum, as autocast would take a matrix product in bfloat16
+        mean = (p * ahead).sum(-1)
+
+        def pull(slope: Tensor, slope_x: Tensor) -> None:
+            p.mul_(ahead.sub_(mean[:, None]).mul_(slope).sub_(slope_x))
+            p.scatter_add_(-1, self.x[:, None], slope_x)
+
+        return (mean, log_p_x), pull
+
+    def nats(self, *numbers: Tensor) -> Tensor:
+        mean, log_p_x = numbers
+        skew = self.skew[self.x]
+        return self.scale * (speed(skew, self.t) * -log_p_x + mean - excess(skew, self.t))
 
 
 class SpindleDenoiser(SubsDenoiser):
@@ -128,9 +151,9 @@ class SpindleBound:
         u, skew = t.double(), skews(information_of(denoiser), self.strength)
         t = u.square()
         z = hide(x, t, skew, self.process.mask_id, noise)
-        hidden = z == self.process.mask_id
-        log_p = denoiser.log_probs(z, 1 - t, mask, dropout_of(noise, dropout))
-        return summed(2 * u[:, None] * spindle_bound(log_p, x, hidden, t, skew), mask)
+        belief = belief_of(denoiser, z, 1 - t, mask, dropout_of(noise, dropout))
+        formula = SpindleNats(x, t[:, None], 2 * u[:, None], skew)
+        return belief.loss(formula, both(z == self.process.mask_id, mask))
 
     def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
         nothing = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
@@ -157,19 +180,21 @@ class SpindleSampler:
 
     def step(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
         skew, later, now = skews(information_of(denoiser), self.strength), 1 - alpha_s[:, None], 1 - alpha_t[:, None]
-        log_p = functional.finite(denoiser.log_probs(state, alpha_t), alpha_t)
+        belief = belief_of(denoiser, state, alpha_t)
         stay = hidden_chance(skew, later) / hidden_chance(skew, now)
         u = noise.uniform("show", state.shape[1])
         # Whoever stays hidden whatever it is need not be drawn.
         drawn = (state == self.process.mask_id) & (u >= stay.amin(-1, keepdim=True))
-        beliefs, draws = log_p[drawn][:, : len(skew)].exp(), noise.uniform("draw", state.shape[1])[drawn]
-        clean = state.masked_scatter(drawn, functional.categorical(beliefs, draws))
+        draws, clean = noise.uniform("draw", state.shape[1]).flatten(), state.flatten().clone()
+        for rows, log_p in belief.each(drawn.flatten().nonzero()[:, 0]):
+            clean[rows] = functional.categorical(functional.finite(log_p)[:, : len(skew)].exp(), draws[rows])
+        clean = clean.view(state.shape)
         shown = drawn & (u >= stay.gather(1, clean.clamp_max(len(skew) - 1)))
         return torch.where(shown, clean, state)
 
     def last(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
         if greedy:
-            return functional.finite(denoiser.log_probs(state, alpha_t), alpha_t).argmax(-1)
+            return belief_of(denoiser, state, alpha_t).likeliest()
         return self.step(denoiser, state, alpha_t, torch.ones_like(alpha_t), noise)
 
     def tokens(self, denoiser: Denoiser, state: Tensor) -> Tensor:

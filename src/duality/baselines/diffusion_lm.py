@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from duality.backbones.dit import Network
 from duality.bounds import dropout_of, summed
-from duality.denoiser import precise
+from duality.heads import precise
 from duality.noise import Noise
 from duality.protocols import Backbone, Loss, Phase, Schedule, Vocabulary
 from duality.schedules import LogLinear

@@ -8,17 +8,16 @@ from duality.objectives.consistency import Consistency
 from duality.objectives.curriculum import TemperedBound
 from duality.objectives.discrete_time import DiscreteTime
 from duality.objectives.masked import MaskedBound
-from duality.objectives.nelbo import Bound, DenseBound
+from duality.objectives.nelbo import Bound
 from duality.objectives.score_entropy import ScoreEntropy
 from duality.objectives.sdtt import ThroughTime
 
-OBJECTIVES: tuple[type, ...] = (Bound, DenseBound, TemperedBound, MaskedBound, ScoreEntropy, DiscreteTime, NextToken)
+OBJECTIVES: tuple[type, ...] = (Bound, TemperedBound, MaskedBound, ScoreEntropy, DiscreteTime, NextToken)
 
 __all__ = [
     "OBJECTIVES",
     "Bound",
     "Consistency",
-    "DenseBound",
     "DiscreteTime",
     "MaskedBound",
     "NextToken",

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.bounds import dropout_of, summed
+from duality.bounds import dropout_of
+from duality.formulas import Surprisal
+from duality.heads import belief_of
 from duality.noise import Noise
 from duality.protocols import Denoiser, Ends, Kind, Loss
 
@@ -21,8 +23,8 @@ class NextToken:
     def __call__(
         self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
     ) -> Loss:
-        log_p = denoiser.log_probs(x, torch.ones_like(t), mask, dropout_of(noise, dropout))
-        return summed(-log_p.gather(-1, x[..., None])[..., 0].double(), mask)
+        belief = belief_of(denoiser, x, torch.ones_like(t), mask, dropout_of(noise, dropout))
+        return belief.loss(Surprisal(x, torch.ones_like(t)[:, None]), mask)
 
     def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
         nothing = torch.zeros(x.shape, dtype=torch.float64, device=x.device)

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.bounds import dropout_of, summed
-from duality.divergences import Divergence, divergence
+from duality.bounds import dropout_of
+from duality.divergences import Divergence
+from duality.formulas import Gap
 from duality.gaussian import coupled_argmax
+from duality.heads import belief_of
 from duality.noise import Noise
 from duality.protocols import Denoiser, Loss
 from duality.schedules import Dual
@@ -40,6 +42,6 @@ class Consistency:
         mu_t, mu_s = self.window.mu(t)[:, None], self.window.mu(s)[:, None]
         z_t, z_s = coupled_argmax(x, mu_t, mu_s, self.window.vocab_size, noise)
         with torch.no_grad():
-            target = told_like(denoiser, self.teacher).log_probs(z_s, self.window.alpha(s), mask)
-        log_p = denoiser.log_probs(z_t, self.window.alpha(t), mask, dropout_of(noise, dropout))
-        return summed(divergence(self.kind, log_p, target), mask)
+            target = belief_of(told_like(denoiser, self.teacher), z_s, self.window.alpha(s), mask)
+        belief = belief_of(denoiser, z_t, self.window.alpha(t), mask, dropout_of(noise, dropout))
+        return belief.loss(Gap(target, self.kind), mask)

@@ -14,8 +14,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from duality import functional, gaussian
-from duality.bounds import dropout_of, summed
+from duality import gaussian
+from duality.bounds import dropout_of
+from duality.formulas import UniformBound
+from duality.heads import belief_of
 from duality.noise import Noise
 from duality.protocols import Denoiser, Loss
 from duality.schedules import Dual
@@ -46,6 +48,6 @@ class TemperedBound:
         mu = self.schedule.mu(t)
         alpha = gaussian.level(mu, vocab_size)
         soft, z = gaussian.tempered_latents(x, mu[:, None], self.tau, self.num_kept, vocab_size, noise)
-        log_p = denoiser.log_probs(soft, alpha, mask, dropout_of(noise, dropout))
+        belief = belief_of(denoiser, soft, alpha, mask, dropout_of(noise, dropout))
         slope = self.schedule.alpha_prime(t)[:, None]
-        return summed(functional.uniform_bound(log_p, x, z, alpha[:, None], slope), mask)
+        return belief.loss(UniformBound(x, z, alpha[:, None], slope, vocab_size), mask)

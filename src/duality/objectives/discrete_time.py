@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from duality import functional
-from duality.bounds import dropout_of, end_terms, summed
+from duality.bounds import both, dropout_of, end_terms, summed
+from duality.formulas import Surprisal, UniformDivergence
+from duality.heads import Belief, belief_of
 from duality.noise import Noise
 from duality.processes import Absorbing, Uniform
 from duality.protocols import Denoiser, Ends, Kind, Loss, Schedule
@@ -49,14 +51,17 @@ class DiscreteTime:
         step = first + (t.double() * count).long().clamp_max(count - 1)
         alpha_t, alpha_s = self.level(step), self.level(step - 1)
         z = self.process.corrupt(x, alpha_t, noise)
-        log_p = denoiser.log_probs(z, alpha_t, mask, dropout_of(noise, dropout))
-        return summed(count * self.divergence(log_p, x, z, alpha_t[:, None], alpha_s[:, None]), mask)
+        belief = belief_of(denoiser, z, alpha_t, mask, dropout_of(noise, dropout))
+        return self.divergence(belief, x, z, alpha_t[:, None], alpha_s[:, None], count, mask)
 
-    def divergence(self, log_p: Tensor, x: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
-        """KL between the posteriors given x and given the belief, per token."""
+    def divergence(
+        self, belief: Belief, x: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, count: int, mask: Tensor | None
+    ) -> Loss:
+        """``count`` times the KL between the posteriors given x and given the belief."""
         if isinstance(self.process, Absorbing):
-            return functional.absorbing_divergence(log_p, x, z == self.process.mask_id, alpha_t, alpha_s)
-        return functional.uniform_divergence(log_p, x, z, alpha_t, alpha_s)
+            chance = count * functional.shown_chance(alpha_t, alpha_s)
+            return belief.loss(Surprisal(x, chance), both(z == self.process.mask_id, mask))
+        return belief.loss(UniformDivergence(x, z, alpha_t, alpha_s, self.process.vocab_size, count), mask)
 
     def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
         ends = end_terms(self.process, self.schedule, x, noise, lambda z, alpha: torch.zeros(x.shape, device=x.device))
@@ -64,5 +69,5 @@ class DiscreteTime:
             return ends
         alpha = self.level(torch.ones(len(x), dtype=torch.int64, device=x.device))
         z = self.process.corrupt(x, alpha, noise.fold("reconstruction"))
-        log_p = denoiser.log_probs(z, alpha, mask)
-        return Ends(ends.prior, self.divergence(log_p, x, z, alpha[:, None], torch.ones_like(alpha)[:, None]))
+        belief, one = belief_of(denoiser, z, alpha, mask), torch.ones_like(alpha)[:, None]
+        return Ends(ends.prior, self.divergence(belief, x, z, alpha[:, None], one, 1, mask).nats)

@@ -11,12 +11,16 @@ from torch import Tensor
 
 from duality import functional
 from duality.bounds import BeliefBound
+from duality.formulas import Surprisal
 
 
 @dataclass(frozen=True)
 class MaskedBound(BeliefBound):
     """E_t of the bound, for absorbing noise."""
 
-    def nats(self, log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
+    def formula(self, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Surprisal:
+        return Surprisal(x, functional.absorbing_weight(alpha, alpha_prime))
+
+    def pays(self, z: Tensor) -> Tensor:
         # the mask is what the prior is sure of
-        return functional.absorbing_bound(log_p, x, self.process.prior_of(z) > 0, alpha, alpha_prime)
+        return self.process.prior_of(z) > 0

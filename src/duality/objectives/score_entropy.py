@@ -1,7 +1,7 @@
 """SEDD: score entropy, the continuous-time bound of a network that answers with ratios q(y) / q(z).
 
 The same bound as MDLM's and Duo's, in another parametrisation: any positive ratios will do, they need not belong to a
-belief. Closed forms of its sum over the data's ratios for either process are in ``functional``.
+belief. Closed forms of its sum over the data's ratios for either process are in ``formulas``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from duality import functional
-from duality.bounds import dropout_of, end_terms, summed
+from duality.bounds import both, dropout_of, end_terms
+from duality.formulas import AbsorbingScoreEntropy, UniformScoreEntropy
+from duality.heads import ratios_of
 from duality.noise import Noise
 from duality.processes import Absorbing, Uniform
 from duality.protocols import Ends, Kind, Loss, Schedule, Score
@@ -30,16 +32,15 @@ class ScoreEntropy:
     ) -> Loss:
         alpha = self.schedule.alpha(t)
         z = self.process.corrupt(x, alpha, noise)
-        ratios = denoiser.log_ratios(z, alpha, mask, dropout_of(noise, dropout))
+        ratios = ratios_of(denoiser, z, alpha, mask, dropout_of(noise, dropout))
         level, slope = alpha[:, None], self.schedule.alpha_prime(t)[:, None]
         if isinstance(self.process, Absorbing):
-            hidden = z == self.process.mask_id
-            return summed(functional.score_entropy_absorbing(ratios, x, hidden, level, slope), mask)
-        return summed(functional.score_entropy_uniform(ratios, x, z, level, slope), mask)
+            return ratios.loss(AbsorbingScoreEntropy(x, level, slope), both(z == self.process.mask_id, mask))
+        return ratios.loss(UniformScoreEntropy(x, z, level, slope, self.process.vocab_size), mask)
 
     def ends(self, denoiser: Score, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
         def reconstruct(z: Tensor, alpha: Tensor) -> Tensor:
-            ratios = denoiser.log_ratios(z, alpha, mask)
+            ratios = ratios_of(denoiser, z, alpha, mask).log_ratios()
             prior = self.process.prior().to(x.device)
             probs = functional.analytic(ratios, z, alpha[:, None], alpha.new_ones(len(x), 1), prior)
             if isinstance(self.process, Absorbing):

@@ -17,8 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from duality.bounds import dropout_of, summed
-from duality.divergences import Divergence, divergence
+from duality.bounds import both, dropout_of
+from duality.divergences import Divergence
+from duality.formulas import Gap
+from duality.heads import Belief, belief_of
 from duality.noise import Noise
 from duality.processes import Absorbing
 from duality.protocols import Denoiser, Loss, Sampler, Schedule
@@ -41,17 +43,17 @@ class ThroughTime:
     kind: Divergence = "kl-backward"
 
     @torch.no_grad()
-    def target(self, teacher: Denoiser, z: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None) -> Tensor:
-        """log of the teacher's beliefs, each position's from the step in which it was shown, (B, L, K)."""
+    def target(self, teacher: Denoiser, z: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None) -> Belief:
+        """The teacher's beliefs, each position's from the step in which it was shown."""
         asked = Recorded(teacher, mask)
         state, target = z, None
         for step in range(self.num_steps):
             now, later = ((t - count * self.delta).clamp_min(0.0) for count in (step, step + 1))
-            hidden = state == self.process.mask_id
+            hidden = (state == self.process.mask_id).flatten().nonzero()[:, 0]
             alpha_t, alpha_s = self.schedule.alpha(now), self.schedule.alpha(later)
             state = self.sampler.step(asked, state, alpha_t, alpha_s, noise.fold(step))
             assert asked.answer is not None
-            target = asked.answer if target is None else torch.where(hidden[..., None], asked.answer, target)
+            target = asked.answer if target is None else target.put(hidden, asked.answer.at(hidden))
         assert target is not None
         return target
 
@@ -61,6 +63,5 @@ class ThroughTime:
         alpha, teacher = self.schedule.alpha(t), told_like(denoiser, self.teacher)
         z = self.corrupt(teacher, x, alpha, noise)
         target = self.target(teacher, z, t, noise.fold("teacher"), mask)
-        log_p = denoiser.log_probs(z, alpha, mask, dropout_of(noise, dropout))
-        nats = divergence(self.kind, log_p, target)
-        return summed(torch.where(z == self.process.mask_id, nats, 0.0), mask)
+        belief = belief_of(denoiser, z, alpha, mask, dropout_of(noise, dropout))
+        return belief.loss(Gap(target, self.kind), both(z == self.process.mask_id, mask))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from duality import functional
+from duality.heads import ratios_of
 from duality.noise import Noise
 from duality.processes import Absorbing
 from duality.protocols import Process, Score
@@ -54,13 +55,17 @@ class Analytic:
 
         What the prior excludes is no noise, and stays: a token that absorbing noise has not hidden.
         """
-        ratios, prior = functional.finite(denoiser.log_ratios(z, alpha_t), alpha_t), self.process.prior().to(z.device)
-        flat, states, length = ratios.reshape(-1, ratios.shape[-1]), z.flatten(), z.shape[1]
+        ratios, prior = ratios_of(denoiser, z, alpha_t), self.process.prior().to(z.device)
+        states, length = z.flatten(), z.shape[1]
         levels = [level.repeat_interleave(length) for level in (alpha_t, alpha_s)]
         chosen, noisy = states.clone(), (self.process.prior_of(states) > 0).nonzero()[:, 0]
-        for rows in torch.split(noisy, functional.rows_at_once(flat.shape[-1])):
-            law = functional.analytic(flat[rows], states[rows], levels[0][rows], levels[1][rows], prior)
-            chosen[rows] = choose(law, rows)
+        for read, log_ratios in ratios.each(noisy):
+            parts = zip(*(torch.split(part, functional.rows_at_once(len(prior))) for part in (read, log_ratios)))
+            for rows, part in parts:
+                law = functional.analytic(
+                    functional.finite(part), states[rows], levels[0][rows], levels[1][rows], prior
+                )
+                chosen[rows] = choose(law, rows)
         return chosen.view(z.shape)
 
     def tokens(self, denoiser: Score, state: Tensor) -> Tensor:
