@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from duality import functional
-from duality.heads import given
+from duality.answers import given
 from duality.objectives import DiscreteTime
 from duality.processes import Absorbing, Uniform
 from duality.protocols import Process

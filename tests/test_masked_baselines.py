@@ -14,6 +14,7 @@ from oracles import LENGTH, absorbing_toy, all_states, data_law, entropy, gauss_
 from torch import Tensor
 
 from duality import functional
+from duality.answers import given
 from duality.baselines.bert_mouth import BertMouth, Gibbs
 from duality.baselines.diffusion_bert import (
     DiffusionBERT,
@@ -29,7 +30,7 @@ from duality.baselines.diffusion_bert import (
     unigram_information,
 )
 from duality.generate import generate, levels
-from duality.heads import given
+from duality.heads import fused_loss
 from duality.noise import Noise
 from duality.objectives import MaskedBound
 from duality.processes import Absorbing
@@ -108,7 +109,7 @@ def test_information_is_the_smoothed_surprise_of_the_corpus() -> None:
 
 def spindle_bound(log_p: Tensor, x: Tensor, hidden: Tensor, t: Tensor, skew: Tensor) -> Tensor:
     """The bound per token of a belief that is written out."""
-    return given(log_p).loss(SpindleNats(x, t[:, None], torch.ones_like(t)[:, None], skew), hidden).nats
+    return fused_loss(given(log_p), SpindleNats(x, t[:, None], torch.ones_like(t)[:, None], skew), hidden).nats
 
 
 def exact_spindle_bound(denoiser: Denoiser, law: Tensor) -> float:

@@ -18,8 +18,9 @@ LAYERS = [
     ["noise", "files"],
     ["protocols"],
     ["functional", "gaussian", "config", "checkpoint", "metrics", "grids", "divergences"],
-    ["schedules", "processes", "heads"],
-    ["wrappers", "generate", "backbones.dit", "bounds", "theory", "formulas"],
+    ["schedules", "processes", "answers"],
+    ["wrappers", "generate", "backbones.dit", "theory", "heads"],
+    ["bounds", "formulas"],
     ["denoiser", "vlb", "routing"],
     [
         "objectives.autoregressive",

@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from duality import heads
+from duality import answers
 from duality.backbones.dit import SIZES
 from duality.denoiser import MeanDenoiser, ScoreDenoiser, SubsDenoiser
 from duality.noise import Noise
@@ -85,7 +85,7 @@ def test_a_step_writes_no_belief_out(
     process: Uniform | Absorbing, kind: type, move: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With as many rows at a time as a sixteenth of the batch has, all together stays under a third of a belief."""
-    monkeypatch.setattr(heads, "rows_of_a_product", lambda num_states: BATCH * LENGTH // 16)
+    monkeypatch.setattr(answers, "rows_of_a_product", lambda *sizes: BATCH * LENGTH // 16)
     denoiser, sampler = network(process), kind(process)
     asked = ScoreDenoiser(denoiser.backbone, process) if kind is Analytic else denoiser
     z, alpha, noise = half_noisy(process)
@@ -103,13 +103,13 @@ def test_only_tokens_that_are_shown_are_projected(kind: type, monkeypatch: pytes
     """Absorbing noise: who stays hidden or was shown already never meets the head; in a greedy tail the hidden do."""
     process = Absorbing(STATES)
     denoiser, sampler, projected = network(process), kind(process), []
-    plain = heads.Answer.project
+    plain = answers.Answer.project
 
-    def counting(self: heads.Answer, rows: Any) -> Tensor:
+    def counting(self: answers.Answer, rows: Any) -> Tensor:
         projected.append(rows)
         return plain(self, rows)
 
-    monkeypatch.setattr(heads.Answer, "project", counting)
+    monkeypatch.setattr(answers.Answer, "project", counting)
     z, alpha, noise = half_noisy(process)
     got = sampler.step(denoiser, z, alpha, alpha + 0.1, noise)
     hidden = (z == process.mask_id).flatten()

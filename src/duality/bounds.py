@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from duality import functional
-from duality.heads import Formula, belief_of
+from duality.answers import belief_of
+from duality.heads import Formula, fused_loss
 from duality.noise import Noise
 from duality.protocols import Denoiser, Ends, Kind, Loss, Process, Schedule
 
@@ -78,7 +79,7 @@ class BeliefBound:
         z = self.process.corrupt(x, alpha, noise)
         belief = belief_of(denoiser, z, alpha, mask, dropout_of(noise, dropout))
         formula = self.formula(x, z, alpha[:, None], self.schedule.alpha_prime(t)[:, None])
-        return belief.loss(formula, both(self.pays(z), mask))
+        return fused_loss(belief, formula, both(self.pays(z), mask))
 
     def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
         def reconstruct(z: Tensor, alpha: Tensor) -> Tensor:

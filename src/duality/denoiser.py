@@ -7,7 +7,7 @@
     CausalDenoiser   the belief about a token given the ones before it
 
 The network is told the noise level -log(alpha); below ``LEAST_ALPHA`` it is told that one's, as -log 0 is no number.
-An answer is vectors and a head (``heads.Belief``, ``heads.Ratios``); ``log_probs`` and ``log_ratios`` write it out.
+An answer is vectors and a head (``answers.Belief``, ``answers.Ratios``); ``log_probs`` and ``log_ratios`` write it out.
 With labels the network is class-conditional; ``wrappers.labelled`` binds them.
 """
 
@@ -16,8 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from duality.answers import Belief, Ratios, ratios_written_out, written_out
 from duality.backbones.dit import Network
-from duality.heads import Belief, Ratios, ratios_written_out, written_out
 from duality.noise import Noise
 from duality.processes import Absorbing
 from duality.protocols import Latent, Prefix, Process, TopK

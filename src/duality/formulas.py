@@ -26,8 +26,9 @@ import torch
 from torch import Tensor
 
 from duality import functional
+from duality.answers import Answer
 from duality.divergences import Divergence
-from duality.heads import Answer, Formula, Pull
+from duality.heads import Formula, Pull
 
 
 def at(values: Tensor, states: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from duality import functional
+from duality.answers import belief_of
 from duality.functional import Routes
-from duality.heads import belief_of
 from duality.noise import Noise
 from duality.protocols import Denoiser, Process
 from duality.wrappers import bare

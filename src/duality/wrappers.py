@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from duality import functional
-from duality.heads import Belief, Bend, Ratios, belief_of, precise, ratios_of, ratios_written_out, written_out
+from duality.answers import Belief, Bend, Ratios, belief_of, precise, ratios_of, ratios_written_out, written_out
 from duality.noise import Noise
 from duality.protocols import Denoiser, Latent, Prefix, Process, Score, TopK
 

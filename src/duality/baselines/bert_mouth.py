@@ -28,10 +28,11 @@ import torch
 from torch import Tensor, nn
 
 from duality import functional
+from duality.answers import belief_of
 from duality.bounds import both, dropout_of
 from duality.denoiser import SubsDenoiser
 from duality.formulas import Surprisal
-from duality.heads import belief_of
+from duality.heads import fused_loss
 from duality.noise import Noise
 from duality.processes import Absorbing
 from duality.protocols import Backbone, Denoiser, Ends, Kind, Loss, Phase, Schedule, Vocabulary
@@ -52,7 +53,7 @@ class MaskedTokens:
         z = torch.where(hidden, self.process.mask_id, x)
         level = torch.full_like(t, 1 - self.rate, dtype=torch.float64)
         belief = belief_of(denoiser, z, level, mask, dropout_of(noise, dropout))
-        return belief.loss(Surprisal(x, torch.full_like(level, 1 / self.rate)[:, None]), both(hidden, mask))
+        return fused_loss(belief, Surprisal(x, torch.full_like(level, 1 / self.rate)[:, None]), both(hidden, mask))
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class PseudoLikelihood:
         z = torch.where(hidden, self.process.mask_id, x)
         level = 1 - 1 / count.clamp_min(1).double()
         belief = belief_of(denoiser, z, level, mask, dropout_of(noise, dropout))
-        return belief.loss(Surprisal(x, count[:, None].double()), both(hidden, mask))
+        return fused_loss(belief, Surprisal(x, count[:, None].double()), both(hidden, mask))
 
     def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
         nothing = torch.zeros(x.shape, dtype=torch.float64, device=x.device)

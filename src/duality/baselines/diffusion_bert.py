@@ -32,11 +32,12 @@ import torch
 from torch import Tensor, nn
 
 from duality import functional
+from duality.answers import belief_of
 from duality.backbones.dit import Network
 from duality.bounds import both, dropout_of
 from duality.denoiser import SubsDenoiser
 from duality.formulas import at
-from duality.heads import Formula, Pull, belief_of
+from duality.heads import Formula, Pull, fused_loss
 from duality.noise import Noise
 from duality.processes import Absorbing
 from duality.protocols import Backbone, Denoiser, Ends, Kind, Loss, Phase, Schedule, Vocabulary
@@ -153,7 +154,7 @@ class SpindleBound:
         z = hide(x, t, skew, self.process.mask_id, noise)
         belief = belief_of(denoiser, z, 1 - t, mask, dropout_of(noise, dropout))
         formula = SpindleNats(x, t[:, None], 2 * u[:, None], skew)
-        return belief.loss(formula, both(z == self.process.mask_id, mask))
+        return fused_loss(belief, formula, both(z == self.process.mask_id, mask))
 
     def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
         nothing = torch.zeros(x.shape, dtype=torch.float64, device=x.device)

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from duality.answers import precise
 from duality.backbones.dit import Network
 from duality.bounds import dropout_of, summed
-from duality.heads import precise
 from duality.noise import Noise
 from duality.protocols import Backbone, Loss, Phase, Schedule, Vocabulary
 from duality.schedules import LogLinear

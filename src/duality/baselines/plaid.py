@@ -30,9 +30,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from duality.answers import precise
 from duality.backbones.dit import Network
 from duality.bounds import dropout_of, summed
-from duality.heads import precise
 from duality.noise import Noise
 from duality.protocols import Backbone, Loss, Phase, Schedule, Vocabulary
 from duality.schedules import LogLinear

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from duality.answers import belief_of
 from duality.bounds import dropout_of
 from duality.formulas import Surprisal
-from duality.heads import belief_of
+from duality.heads import fused_loss
 from duality.noise import Noise
 from duality.protocols import Denoiser, Ends, Kind, Loss
 
@@ -24,7 +25,7 @@ class NextToken:
         self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
     ) -> Loss:
         belief = belief_of(denoiser, x, torch.ones_like(t), mask, dropout_of(noise, dropout))
-        return belief.loss(Surprisal(x, torch.ones_like(t)[:, None]), mask)
+        return fused_loss(belief, Surprisal(x, torch.ones_like(t)[:, None]), mask)
 
     def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
         nothing = torch.zeros(x.shape, dtype=torch.float64, device=x.device)

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from duality.answers import belief_of
 from duality.bounds import dropout_of
 from duality.divergences import Divergence
 from duality.formulas import Gap
 from duality.gaussian import coupled_argmax
-from duality.heads import belief_of
+from duality.heads import fused_loss
 from duality.noise import Noise
 from duality.protocols import Denoiser, Loss
 from duality.schedules import Dual
@@ -44,4 +45,4 @@ class Consistency:
         with torch.no_grad():
             target = belief_of(told_like(denoiser, self.teacher), z_s, self.window.alpha(s), mask)
         belief = belief_of(denoiser, z_t, self.window.alpha(t), mask, dropout_of(noise, dropout))
-        return belief.loss(Gap(target, self.kind), mask)
+        return fused_loss(belief, Gap(target, self.kind), mask)

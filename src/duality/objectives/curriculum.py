@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from duality import gaussian
+from duality.answers import belief_of
 from duality.bounds import dropout_of
 from duality.formulas import UniformBound
-from duality.heads import belief_of
+from duality.heads import fused_loss
 from duality.noise import Noise
 from duality.protocols import Denoiser, Loss
 from duality.schedules import Dual
@@ -50,4 +51,4 @@ class TemperedBound:
         soft, z = gaussian.tempered_latents(x, mu[:, None], self.tau, self.num_kept, vocab_size, noise)
         belief = belief_of(denoiser, soft, alpha, mask, dropout_of(noise, dropout))
         slope = self.schedule.alpha_prime(t)[:, None]
-        return belief.loss(UniformBound(x, z, alpha[:, None], slope, vocab_size), mask)
+        return fused_loss(belief, UniformBound(x, z, alpha[:, None], slope, vocab_size), mask)

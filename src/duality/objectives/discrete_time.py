@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from duality import functional
+from duality.answers import Belief, belief_of
 from duality.bounds import both, dropout_of, end_terms, summed
 from duality.formulas import Surprisal, UniformDivergence
-from duality.heads import Belief, belief_of
+from duality.heads import fused_loss
 from duality.noise import Noise
 from duality.processes import Absorbing, Uniform
 from duality.protocols import Denoiser, Ends, Kind, Loss, Schedule
@@ -60,8 +61,8 @@ class DiscreteTime:
         """``count`` times the KL between the posteriors given x and given the belief."""
         if isinstance(self.process, Absorbing):
             chance = count * functional.shown_chance(alpha_t, alpha_s)
-            return belief.loss(Surprisal(x, chance), both(z == self.process.mask_id, mask))
-        return belief.loss(UniformDivergence(x, z, alpha_t, alpha_s, self.process.vocab_size, count), mask)
+            return fused_loss(belief, Surprisal(x, chance), both(z == self.process.mask_id, mask))
+        return fused_loss(belief, UniformDivergence(x, z, alpha_t, alpha_s, self.process.vocab_size, count), mask)
 
     def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
         ends = end_terms(self.process, self.schedule, x, noise, lambda z, alpha: torch.zeros(x.shape, device=x.device))

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from duality import functional
+from duality.answers import ratios_of
 from duality.bounds import both, dropout_of, end_terms
 from duality.formulas import AbsorbingScoreEntropy, UniformScoreEntropy
-from duality.heads import ratios_of
+from duality.heads import fused_loss
 from duality.noise import Noise
 from duality.processes import Absorbing, Uniform
 from duality.protocols import Ends, Kind, Loss, Schedule, Score
@@ -35,8 +36,8 @@ class ScoreEntropy:
         ratios = ratios_of(denoiser, z, alpha, mask, dropout_of(noise, dropout))
         level, slope = alpha[:, None], self.schedule.alpha_prime(t)[:, None]
         if isinstance(self.process, Absorbing):
-            return ratios.loss(AbsorbingScoreEntropy(x, level, slope), both(z == self.process.mask_id, mask))
-        return ratios.loss(UniformScoreEntropy(x, z, level, slope, self.process.vocab_size), mask)
+            return fused_loss(ratios, AbsorbingScoreEntropy(x, level, slope), both(z == self.process.mask_id, mask))
+        return fused_loss(ratios, UniformScoreEntropy(x, z, level, slope, self.process.vocab_size), mask)
 
     def ends(self, denoiser: Score, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
         def reconstruct(z: Tensor, alpha: Tensor) -> Tensor:

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from duality.answers import Belief, belief_of
 from duality.bounds import both, dropout_of
 from duality.divergences import Divergence
 from duality.formulas import Gap
-from duality.heads import Belief, belief_of
+from duality.heads import fused_loss
 from duality.noise import Noise
 from duality.processes import Absorbing
 from duality.protocols import Denoiser, Loss, Sampler, Schedule
@@ -64,4 +65,4 @@ class ThroughTime:
         z = self.corrupt(teacher, x, alpha, noise)
         target = self.target(teacher, z, t, noise.fold("teacher"), mask)
         belief = belief_of(denoiser, z, alpha, mask, dropout_of(noise, dropout))
-        return belief.loss(Gap(target, self.kind), both(z == self.process.mask_id, mask))
+        return fused_loss(belief, Gap(target, self.kind), both(z == self.process.mask_id, mask))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from duality import functional
-from duality.heads import ratios_of
+from duality.answers import ratios_of
 from duality.noise import Noise
 from duality.processes import Absorbing
 from duality.protocols import Process, Score

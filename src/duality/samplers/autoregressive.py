@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from duality import functional
-from duality.heads import belief_of
+from duality.answers import belief_of
 from duality.noise import Noise
 from duality.protocols import Denoiser, Prefix
 from duality.wrappers import bare
