@@ -244,7 +244,7 @@ def test_categorical_inverts_the_distribution_function() -> None:
 
 def test_categorical_takes_rows_of_any_number_and_shape() -> None:
     """More rows than are worked on at once, in any shape, or none: each row has its own draw."""
-    count = 3 * functional.rows_at_once(5000) + 1
+    count = 3 * functional.rows_at_once(5000, torch.device("cpu")) + 1
     probs = torch.rand(count, 5000, generator=torch.Generator().manual_seed(0))
     u = Noise.of(0, 0, torch.zeros(1)).uniform("u", count)[0]
     expected = [int((row.double().cumsum(-1) <= x * row.double().sum()).sum()) for row, x in zip(probs, u)]

@@ -27,7 +27,7 @@ from duality.formulas import (
     UniformBound,
     UniformDivergence,
     UniformScoreEntropy,
-    sum_log1p_,
+    sum_log1p,
 )
 from duality.heads import Formula, fused_loss
 from duality.methods import AR, D3PM, MDLM, SEDD, UDLM, Duo
@@ -320,6 +320,23 @@ def test_nothing_to_pay_is_a_loss_of_zero_with_gradients_of_zero() -> None:
     assert float(model.backbone.head.weight.grad.abs().max()) == 0
 
 
+def test_chunks_are_of_one_size_and_fit_the_device() -> None:
+    rows = torch.arange(1024)
+    for most, sizes in ((2000, [1024]), (1024, [1024]), (1023, [512, 512]), (210, [205] * 4 + [204]), (1, [1] * 1024)):
+        parts = answers.evenly(rows, most)
+        assert [len(part) for part in parts] == sizes
+        assert torch.equal(torch.cat(parts), rows)
+    assert answers.evenly(rows[:0], 5) == ()
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert answers.rows_of_a_product(30_522, cpu, learning=True) == 210
+    assert answers.rows_of_a_product(30_522, cpu) == 420
+    assert answers.rows_of_a_product(27, cpu) == 4096
+    # a gigabyte of float32 in one product, a quarter of it in one pass
+    assert answers.rows_of_a_product(50_257, gpu) * 50_257 * 4 == pytest.approx(2**30, rel=0.01)
+    assert functional.rows_at_once(50_257, gpu) * 50_257 * 4 == pytest.approx(2**28, rel=0.01)
+    assert functional.rows_at_once(10**9, cpu) == 1
+
+
 # --- precision
 
 
@@ -356,8 +373,8 @@ def test_sums_of_logarithms_by_products(largest: float) -> None:
         share = torch.rand(20, num_states, dtype=torch.float64)
         u = largest * share / share.sum(-1, keepdim=True)
         expected = torch.log1p(u.float().double()).sum(-1)
-        assert torch.allclose(sum_log1p_(u.float(), largest).double(), expected, rtol=2e-6)
-        assert torch.allclose(sum_log1p_(u.clone(), largest), torch.log1p(u).sum(-1), rtol=1e-12)
+        assert torch.allclose(sum_log1p(u.float(), largest).double(), expected, rtol=2e-6)
+        assert torch.allclose(sum_log1p(u, largest), torch.log1p(u).sum(-1), rtol=1e-12)
 
 
 # --- the autograd function

@@ -29,18 +29,22 @@ from duality.protocols import Latent
 Bend = Callable[[Tensor, Tensor], Tensor]
 A = TypeVar("A", bound="Answer")
 
+_COLUMNS = 1024  # states projected at a time on a CPU, where a product with a very wide result is a fifth slower
+
 
 def precise(logits: Tensor) -> Tensor:
     """At least float32."""
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-def rows_of_a_product(num_states: int, learning: bool = False) -> int:
+def rows_of_a_product(num_states: int, device: torch.device, learning: bool = False) -> int:
     """How many rows to project at most at a time: enough for a product to be efficient, far fewer than a batch has.
 
-    The head's weights are read once for each chunk, however many rows it has: 200 are worth that. Where no activations
-    are kept for a backward pass there is room for more.
+    On a CPU the head's weights are read from memory once for each chunk, however many rows it has: 200 are worth that.
+    Where no activations are kept for a backward pass there is room for more. Elsewhere a gigabyte.
     """
+    if device.type != "cpu":
+        return max((1 << 28) // num_states, 1)
     return max(210 if learning else 420, min((6 << 20) // num_states, 4096))
 
 
@@ -78,7 +82,12 @@ class Answer:
         weight, bias = self.head.weight[: self.num_named], self.head.bias[: self.num_named]
         if self.room is None or torch.is_grad_enabled():
             return precise(F.linear(vectors, weight, bias))
-        return torch.addmm(bias, vectors, weight.T, out=self.room[: len(vectors)])
+        logits = self.room[: len(vectors)]
+        step = _COLUMNS if logits.device.type == "cpu" else self.num_named
+        for start in range(0, self.num_named, step):
+            some = slice(start, start + step)
+            torch.addmm(bias[some], vectors, weight[some].T, out=logits[:, some])
+        return logits
 
     def with_room(self: A, rows: int) -> A:
         """Puts up to ``rows`` logits always into the same memory, so that a chunk is gone when the next is there.
@@ -98,7 +107,7 @@ class Answer:
 
     def in_chunks(self: A, rows: Tensor, learning: bool = False) -> tuple[A, tuple[Tensor, ...]]:
         """This answer with room for a chunk, and ``rows`` in such chunks."""
-        chunks = evenly(rows, rows_of_a_product(self.num_named, learning))
+        chunks = evenly(rows, rows_of_a_product(self.num_named, rows.device, learning))
         return (self.with_room(len(chunks[0])) if chunks else self), chunks
 
     def put(self: A, rows: Tensor, other: A) -> A:
@@ -235,7 +244,7 @@ def given(log_p: Tensor) -> Belief:
 
 def log_softmax_(logits: Tensor) -> Tensor:
     """In place, a few rows at a time: a second tensor of that size would take as long to get as to fill."""
-    for rows in torch.split(logits, rows_at_once(logits.shape[-1])):
+    for rows in torch.split(logits, rows_at_once(logits.shape[-1], logits.device)):
         rows.copy_(torch.log_softmax(rows, -1))
     return logits
 

@@ -36,14 +36,14 @@ def at(values: Tensor, states: Tensor) -> Tensor:
     return values.gather(-1, states[:, None])[:, 0]
 
 
-def softmax_(logits: Tensor) -> Tensor:
-    """p in place of the logits; returns the logarithms of their sums of exponentials (n,), so that log p = logits - it.
+def exponentiate_(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """e = exp(logits - their largest) in place; returns c (n, 1), with which p = c e, and log p of a logit of 0 (n,).
 
-    The largest logit and the largest p say what these are, at the price of two maxima instead of a second exponential.
+    p is never made: c is one number per row, and goes into whatever the row is multiplied with next.
     """
-    largest = logits.amax(-1)
-    logits.copy_(torch.softmax(logits, -1))
-    return largest - logits.amax(-1).log()
+    largest = logits.amax(-1, keepdim=True)
+    total = logits.sub_(largest).exp_().sum(-1, keepdim=True)
+    return 1 / total, -(largest + total.log())[:, 0]
 
 
 @dataclass(frozen=True)
@@ -54,57 +54,60 @@ class Surprisal(Formula):
     weight: Tensor
 
     def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
-        log_p_x = at(logits, self.x) - softmax_(logits)
+        at_x = at(logits, self.x)
+        scale, level = exponentiate_(logits)
 
         def pull(slope: Tensor) -> None:
-            logits.mul_(-slope).scatter_add_(-1, self.x[:, None], slope)
+            logits.mul_(-slope * scale).scatter_add_(-1, self.x[:, None], slope)
 
-        return (log_p_x,), pull
+        return (at_x + level,), pull
 
     def nats(self, *numbers: Tensor) -> Tensor:
         (log_p_x,) = numbers
         return -self.weight * log_p_x
 
 
-def sum_log1p_(u: Tensor, largest: float) -> Tensor:
-    """sum_j log(1 + u_j) of rows, which are used up; ``largest`` bounds the sum of a row.
+def sum_log1p(u: Tensor, largest: float) -> Tensor:
+    """sum_j log(1 + u_j) of rows (n, K); ``largest`` bounds the sum of a row.
 
     Logarithms are dear and products cheap: (1 + u)(1 + v) = 1 + (u + v + u v), four at a time, where it fits the
     numbers' range.
     """
     if (largest / 4) ** 4 > torch.finfo(u.dtype).max:
-        return u.log1p_().sum(-1)
+        return torch.log1p(u).sum(-1)
     rest = []
     for _ in range(2):
         half = u.shape[-1] // 2
         first, second = u[:, :half], u[:, half : 2 * half]
-        rest.append(u[:, 2 * half :].log1p())
-        second.mul_(first + 1).add_(first)
-        u = second
-    return u.log1p_().sum(-1) + torch.cat(rest, -1).sum(-1)
+        rest.append(u[:, 2 * half :])
+        u = (first + second).addcmul_(first, second)
+    return u.log1p_().sum(-1) + torch.log1p(torch.cat(rest, -1)).sum(-1)
 
 
 def read_log_count(logits: Tensor, kappa: Tensor, z: Tensor, x: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
     """R = sum_j log(1 + kappa p_j), log p_z and log p_x."""
-    odds, at_z, at_x = kappa[:, None].to(logits.dtype), at(logits, z), at(logits, x)
-    level = softmax_(logits)
-    total = sum_log1p_(logits * odds, float(kappa.max())).double()
+    at_z, at_x = at(logits, z), at(logits, x)
+    scale, level = exponentiate_(logits)
+    odds = kappa[:, None].to(logits.dtype)
+    each = odds * scale  # u = each e = kappa p
+    u = logits * each
+    total = sum_log1p(u, float(kappa.max())).double()
     tiny = kappa < 0.01
     if bool(tiny.any()):  # log(1 + u) - u by its series, as its sum is what the bound is left with
-        u = logits * odds
         second = u.square().mul_(0.5 - u * (1 / 3 - u * (0.25 - u / 5))).sum(-1).double()
         total = torch.where(tiny, kappa - second, total)
 
     def pull(slope: Tensor, slope_z: Tensor, slope_x: Tensor) -> None:
-        p, share, small = logits, logits * odds, (odds <= 1).to(logits.dtype)
-        share.div_(share + 1)
+        share = torch.addcmul(torch.ones_like(each), logits, each)
+        torch.div(logits, share, out=share)  # s = each times this
+        small = (odds <= 1).to(logits.dtype)
         if bool(small.any()):  # s, or -u s where kappa is small
-            share.mul_(torch.addcmul(1 - small, p, odds * small, value=-1))
-        mean = share.sum(-1, keepdim=True)
-        p.mul_(-(slope * mean + slope_z + slope_x)).addcmul_(share, slope)
-        p.scatter_add_(-1, z[:, None], slope_z).scatter_add_(-1, x[:, None], slope_x)
+            share.mul_(torch.addcmul(1 - small, logits, each * small, value=-1))
+        mean = share.sum(-1, keepdim=True) * each
+        logits.mul_(-(slope * mean + slope_z + slope_x) * scale).addcmul_(share, slope * each)
+        logits.scatter_add_(-1, z[:, None], slope_z).scatter_add_(-1, x[:, None], slope_x)
 
-    return (total, at_z - level, at_x - level), pull
+    return (total, at_z + level, at_x + level), pull
 
 
 @dataclass(frozen=True)

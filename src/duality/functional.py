@@ -308,9 +308,12 @@ def finite(values: Tensor) -> Tensor:
     return values
 
 
-def rows_at_once(num_states: int) -> int:
-    """How many rows of a belief to work on at a time: a few megabytes, which stay in a processor's cache."""
-    return max((1 << 20) // num_states, 1)
+def rows_at_once(num_states: int, device: torch.device) -> int:
+    """How many rows of a belief to work on at a time.
+
+    On a CPU a few megabytes, which stay in its cache; elsewhere enough to keep a large device busy.
+    """
+    return max((1 << (20 if device.type == "cpu" else 26)) // num_states, 1)
 
 
 def categorical(probs: Tensor, u: Tensor) -> Tensor:
@@ -320,7 +323,7 @@ def categorical(probs: Tensor, u: Tensor) -> Tensor:
     probability 1e-12 is drawn that often.
     """
     num_states = probs.shape[-1]
-    size = rows_at_once(num_states)
+    size = rows_at_once(num_states, probs.device)
     rows = zip(torch.split(probs.reshape(-1, num_states), size), torch.split(u.reshape(-1), size))
     return torch.cat([_drawn(part, draws) for part, draws in rows]).view(u.shape)
 
@@ -350,5 +353,5 @@ def _first_above(cdf: Tensor, target: Tensor) -> Tensor:
 
 def drawn(log_p: Tensor, rows: Tensor, u: Tensor) -> Tensor:
     """A state from each of ``rows`` of the log beliefs (n, K), at ``u`` (as many); a few rows at a time."""
-    parts = zip(*(torch.split(each, rows_at_once(log_p.shape[-1])) for each in (rows, u)))
+    parts = zip(*(torch.split(each, rows_at_once(log_p.shape[-1], log_p.device)) for each in (rows, u)))
     return torch.cat([categorical(log_p.index_select(0, part).exp_(), draws) for part, draws in parts])

@@ -124,7 +124,7 @@ def _read(answer: Answer, formula: Formula, rows: Tensor, gradients: _Gradients 
 def _read_chunk(answer: Answer, formula: Formula, rows: Tensor, gradients: _Gradients | None) -> Tensor:
     """Nats of ``rows``, which ``formula`` is for. A function of its own so that its logits are gone before the next."""
     logits = answer.logits(rows)
-    size = rows_at_once(logits.shape[-1])
+    size = rows_at_once(logits.shape[-1], logits.device)
     blocks = [slice(start, start + size) for start in range(0, len(rows), size)]
     reads = [formula.at(block).read(logits[block]) for block in blocks]
     numbers = [torch.cat(each).double() for each in zip(*(read for read, _ in reads))]

@@ -88,7 +88,11 @@ class Process(Protocol):
 
 @runtime_checkable
 class Denoiser(Protocol):
-    """What was there: log of the belief about each clean token, (B, L, K). Dropout happens if noise is given."""
+    """What was there: log of the belief about each clean token, (B, L, K). Dropout happens if noise is given.
+
+    That is all a denoiser needs. One that also has ``belief``, the same before it is written out (``answers.py``), is
+    trained and sampled without ever making a tensor of that size.
+    """
 
     def log_probs(
         self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None
@@ -97,7 +101,7 @@ class Denoiser(Protocol):
 
 @runtime_checkable
 class Score(Protocol):
-    """How likely other states are: log q(y) / q(z) for every state y, (B, L, K), 0 at y = z."""
+    """How likely other states are: log q(y) / q(z) for every state y, (B, L, K), 0 at y = z. Lazily: ``ratios``."""
 
     def log_ratios(
         self, z: Tensor, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None

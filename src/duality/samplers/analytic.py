@@ -59,12 +59,11 @@ class Analytic:
         states, length = z.flatten(), z.shape[1]
         levels = [level.repeat_interleave(length) for level in (alpha_t, alpha_s)]
         chosen, noisy = states.clone(), (self.process.prior_of(states) > 0).nonzero()[:, 0]
+        size = functional.rows_at_once(len(prior), z.device)
         for read, log_ratios in ratios.each(noisy):
-            parts = zip(*(torch.split(part, functional.rows_at_once(len(prior))) for part in (read, log_ratios)))
-            for rows, part in parts:
-                law = functional.analytic(
-                    functional.finite(part), states[rows], levels[0][rows], levels[1][rows], prior
-                )
+            functional.finite(log_ratios)
+            for rows, part in zip(torch.split(read, size), torch.split(log_ratios, size)):
+                law = functional.analytic(part, states[rows], levels[0][rows], levels[1][rows], prior)
                 chosen[rows] = choose(law, rows)
         return chosen.view(z.shape)
 
