@@ -328,7 +328,7 @@ def test_chunks_are_of_one_size_and_fit_the_device() -> None:
         assert torch.equal(torch.cat(parts), rows)
     assert answers.evenly(rows[:0], 5) == ()
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert answers.rows_of_a_product(30_522, cpu, learning=True) == 210
+    assert answers.rows_of_a_product(30_522, cpu, learning=True) == 256
     assert answers.rows_of_a_product(30_522, cpu) == 420
     assert answers.rows_of_a_product(27, cpu) == 4096
     # a gigabyte of float32 in one product, a quarter of it in one pass

@@ -40,12 +40,12 @@ def precise(logits: Tensor) -> Tensor:
 def rows_of_a_product(num_states: int, device: torch.device, learning: bool = False) -> int:
     """How many rows to project at most at a time: enough for a product to be efficient, far fewer than a batch has.
 
-    On a CPU the head's weights are read from memory once for each chunk, however many rows it has: 200 are worth that.
+    On a CPU the head's weights are read from memory once for each chunk, however many rows it has: 256 are worth that.
     Where no activations are kept for a backward pass there is room for more. Elsewhere a gigabyte.
     """
     if device.type != "cpu":
         return max((1 << 28) // num_states, 1)
-    return max(210 if learning else 420, min((6 << 20) // num_states, 4096))
+    return max(256 if learning else 420, min((6 << 20) // num_states, 4096))
 
 
 def evenly(rows: Tensor, most: int) -> tuple[Tensor, ...]:

@@ -89,26 +89,31 @@ class _Gradients:
         self.vectors = torch.zeros_like(self.flat)
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
-        if self.head is not None and self.head.weight.requires_grad:
-            dtype = precise(self.head.weight[:0]).dtype
-            self.weight, self.bias = (
-                torch.zeros_like(each, dtype=dtype) for each in (self.head.weight, self.head.bias)
-            )
 
     def add(self, rows: Tensor, slopes: Tensor) -> None:
         """``slopes``: the gradient with respect to the logits of ``rows``."""
         if self.head is None:
             self.vectors[rows] = slopes.to(self.vectors.dtype)
             return
-        weight, low = self.head.weight[: self.num_named], slopes.to(self.flat.dtype)
-        self.vectors[rows] = torch.mm(low, weight).to(self.vectors.dtype)
-        if self.weight is None or self.bias is None:
+        low, seen = slopes.to(self.flat.dtype), self.flat[rows]
+        self.vectors[rows] = torch.mm(low, self.head.weight[: self.num_named]).to(self.vectors.dtype)
+        if not self.head.weight.requires_grad:
             return
-        if low.dtype == self.weight.dtype and not torch.is_autocast_enabled(low.device.type):
-            self.weight[: self.num_named].addmm_(low.T, self.flat[rows])
+        if self.weight is None or self.bias is None:
+            # the first product is written, not added to zeros, which would have to be written before
+            dtype = precise(self.head.weight[:0]).dtype
+            self.weight, self.bias = (
+                torch.empty_like(each, dtype=dtype) for each in (self.head.weight, self.head.bias)
+            )
+            self.weight[self.num_named :], self.bias[self.num_named :], kept = 0.0, 0.0, 0
+        else:
+            kept = 1
+        weight, bias = self.weight[: self.num_named], self.bias[: self.num_named]
+        if low.dtype == weight.dtype and not torch.is_autocast_enabled(low.device.type):
+            weight.addmm_(low.T, seen, beta=kept)
         else:  # products in the network's precision, their sum in this one's
-            self.weight[: self.num_named] += torch.mm(low.T, self.flat[rows])
-        self.bias[: self.num_named] += slopes.sum(0)
+            weight.copy_(torch.mm(low.T, seen) + (weight if kept else 0))
+        bias.copy_(slopes.sum(0) + (bias if kept else 0))
 
 
 def _read(answer: Answer, formula: Formula, rows: Tensor, gradients: _Gradients | None) -> Tensor:
@@ -147,6 +152,8 @@ class _Fused(torch.autograd.Function):
     def forward(ctx: Any, answer: Answer, formula: Formula, rows: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         gradients = _Gradients(answer)
         nats = _read(answer, formula, rows, gradients)
+        if not len(rows) and len(inputs) > 1:  # nobody paid
+            gradients.weight, gradients.bias = (torch.zeros_like(each) for each in inputs[1:])
         ctx.gradients = gradients
         ctx.shape = answer.vectors.shape
         ctx.mark_non_differentiable(nats)
