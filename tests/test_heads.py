@@ -34,6 +34,7 @@ from duality.methods import AR, D3PM, MDLM, SEDD, UDLM, Duo
 from duality.noise import Noise
 from duality.processes import Absorbing
 from duality.protocols import Vocabulary
+from duality.wrappers import Clamped, Temperature, TopP
 
 Mode: Any = TorchDispatchMode  # torch gives it no types
 
@@ -218,6 +219,28 @@ def test_both_heads_of_a_distillation_are_read_together(kind: Divergence) -> Non
     assert head.weight.grad is not None
     assert relative(vectors.grad, expected[0]) < 1e-10
     assert relative(head.weight.grad, expected[1]) < 1e-10
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_a_bent_or_certain_belief_is_read_as_it_has_become() -> None:
+    """Of the model that is measured, and of the one that teaches; where it was not bent, nothing is written out."""
+    model = network(Duo())
+    noise = Noise.of(0, 3, torch.arange(2))
+    x, alpha = noise.integers("x", 13, 6), torch.full((2,), 0.5, dtype=torch.float64)
+    known = torch.tensor([True, False, False, True, False, False])
+    weight = torch.ones(2, 1, dtype=torch.float64)
+    for bent in (Temperature(model, 0.5), Clamped(model, x[0], known), TopP(model, 0.9)):
+        belief = bent.belief(x, alpha)
+        plain = belief.log_probs().detach()
+        found = fused_loss(belief, Surprisal(x[:1].expand(2, -1), weight)).nats
+        expected = -plain.gather(-1, x[:1].expand(2, -1)[..., None])[..., 0]
+        assert torch.allclose(found, expected, atol=1e-12)
+        if not isinstance(bent, TopP):  # a divergence from it would be infinite
+            taught = fused_loss(model.belief(x, alpha), Gap(belief, "tvd")).nats
+            assert torch.allclose(taught, divergence("tvd", model.log_probs(x, alpha), plain).detach(), atol=1e-12)
+    clamped = Clamped(model, x[0], known).belief(x, alpha)
+    assert clamped.plain(~known.expand(2, -1)) is clamped
+    assert clamped.plain(None) is not clamped
 
 
 # --- who is read

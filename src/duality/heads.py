@@ -44,9 +44,9 @@ class Formula:
     def nats(self, *numbers: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def spread(self: F_, shape: torch.Size) -> F_:
-        """With one number for each of (B, L) tokens, flat."""
-        return self._each(lambda value: value.expand(shape).reshape(-1), lambda answer: answer)
+    def spread(self: F_, shape: torch.Size, where: Tensor | None) -> F_:
+        """With one number for each of (B, L) tokens, flat; other answers to be read at the positions ``where``."""
+        return self._each(lambda value: value.expand(shape).reshape(-1), lambda answer: answer.plain(where))
 
     def with_room(self: F_, rows: int) -> F_:
         """With room for so many rows of the other answers it reads."""
@@ -58,10 +58,9 @@ class Formula:
 
     def _each(self: F_, tensor: Callable[[Tensor], Tensor], answer: Callable[[Any], Any]) -> F_:
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in self.shared}
-        changed = {name: tensor(value) for name, value in values.items() if isinstance(value, Tensor)}
-        return replace(
-            self, **changed, **{name: answer(value) for name, value in values.items() if isinstance(value, Answer)}
-        )
+        tensors = {name: tensor(value) for name, value in values.items() if isinstance(value, Tensor)}
+        answers = {name: answer(value) for name, value in values.items() if isinstance(value, Answer)}
+        return replace(self, **tensors, **answers)
 
 
 F_ = TypeVar("F_", bound=Formula)
@@ -72,7 +71,7 @@ def fused_loss(answer: Answer, formula: Formula, where: Tensor | None = None) ->
     shape, answer = answer.vectors.shape[:2], answer.plain(where)
     rows = answer.everything() if where is None else where.flatten().nonzero()[:, 0]
     inputs = (answer.vectors,) if answer.head is None else (answer.vectors, answer.head.weight, answer.head.bias)
-    flat = formula.spread(shape)
+    flat = formula.spread(shape, where)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
         total, nats = _Fused.apply(answer, flat, rows, *inputs)  # type: ignore[no-untyped-call]
     else:
