@@ -140,3 +140,20 @@ def test_kept_beliefs_are_vectors() -> None:
     assert torch.allclose(kept.log_probs(), inner.log_probs(third, alpha), atol=1e-3)
     assert denoiser.belief(third, alpha) is kept
     assert denoiser.calls == 2 * BATCH + 1
+
+
+@pytest.mark.parametrize("process", [Uniform(50), Absorbing(50)], ids=str)
+@pytest.mark.parametrize("kind", [Ancestral, Psi, Analytic])
+@pytest.mark.parametrize("move", ["step", "last", "greedy"])
+@torch.no_grad()
+def test_weights_that_are_no_numbers_write_nothing(process: Uniform | Absorbing, kind: type, move: str) -> None:
+    """One row of the head is enough to refuse, wherever it is."""
+    denoiser, sampler = network(process), kind(process)
+    denoiser.backbone.head.weight[7] = torch.nan
+    asked = ScoreDenoiser(denoiser.backbone, process) if kind is Analytic else denoiser
+    z, alpha, noise = half_noisy(process)
+    with pytest.raises(ValueError, match="weights are bad"):
+        if move == "step":
+            sampler.step(asked, z, alpha, alpha + 0.1, noise)
+        else:
+            sampler.last(asked, z, alpha, move == "greedy", noise)

@@ -162,7 +162,9 @@ class Belief(Answer):
         reader, chunks = self.in_chunks((best < 0).nonzero()[:, 0])
         for rows in chunks:
             # the softmax changes no order
-            best[rows] = functional.finite(reader.rows(rows) if self.bends else reader.project(rows)).argmax(-1)
+            most = (reader.rows(rows) if self.bends else reader.project(rows)).max(-1)
+            functional.finite(most.values[:, None])
+            best[rows] = most.indices
         return best.view(shape)
 
     def log_probs(self) -> Tensor:

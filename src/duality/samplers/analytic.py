@@ -61,10 +61,9 @@ class Analytic:
         chosen, noisy = states.clone(), (self.process.prior_of(states) > 0).nonzero()[:, 0]
         size = functional.rows_at_once(len(prior), z.device)
         for read, log_ratios in ratios.each(noisy):
-            functional.finite(log_ratios)
             for rows, part in zip(torch.split(read, size), torch.split(log_ratios, size)):
                 law = functional.analytic(part, states[rows], levels[0][rows], levels[1][rows], prior)
-                chosen[rows] = choose(law, rows)
+                chosen[rows] = choose(functional.finite(law), rows)
         return chosen.view(z.shape)
 
     def tokens(self, denoiser: Score, state: Tensor) -> Tensor:
