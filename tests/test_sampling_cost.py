@@ -152,8 +152,10 @@ def test_weights_that_are_no_numbers_write_nothing(process: Uniform | Absorbing,
     denoiser.backbone.head.weight[7] = torch.nan
     asked = ScoreDenoiser(denoiser.backbone, process) if kind is Analytic else denoiser
     z, alpha, noise = half_noisy(process)
+    moves = {
+        "step": lambda: sampler.step(asked, z, alpha, alpha + 0.1, noise),
+        "last": lambda: sampler.last(asked, z, alpha, False, noise),
+        "greedy": lambda: sampler.last(asked, z, alpha, True, noise),
+    }
     with pytest.raises(ValueError, match="weights are bad"):
-        if move == "step":
-            sampler.step(asked, z, alpha, alpha + 0.1, noise)
-        else:
-            sampler.last(asked, z, alpha, move == "greedy", noise)
+        moves[move]()
