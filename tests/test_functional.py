@@ -199,6 +199,19 @@ def test_alpha_that_rounds_to_one_is_finite(same: bool) -> None:
     assert torch.allclose(values[0], values[1], rtol=1e-9)
 
 
+def test_losses_of_hidden_tokens_and_scores_are_numbers_at_a_level_that_rounds_to_one() -> None:
+    """As for the bound of uniform noise: there it counts as the largest level below."""
+    ratios = torch.randn(1, 9, dtype=torch.float64)
+    x, slope, hidden = torch.tensor([3]), torch.tensor([-1e-8], dtype=torch.float64), torch.tensor([True])
+    values = []
+    for alpha in torch.tensor([[1.0], [1 - 2.0**-53]], dtype=torch.float64):
+        made = [functional.score_entropy_uniform(ratios, x, z, alpha, slope) for z in (x, x + 1)]
+        made.append(functional.score_entropy_absorbing(ratios, x, hidden, alpha, slope))
+        values.append(torch.cat([*made, functional.absorbing_weight(alpha, slope)]))
+    assert torch.isfinite(values[0]).all()
+    assert torch.allclose(values[0], values[1], rtol=1e-9)
+
+
 def test_prior_gap_of_absorbing_noise_is_zero_or_infinite() -> None:
     x = torch.tensor([0, 2])
     prior = Absorbing(4).prior()
@@ -232,12 +245,22 @@ def test_end_terms() -> None:
     assert (functional.reconstruction(p, x, z, a, process.prior()) > 0).all()
 
 
+def test_what_a_score_makes_negative_counts_as_nothing() -> None:
+    """Ratios that belong to no belief: one state has less than the noise alone would give it."""
+    ratios = torch.tensor([[0.0, -9.0, 2.0]], dtype=torch.float64)
+    now, later = (torch.tensor([level], dtype=torch.float64) for level in (0.3, 0.9))
+    law = functional.analytic(ratios, torch.tensor([0]), now, later, Uniform(3).prior())
+    assert law[0, :2].tolist() == [0.0, 0.0]
+    assert float(law[0, 2]) > 0
+
+
 def test_categorical_inverts_the_distribution_function() -> None:
     probs = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]])
     u = torch.tensor([1e-300, 0.2499, 0.25, 0.2501, 1 - 2.0**-53], dtype=torch.float64)
     assert functional.categorical(probs.expand(5, 5), u).tolist() == [1, 1, 3, 3, 3]
     # u times the total may round to the total itself: the last state that has any mass is drawn, none beyond it
     assert functional.categorical(probs.expand(1, 5), torch.ones(1, dtype=torch.float64)).tolist() == [3]
+    assert functional.categorical(torch.ones(1, 300), torch.ones(1, dtype=torch.float64)).tolist() == [299]
     least = torch.tensor([[0.0, 5e-324, 0.0]], dtype=torch.float64)
     assert functional.categorical(least, torch.tensor([0.9], dtype=torch.float64)).tolist() == [1]
 
@@ -267,6 +290,13 @@ def test_categorical_finds_the_state_wherever_the_blocks_end(num_states: int) ->
     found = functional.categorical(counts.float().expand(total, -1), u)
     assert torch.equal(torch.bincount(found, minlength=num_states), counts)
     assert torch.equal(found, found.sort().values)
+
+
+def test_categorical_adds_blocks_in_float64() -> None:
+    """A billionth in a later block than the rest is drawn by the last billionth of u."""
+    probs = torch.zeros(2, 600)
+    probs[:, 3], probs[:, 300] = 1.0, 1e-9
+    assert functional.categorical(probs, torch.tensor([1 - 2e-9, 1 - 5e-10], dtype=torch.float64)).tolist() == [3, 300]
 
 
 def test_categorical_keeps_the_tail() -> None:

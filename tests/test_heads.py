@@ -169,6 +169,22 @@ def test_fused_in_float32_is_plain_in_float64(name: str, alpha: float, num_state
         assert relative(one, other) < 1e-5
 
 
+def test_tokens_of_very_different_levels_are_read_together() -> None:
+    """In float32, each as precise as if it were alone."""
+    num_states = 27
+    x, z = tokens(num_states)
+    level = torch.tensor([[*ALPHAS[:-1], 1 - 1e-12]], dtype=torch.float64)
+    slope = -torch.ones_like(level)
+    vectors, head = inputs(num_states, torch.float64)
+    nats = functional.uniform_bound(Belief(vectors, head, 27, 27).log_probs(), x, z, level, slope)
+    (expected,) = torch.autograd.grad(nats.sum(), vectors)
+    single, narrow = inputs(num_states, torch.float32)
+    loss = fused_loss(Belief(single, narrow, 27, 27), UniformBound(x, z, level, slope, num_states))
+    (found,) = torch.autograd.grad(loss.total, single)
+    assert torch.allclose(loss.nats, nats.detach(), rtol=1e-4)
+    assert bool(((found - expected).norm(dim=-1) < 1e-4 * expected.norm(dim=-1)).all())
+
+
 @pytest.mark.usefixtures("few_rows")
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("noise", ["uniform", "absorbing"])
@@ -219,6 +235,37 @@ def test_both_heads_of_a_distillation_are_read_together(kind: Divergence) -> Non
     assert head.weight.grad is not None
     assert relative(vectors.grad, expected[0]) < 1e-10
     assert relative(head.weight.grad, expected[1]) < 1e-10
+
+
+@pytest.mark.parametrize("kind", ["kl-backward", "kl-forward", "mse", "tvd"])
+def test_what_both_beliefs_exclude_has_no_gap_and_no_gradient(kind: Divergence) -> None:
+    """Whether there is a column for it or not."""
+    torch.manual_seed(0)
+    few, target = torch.randn(2, BATCH, LENGTH, 5, dtype=torch.float64).log_softmax(-1)
+    few.requires_grad_()
+    nats = divergence(kind, torch.log_softmax(few, -1), target)
+    (expected,) = torch.autograd.grad(nats.sum(), few)
+    wide, taught = (nn.functional.pad(each.detach(), (0, 1), value=-torch.inf) for each in (few, target))
+    for student in (few, wide.requires_grad_()):
+        for teacher in (target, taught):
+            loss = fused_loss(given(student), Gap(given(teacher), kind))
+            assert torch.allclose(loss.nats, nats.detach(), atol=1e-12)
+            (found,) = torch.autograd.grad(loss.total, student)
+            assert torch.allclose(found[..., :5], expected, atol=1e-12)
+            assert not found[..., 5:].any()
+
+
+@pytest.mark.parametrize("name", ["surprisal", "bound"])
+@pytest.mark.parametrize("shift", [-1000.0, 1000.0])
+def test_what_is_common_to_a_row_of_logits_changes_nothing(name: str, shift: float) -> None:
+    plain, make = belief_cases(11, 0.5)[name]
+    vectors, head = inputs(11, torch.float64)
+    logits = head(vectors).detach().requires_grad_()
+    dense = torch.log_softmax(logits, -1)
+    answer = given(logits + shift)
+    (nats, (expected,)), (got, (found,)) = compare(plain, answer, dense, make(torch.float64), [logits])
+    assert torch.allclose(got, nats, atol=1e-9)
+    assert torch.allclose(found, expected, atol=1e-9)
 
 
 @pytest.mark.usefixtures("few_rows")
@@ -388,6 +435,22 @@ def test_the_softmax_is_float32_whatever_the_network(autocast: bool) -> None:
         assert relative(one, other.double()) < 0.02  # products in bfloat16 on both sides
 
 
+@pytest.mark.usefixtures("few_rows")
+def test_gradients_of_a_bfloat16_head_are_summed_in_float32() -> None:
+    """Over many chunks, of a sum that bfloat16 would soon stop adding to."""
+    torch.manual_seed(0)
+    count, num_states = 2000, 11
+    _, head = inputs(num_states, torch.bfloat16)
+    vectors = (1 + torch.randn(1, count, WIDTH)).bfloat16().requires_grad_()
+    x = torch.zeros(1, count, dtype=torch.int64)
+    loss = fused_loss(Belief(vectors, head, num_states, num_states), Surprisal(x, torch.ones(1, 1)))
+    found = torch.autograd.grad(loss.total, [head.weight, head.bias])
+    logits = head(vectors).double()
+    slopes = (torch.softmax(logits, -1) - nn.functional.one_hot(x, num_states))[0].detach()
+    for one, other in zip(found, (slopes.T @ vectors[0].detach().double(), slopes.sum(0))):
+        assert relative(one, other) < 0.003
+
+
 @pytest.mark.parametrize("largest", [1e-6, 3.0, 1e4, 1e12, 1e30])
 def test_sums_of_logarithms_by_products(largest: float) -> None:
     """In float32 and for any number of states, also where products would be too large."""
@@ -474,3 +537,20 @@ def test_rows_put_and_at_are_the_rows_of_the_belief_written_out(kind: str) -> No
     assert torch.equal(first.likeliest(), first.log_probs().argmax(-1))
     with torch.no_grad():
         assert torch.allclose(first.log_probs().flatten(0, 1), dense, atol=1e-12)
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_a_bend_is_told_its_rows_and_may_change_what_is_likeliest() -> None:
+    """Read in chunks, and written out with gradients and without."""
+    vectors, head = inputs(9, torch.float64)
+
+    def bend(log_p: Tensor, rows: Tensor) -> Tensor:
+        return torch.log_softmax(-log_p * (1 + rows[:, None]), -1)
+
+    belief = Belief(vectors, head, 9, 9, bends=(bend,))
+    plain = torch.log_softmax(head(vectors), -1).flatten(0, 1)
+    expected = bend(plain, torch.arange(len(plain))).view(BATCH, LENGTH, 9)
+    assert torch.allclose(belief.log_probs(), expected, atol=1e-12)
+    assert torch.equal(belief.likeliest(), expected.argmax(-1))
+    with torch.no_grad():
+        assert torch.allclose(belief.log_probs(), expected, atol=1e-12)

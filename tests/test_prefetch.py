@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import quiet, small_recipe
 
-from duality import run
+from duality import run, train
 from duality.data import Loader, Sequences, TokenStore
 from duality.data.loader import Batch, Prefetch
 from duality.train import StepRecord
@@ -59,6 +59,34 @@ def test_the_next_batch_is_made_while_this_one_is_used_and_none_beyond_the_end(l
     assert asked == [0, 1, 2]
 
 
+def test_what_was_made_for_a_step_that_is_skipped_is_not_kept(loader: Loader) -> None:
+    asked: list[int] = []
+
+    def make(step: int) -> Batch:
+        asked.append(step)
+        return loader.batch(step)
+
+    with Prefetch(make, 6) as ahead:
+        for step in (0, 4, 1):
+            ahead.batch(step)
+    assert asked[:5] == [0, 1, 4, 5, 1]
+
+
+def test_batches_are_pinned_if_they_are_to_be(loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: list[Batch] = []
+
+    def remember(self: Batch) -> Batch:
+        pinned.append(self)
+        return self
+
+    monkeypatch.setattr(Batch, "pinned", remember)
+    for pin in (False, True):
+        with Prefetch(loader.batch, 2, pin) as ahead:
+            ahead.batch(0)
+            ahead.batch(1)
+        assert len(pinned) == 2 * pin
+
+
 def test_an_error_is_raised_where_its_step_is_asked_for(loader: Loader) -> None:
     def make(step: int) -> Batch:
         if step == 2:
@@ -94,6 +122,23 @@ def test_a_training_that_fails_leaves_no_thread(english: Path, tmp_path: Path, e
     with pytest.raises(error, match="enough"):
         run.train(small_recipe(english), tmp_path, report=quiet, watch=watch)
     assert seen == [1, 1, 1]
+
+
+def test_training_has_batches_made_ahead_until_its_last_phase_ends(
+    english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[int] = []
+
+    class Watched(Prefetch):
+        def __init__(self, make: Callable[[int], Batch], until: int, pin: bool = False):
+            ends.append(until)
+            super().__init__(make, until, pin)
+
+    monkeypatch.setattr(train, "Prefetch", Watched)
+    recipe = small_recipe(english, "training.steps=4")
+    assert len(recipe.method.phases(27, 4)) > 1
+    run.train(recipe, tmp_path, report=quiet)
+    assert ends == [4]
 
 
 def test_a_damaged_store_stops_training_with_its_own_words(

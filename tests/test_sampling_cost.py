@@ -5,6 +5,8 @@ What a step takes in time is measured in ``benchmarks``; here nothing is timed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,11 +16,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from duality import answers
+from duality import answers, functional
 from duality.backbones.dit import SIZES
+from duality.baselines import BertMouth, DiffusionBERT
 from duality.denoiser import MeanDenoiser, ScoreDenoiser, SubsDenoiser
 from duality.noise import Noise
 from duality.processes import Absorbing, Uniform
+from duality.protocols import Vocabulary
+from duality.routing import Routed
 from duality.samplers import Analytic, Ancestral, Psi
 from duality.wrappers import Memoized
 
@@ -121,6 +126,28 @@ def test_only_tokens_that_are_shown_are_projected(kind: type, monkeypatch: pytes
     assert torch.equal(torch.cat(projected), hidden.nonzero()[:, 0])
 
 
+@pytest.mark.parametrize("process", [Uniform(STATES), Absorbing(STATES)], ids=str)
+@pytest.mark.parametrize("sampler", [Ancestral, partial(Psi, rule="mix", eta=0.5)], ids=["ancestral", "psi"])
+@torch.no_grad()
+def test_a_step_takes_the_routes_of_the_belief_written_out(
+    process: Uniform | Absorbing, sampler: Callable[..., Routed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Token by token, with seven rows read at a time."""
+    monkeypatch.setattr(answers, "rows_of_a_product", lambda *sizes: 7)
+    denoiser, steps = network(process, torch.float64), sampler(process)
+    denoiser.backbone.head.weight.mul_(0.1)  # no state is without belief
+    z, now, noise = half_noisy(process)
+    later = now + 0.1
+    p = denoiser.log_probs(z, now).exp()
+    p_z = p.gather(-1, z[..., None])[..., 0]
+    ways = steps.routes(p_z, process.prior_of(z), now[:, None], later[:, None])
+    route, draw = (noise.uniform(tag, LENGTH) for tag in ("route", "draw"))
+    fresh = process.sample_prior(LENGTH, noise.fold("fresh"))
+    expected = torch.where(route < ways.belief + ways.prior, fresh, z)
+    expected = torch.where(route < ways.belief, functional.categorical(p, draw), expected)
+    assert torch.equal(steps.step(denoiser, z, now, later, noise), expected)
+
+
 @torch.no_grad()
 def test_kept_beliefs_are_vectors() -> None:
     """What is kept of a belief is what the head would project; sequences that changed are asked about, others not."""
@@ -159,3 +186,15 @@ def test_weights_that_are_no_numbers_write_nothing(process: Uniform | Absorbing,
     }
     with pytest.raises(ValueError, match="weights are bad"):
         moves[move]()
+
+
+@pytest.mark.parametrize("method", [BertMouth(), DiffusionBERT()], ids=str)
+@torch.no_grad()
+def test_weights_that_are_no_numbers_write_nothing_with_samplers_of_their_own(method: Any) -> None:
+    denoiser, sampler = method.network(SIZES["nano"], Vocabulary(13)), method.sampler(13)
+    noise = Noise.of(0, 0, torch.arange(BATCH))
+    denoiser.backbone.head.weight[7] = torch.nan
+    level = torch.full((BATCH,), 0.1, dtype=torch.float64)
+    state = sampler.start(denoiser, 6, 6, noise)
+    with pytest.raises(ValueError, match="weights are bad"):
+        sampler.step(denoiser, state, level, level + 0.8, noise)

@@ -9,14 +9,16 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import quiet, small_recipe
-from torch import nn
+from torch import Tensor, nn
 
-from duality import checkpoint, run
+from duality import checkpoint, run, train
 from duality.data import Loader, Sequences, prepare
+from duality.data.loader import Prefetch
 from duality.metrics import read_metrics
 from duality.protocols import Loss, Phase, Vocabulary
 from duality.recipes import Recipe
@@ -193,6 +195,42 @@ def test_gradients_are_clipped_as_torch_clips_them(english: Path, clip: float) -
     assert record.gradient_norm == float(norm)
     assert 0.05 < record.gradient_norm < 1e3
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(grads_of(state.model), expected, strict=True))
+
+
+def test_a_norm_just_above_the_clip_is_clipped(english: Path) -> None:
+    recipe = small_recipe(english)
+    state, loader, phases = parts(recipe, torch.float32)
+    gradients(state, loader, phase_at(phases, 0), recipe.training)
+    norm = float(nn.utils.get_total_norm(grads_of(state.model)))
+    take_step(state, loader, phases, replace(recipe.training, clip=0.9 * norm))
+    assert float(nn.utils.get_total_norm(grads_of(state.model))) == pytest.approx(0.9 * norm, rel=1e-4)
+
+
+def test_a_gradient_that_is_no_number_never_reaches_the_weights(english: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the loss itself is one."""
+    recipe = small_recipe(english)
+    state, loader, phases = parts(recipe, torch.float32)
+    before = [value.detach().clone() for value in state.model.parameters()]
+
+    def broken(*args: Any) -> tuple[Tensor, int]:
+        found = gradients(*args)
+        grads_of(state.model)[0].fill_(math.inf)
+        return found
+
+    monkeypatch.setattr(train, "gradients", broken)
+    with pytest.raises(TrainingDiverged, match="the norm of its gradient inf"):
+        take_step(state, loader, phases, recipe.training)
+    assert all(map(torch.equal, before, state.model.parameters()))
+
+
+def test_padding_is_not_counted_as_tokens(english: Path) -> None:
+    recipe = small_recipe(english)
+    state, loader, phases = parts(recipe, torch.float32)
+    plain = loader.batch(0)
+    mask = torch.ones_like(plain.ids, dtype=torch.bool)
+    mask[0, 3:] = False
+    with Prefetch(lambda step: replace(plain, mask=mask), 0) as padded:
+        assert gradients(state, padded, phase_at(phases, 0), recipe.training)[1] == int(mask.sum())
 
 
 def test_average_warms_up_and_follows_the_reference(golden: Path) -> None:

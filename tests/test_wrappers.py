@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from oracles import uniform_toy
 from torch import Tensor
 
+from duality import answers, functional
 from duality.backbones.dit import SIZES
 from duality.denoiser import MeanDenoiser, ScoreDenoiser, SubsDenoiser
 from duality.generate import Tail, generate
@@ -123,6 +125,57 @@ def test_every_sampler_obeys_every_wrapper(
             assert int(got.min()) >= 0
             assert int(got.max()) < process.vocab_size - isinstance(process, Absorbing)
             assert tail == "greedy" or len(torch.unique(got, dim=0)) > 1
+
+
+@pytest.mark.parametrize("process", [Uniform(9), Absorbing(9)], ids=str)
+def test_ratios_of_known_tokens_are_those_of_certainty(
+    process: Uniform | Absorbing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each sample's own level and tokens, written out and read four rows at a time."""
+    monkeypatch.setattr(answers, "rows_of_a_product", lambda *sizes: 4)
+    noise, alpha = Noise.of(0, 0, torch.arange(3)), torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)
+    tokens, known = torch.tensor([5, 2, 0, 7, 0, 1]), torch.tensor([True, False, False, True, True, False])
+    score = wrapped(Analytic, process, tokens, known)
+    z = process.sample_prior(6, noise)
+    plain = score.denoiser.log_ratios(torch.where(known, tokens, z), alpha)
+    sure = torch.nn.functional.one_hot(tokens, 9).double().expand(3, 6, 9)
+    certain = functional.log_ratios(sure, z, alpha[:, None], process.prior())
+    expected = torch.where(known[:, None], certain, plain)
+    assert torch.allclose(score.log_ratios(z, alpha), expected, atol=1e-12)
+    read = [part.clone() for _, part in score.ratios(z, alpha).each(torch.arange(18))]
+    assert torch.allclose(torch.cat(read).view(3, 6, 9), expected, atol=1e-12)
+
+
+class Asked(Fixed):
+    """Remembers what it was asked with."""
+
+    backbone = SimpleNamespace(num_labels=1)
+
+    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, *rest: Any) -> Tensor:
+        self.last: tuple[Any, ...] = (z, alpha, mask)
+        return super().log_probs(z, alpha)
+
+
+def test_a_changed_sequence_is_asked_about_with_its_own_level_and_mask() -> None:
+    asked = Asked(torch.zeros(5))
+    memoized, z = Memoized(asked), torch.arange(12).view(3, 4) % 5
+    alpha, mask = torch.tensor([0.1, 0.2, 0.3]), torch.arange(4) < torch.tensor([[4], [3], [2]])
+    memoized.belief(z, alpha, mask)
+    memoized.belief(z.index_fill(0, torch.tensor([2]), 0), alpha, mask)
+    assert all(torch.equal(given, whole[2:]) for given, whole in zip(asked.last[1:], (alpha, mask)))
+    assert memoized.belief(z[:2, :3], alpha[:2], mask[:2, :3]).vectors.shape == (2, 3, 5)
+
+
+def test_guidance_mixes_in_float32_and_reads_with_the_mask() -> None:
+    """A bfloat16 network's vectors are rounded once, after they are mixed."""
+    torch.manual_seed(0)
+    vectors = torch.randn(4, 6, 9).bfloat16()
+    asked, mask = Asked(vectors), torch.arange(6) < torch.tensor([[6], [4]])
+    asked.log_p = vectors
+    mixed = Guided(asked, 0, 2.5).belief(torch.zeros(2, 6, dtype=torch.int64), torch.ones(2), mask).vectors
+    told, untold = vectors.float().chunk(2)
+    assert torch.equal(mixed, (untold + 2.5 * (told - untold)).bfloat16())
+    assert torch.equal(asked.last[2], mask.repeat(2, 1))
 
 
 @pytest.mark.parametrize("mass", [1.0, 0.999_999_999])
