@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
 
 from benchmarks.models import Scale, network_of
 from benchmarks.rows import Report, Row, Size, spaced
@@ -116,11 +115,11 @@ def training(scale: Scale, report: Report) -> Iterator[Row]:
                 yield Row("training", f"{name}, {phase.name}", "", run.size, speed, "tokens/s")
 
 
-def writer(method: Method, denoiser: nn.Module, size: Size, steps: int) -> Callable[[], None]:
+def writer(method: Method, denoiser: Any, size: Size, steps: int) -> Callable[[], None]:
     """Generation of one batch, as ``Model.generate`` does it."""
 
     def run() -> None:
-        bent: Any = Memoized(denoiser) if isinstance(method, MDLM) else denoiser  # type: ignore[arg-type]
+        bent = Memoized(denoiser) if isinstance(method, MDLM) else denoiser
         sampler = method.sampler(size.states)
         generate(bent, method.schedule(), sampler, num=size.batch, length=size.length, steps=steps)
 
