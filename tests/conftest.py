@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from duality import answers, heads
 from duality.data import ByteTokenizer, Document, TokenStore, write_store
 from duality.recipes import Recipe, recipe
 
@@ -92,3 +93,11 @@ def small_recipe(corpus: Path, *assignments: str, name: str = "duo-laptop") -> R
         "training.save_every=5",
     )
     return recipe(name, (*base, *assignments))
+
+
+@pytest.fixture
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of five rows, worked on two at a time: most of what can go wrong is at their borders."""
+    monkeypatch.setattr(answers, "rows_of_a_product", lambda *sizes: 5)
+    for module in (answers, heads):
+        monkeypatch.setattr(module, "rows_at_once", lambda *sizes: 2)
