@@ -24,14 +24,18 @@ from benchmarks.models import (
 from benchmarks.rows import Report, Row, memory_row, time_row
 from benchmarks.samplers import half_way
 from benchmarks.timing import Runner, take_turns
-from duality.distillation import DCD
-from duality.methods import AR, MDLM, SEDD, Duo
-from duality.objectives import Consistency, TemperedBound
-from duality.processes import Absorbing, Uniform
+from duality.diffusion.processes import Absorbing, Uniform
+from duality.diffusion.schedules import LogLinear
+from duality.methods.ar import AR
+from duality.methods.duo import Duo
+from duality.methods.mdlm import MDLM
+from duality.methods.sedd import SEDD
+from duality.objectives.consistency import Consistency
+from duality.objectives.curriculum import TemperedBound
 from duality.protocols import Method, Objective
-from duality.samplers import Ancestral, Psi
-from duality.samplers.psi import kappa
-from duality.schedules import LogLinear
+from duality.samplers.ancestral import Ancestral
+from duality.samplers.psi import Psi, kappa
+from duality.training.distillation import DCD
 
 PLAIN = "plain"
 AGAINST = "plain dense step"

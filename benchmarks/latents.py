@@ -16,11 +16,11 @@ import torch
 from benchmarks.models import Batch, Scale
 from benchmarks.rows import Report, Row, Size, spaced, time_row
 from benchmarks.timing import Runner, Spread, take_turns
-from duality import gaussian
-from duality.distillation import DCD
-from duality.methods import Duo
-from duality.objectives import TemperedBound
-from duality.schedules import Dual
+from duality.diffusion import gaussian
+from duality.diffusion.schedules import Dual
+from duality.methods.duo import Duo
+from duality.objectives.curriculum import TemperedBound
+from duality.training.distillation import DCD
 
 GROWTH_BAR = 1.5
 NEW_BAR = 0.5

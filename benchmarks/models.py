@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from benchmarks.rows import Size
 from benchmarks.timing import Runner
-from duality.backbones.dit import SIZES, DiT
-from duality.baselines.plaid import PlaidDenoiser
-from duality.denoiser import noise_level
+from duality.denoisers.readouts import noise_level
+from duality.methods.plaid import PlaidDenoiser
+from duality.networks.dit import SIZES, DiT
 from duality.noise import Noise, stratified_times
 from duality.protocols import Method, Objective, Vocabulary
 

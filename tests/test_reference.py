@@ -14,16 +14,20 @@ from torch import Tensor, nn
 
 from benchmarks import reference
 from benchmarks.models import frozen_copy, network_of, plain_network
-from duality import functional, gaussian
-from duality.backbones.dit import DiT
-from duality.distillation import DCD
-from duality.methods import AR, MDLM, SEDD, Duo
+from duality.diffusion import gaussian, posterior
+from duality.diffusion.processes import Absorbing, Uniform
+from duality.diffusion.schedules import LogLinear
+from duality.methods.ar import AR
+from duality.methods.duo import Duo
+from duality.methods.mdlm import MDLM
+from duality.methods.sedd import SEDD
+from duality.networks.dit import DiT
 from duality.noise import Noise, stratified_times
-from duality.objectives import Consistency, TemperedBound
-from duality.processes import Absorbing, Uniform
+from duality.objectives.consistency import Consistency
+from duality.objectives.curriculum import TemperedBound
 from duality.protocols import Method, Objective
 from duality.samplers.psi import kappa
-from duality.schedules import LogLinear
+from duality.training.distillation import DCD
 
 STATES, BATCH, LENGTH = 23, 4, 6
 SMALL = DiT(width=16, depth=1, heads=2, time_width=8, dropout=0.0)
@@ -150,7 +154,7 @@ def beliefs(process: Uniform | Absorbing) -> tuple[Tensor, Tensor, Tensor, Tenso
 def test_the_posterior_is_the_library_s(process: Uniform | Absorbing) -> None:
     p, z, alpha_t, alpha_s = beliefs(process)
     got = reference.posterior(p, z, alpha_t, alpha_s, process.prior())
-    want = functional.posterior(p, z, alpha_t[:, None], alpha_s[:, None], process.prior())
+    want = posterior.posterior(p, z, alpha_t[:, None], alpha_s[:, None], process.prior())
     torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
     torch.testing.assert_close(got.sum(-1), torch.ones(X.shape).double(), rtol=0, atol=1e-12)
 
@@ -161,7 +165,7 @@ def test_the_psi_posterior_is_the_mixture_of_the_library_s_routes(process: Unifo
     share = kappa("rescale", 0.3, alpha_t, alpha_s)
     assert bool(((share > 0) & (share < 1)).any())
     p_z, levels = p.gather(-1, z[..., None])[..., 0], (alpha_t[:, None], alpha_s[:, None])
-    ways = functional.psi_routes(p_z, process.prior_of(z), *levels, share[:, None])
+    ways = posterior.psi_routes(p_z, process.prior_of(z), *levels, share[:, None])
     stay, belief, fresh = (way[..., None] for way in ways)
     want = stay * nn.functional.one_hot(z, process.vocab_size) + belief * p + fresh * process.prior()
     got = reference.psi_posterior(p, z, alpha_t, alpha_s, process.prior(), share)
@@ -185,7 +189,7 @@ def test_draws_have_the_law_they_are_given() -> None:
 def test_noise_has_the_law_of_the_process(process: Uniform | Absorbing) -> None:
     alpha, x = torch.tensor([0.3], dtype=torch.float64), torch.full((1, 40_000), 2)
     found = frequencies(reference.corrupt(x, alpha, process.prior(), torch.Generator().manual_seed(0)), 5)
-    law = functional.marginal(nn.functional.one_hot(torch.tensor(2), 5).double(), alpha[0], process.prior())
+    law = posterior.marginal(nn.functional.one_hot(torch.tensor(2), 5).double(), alpha[0], process.prior())
     assert float((found - law).abs().max()) < 5 * (0.25 / 40_000) ** 0.5
 
 
@@ -194,7 +198,7 @@ def test_the_argmax_of_the_latent_is_uniform_noise_at_the_level_of_t() -> None:
     eps = torch.randn(1, 40_000, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     w = reference.gaussian_latent(x, mu, eps)
     alpha = gaussian.level(mu, 5)
-    law = functional.marginal(nn.functional.one_hot(torch.tensor(2), 5).double(), alpha[0], Uniform(5).prior())
+    law = posterior.marginal(nn.functional.one_hot(torch.tensor(2), 5).double(), alpha[0], Uniform(5).prior())
     assert float((frequencies(w.argmax(-1), 5) - law).abs().max()) < 5 * (0.25 / 40_000) ** 0.5
     # alpha_tilde^2 + sigma_tilde^2 = 1: the spread of an entry that is noise alone, and the signal on top of it
     assert abs(float(w[..., 0].var()) - 1 / (1 + 1.5**2)) < 0.01

@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from duality import functional, gaussian, theory
+from duality.diffusion import gaussian, posterior
+from duality.diffusion.processes import Uniform
+from duality.diffusion.schedules import LinearVariance
 from duality.noise import Noise
-from duality.processes import Uniform
-from duality.schedules import LinearVariance
-from duality.theory import Reverse
+from experiments import theory
+from experiments.theory import Reverse
 
 WRONG = [
     Reverse(sharpness=0.5),
@@ -53,7 +54,7 @@ def test_the_argmax_of_the_latent_is_uniform_noise(vocab_size: int, mu: float) -
     nodes, ratio = nodes_of(vocab_size), torch.tensor(mu, dtype=torch.float64)
     one = torch.eye(vocab_size, dtype=torch.float64)
     alpha = gaussian.level(ratio, vocab_size).expand(vocab_size)
-    expected = functional.marginal(one, alpha, Uniform(vocab_size).prior())
+    expected = posterior.marginal(one, alpha, Uniform(vocab_size).prior())
     alpha_tilde, sigma_tilde = gaussian.split_mu(ratio)
     assert torch.allclose(theory.cell_probs(alpha_tilde * one, sigma_tilde), expected, atol=1e-14)
     assert torch.allclose(pushed(theory.latents(ratio, nodes), nodes), expected, atol=1e-12)
@@ -97,7 +98,7 @@ def test_theorem_3_1_and_two_kernels_that_fail(reverse: Reverse) -> None:
     levels, states = gaussian.level(reverse.mus(), len(prior)), torch.arange(len(prior))
     for kernel, (alpha_t, alpha_s) in zip(found.exact, pairwise(levels)):
         belief = theory.belief_of_kernel(kernel, alpha_t, alpha_s)
-        back = functional.posterior(belief, states, alpha_t.expand(len(prior)), alpha_s.expand(len(prior)), prior)
+        back = posterior.posterior(belief, states, alpha_t.expand(len(prior)), alpha_s.expand(len(prior)), prior)
         assert torch.allclose(back, kernel, atol=1e-12)
         assert torch.allclose(belief.sum(-1), torch.ones(()).double(), atol=1e-11)
 
@@ -123,7 +124,7 @@ def test_a_genuine_belief_is_found_again() -> None:
     belief = torch.tensor([[0.7, 0.2, 0.1], [0.3, 0.3, 0.4], [0.05, 0.9, 0.05]], dtype=torch.float64)
     alpha_t, alpha_s = torch.tensor(0.35, dtype=torch.float64), torch.tensor(0.6, dtype=torch.float64)
     prior = Uniform(3).prior()
-    kernel = functional.posterior(belief, torch.arange(3), alpha_t.expand(3), alpha_s.expand(3), prior)
+    kernel = posterior.posterior(belief, torch.arange(3), alpha_t.expand(3), alpha_s.expand(3), prior)
     assert torch.allclose(theory.belief_of_kernel(kernel, alpha_t, alpha_s), belief, atol=1e-14)
 
 
@@ -218,7 +219,7 @@ def test_three_laws_of_paths_have_the_same_marginals(vocab_size: int) -> None:
     for path in PATHS:
         law = path(mus, vocab_size)
         for place, rest in enumerate([(1, 2), (0, 2), (0, 1)]):
-            expected = functional.marginal(one, gaussian.level(mus[place], vocab_size), prior)
+            expected = posterior.marginal(one, gaussian.level(mus[place], vocab_size), prior)
             assert torch.allclose(law.sum(rest), expected, atol=1e-11), path
         # leaving a time out of the middle gives the law of the other two
         assert torch.allclose(law.sum(1), path(mus[[0, 2]], vocab_size), atol=1e-11), path

@@ -190,3 +190,32 @@ class Method(Protocol):
 
 
 Reporter = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """``x_hat`` (B, L, d), the predicted embedding, and ``logits`` (B, L, K) of the tokens it stands for."""
+
+    x_hat: Tensor
+    logits: Tensor
+
+
+@runtime_checkable
+class VectorDenoiser(Protocol):
+    """Where a vector came from.
+
+    ``guess`` is an earlier prediction for networks that look at one (self-conditioning); None lets such a network make
+    its own, in a pass of its own. ``decode`` gives the logits of p(x | z_0).
+    """
+
+    def embeddings(self) -> Tensor: ...
+    def gamma(self, t: Tensor) -> tuple[Tensor, Tensor]: ...
+    def predict(
+        self,
+        z: Tensor,
+        gamma: Tensor,
+        mask: Tensor | None = None,
+        dropout: Noise | None = None,
+        guess: Tensor | None = None,
+    ) -> Prediction: ...
+    def decode(self, z: Tensor, mask: Tensor | None = None) -> Tensor: ...

@@ -8,17 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from duality.data import (
-    BPE,
-    Bytes,
-    ByteTokenizer,
-    Characters,
-    Corpus,
-    TokenizerSpec,
-    corpus,
-    encode_corpus,
-    prepare,
-)
+from duality.data import corpus
+from duality.data.corpus import Corpus, encode_corpus, prepare
+from duality.data.tokenizer_specs import BPE, Bytes, Characters, TokenizerSpec
+from duality.data.tokenizers import ByteTokenizer
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from duality.data import BPE, Document, read_documents
-from duality.data.documents import CorpusSpec, identity
+from duality.data.documents import CorpusSpec, Document, identity, read_documents
 from duality.data.textfiles import Excerpt, TextFile
+from duality.data.tokenizer_specs import BPE
 
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=80)

@@ -11,8 +11,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from duality.data import Loader, Sequences, TokenStore
-from duality.data.loader import epoch_order
+from duality.data.loader import Loader, epoch_order
+from duality.data.packing import Sequences
+from duality.data.store import TokenStore
 
 MakeStore = Callable[..., TokenStore]
 SHARED_STORES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)

@@ -13,7 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duality.data import ByteTokenizer, Document, Sequences, TokenStore, write_store
+from duality.data.documents import Document
+from duality.data.packing import Sequences
+from duality.data.store import TokenStore
+from duality.data.tokenizers import ByteTokenizer
+from duality.data.write import write_store
 
 MakeStore = Callable[..., TokenStore]
 

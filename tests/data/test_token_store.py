@@ -17,8 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duality.data import BPE, ByteTokenizer, Document, TokenStore, write_store
 from duality.data.cache import atomic_folder
+from duality.data.documents import Document
+from duality.data.store import TokenStore
+from duality.data.tokenizer_specs import BPE
+from duality.data.tokenizers import ByteTokenizer
+from duality.data.write import write_store
 
 MakeStore = Callable[..., TokenStore]
 
@@ -166,7 +170,9 @@ def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path: Path) -> None:
     program = """
 import os, sys
 from pathlib import Path
-from duality.data import ByteTokenizer, Document, write_store
+from duality.data.documents import Document
+from duality.data.tokenizers import ByteTokenizer
+from duality.data.write import write_store
 def documents():
     yield Document("one", ("some text " * 1000,))
     assert any(Path(sys.argv[1]).rglob("shard-00003.bin"))

@@ -15,16 +15,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duality.data import (
-    BPE,
-    BPETokenizer,
-    Bytes,
-    ByteTokenizer,
-    Characters,
-    CharTokenizer,
-    Tokenizer,
-    load_tokenizer,
-)
+from duality.data.tokenizer_specs import BPE, Bytes, Characters
+from duality.data.tokenizers import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer, load_tokenizer
 
 TEXTS = ["the cat sat on the mat. " * 20, "Ünïcödé 😀 and <|endoftext|> as text\n\n" * 5]
 BPE_280 = BPE(280).train(TEXTS)
@@ -139,7 +131,7 @@ def test_what_cannot_be_trained() -> None:
 
 def test_bpe_training_gives_the_same_file_in_another_process() -> None:
     program = (
-        "import json, sys; from duality.data import BPE; "
+        "import json, sys; from duality.data.tokenizer_specs import BPE; "
         "print(BPE(400).train(json.loads(sys.stdin.read())).fingerprint)"
     )
     words = [f"{first}{second}" for first in "abcdefgh" for second in "stuvwxyz"]

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import platformdirs
 
-from duality.files import flush_to_disk
+from duality.data.files import flush_to_disk
 
 CACHE_VARIABLE = "DUALITY_CACHE"
 

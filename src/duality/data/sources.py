@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import IO, Literal, cast
 
 from duality.data.cache import CACHE_VARIABLE, Progress, atomic_folder, cache_folder, silent
+from duality.data.files import file_sha256
 from duality.data.gutenberg import clean_book
-from duality.files import file_sha256
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from duality.data.files import file_sha256
 from duality.data.tokenizers import Ids
-from duality.files import file_sha256
 
 FORMAT = 2
 INDEX = "index.json"

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from duality.files import write_atomically
+from duality.data.files import write_atomically
 
 END_OF_DOCUMENT = "<|endoftext|>"
 FILE = "tokenizer.json"

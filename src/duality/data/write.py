@@ -24,9 +24,9 @@ import numpy as np
 
 from duality.data.cache import atomic_folder
 from duality.data.documents import Document
+from duality.data.files import file_sha256
 from duality.data.store import DOCUMENTS, FORMAT, INDEX, LABELS, Shard, StoreIndex, TokenStore
 from duality.data.tokenizers import Ids, Tokenizer
-from duality.files import file_sha256
 
 SHARD_TOKENS = 1 << 26
 

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.answers import belief_of
-from duality.bounds import dropout_of
-from duality.divergences import Divergence
-from duality.formulas import Gap
-from duality.gaussian import coupled_argmax
-from duality.heads import fused_loss
+from duality.denoisers.conditioning import told_like
+from duality.diffusion.divergences import Divergence
+from duality.diffusion.gaussian import coupled_argmax
+from duality.diffusion.schedules import Dual
+from duality.fused.formulas import Gap
+from duality.fused.lazy import belief_of
+from duality.fused.loss import fused_loss
 from duality.noise import Noise
+from duality.objectives.base import dropout_of
 from duality.protocols import Denoiser, Loss
-from duality.schedules import Dual
-from duality.wrappers import told_like
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from duality import gaussian
-from duality.answers import belief_of
-from duality.bounds import dropout_of
-from duality.formulas import UniformBound
-from duality.heads import fused_loss
+from duality.diffusion import gaussian
+from duality.diffusion.schedules import Dual
+from duality.fused.formulas import UniformBound
+from duality.fused.lazy import belief_of
+from duality.fused.loss import fused_loss
 from duality.noise import Noise
+from duality.objectives.base import dropout_of
 from duality.protocols import Denoiser, Loss
-from duality.schedules import Dual
 
 
 @dataclass(frozen=True)

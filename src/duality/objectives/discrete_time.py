@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality import functional
-from duality.answers import Belief, belief_of
-from duality.bounds import both, dropout_of, end_terms, summed
-from duality.formulas import Surprisal, UniformDivergence
-from duality.heads import fused_loss
+from duality.diffusion import closed_forms
+from duality.diffusion.processes import Absorbing, Uniform
+from duality.fused.formulas import Surprisal, UniformDivergence
+from duality.fused.lazy import Belief, belief_of
+from duality.fused.loss import fused_loss
 from duality.noise import Noise
-from duality.processes import Absorbing, Uniform
+from duality.objectives.base import both, dropout_of, end_terms, summed
 from duality.protocols import Denoiser, Ends, Kind, Loss, Schedule
 
 
@@ -60,7 +60,7 @@ class DiscreteTime:
     ) -> Loss:
         """``count`` times the KL between the posteriors given x and given the belief."""
         if isinstance(self.process, Absorbing):
-            chance = count * functional.shown_chance(alpha_t, alpha_s)
+            chance = count * closed_forms.shown_chance(alpha_t, alpha_s)
             return fused_loss(belief, Surprisal(x, chance), both(z == self.process.mask_id, mask))
         return fused_loss(belief, UniformDivergence(x, z, alpha_t, alpha_s, self.process.vocab_size, count), mask)
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from duality import functional
-from duality.bounds import BeliefBound
-from duality.formulas import Surprisal
+from duality.diffusion import closed_forms
+from duality.fused.formulas import Surprisal
+from duality.objectives.base import BeliefBound
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class MaskedBound(BeliefBound):
     """E_t of the bound, for absorbing noise."""
 
     def formula(self, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Surprisal:
-        return Surprisal(x, functional.absorbing_weight(alpha, alpha_prime))
+        return Surprisal(x, closed_forms.absorbing_weight(alpha, alpha_prime))
 
     def pays(self, z: Tensor) -> Tensor:
         # the mask is what the prior is sure of

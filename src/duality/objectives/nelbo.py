@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from duality.bounds import BeliefBound
-from duality.formulas import UniformBound
+from duality.fused.formulas import UniformBound
+from duality.objectives.base import BeliefBound
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from duality import functional
-from duality.answers import ratios_of
-from duality.bounds import both, dropout_of, end_terms
-from duality.formulas import AbsorbingScoreEntropy, UniformScoreEntropy
-from duality.heads import fused_loss
+from duality.diffusion import posterior
+from duality.diffusion.processes import Absorbing, Uniform
+from duality.fused.formulas import AbsorbingScoreEntropy, UniformScoreEntropy
+from duality.fused.lazy import ratios_of
+from duality.fused.loss import fused_loss
 from duality.noise import Noise
-from duality.processes import Absorbing, Uniform
+from duality.objectives.base import both, dropout_of, end_terms
 from duality.protocols import Ends, Kind, Loss, Schedule, Score
 
 
@@ -43,7 +43,7 @@ class ScoreEntropy:
         def reconstruct(z: Tensor, alpha: Tensor) -> Tensor:
             ratios = ratios_of(denoiser, z, alpha, mask).log_ratios()
             prior = self.process.prior().to(x.device)
-            probs = functional.analytic(ratios, z, alpha[:, None], alpha.new_ones(len(x), 1), prior)
+            probs = posterior.analytic(ratios, z, alpha[:, None], alpha.new_ones(len(x), 1), prior)
             if isinstance(self.process, Absorbing):
                 probs = probs[..., : self.process.mask_id]
             return probs.sum(-1).log() - probs.gather(-1, x[..., None])[..., 0].log()

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from duality.backbones.dit import SIZES
-from duality.baselines import BertMouth, DiffusionBERT, DiffusionLM, Plaid
-from duality.data import Characters
-from duality.methods import AR, D3PM, MDLM, SEDD, UDLM, Duo
+from duality.data.tokenizer_specs import Characters
+from duality.diffusion.schedules import LinearLogSnr, Polynomial
+from duality.methods.ar import AR
+from duality.methods.bert_mouth import BertMouth
+from duality.methods.d3pm import D3PM
+from duality.methods.diffusion_bert import DiffusionBERT
+from duality.methods.diffusion_lm import DiffusionLM
+from duality.methods.duo import Duo
+from duality.methods.mdlm import MDLM
+from duality.methods.plaid import Plaid
+from duality.methods.sedd import SEDD
+from duality.methods.udlm import UDLM
+from duality.networks.dit import SIZES
 from duality.recipes.recipe import Data, Recipe, derived, duo_of
-from duality.schedules import LinearLogSnr, Polynomial
-from duality.train import Training
+from duality.training.settings import Training
 
 
 def duo_laptop() -> Recipe:

@@ -16,12 +16,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from duality.backbones.dit import SIZES
-from duality.baselines import BertMouth, DiffusionBERT, DiffusionLM, Plaid
-from duality.data import BPE, Pretrained
-from duality.methods import AR, D3PM, MDLM, SEDD, UDLM, Duo
+from duality.data.tokenizer_specs import BPE, Pretrained
+from duality.methods.ar import AR
+from duality.methods.bert_mouth import BertMouth
+from duality.methods.d3pm import D3PM
+from duality.methods.diffusion_bert import DiffusionBERT
+from duality.methods.diffusion_lm import DiffusionLM
+from duality.methods.duo import Duo
+from duality.methods.mdlm import MDLM
+from duality.methods.plaid import Plaid
+from duality.methods.sedd import SEDD
+from duality.methods.udlm import UDLM
+from duality.networks.dit import SIZES
 from duality.recipes.recipe import Data, Recipe, derived
-from duality.train import Training
+from duality.training.settings import Training
 
 
 def duo_lm1b() -> Recipe:

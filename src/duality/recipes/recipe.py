@@ -5,12 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from duality.backbones.dit import DiT
-from duality.baselines import BertMouth, DiffusionBERT, DiffusionLM, Plaid
-from duality.data import BPE, DEFAULT_SOURCE, Bytes, Characters, Pretrained
-from duality.distillation import DCD, SDTT
-from duality.methods import AR, D3PM, MDLM, SEDD, UDLM, Duo
-from duality.train import Training
+from duality.data.sources import DEFAULT_SOURCE
+from duality.data.tokenizer_specs import BPE, Bytes, Characters, Pretrained
+from duality.methods.ar import AR
+from duality.methods.bert_mouth import BertMouth
+from duality.methods.d3pm import D3PM
+from duality.methods.diffusion_bert import DiffusionBERT
+from duality.methods.diffusion_lm import DiffusionLM
+from duality.methods.duo import Duo
+from duality.methods.mdlm import MDLM
+from duality.methods.plaid import Plaid
+from duality.methods.sedd import SEDD
+from duality.methods.udlm import UDLM
+from duality.networks.dit import DiT
+from duality.training.distillation import DCD, SDTT
+from duality.training.settings import Training
 
 Method = AR | BertMouth | D3PM | DiffusionBERT | DiffusionLM | Duo | MDLM | Plaid | SEDD | UDLM
 

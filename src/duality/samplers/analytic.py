@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality import functional
-from duality.answers import ratios_of
+from duality.denoisers.wrapping import bare
+from duality.diffusion import draws, posterior
+from duality.diffusion.processes import Absorbing
+from duality.fused.lazy import ratios_of
 from duality.noise import Noise
-from duality.processes import Absorbing
 from duality.protocols import Process, Score
-from duality.wrappers import bare
 
 Choice = Callable[[Tensor, Tensor], Tensor]
 
@@ -39,14 +39,14 @@ class Analytic:
 
     def step(self, denoiser: Score, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
         u = noise.uniform("draw", state.shape[1]).flatten()
-        return self.each(denoiser, state, alpha_t, alpha_s, lambda p, rows: functional.categorical(p, u[rows]))
+        return self.each(denoiser, state, alpha_t, alpha_s, lambda p, rows: draws.categorical(p, u[rows]))
 
     def last(self, denoiser: Score, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
         u = noise.uniform("draw", state.shape[1]).flatten()
         tokens = slice(self.process.mask_id if isinstance(self.process, Absorbing) else None)
 
         def choose(probs: Tensor, rows: Tensor) -> Tensor:
-            return probs[:, tokens].argmax(-1) if greedy else functional.categorical(probs[:, tokens], u[rows])
+            return probs[:, tokens].argmax(-1) if greedy else draws.categorical(probs[:, tokens], u[rows])
 
         return self.each(denoiser, state, alpha_t, torch.ones_like(alpha_t), choose)
 
@@ -59,11 +59,11 @@ class Analytic:
         states, length = z.flatten(), z.shape[1]
         levels = [level.repeat_interleave(length) for level in (alpha_t, alpha_s)]
         chosen, noisy = states.clone(), (self.process.prior_of(states) > 0).nonzero()[:, 0]
-        size = functional.rows_at_once(len(prior), z.device)
+        size = draws.rows_at_once(len(prior), z.device)
         for read, log_ratios in ratios.each(noisy):
             for rows, part in zip(torch.split(read, size), torch.split(log_ratios, size)):
-                law = functional.analytic(part, states[rows], levels[0][rows], levels[1][rows], prior)
-                chosen[rows] = choose(functional.finite(law), rows)
+                law = posterior.analytic(part, states[rows], levels[0][rows], levels[1][rows], prior)
+                chosen[rows] = choose(draws.finite(law), rows)
         return chosen.view(z.shape)
 
     def tokens(self, denoiser: Score, state: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from duality import functional
-from duality.functional import Routes
-from duality.routing import Routed
+from duality.diffusion import posterior
+from duality.diffusion.posterior import Routes
+from duality.samplers.base import Routed
 
 
 @dataclass(frozen=True)
@@ -21,4 +21,4 @@ class Ancestral(Routed):
 
     def routes(self, p_z: Tensor, prior_z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Routes:
         """The chances of a step's three routes."""
-        return functional.routes(p_z, prior_z, alpha_t, alpha_s)
+        return posterior.routes(p_z, prior_z, alpha_t, alpha_s)

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from duality import functional
-from duality.answers import belief_of
+from duality.denoisers.wrapping import bare
+from duality.diffusion import draws
+from duality.fused.lazy import belief_of
 from duality.noise import Noise
 from duality.protocols import Denoiser, Prefix
-from duality.wrappers import bare
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Autoregressive:
 
     def append(self, denoiser: Denoiser, state: Written, alpha: Tensor, greedy: bool, noise: Noise) -> Written:
         """One more token."""
-        log_p = functional.finite(belief_of(denoiser, state.prefix, alpha).log_probs())
-        token = log_p.argmax(-1) if greedy else functional.categorical(log_p.exp(), noise.uniform("draw", 1))
+        log_p = draws.finite(belief_of(denoiser, state.prefix, alpha).log_probs())
+        token = log_p.argmax(-1) if greedy else draws.categorical(log_p.exp(), noise.uniform("draw", 1))
         prefix = replace(state.prefix, ids=token, position=state.prefix.position + 1)
         return Written(torch.cat([state.ids, token], 1), prefix)
 

@@ -25,9 +25,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from duality import functional
-from duality.functional import Routes
-from duality.routing import Routed
+from duality.diffusion import posterior
+from duality.diffusion.posterior import Routes
+from duality.samplers.base import Routed
 
 Rule = Literal["constant", "cap", "rescale", "loop", "mix"]
 
@@ -68,4 +68,4 @@ class Psi(Routed):
     def routes(self, p_z: Tensor, prior_z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Routes:
         """The chances of a step's three routes."""
         share = kappa(self.rule, self.eta, alpha_t, alpha_s)
-        return functional.psi_routes(p_z, prior_z, alpha_t, alpha_s, share)
+        return posterior.psi_routes(p_z, prior_z, alpha_t, alpha_s, share)

@@ -1,0 +1,1 @@
+"""Scripts beside the library: computations on toys, figures, digests."""

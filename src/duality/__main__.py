@@ -1,0 +1,6 @@
+"""``python -m duality`` is the ``duality`` command."""
+
+from duality.cli.main import script
+
+if __name__ == "__main__":
+    script()

@@ -1,1 +1,0 @@
-"""Networks: one file each."""

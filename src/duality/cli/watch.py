@@ -1,0 +1,153 @@
+"""The live view."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from duality.cli.trace import (
+    Cell,
+    Pieces,
+    changes,
+    visible,
+)
+from duality.samplers.generate import Frame
+
+CHANGED = "bold reverse green"
+
+
+MASKED = "dim"
+
+
+_TITLE = "dim"
+
+
+_SECONDS = 6.0  # the whole of a sample,
+
+
+_LONGEST = 0.5  # and a step of few
+
+
+def styled(cells: Sequence[Cell], places: Collection[int]) -> Text:
+    """Cells in colours: those at changed places highlighted, masks dim, the others plain."""
+
+    def style(cell: Cell) -> str:
+        return CHANGED if cell.touched(places) else MASKED if cell.masked else ""
+
+    runs = groupby(cells, style)
+    return Text.assemble(*(("".join(visible(cell.text) for cell in run), name) for name, run in runs))
+
+
+def bracketed(cells: Sequence[Cell], places: Collection[int]) -> str:
+    """Cells without colours: those at changed places in [brackets]."""
+    return "".join(f"[{visible(cell.text)}]" if cell.touched(places) else visible(cell.text) for cell in cells)
+
+
+def header(frame: Frame, num_changed: int) -> str:
+    """One line about a step."""
+    changed = f"{num_changed} token{'' if num_changed == 1 else 's'} changed"
+    return f"step {frame.step} of {frame.steps} · alpha {frame.alpha:.2f} · {changed if frame.step else 'start'}"
+
+
+class Watcher:
+    """Shows the first samples of each batch, at most ``most`` of them, while they are written.
+
+    On a terminal: in place, as many as fit, each step for at least ``delay`` seconds (None: so that the first batch
+    takes a few seconds and later ones go as fast as they can); it vanishes at the end, when the samples are printed.
+    Elsewhere: a block of lines a step, without colours and without waiting.
+    """
+
+    def __init__(self, console: Console, pieces: Pieces, *, most: int = 3, delay: float | None = None) -> None:
+        if most < 1:
+            raise ValueError(f"most is {most}: to watch takes at least 1 sample")
+        if delay is not None and delay < 0:
+            raise ValueError(f"delay is {delay}: a step is shown for 0 seconds or more")
+        self.console, self.pieces, self.most, self.delay = console, pieces, most, delay
+        # Standard output may go elsewhere than this console: what is printed there is none of the view's business.
+        view = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
+        self._live = view if console.is_interactive else None
+        self._fitting = most
+        self._due = 0.0
+        self._rows: dict[int, list[int]] = {}
+
+    def __enter__(self) -> Watcher:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, frame: Frame) -> None:
+        """Draw a step."""
+        if frame.step == 0:  # a batch begins
+            self._rows, self._fitting = {}, self.most
+        rows = dict(enumerate(frame.tokens[: self.most].tolist(), frame.first))
+        if self._live:
+            self._wait()
+            self._live.update(self._view(frame, rows), refresh=True)
+            self._due = time.monotonic() + self._pace(frame)
+            if frame.step == frame.steps:
+                self._wait()
+        else:
+            self._print(frame, rows)
+        self._rows = rows
+
+    def _pace(self, frame: Frame) -> float:
+        """Seconds that a step stays."""
+        if self.delay is not None:
+            return self.delay
+        return 0.0 if frame.first else min(_LONGEST, _SECONDS / frame.steps)
+
+    def _wait(self) -> None:
+        """Leave the step on the screen until it has been seen; the network's time counts."""
+        time.sleep(max(0.0, self._due - time.monotonic()))
+
+    def _told(self, frame: Frame, rows: dict[int, list[int]]) -> str:
+        """The line above these samples."""
+        return header(frame, sum(len(changes(self._rows.get(index), row)) for index, row in rows.items()))
+
+    def _print(self, frame: Frame, rows: dict[int, list[int]]) -> None:
+        """A step as lines of a log."""
+        lines = [self._told(frame, rows)]
+        for index, row in rows.items():
+            text = bracketed(self.pieces.cells(row), changes(self._rows.get(index), row))
+            lines.append(f"sample {index + 1}: {text}")
+        self.console.print(Text("\n".join(lines)), soft_wrap=True)
+
+    def _view(self, frame: Frame, rows: dict[int, list[int]]) -> Group:
+        """A step on the screen; a sample that once did not fit stays away, so that the others keep their place."""
+        room = self.console.height - 2  # below the header, above the line where the cursor is
+        blocks: list[list[Text]] = []
+        for index, row in list(rows.items())[: self._fitting]:
+            block = self._block(index, row)
+            if blocks and sum(map(len, blocks)) + len(block) > room:
+                break
+            blocks.append(block)
+        self._fitting = len(blocks)
+        shown = {index: rows[index] for index in list(rows)[: self._fitting]}
+        grows = any(len(row) > len(self._rows.get(index, row)) for index, row in shown.items())
+        title = Text(self._told(frame, shown), no_wrap=True, overflow="ellipsis")
+        return Group(title, *window([line for block in blocks for line in block], room, grows))
+
+    def _block(self, index: int, row: list[int]) -> list[Text]:
+        """A sample's lines."""
+        text = styled(self.pieces.cells(row), changes(self._rows.get(index), row))
+        return [Text(f"sample {index + 1}", _TITLE), *text.wrap(self.console, self.console.width)]
+
+
+def window(lines: list[Text], room: int, end: bool) -> list[Text]:
+    """As many lines as there is room for, from the beginning or up to the end, and a sign of what is left out."""
+    if len(lines) <= room:
+        return lines
+    kept, more = max(room - 1, 1), Text("…", _TITLE)
+    return [more, *lines[-kept:]] if end else [*lines[:kept], more]

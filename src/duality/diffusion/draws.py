@@ -1,0 +1,65 @@
+"""Exact draws from categorical laws."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_BLOCK = 256
+
+
+def finite(values: Tensor) -> Tensor:
+    """The network's answer, refused if it is no number: bad weights would otherwise write noise without a word."""
+    # one state is enough: a softmax with a NaN in it is NaN everywhere
+    if bool(values[..., 0].isnan().any()):
+        raise ValueError("the network's output is not a number: its weights are bad")
+    return values
+
+
+def rows_at_once(num_states: int, device: torch.device) -> int:
+    """How many rows of a belief to work on at a time.
+
+    On a CPU a few megabytes, which stay in its cache; elsewhere enough to keep a large device busy.
+    """
+    return max((1 << (20 if device.type == "cpu" else 26)) // num_states, 1)
+
+
+def categorical(probs: Tensor, u: Tensor) -> Tensor:
+    """Exact draw from rows of (unnormalised) ``probs`` (..., K) by inverting the distribution function at u.
+
+    float32 Gumbel noise would cut the tail off; here a state of probability 0 is never drawn and a state of
+    probability 1e-12 is drawn that often.
+    """
+    num_states = probs.shape[-1]
+    size = rows_at_once(num_states, probs.device)
+    rows = zip(torch.split(probs.reshape(-1, num_states), size), torch.split(u.reshape(-1), size))
+    return torch.cat([_drawn(part, draws) for part, draws in rows]).view(u.shape)
+
+
+def _drawn(probs: Tensor, u: Tensor) -> Tensor:
+    """A state for each row of ``probs`` (n, K): the block of states it is in, then the state.
+
+    A block's sum is as precise as its largest part, whatever the size of the others, and sums of blocks are float64.
+    """
+    num_states, whole = probs.shape[-1], probs.shape[-1] // _BLOCK
+    inner, last = probs[:, : whole * _BLOCK].reshape(len(probs), whole, _BLOCK), probs[:, whole * _BLOCK :]
+    cdf = torch.cat([inner.sum(-1), last.sum(-1, keepdim=True)], -1).double().cumsum(-1)
+    target = u[:, None] * cdf[:, -1:]
+    block = _first_above(cdf, target)
+    below = torch.where(block > 0, cdf.gather(-1, (block - 1).clamp_min(0)), 0.0)
+    states = block * _BLOCK + torch.arange(min(_BLOCK, num_states), device=probs.device)
+    mass = torch.where(states < num_states, probs.gather(-1, states.clamp_max(num_states - 1)), 0.0)
+    return (block * _BLOCK + _first_above(mass.double().cumsum(-1), target - below))[:, 0]
+
+
+def _first_above(cdf: Tensor, target: Tensor) -> Tensor:
+    """The first place (n, 1) at which ``cdf`` (n, m), which rises, exceeds ``target`` (n, 1)."""
+    total = cdf[:, -1:]
+    # Rounding may lift the target to the total itself, where no state is left to choose.
+    return torch.searchsorted(cdf, torch.minimum(target, torch.nextafter(total, torch.zeros_like(total))), right=True)
+
+
+def drawn(log_p: Tensor, rows: Tensor, u: Tensor) -> Tensor:
+    """A state from each of ``rows`` of the log beliefs (n, K), at ``u`` (as many); a few rows at a time."""
+    parts = zip(*(torch.split(each, rows_at_once(log_p.shape[-1], log_p.device)) for each in (rows, u)))
+    return torch.cat([categorical(log_p.index_select(0, part).exp_(), draws) for part, draws in parts])

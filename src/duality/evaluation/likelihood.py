@@ -1,0 +1,153 @@
+"""Likelihood: a bound on -log p(text) in nats per token, with its standard error.
+
+    bound = diffusion term (mean over t of the objective) + prior term KL(q(z_1|x) || prior) + reconstruction term
+
+All three are computed and reported, each by the model's own measure (``protocols.Measure``). An autoregressive model's
+is exact, and a masked language model's a pseudo-likelihood, which bounds nothing: ``kind`` says which it is. Sums are
+in float64, and the ratio sum of nats / sum of tokens is taken once, at the end. Times and noise belong to the sequence
+(its index), so the value does not depend on the batch size.
+
+Sequence i is evaluated at the times (d + v_i) / D, d = 0 .. D-1, where the v_i are stratified over the sequences. As
+its loss depends on v_i, the standard error comes from differences between neighbours in v (the estimator of systematic
+sampling): they differ in text and noise, hardly in time, so the spread over time is not mistaken for uncertainty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from duality.data.packing import Sequences
+from duality.denoisers.conditioning import labelled
+from duality.noise import Noise, stratified_times
+from duality.protocols import Kind, Measure
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """Nats per token and what they are made of."""
+
+    nats_per_token: float
+    stderr: float
+    diffusion: float
+    prior: float
+    reconstruction: float
+    num_tokens: int
+    num_sequences: int
+    num_draws: int
+    kind: Kind
+    bytes_per_token: float
+    characters_per_token: float
+
+    @property
+    def perplexity(self) -> float:
+        # a model that has learnt nothing yet may be beyond what a float holds
+        return math.exp(self.nats_per_token) if self.nats_per_token < 700 else math.inf
+
+    @property
+    def perplexity_stderr(self) -> float:
+        return self.perplexity * self.stderr
+
+    @property
+    def bits_per_byte(self) -> float:
+        return self.nats_per_token / math.log(2) / self.bytes_per_token
+
+    @property
+    def bits_per_character(self) -> float:
+        return self.nats_per_token / math.log(2) / self.characters_per_token
+
+    @property
+    def symbol(self) -> str:
+        """What the perplexity is to the model's own: at most, equal, or another thing altogether."""
+        return {"bound": "PPL <=", "exact": "PPL =", "pseudo-likelihood": "pseudo-PPL"}[self.kind]
+
+    def lines(self) -> list[str]:
+        """The result in words."""
+        scale = math.log(2)
+        return [
+            f"{self.symbol} {self.perplexity:.2f} ± {self.perplexity_stderr:.2f}   ({self.kind}, per token)",
+            f"nats per token      {self.nats_per_token:.4f} ± {self.stderr:.4f}"
+            f"   = diffusion {self.diffusion:.4f} + prior {self.prior:.2e} + reconstruction {self.reconstruction:.2e}",
+            f"bits per byte       {self.bits_per_byte:.4f} ± {self.stderr / scale / self.bytes_per_token:.4f}",
+            f"bits per character  {self.bits_per_character:.4f}"
+            f" ± {self.stderr / scale / self.characters_per_token:.4f}",
+            f"over {self.num_tokens} tokens in {self.num_sequences} sequences, "
+            f"{self.num_draws} draw{'s' if self.num_draws > 1 else ''} of time and noise each",
+        ]
+
+
+@torch.no_grad()
+def likelihood(
+    denoiser: Any,
+    measure: Measure,
+    sequences: Sequences,
+    *,
+    num_draws: int = 1,
+    limit: int | None = None,
+    batch_size: int = 32,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    advance: Callable[[int], None] = lambda count: None,
+) -> Likelihood:
+    """The bound over ``sequences`` (``limit`` of them, evenly spread), each with ``num_draws`` times.
+
+    ``advance`` is told progress.
+    """
+    if num_draws < 1 or batch_size < 1 or (limit is not None and limit < 1):
+        raise ValueError(f"draws {num_draws}, batch size {batch_size}, limit {limit}: each must be at least 1")
+    if measure.kind == "exact":
+        num_draws = 1  # there is nothing to draw
+    count = len(sequences) if limit is None else min(limit, len(sequences))
+    chosen = torch.arange(count) * len(sequences) // count
+    offsets = stratified_times(seed, 0, count)
+    parts = torch.zeros(count, 3, dtype=torch.float64)
+    tokens = torch.zeros(count, dtype=torch.float64)
+    for start in range(0, count, batch_size):
+        index = torch.arange(start, min(start + batch_size, count))
+        x, mask = (part.to(device) for part in sequences.rows(chosen[index].numpy()))
+        attend = None if bool(mask.all()) else mask
+        tokens[index] = mask.sum(-1).double().cpu()
+        told = _told(denoiser, sequences, chosen[index], device)
+        for draw in range(num_draws):
+            noise = Noise.of(seed, draw, index.to(device)).fold("evaluate")
+            times = ((draw + offsets[index]) / num_draws).to(device)
+            ends = measure.ends(told, x, noise, attend)
+            for part, nats in enumerate((measure(told, x, times, noise, attend).nats, ends.prior, ends.reconstruction)):
+                parts[index, part] += torch.where(mask, nats.double(), 0.0).sum(-1).cpu() / num_draws
+        advance(len(index))
+    return _summarise(parts[offsets.argsort()], tokens[offsets.argsort()], sequences, num_draws, measure.kind)
+
+
+def _told(denoiser: Any, sequences: Sequences, chosen: Tensor, device: torch.device | str) -> Any:
+    """The denoiser, told the classes of the sequences if they have any."""
+    labels = sequences.labels(chosen.numpy())
+    return denoiser if labels is None else labelled(denoiser, labels.to(device))
+
+
+def _summarise(parts: Tensor, tokens: Tensor, sequences: Sequences, num_draws: int, kind: Kind) -> Likelihood:
+    """Totals and their error, from sequences in the order of their times."""
+    total = tokens.sum()
+    diffusion, prior, reconstruction = (parts.sum(0) / total).tolist()
+    rate = diffusion + prior + reconstruction
+    count = len(tokens)
+    steps = (parts.sum(1) - rate * tokens).diff()
+    variance = float((steps**2).mean()) / 2 * count if count > 1 else math.inf
+    store = sequences.store
+    return Likelihood(
+        nats_per_token=rate,
+        stderr=math.sqrt(variance) / float(total),
+        diffusion=diffusion,
+        prior=prior,
+        reconstruction=reconstruction,
+        num_tokens=int(total),
+        num_sequences=count,
+        num_draws=num_draws,
+        kind=kind,
+        bytes_per_token=store.num_bytes / len(store),
+        characters_per_token=store.num_characters / len(store),
+    )

@@ -1,0 +1,162 @@
+"""Text metrics."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from duality.evaluation.judge import Judge
+from duality.noise import Noise
+
+RESAMPLES = 1000
+
+
+INTERVAL = (0.025, 0.975)
+
+
+# MAUVE's package takes a bucket for ten samples; fewer than ten buckets are no histogram.
+LEAST_FOR_MAUVE = 100
+
+
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure, its standard error, and its 95 % interval from ``low`` to ``high``."""
+
+    value: float
+    stderr: float
+    low: float
+    high: float
+
+
+def bootstrap(totals: Tensor, counts: Tensor, of: Callable[[Tensor], Tensor], seed: int = _SEED) -> Estimate:
+    """``of``(sum of totals / sum of counts) over samples (N,), where ``of`` is increasing."""
+    totals, counts = totals.double(), counts.double()
+    value = float(of(totals.sum() / counts.sum()))
+    size = len(totals)
+    if size < 2:
+        return Estimate(value, math.inf, float(of(torch.tensor(-math.inf))), math.inf)
+    noise = Noise.of(seed, 0, torch.arange(RESAMPLES)).fold("bootstrap")
+    chosen = noise.integers("samples", size, size)
+    values = of(totals[chosen].sum(1) / counts[chosen].sum(1))
+    low, high = values.quantile(torch.tensor(INTERVAL, dtype=torch.float64)).tolist()
+    return Estimate(value, float(values.std()), low, high)
+
+
+def perplexity(scores: Sequence[tuple[float, int]], seed: int = _SEED) -> Estimate:
+    """Gen PPL of texts that have been scored: for each its nats and the number of its tokens (``Judge.nats``)."""
+    if not scores:
+        raise ValueError("no texts to judge; give at least one")
+    nats, counts = torch.tensor(scores, dtype=torch.float64).unbind(-1)
+    return bootstrap(nats, counts, torch.exp, seed)
+
+
+def generative_perplexity(judge: Judge, texts: Sequence[str], seed: int = _SEED) -> Estimate:
+    """Gen PPL of texts under a judge."""
+    return perplexity(judge.nats(texts), seed)
+
+
+def entropies(tokens: Tensor) -> Tensor:
+    """Entropy in nats of the tokens within each sample (N, L), one by one: (N,)."""
+    counts = [torch.unique(row, return_counts=True)[1].double() for row in ids_of(tokens)]
+    return torch.stack([torch.special.entr(count / count.sum()).sum() for count in counts])
+
+
+def unigram_entropy(tokens: Tensor, seed: int = _SEED) -> Estimate:
+    """Entropy in nats of the tokens within each sample (N, L), averaged over samples."""
+    values = entropies(tokens)
+    return bootstrap(values, torch.ones_like(values), lambda mean: mean, seed)
+
+
+def distinct(tokens: Tensor, n: int) -> float:
+    """Distinct n-grams over all samples (N, L), divided by the number of n-grams, N (L - n + 1)."""
+    grams = ngrams(tokens, n).flatten(0, 1)
+    return len(torch.unique(grams, dim=0)) / len(grams)
+
+
+def self_repetition(tokens: Tensor, n: int = 4) -> float:
+    """Share of a sample's n-grams that occurred before in the same sample, averaged over samples (N, L).
+
+    Of a sample's L - n + 1 n-grams, the first of each kind is new and all the others are repetitions.
+    """
+    shares = [1 - len(torch.unique(grams, dim=0)) / len(grams) for grams in ngrams(tokens, n)]
+    return sum(shares) / len(shares)
+
+
+def ngrams(tokens: Tensor, n: int) -> Tensor:
+    """All n-grams of each sample, overlapping: (N, L - n + 1, n)."""
+    if not 1 <= n <= ids_of(tokens).shape[1]:
+        raise ValueError(f"{n}-grams of samples of {tokens.shape[1]} tokens: n must be from 1 to their length")
+    return tokens.unfold(1, n, 1)
+
+
+def ids_of(tokens: Tensor) -> Tensor:
+    """Token ids (N, L), neither empty nor anything else."""
+    if tokens.dim() != 2 or not tokens.numel() or tokens.is_floating_point():
+        raise ValueError(f"tokens must be ids of shape (samples, length), got {tokens.dtype} of {tuple(tokens.shape)}")
+    return tokens
+
+
+def mauve_obstacle(judge: Judge | None, num_samples: int, num_references: int) -> str | None:
+    """Why MAUVE cannot be had; None if it can."""
+    if judge is None or judge.hidden is None:
+        return "it needs a judge that shows its hidden states"
+    if min(num_samples, num_references) < LEAST_FOR_MAUVE:
+        return (
+            f"it needs {LEAST_FOR_MAUVE} samples and as many real texts, here are {num_samples} and {num_references} "
+            "(its authors advise some thousands)"
+        )
+    try:
+        importlib.import_module("mauve")
+    except ImportError as error:
+        return f"its package cannot be imported ({error}): pip install mauve-text"
+    return None
+
+
+def mauve(samples: Tensor, references: Tensor) -> float:
+    """MAUVE of texts given by their features (N, D), (M, D) under one judge (``Judge.features``): 1 is indistinct.
+
+    Its value depends on the judge, on the lengths and on N and M: compare only where these are the same.
+    """
+    library = importlib.import_module("mauve")
+    found = library.compute_mauve(
+        p_features=samples.numpy(), q_features=references.numpy(), num_buckets="auto", seed=_SEED, verbose=False
+    )
+    return float(found.mauve)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good samples are: how likely under the judge, and how varied in themselves."""
+
+    judge: str
+    gen_ppl: float
+    gen_ppl_stderr: float
+    entropy: float
+    num_samples: int
+    gen_ppl_interval: tuple[float, float]
+    entropy_interval: tuple[float, float]
+
+
+def quality(judge: Judge, texts: Sequence[str], tokens: Tensor) -> Quality:
+    """The quality of samples, given as texts and as the ids (N, L) they were made of."""
+    if len(texts) != len(tokens):
+        raise ValueError(f"{len(texts)} texts and {len(tokens)} rows of tokens; each text must have its row")
+    entropy = unigram_entropy(tokens)
+    likely = generative_perplexity(judge, texts)
+    return Quality(
+        judge.name,
+        likely.value,
+        likely.stderr,
+        entropy.value,
+        len(texts),
+        (likely.low, likely.high),
+        (entropy.low, entropy.high),
+    )

@@ -1,0 +1,272 @@
+"""Losses of a token as what they read of its row of logits (``heads.Formula``): one reduction, and its gradient.
+
+    Surprisal               cross-entropy: autoregressive, and every bound of absorbing noise
+    UniformBound            Duo's and UDLM's
+    UniformDivergence       D3PM's, uniform noise
+    UniformScoreEntropy     SEDD's, uniform noise
+    AbsorbingScoreEntropy   SEDD's, absorbing noise
+    Gap                     a divergence from another belief: distillation
+
+What they make of the numbers read is in ``functional``; here is how rows of the vocabulary are reduced to them and, in
+closed form, what the logits' gradient is. With p = softmax(logits), e_y the unit vector of state y:
+
+    log p_y                     e_y - p
+    R = sum_j log(1 + kappa p_j)   s_j - p_j sum_i s_i,   s_j = kappa p_j / (1 + kappa p_j)
+
+For small kappa s is kappa p but for the second order, which is all that is left of the difference: there u s, u = kappa
+p, is taken instead, with the other sign (s = u - u s, and the share of u vanishes). Everything happens in the memory of
+the logits and one more piece of the same size, a few rows at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from duality.diffusion import closed_forms
+from duality.diffusion.divergences import Divergence
+from duality.fused.lazy import Answer
+from duality.fused.loss import Formula, Pull
+
+
+def at(values: Tensor, states: Tensor) -> Tensor:
+    """values (n, K) at one state per row, (n,)."""
+    return values.gather(-1, states[:, None])[:, 0]
+
+
+def exponentiate_(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """e = exp(logits - their largest) in place; returns c (n, 1), with which p = c e, and log p of a logit of 0 (n,).
+
+    p is never made: c is one number per row, and goes into whatever the row is multiplied with next.
+    """
+    largest = logits.amax(-1, keepdim=True)
+    total = logits.sub_(largest).exp_().sum(-1, keepdim=True)
+    return 1 / total, -(largest + total.log())[:, 0]
+
+
+@dataclass(frozen=True)
+class Surprisal(Formula):
+    """-weight log p_x."""
+
+    x: Tensor
+    weight: Tensor
+
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
+        at_x = at(logits, self.x)
+        scale, level = exponentiate_(logits)
+
+        def pull(slope: Tensor) -> None:
+            logits.mul_(-slope * scale).scatter_add_(-1, self.x[:, None], slope)
+
+        return (at_x + level,), pull
+
+    def nats(self, *numbers: Tensor) -> Tensor:
+        (log_p_x,) = numbers
+        return -self.weight * log_p_x
+
+
+def sum_log1p(u: Tensor, largest: float) -> Tensor:
+    """sum_j log(1 + u_j) of rows (n, K); ``largest`` bounds the sum of a row.
+
+    Logarithms are dear and products cheap: (1 + u)(1 + v) = 1 + (u + v + u v), four at a time, where it fits the
+    numbers' range.
+    """
+    if (largest / 4) ** 4 > torch.finfo(u.dtype).max:
+        return torch.log1p(u).sum(-1)
+    rest = []
+    for _ in range(2):
+        half = u.shape[-1] // 2
+        first, second = u[:, :half], u[:, half : 2 * half]
+        rest.append(u[:, 2 * half :])
+        u = (first + second).addcmul_(first, second)
+    return u.log1p_().sum(-1) + torch.log1p(torch.cat(rest, -1)).sum(-1)
+
+
+def read_log_count(logits: Tensor, kappa: Tensor, z: Tensor, x: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
+    """R = sum_j log(1 + kappa p_j), log p_z and log p_x."""
+    at_z, at_x = at(logits, z), at(logits, x)
+    scale, level = exponentiate_(logits)
+    odds = kappa[:, None].to(logits.dtype)
+    each = odds * scale  # u = each e = kappa p
+    u = logits * each
+    total = sum_log1p(u, float(kappa.max())).double()
+    tiny = kappa < 0.01
+    if bool(tiny.any()):  # log(1 + u) - u by its series, as its sum is what the bound is left with
+        second = u.square().mul_(0.5 - u * (1 / 3 - u * (0.25 - u / 5))).sum(-1).double()
+        total = torch.where(tiny, kappa - second, total)
+
+    def pull(slope: Tensor, slope_z: Tensor, slope_x: Tensor) -> None:
+        share = torch.addcmul(torch.ones_like(each), logits, each)
+        torch.div(logits, share, out=share)  # s = each times this
+        small = (odds <= 1).to(logits.dtype)
+        if bool(small.any()):  # s, or -u s where kappa is small
+            share.mul_(torch.addcmul(1 - small, logits, each * small, value=-1))
+        mean = share.sum(-1, keepdim=True) * each
+        logits.mul_(-(slope * mean + slope_z + slope_x) * scale).addcmul_(share, slope * each)
+        logits.scatter_add_(-1, z[:, None], slope_z).scatter_add_(-1, x[:, None], slope_x)
+
+    return (total, at_z + level, at_x + level), pull
+
+
+@dataclass(frozen=True)
+class UniformBound(Formula):
+    """``functional.uniform_bound``."""
+
+    x: Tensor
+    z: Tensor
+    alpha: Tensor
+    alpha_prime: Tensor
+    num_states: int
+
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
+        return read_log_count(logits, closed_forms.odds(self.alpha, self.num_states), self.z, self.x)
+
+    def nats(self, *numbers: Tensor) -> Tensor:
+        total, log_p_z, log_p_x = numbers
+        equal = self.z == self.x
+        return closed_forms.uniform_nats(total, log_p_z, log_p_x, equal, self.alpha, self.alpha_prime, self.num_states)
+
+
+@dataclass(frozen=True)
+class UniformDivergence(Formula):
+    """``scale`` times ``functional.uniform_divergence``."""
+
+    x: Tensor
+    z: Tensor
+    alpha_t: Tensor
+    alpha_s: Tensor
+    num_states: int
+    scale: float = 1.0
+
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
+        return read_log_count(logits, closed_forms.odds(self.alpha_s, self.num_states), self.z, self.x)
+
+    def nats(self, *numbers: Tensor) -> Tensor:
+        total, log_p_z, log_p_x = numbers
+        return self.scale * closed_forms.uniform_divergence_nats(
+            total, log_p_z, log_p_x, self.z == self.x, self.alpha_t, self.alpha_s, self.num_states
+        )
+
+
+@dataclass(frozen=True)
+class UniformScoreEntropy(Formula):
+    """``functional.score_entropy_uniform``; the log ratios are 0 at z, and have no gradient there."""
+
+    x: Tensor
+    z: Tensor
+    alpha: Tensor
+    alpha_prime: Tensor
+    num_states: int
+
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
+        total, at_x = logits.sum(-1), at(logits, self.x)
+        ratios = logits.exp_()
+        positive = ratios.scatter_(-1, self.z[:, None], 0.0).sum(-1)
+
+        def pull(slope_positive: Tensor, slope_total: Tensor, slope_x: Tensor) -> None:
+            torch.addcmul(slope_total, ratios, slope_positive, out=ratios)
+            ratios.scatter_add_(-1, self.x[:, None], slope_x).scatter_(-1, self.z[:, None], 0.0)
+
+        return (positive, total, at_x), pull
+
+    def nats(self, *numbers: Tensor) -> Tensor:
+        positive, total, at_x = numbers
+        equal = self.z == self.x
+        return closed_forms.score_nats_uniform(
+            positive, total, at_x, equal, self.alpha, self.alpha_prime, self.num_states
+        )
+
+
+@dataclass(frozen=True)
+class AbsorbingScoreEntropy(Formula):
+    """``functional.score_entropy_absorbing`` of hidden tokens; the mask is the last state."""
+
+    x: Tensor
+    alpha: Tensor
+    alpha_prime: Tensor
+
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
+        at_x = at(logits, self.x)
+        ratios = logits.exp_()
+        ratios[:, -1] = 0.0
+        positive = ratios.sum(-1)
+
+        def pull(slope_positive: Tensor, slope_x: Tensor) -> None:
+            ratios.mul_(slope_positive).scatter_add_(-1, self.x[:, None], slope_x)
+
+        return (positive, at_x), pull
+
+    def nats(self, *numbers: Tensor) -> Tensor:
+        positive, at_x = numbers
+        return closed_forms.score_nats_absorbing(positive, at_x, self.alpha, self.alpha_prime)
+
+
+@dataclass(frozen=True)
+class Gap(Formula):
+    """``divergences.divergence`` between the belief and that of ``target``, whose logits are read beside its own."""
+
+    target: Answer | Tensor
+    kind: Divergence
+
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
+        assert isinstance(self.target, Tensor), "an answer becomes logits where its rows are chosen"
+        least = torch.finfo(logits.dtype).min / 4  # what both exclude (-inf) has no gap
+        named = min(logits.shape[-1], self.target.shape[-1])  # what only one has a column for, it excludes
+        student = torch.log_softmax(logits, -1)[:, :named].clamp_min_(least)
+        teacher = torch.log_softmax(self.target, -1)[:, :named].clamp_min_(least)
+        logits[:, named:] = 0.0
+        reader = {
+            "kl-backward": read_kl_backward,
+            "kl-forward": read_kl_forward,
+            "mse": read_mse,
+            "tvd": read_tvd,
+        }[self.kind]
+        total, pull = reader(torch.exp(student, out=logits[:, :named]), student, teacher)
+        return (total,), pull
+
+    def nats(self, *numbers: Tensor) -> Tensor:
+        return numbers[0]
+
+
+# Each takes s (the logits' memory), log s and log t, and may use up all three.
+
+
+def read_kl_backward(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Pull]:
+    """sum s log(s / t); gradient s (log(s / t) - the sum)."""
+    gap = student.sub_(teacher)
+    total = torch.mul(s, gap, out=teacher).sum(-1)
+    return total, lambda slope: s.mul_(gap.sub_(total[:, None])).mul_(slope)
+
+
+def read_kl_forward(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Pull]:
+    """sum t log(t / s); gradient s - t."""
+    gap = torch.sub(teacher, student, out=student)
+    t = teacher.exp_()
+    return gap.mul_(t).sum(-1), lambda slope: s.sub_(t).mul_(slope)
+
+
+def read_mse(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Pull]:
+    """mean (log s - log t)^2 =: mean g^2; gradient 2/K (g - s sum g)."""
+    least = torch.finfo(s.dtype).min / 4
+    count = ((student > least) | (teacher > least)).sum(-1, keepdim=True)
+    gap = student.sub_(teacher)
+    total = gap.square().div_(count).sum(-1)
+
+    def pull(slope: Tensor) -> None:
+        s.mul_(-gap.sum(-1, keepdim=True)).add_(gap).mul_(2 * slope / count)
+
+    return total, pull
+
+
+def read_tvd(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Pull]:
+    """1/2 sum |s - t|; gradient s (g - sum s g) with g = sign(s - t) / 2."""
+    gap = torch.sub(s, teacher.exp_(), out=student)
+    total = torch.abs(gap, out=teacher).sum(-1) / 2
+
+    def pull(slope: Tensor) -> None:
+        side = gap.sign_().mul_(0.5)
+        s.mul_(side.sub_((s * side).sum(-1, keepdim=True))).mul_(slope)
+
+    return total, pull

@@ -1,0 +1,33 @@
+"""The autoregressive transformer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from duality.denoisers.readouts import CausalDenoiser
+from duality.diffusion.schedules import LogLinear
+from duality.objectives.next_token import NextToken
+from duality.protocols import Backbone, Phase, Schedule, Vocabulary
+from duality.samplers.autoregressive import Autoregressive
+
+
+@dataclass(frozen=True)
+class AR:
+    """The autoregressive transformer; one state more than tokens, which begins a sequence."""
+
+    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
+        return CausalDenoiser(backbone.build(vocabulary.num_tokens + 1, causal=True, num_labels=vocabulary.num_labels))
+
+    def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
+        return (Phase("next token", NextToken(), steps),)
+
+    def measure(self, num_tokens: int) -> NextToken:
+        return NextToken()
+
+    def schedule(self) -> Schedule:
+        return LogLinear(eps=0.0)
+
+    def sampler(self, num_tokens: int) -> Autoregressive:
+        return Autoregressive(begin=num_tokens)

@@ -1,0 +1,161 @@
+"""BERT-Mouth (Wang & Cho, 2019): a masked language model that writes, by Gibbs sampling.
+
+The network learns the conditionals p(x_l | some of the others) and nothing else: there is no time and no noise level.
+Training hides each token with probability ``rate`` and asks for the hidden ones,
+
+    loss = 1/rate  sum over hidden l of  -log p(x_l | what is shown),     in expectation nats per token.
+
+A sequence in which chance hides nothing adds nothing. To hide one all the same would give some patterns more weight
+than ``rate`` does, and bias the loss; with 128 tokens it concerns one sequence in 10^9.
+
+What it is measured by is the pseudo-likelihood, sum over l of -log p(x_l | all the others). It bounds nothing: the
+conditionals need not belong to any joint law. Time t in (0, 1) chooses the one hidden position, floor(t n) of n real
+ones, and its nats count n times, so that the mean over t is the sum over positions, exactly.
+
+It writes by hiding one position after another and drawing it again given the rest. From masks alone, the first sweep
+is any-order generation; each later one brings the law geometrically nearer to the one whose conditionals these are.
+
+What must hold: a sweep visits each position once, in an order of its own for each sequence.
+Left out: BERT's corruption in which a tenth of the chosen tokens is replaced by random ones and a tenth left as it is,
+next-sentence prediction, pretrained weights, and the original's other orders (left to right, several at once).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from duality.denoisers.readouts import SubsDenoiser
+from duality.diffusion import draws
+from duality.diffusion.processes import Absorbing
+from duality.diffusion.schedules import LogLinear
+from duality.fused.formulas import Surprisal
+from duality.fused.lazy import belief_of
+from duality.fused.loss import fused_loss
+from duality.noise import Noise
+from duality.objectives.base import both, dropout_of
+from duality.protocols import Backbone, Denoiser, Ends, Kind, Loss, Phase, Schedule, Vocabulary
+
+
+@dataclass(frozen=True)
+class MaskedTokens:
+    """Cross-entropy of tokens hidden with probability ``rate``, divided by it. Time is not looked at."""
+
+    process: Absorbing
+    rate: float = 0.15
+
+    def __call__(
+        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+    ) -> Loss:
+        hidden = noise.uniform("hide", x.shape[1]) < self.rate
+        z = torch.where(hidden, self.process.mask_id, x)
+        level = torch.full_like(t, 1 - self.rate, dtype=torch.float64)
+        belief = belief_of(denoiser, z, level, mask, dropout_of(noise, dropout))
+        return fused_loss(belief, Surprisal(x, torch.full_like(level, 1 / self.rate)[:, None]), both(hidden, mask))
+
+
+@dataclass(frozen=True)
+class PseudoLikelihood:
+    """-log p of one token given all the others, times their number; t chooses which."""
+
+    process: Absorbing
+    kind: Kind = "pseudo-likelihood"
+
+    def __call__(
+        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+    ) -> Loss:
+        real = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
+        count = real.sum(-1)
+        chosen = torch.minimum((t.double() * count).long(), count - 1)
+        hidden = real & (real.cumsum(-1) - 1 == chosen[:, None])
+        z = torch.where(hidden, self.process.mask_id, x)
+        level = 1 - 1 / count.clamp_min(1).double()
+        belief = belief_of(denoiser, z, level, mask, dropout_of(noise, dropout))
+        return fused_loss(belief, Surprisal(x, count[:, None].double()), both(hidden, mask))
+
+    def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
+        nothing = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+        return Ends(nothing, nothing)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Where a Gibbs chain is: its tokens (B, L), how many it has drawn, and the noise that its orders come from."""
+
+    ids: Tensor
+    drawn: int
+    orders: Noise
+
+    @property
+    def place(self) -> Tensor:
+        """The position to draw next, (B, 1): the orders of a sweep are fresh permutations."""
+        sweep, turn = divmod(self.drawn, self.ids.shape[1])
+        keys = self.orders.fold(sweep).uniform("order", self.ids.shape[1])
+        return keys.argsort(stable=True, dim=-1)[:, turn, None]
+
+
+@dataclass(frozen=True)
+class Gibbs:
+    """One position at a time, drawn again given all the others; a step is one position of every sequence."""
+
+    process: Absorbing
+
+    def start(self, denoiser: Denoiser, length: int, steps: int, noise: Noise) -> Chain:
+        if steps < length:
+            raise ValueError(
+                f"steps is {steps}: Gibbs sampling draws one token per network call, so {length} tokens take at least "
+                f"{length} steps; give {length} or more (by default {self.default_steps(length)}), or leave steps out"
+            )
+        return Chain(self.process.sample_prior(length, noise), 0, noise.fold("orders"))
+
+    def step(self, denoiser: Denoiser, state: Chain, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Chain:
+        return self.redraw(denoiser, state, alpha_t, False, noise)
+
+    def last(self, denoiser: Denoiser, state: Chain, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
+        return self.redraw(denoiser, state, alpha_t, greedy, noise).ids
+
+    def redraw(self, denoiser: Denoiser, state: Chain, alpha: Tensor, greedy: bool, noise: Noise) -> Chain:
+        """Hide the next position, ask, and write the answer."""
+        place = state.place
+        z = state.ids.scatter(1, place, self.process.mask_id)
+        rows = torch.arange(len(z), device=z.device) * z.shape[1] + place[:, 0]
+        log_p = draws.finite(belief_of(denoiser, z, alpha).rows(rows))[:, None]
+        token = log_p.argmax(-1) if greedy else draws.categorical(log_p.exp(), noise.uniform("draw", 1))
+        return replace(state, ids=z.scatter(1, place, token), drawn=state.drawn + 1)
+
+    def tokens(self, denoiser: Denoiser, state: Chain) -> Tensor:
+        return state.ids
+
+    def default_steps(self, length: int) -> int:
+        return 2 * length
+
+
+@dataclass(frozen=True)
+class BertMouth:
+    """A masked language model, trained with a share ``rate`` of the tokens hidden."""
+
+    rate: float = 0.15
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ValueError(
+                f"method.rate is {self.rate}: it is the share of tokens that are hidden, in (0, 1]; BERT's is 0.15"
+            )
+
+    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
+        process = Absorbing(vocabulary.num_tokens + 1)
+        return SubsDenoiser(backbone.build(process.vocab_size, num_labels=vocabulary.num_labels), process)
+
+    def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
+        return (Phase("masked tokens", MaskedTokens(Absorbing(num_tokens + 1), self.rate), steps),)
+
+    def measure(self, num_tokens: int) -> PseudoLikelihood:
+        return PseudoLikelihood(Absorbing(num_tokens + 1))
+
+    def schedule(self) -> Schedule:
+        return LogLinear(eps=0.0)
+
+    def sampler(self, num_tokens: int) -> Gibbs:
+        return Gibbs(Absorbing(num_tokens + 1))

@@ -1,0 +1,238 @@
+"""DiffusionBERT (He et al., 2022): absorbing noise that hides informative tokens first, the "spindle" schedule.
+
+    alpha_v(t) = 1 - t - strength sin(pi t) H(v),   H(v) = 1 - mean information / information(v),   clamped to [-1, 1]
+
+information(v) = -log frequency(v) in the training corpus, each token counted once more than it occurs; the mean is
+over the corpus. So rare tokens go early and frequent ones late, and the model writes the frequent ones first. As
+strength < 1/pi, every alpha_v falls strictly from 1 to 0; the clamp makes a token of less than half the mean
+information as one of half.
+
+The forward process depends on the token, hence so does the speed at which a hidden token v is shown in reverse,
+u_v = -alpha_v' / (1 - alpha_v). Given the data a hidden token turns into x at rate u_x; the model, which believes p of
+the clean token *given that it is hidden at t*, into v at rate p_v u_v. The divergence of the two jump processes is
+
+    u_x (-log p_x) + sum_v p_v u_v - u_x      where hidden, 0 elsewhere,
+
+and its integral over t bounds -log p(x) with nothing left at the ends. With all speeds equal it is MDLM's bound. The
+speeds are 1/t + e_v with e_v bounded, and 1/t cancels in the last two terms: only e_v is computed there.
+
+What must hold: the network is told t, as the belief depends on it: what is still hidden late is rather what goes early.
+Left out: the mean over the sentence instead of the corpus (a reverse process must know the schedule before it knows the
+sentence), the released code's other H (log count over its maximum), chains of T steps, the auxiliary cross-entropy,
+decoding without time, and BERT's weights.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from duality.denoisers.readouts import SubsDenoiser
+from duality.denoisers.wrapping import bare
+from duality.diffusion import draws
+from duality.diffusion.processes import Absorbing
+from duality.diffusion.schedules import LogLinear
+from duality.fused.formulas import at
+from duality.fused.lazy import belief_of
+from duality.fused.loss import Formula, Pull, fused_loss
+from duality.networks.dit import Network
+from duality.noise import Noise
+from duality.objectives.base import both, dropout_of
+from duality.protocols import Backbone, Denoiser, Ends, Kind, Loss, Phase, Schedule, Vocabulary
+
+
+def unigram_information(counts: Tensor) -> Tensor:
+    """-log frequency of each token, counted once more than it occurs."""
+    smooth = counts.double() + 1
+    return smooth.sum().log() - smooth.log()
+
+
+def skews(information: Tensor, strength: float) -> Tensor:
+    """strength H(v), (K,) float64: how far ahead of 1 - t a token is at its farthest."""
+    nats = information.detach().double().clamp_min(1e-12)
+    mean = (torch.softmax(-nats, -1) * nats).sum()
+    return strength * (1 - mean / nats).clamp(-1, 1)
+
+
+def hidden_chance(skew: Tensor, t: Tensor) -> Tensor:
+    """1 - alpha_v(t) = t + skew sin(pi t)."""
+    return t + skew * torch.sin(math.pi * t)
+
+
+def speed(skew: Tensor, t: Tensor) -> Tensor:
+    """u_v = -alpha_v' / (1 - alpha_v)."""
+    return (1 + math.pi * skew * torch.cos(math.pi * t)) / hidden_chance(skew, t).clamp_min(2.0**-53)
+
+
+def excess(skew: Tensor, t: Tensor) -> Tensor:
+    """e_v = u_v - 1/t, without the difference: skew (pi t cos(pi t) - sin(pi t)) / (t (1 - alpha_v))."""
+    t = t.clamp_min(2.0**-53)
+    return skew * (math.pi * t * torch.cos(math.pi * t) - torch.sin(math.pi * t)) / (t * hidden_chance(skew, t))
+
+
+def hide(x: Tensor, t: Tensor, skew: Tensor, mask_id: int, noise: Noise) -> Tensor:
+    """Noisy tokens at time ``t``."""
+    hidden = noise.uniform("replace", x.shape[1]) >= 1 - hidden_chance(skew[x], t[:, None])
+    return torch.where(hidden, mask_id, x)
+
+
+@dataclass(frozen=True)
+class SpindleNats(Formula):
+    """``scale`` times the bound of a hidden token: of the mean excess under the belief, and of its surprisal."""
+
+    x: Tensor
+    t: Tensor
+    scale: Tensor
+    skew: Tensor
+    shared: ClassVar[tuple[str, ...]] = ("skew",)
+
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
+        log_p = torch.log_softmax(logits, -1)
+        log_p_x = at(log_p, self.x)
+        # a belief that was written out may have a column for the mask, which it is sure is not
+        p = torch.exp(log_p, out=logits)[:, : len(self.skew)]
+        ahead = excess(self.skew, self.t[:, None]).to(logits.dtype)
+        # a product and a sum, as autocast would take a matrix product in bfloat16
+        mean = (p * ahead).sum(-1)
+
+        def pull(slope: Tensor, slope_x: Tensor) -> None:
+            p.mul_(ahead.sub_(mean[:, None]).mul_(slope).sub_(slope_x))
+            p.scatter_add_(-1, self.x[:, None], slope_x)
+
+        return (mean, log_p_x), pull
+
+    def nats(self, *numbers: Tensor) -> Tensor:
+        mean, log_p_x = numbers
+        skew = self.skew[self.x]
+        return self.scale * (speed(skew, self.t) * -log_p_x + mean - excess(skew, self.t))
+
+
+class SpindleDenoiser(SubsDenoiser):
+    """The belief of absorbing noise, told the time, and the information (K,) of the tokens, saved with the weights."""
+
+    def __init__(self, backbone: Network, process: Absorbing, information: Tensor):
+        super().__init__(backbone, process, time=True)
+        self.information = nn.Parameter(information.float(), requires_grad=False)
+
+
+@runtime_checkable
+class Informed(Protocol):
+    """A denoiser that knows how informative its tokens are."""
+
+    information: Tensor
+
+
+def information_of(denoiser: Any) -> Tensor:
+    """The information of the tokens, which the network under the wrappers has."""
+    network = bare(denoiser)
+    if not isinstance(network, Informed):
+        raise ValueError(
+            f"a {type(network).__name__} does not know how informative its tokens are, and the spindle schedule "
+            "needs that: use a network that DiffusionBERT built"
+        )
+    return network.information
+
+
+@dataclass(frozen=True)
+class SpindleBound:
+    """E_t of the bound, for absorbing noise with the spindle schedule."""
+
+    process: Absorbing
+    strength: float
+    kind: Kind = "bound"
+
+    def __call__(
+        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+    ) -> Loss:
+        # t = u^2, weighed by 2 u: at even times a token hidden at small t is rare and dear (``schedules.Polynomial``)
+        u, skew = t.double(), skews(information_of(denoiser), self.strength)
+        t = u.square()
+        z = hide(x, t, skew, self.process.mask_id, noise)
+        belief = belief_of(denoiser, z, 1 - t, mask, dropout_of(noise, dropout))
+        formula = SpindleNats(x, t[:, None], 2 * u[:, None], skew)
+        return fused_loss(belief, formula, both(z == self.process.mask_id, mask))
+
+    def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
+        nothing = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+        return Ends(nothing, nothing)
+
+
+@dataclass(frozen=True)
+class SpindleSampler:
+    """Ancestral steps: a hidden token is v with chance p_v, and then still hidden at s with chance m_v.
+
+    m_v = (1 - alpha_v(s)) / (1 - alpha_v(t)). Time is 1 - alpha of the level that ``generate`` gives.
+    """
+
+    process: Absorbing
+    strength: float
+
+    def corrupt(self, denoiser: Denoiser, x: Tensor, alpha: Tensor, noise: Noise) -> Tensor:
+        """What the steps reverse."""
+        return hide(x, 1 - alpha, skews(information_of(denoiser), self.strength), self.process.mask_id, noise)
+
+    def start(self, denoiser: Denoiser, length: int, steps: int, noise: Noise) -> Tensor:
+        information_of(denoiser)
+        return self.process.sample_prior(length, noise)
+
+    def step(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
+        skew, later, now = skews(information_of(denoiser), self.strength), 1 - alpha_s[:, None], 1 - alpha_t[:, None]
+        belief = belief_of(denoiser, state, alpha_t)
+        stay = hidden_chance(skew, later) / hidden_chance(skew, now)
+        u = noise.uniform("show", state.shape[1])
+        # Whoever stays hidden whatever it is need not be drawn.
+        drawn = (state == self.process.mask_id) & (u >= stay.amin(-1, keepdim=True))
+        draw, clean = noise.uniform("draw", state.shape[1]).flatten(), state.flatten().clone()
+        for rows, log_p in belief.each(drawn.flatten().nonzero()[:, 0]):
+            clean[rows] = draws.categorical(draws.finite(log_p)[:, : len(skew)].exp(), draw[rows])
+        clean = clean.view(state.shape)
+        shown = drawn & (u >= stay.gather(1, clean.clamp_max(len(skew) - 1)))
+        return torch.where(shown, clean, state)
+
+    def last(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
+        if greedy:
+            return belief_of(denoiser, state, alpha_t).likeliest()
+        return self.step(denoiser, state, alpha_t, torch.ones_like(alpha_t), noise)
+
+    def tokens(self, denoiser: Denoiser, state: Tensor) -> Tensor:
+        return state
+
+    def default_steps(self, length: int) -> int:
+        return 32
+
+
+@dataclass(frozen=True)
+class DiffusionBERT:
+    """Absorbing diffusion with the spindle schedule; ``strength`` 0 is MDLM with time, 0.3 the released code's."""
+
+    strength: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.strength < 1 / math.pi:
+            raise ValueError(
+                f"method.strength is {self.strength}: it must be in [0, 1/pi = {1 / math.pi:.4f}), or noise would go "
+                "backwards; the released code's is 0.3, and 0 treats all tokens alike"
+            )
+
+    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
+        process = Absorbing(vocabulary.num_tokens + 1)
+        # Without counts, as when weights are loaded over these, all tokens are alike.
+        counts = torch.zeros(vocabulary.num_tokens) if vocabulary.counts is None else vocabulary.counts()
+        network = backbone.build(process.vocab_size, num_labels=vocabulary.num_labels)
+        return SpindleDenoiser(network, process, unigram_information(counts))
+
+    def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
+        return (Phase("bound", self.measure(num_tokens), steps),)
+
+    def measure(self, num_tokens: int) -> SpindleBound:
+        return SpindleBound(Absorbing(num_tokens + 1), self.strength)
+
+    def schedule(self) -> Schedule:
+        return LogLinear(eps=0.0)
+
+    def sampler(self, num_tokens: int) -> SpindleSampler:
+        return SpindleSampler(Absorbing(num_tokens + 1), self.strength)

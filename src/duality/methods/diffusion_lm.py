@@ -1,0 +1,147 @@
+"""Diffusion-LM (Li et al., 2022): Gaussian diffusion over learned embeddings, trained on squared error.
+
+    sigma^2(t) = sqrt(s + (c - s) t)     the sqrt schedule: noise comes quickly at first
+    x_hat      = network(z, gamma)       the embedding itself is predicted
+    p(x | z_0) = softmax(table z_0 + b)  rounding, with the table of the embeddings
+
+The published schedule is 1 - alpha^2 = sqrt(t + s), which passes 1 just before its end; here c = (1 - ``LEAST``)^2, so
+that alpha^2(1) = ``LEAST``. The loss is the published L_simple, per token
+
+    ||x_hat - e||^2 / d - log p(x | z_0) + alpha^2(1) ||e||^2 / d
+
+The rounding term holds embeddings apart, which the squared error alone would draw together; summed over the d numbers
+instead of averaged it wins, and all embeddings shrink to one. The model is measured by its true variational bound
+(``vlb.py``), which weighs the squared error by 1/2 gamma' exp(-gamma). Most of that weight is at the clean end, which
+L_simple neglects: with the published s the bound is far above log K, and a larger s, which ends the chain where
+rounding can take over, lowers it. Its integral is taken in even steps of gamma, as most of it is at t near s.
+
+Left out of the original: T = 2000 discrete steps (time is continuous, and the network is told gamma), the network of
+BERT's size, a second noise draw between e and z_0 (z_t is made from e), importance sampling of t, decoding by
+minimum Bayes risk, and classifier-guided control.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from duality.diffusion.schedules import LogLinear
+from duality.diffusion.vectors import cross_entropy, diffuse
+from duality.fused.lazy import precise
+from duality.networks.dit import Network
+from duality.noise import Noise
+from duality.objectives.base import dropout_of, summed
+from duality.objectives.variational import Variational, gamma_ends
+from duality.protocols import Backbone, Loss, Phase, Prediction, Schedule, Vocabulary
+from duality.samplers.gaussian import Posterior
+
+LEAST = 1e-4
+
+
+def sqrt_gamma(t: Tensor, offset: float) -> tuple[Tensor, Tensor]:
+    """gamma and gamma' of sigma^2 = sqrt(s + (c - s) t), s being ``offset``: float64."""
+    rate = (1 - LEAST) ** 2 - offset
+    noise = (offset + rate * t.double()).sqrt()
+    return torch.logit(noise), rate / (2 * noise.square() * (1 - noise))
+
+
+class DiffusionLMDenoiser(nn.Module):
+    """The network, the table of embeddings and the rounding's bias: a ``vlb.VectorDenoiser``."""
+
+    def __init__(self, backbone: Network, num_tokens: int, offset: float):
+        super().__init__()
+        self.backbone = backbone
+        self.offset = offset
+        self.table = nn.Parameter(torch.randn(num_tokens, backbone.num_states))
+        self.bias = nn.Parameter(torch.zeros(num_tokens))
+
+    def embeddings(self) -> Tensor:
+        return self.table
+
+    def gamma(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        return sqrt_gamma(t, self.offset)
+
+    def predict(
+        self,
+        z: Tensor,
+        gamma: Tensor,
+        mask: Tensor | None = None,
+        dropout: Noise | None = None,
+        guess: Tensor | None = None,
+    ) -> Prediction:
+        x_hat = self.regress(z, gamma, mask, dropout)
+        return Prediction(x_hat, self.decode(x_hat))
+
+    def regress(self, z: Tensor, gamma: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+        """x_hat alone."""
+        return precise(self.backbone(z, gamma, mask, dropout))
+
+    def decode(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
+        with torch.autocast(z.device.type, enabled=False):
+            return z @ self.table.T + self.bias
+
+
+@dataclass(frozen=True)
+class SimpleLoss:
+    """L_simple: squared error and rounding, of equal weight. Not nats: see ``Variational`` for those."""
+
+    def __call__(
+        self,
+        denoiser: DiffusionLMDenoiser,
+        x: Tensor,
+        t: Tensor,
+        noise: Noise,
+        mask: Tensor | None = None,
+        dropout: bool = False,
+    ) -> Loss:
+        e = denoiser.embeddings()[x]
+        gamma = denoiser.gamma(t)[0]
+        first, final = gamma_ends(denoiser, x)
+        z = diffuse(e, gamma, noise.normal("vector", *e.shape[1:]))
+        clean = diffuse(e, first.expand(len(x)), noise.fold("reconstruction").normal("vector", *e.shape[1:]))
+        error = (denoiser.regress(z, gamma, mask, dropout_of(noise, dropout)) - e).double().square().mean(-1)
+        rounding = cross_entropy(denoiser.decode(clean), x)
+        return summed(error + rounding + torch.sigmoid(-final) * e.double().square().mean(-1), mask)
+
+
+@dataclass(frozen=True)
+class DiffusionLM:
+    """Diffusion-LM with embeddings of ``embedding_width`` and ``offset`` s: the noise of z_0 has variance sqrt(s).
+
+    ``clamp`` is the clamping trick: at each sampling step the prediction is rounded to the nearest embedding.
+    """
+
+    embedding_width: int = 128
+    offset: float = 1e-4
+    clamp: bool = True
+
+    def __post_init__(self) -> None:
+        if self.embedding_width < 1:
+            raise ValueError(
+                f"method.embedding_width is {self.embedding_width}: it must be at least 1; the usual is 128"
+            )
+        if not 0 < self.offset < 0.9:
+            raise ValueError(f"method.offset is {self.offset}: it must be in (0, 0.9); the usual is 1e-4")
+
+    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
+        if vocabulary.num_labels:
+            raise ValueError(
+                f"{vocabulary.num_labels} labels: Diffusion-LM is not class-conditional here; use data.labels=false, "
+                "or a method that is (Duo, MDLM, D3PM)"
+            )
+        network = backbone.build(self.embedding_width, input_width=self.embedding_width)
+        return DiffusionLMDenoiser(network, vocabulary.num_tokens, self.offset)
+
+    def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
+        return (Phase("simple loss", SimpleLoss(), steps),)
+
+    def measure(self, num_tokens: int) -> Variational:
+        return Variational(even=True)
+
+    def schedule(self) -> Schedule:
+        return LogLinear(eps=0.0)
+
+    def sampler(self, num_tokens: int) -> Posterior:
+        return Posterior(clamp=self.clamp)

@@ -1,0 +1,124 @@
+"""The run folder."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from duality.data.corpus import Corpus
+from duality.data.files import write_atomically
+from duality.recipes import catalogue
+from duality.recipes.recipe import Recipe
+from duality.runs.metrics import append_metrics
+from duality.runs.provenance import corpus_identity, environment
+from duality.training import checkpoint
+
+RECIPE = "recipe.json"
+
+
+ROUNDS = "rounds"
+
+
+def exists(folder: Path) -> bool:
+    """Whether a run has begun in ``folder``."""
+    return (folder / RECIPE).is_file()
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """The recipe of the run in ``folder``."""
+    path = folder / RECIPE
+    if not exists(folder):
+        raise ValueError(f"{folder} is not a run: it has no {RECIPE}; give the folder that `duality train --out` made")
+    try:
+        return catalogue.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is damaged ({error}): restore it from a backup") from error
+
+
+def rounds_saved(folder: Path, recipe: Recipe) -> list[int]:
+    """The rounds of a distillation that have ended, and 0, what it began from."""
+    if recipe.distillation is None:
+        return []
+    return [step // recipe.distillation.round_steps for step in checkpoint.steps_saved(folder / ROUNDS)]
+
+
+def saved_round(folder: Path, recipe: Recipe, number: int) -> checkpoint.Checkpoint:
+    """The weights after round ``number``."""
+    there = rounds_saved(folder, recipe)
+    if recipe.distillation is None:
+        raise ValueError(f"{folder} is no distillation: it has no rounds; leave --round out")
+    if number not in there:
+        raise ValueError(f"{folder} has no round {number}: there are {', '.join(map(str, there))}")
+    path = folder / ROUNDS / f"step-{number * recipe.distillation.round_steps:08d}"
+    problem = checkpoint.damage(path)
+    if problem is not None:
+        raise ValueError(f"{path} is damaged ({problem}): restore it from a backup, or look at another round")
+    return checkpoint.load(path)
+
+
+_BEFORE_RECIPE = ("tokenizer.json", "env.json", "corpus.json", "checkpoints", ROUNDS, RECIPE)
+
+
+# What may change when a run continues: how it is optimised from here on and how it is watched, not what it is.
+_CHANGEABLE = (
+    "learning_rate",
+    "clip",
+    "warmup",
+    "micro_batch",
+    "precision",
+    "recompute",
+    "compile",
+    "log_every",
+    "eval_every",
+    "save_every",
+    "keep",
+)
+
+
+def open_folder(recipe: Recipe, folder: Path, resume: bool) -> tuple[Recipe, bool]:
+    """The recipe to train and whether its run exists; nothing that is there is ever overwritten."""
+    if not exists(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, "the run folder cannot be written", str(folder))
+        # ".corpus.json.123" is what a crash leaves of a file that was being written
+        foreign = {path.name for path in folder.iterdir() if not path.name.lstrip(".").startswith(_BEFORE_RECIPE)}
+        if foreign:
+            raise ValueError(f"{folder} holds other files ({', '.join(sorted(foreign)[:3])}): choose an empty --out")
+        return recipe, False
+    if not resume:
+        raise ValueError(f"{folder} already holds a run: continue it with --resume, or choose another --out")
+    before = read_recipe(folder)
+    changes = catalogue.differences(before, recipe)
+    fixed = [change for change in changes if not change.startswith(tuple(f"training.{name}:" for name in _CHANGEABLE))]
+    if fixed:
+        raise ValueError(
+            f"{folder} was started with another recipe ({'; '.join(fixed[:4])}): a run continues as it began, but for "
+            f"training.{{{', '.join(_CHANGEABLE)}}}; leave the changed flags out, or choose another --out"
+        )
+    if changes:
+        write_recipe(recipe, folder)
+        append_metrics(folder, {"step": checkpoint.latest_step(folder / "checkpoints"), "changed": changes})
+    return recipe, True
+
+
+def create(recipe: Recipe, folder: Path, corpus: Corpus) -> None:
+    """Write what a run begins with; the recipe last."""
+    corpus.tokenizer.save(folder)
+    write_atomically(folder / "corpus.json", json.dumps(corpus_identity(corpus), indent=1))
+    write_atomically(folder / "env.json", json.dumps(environment(), indent=1))
+    write_recipe(recipe, folder)
+
+
+def write_recipe(recipe: Recipe, folder: Path) -> None:
+    """Write down what runs."""
+    write_atomically(folder / RECIPE, json.dumps(catalogue.to_json(recipe), indent=1))
+
+
+def with_corpus(recipe: Recipe, corpus: str) -> Recipe:
+    """The recipe on another corpus; a path is made absolute so that the run can be resumed from anywhere."""
+    path = Path(corpus).expanduser()
+    return replace(recipe, data=replace(recipe.data, corpus=str(path.resolve()) if path.exists() else corpus))

@@ -1,0 +1,260 @@
+"""Training into a run folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from duality.data.corpus import Corpus
+from duality.data.files import flush_to_disk, write_atomically
+from duality.data.loader import Loader
+from duality.data.packing import Sequences
+from duality.evaluation.loss_curve import plot_losses
+from duality.protocols import Phase, Reporter, Vocabulary
+from duality.recipes.recipe import Recipe
+from duality.runs.corpora import prepared, vocabulary_of
+from duality.runs.folder import (
+    ROUNDS,
+    create,
+    exists,
+    open_folder,
+)
+from duality.runs.metrics import append_metrics, read_metrics, rewind_metrics
+from duality.runs.model import Model, network, sample_row
+from duality.runs.provenance import check_corpus, check_tokenizer
+from duality.training import checkpoint
+from duality.training.interruption import interruptible
+from duality.training.loop import StepRecord, fit, phase_at
+from duality.training.state import TrainState, load_weights
+
+_EVAL_SEQUENCES = 256
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a training ended: at which step, stopped by which signal (0: it is complete)."""
+
+    step: int
+    signal: int
+
+
+def train(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resume: bool = False,
+    device: torch.device | str = "cpu",
+    report: Reporter = print,
+    watch: Callable[[StepRecord], None] = lambda record: None,
+) -> Outcome:
+    """Train ``recipe`` into ``folder``; with ``resume``, continue the run that is there."""
+    recipe, existing = open_folder(recipe, folder, resume)
+    corpus = prepared(recipe, report)
+    if existing:
+        check_corpus(folder, corpus)
+    sequences = Sequences(corpus.train, recipe.data.length, recipe.data.packing)
+    loader = Loader(sequences, recipe.training.batch_size, recipe.training.seed)
+    state = untrained(recipe, corpus, device)
+    if not existing:
+        if recipe.distillation is not None:
+            raise ValueError(f"{recipe.name} begins from a trained run: start it with `duality distill RUN`")
+        create(recipe, folder, corpus)  # only now: what cannot be trained leaves no run behind
+    saved = checkpoint.load_newest(folder / "checkpoints", report)
+    if saved is not None:
+        check_tokenizer(saved.state, corpus.tokenizer, folder)
+        state.restore(saved)
+        check_round(recipe, saved.state, folder)
+        if state.step:
+            report(f"resuming at step {state.step} of {recipe.training.steps}")
+    return Session(recipe, folder, corpus, state, device, watch).run(loader, report)
+
+
+def untrained(recipe: Recipe, corpus: Corpus, device: torch.device | str) -> TrainState:
+    """The state before the first step; with a place for the teacher, if there is to be one."""
+    model, teacher = network(recipe, vocabulary_of(corpus), device), None
+    if recipe.distillation is not None:
+        names = corpus.label_names
+        teacher = network(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(names)), device)
+    return TrainState.fresh(model, recipe.training, teacher)
+
+
+def begin_from(base: Path, recipe: Recipe, folder: Path, report: Reporter) -> None:
+    """Create the run of ``recipe`` in ``folder``, with the weights of the run in ``base`` and their average."""
+    recipe, _ = open_folder(recipe, folder, resume=False)
+    saved = checkpoint.load_newest(base / "checkpoints", report)
+    if saved is None:
+        raise ValueError(f"{base} has no checkpoint yet: there is nothing to begin from")
+    corpus = prepared(recipe, report)
+    check_corpus(base, corpus)
+    check_tokenizer(saved.state, corpus.tokenizer, base)
+    state = untrained(recipe, corpus, "cpu")
+    phases_of(recipe, corpus, state.teacher)  # what cannot be distilled leaves no run behind
+    load_weights(state.model, saved.groups["model"])
+    for name, value in saved.groups["ema"].items():
+        state.ema[name].copy_(value)
+    if state.teacher is not None:
+        state.teach("weights")
+    session = Session(recipe, folder, corpus, state, "cpu", lambda record: None)
+    session.save_round()
+    session.save()
+    create(recipe, folder, corpus)
+
+
+def check_round(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
+    """Refuse a teacher of another round or stride than the recipe has at this step."""
+    if recipe.distillation is None:
+        return
+    number = recipe.distillation.round_of(state["step"])
+    expected = {"round": number, "delta": recipe.distillation.stride(number)}
+    found = {name: state.get(name) for name in expected}
+    if found != expected:
+        raise ValueError(
+            f"the checkpoint of {folder} at step {state['step']} is of {found}, its recipe says {expected}: "
+            "restore the recipe.json that it was started with"
+        )
+
+
+def phases_of(recipe: Recipe, corpus: Corpus, teacher: nn.Module | None) -> tuple[Phase, ...]:
+    """The stretches of training: the method's own, or a distillation's rounds."""
+    num_tokens = corpus.tokenizer.vocab_size
+    if recipe.distillation is None:
+        return recipe.method.phases(num_tokens, recipe.training.steps)
+    told: Any = teacher
+    return recipe.distillation.phases(recipe.method, num_tokens, told)
+
+
+def distil(
+    base: Path,
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resume: bool = False,
+    device: torch.device | str = "cpu",
+    report: Reporter = print,
+    watch: Callable[[StepRecord], None] = lambda record: None,
+) -> Outcome:
+    """Distil the run in ``base`` into ``folder`` as ``recipe`` (``recipes.distilled``) says; a run like any other."""
+    if not exists(folder):
+        begin_from(base, recipe, folder, report)
+        resume = True
+    return train(recipe, folder, resume=resume, device=device, report=report, watch=watch)
+
+
+@dataclass(frozen=True)
+class Session:
+    """One sitting of training: steps, and what is written between them."""
+
+    recipe: Recipe
+    folder: Path
+    corpus: Corpus
+    state: TrainState
+    device: torch.device | str
+    watch: Callable[[StepRecord], None]
+
+    def run(self, loader: Loader, report: Reporter) -> Outcome:
+        """Train until the recipe's last step or a signal; what was learnt is saved either way."""
+        training, state = self.recipe.training, self.state
+        phases = phases_of(self.recipe, self.corpus, state.teacher)
+        rewind_metrics(self.folder, state.step)
+        started, first = time.monotonic(), state.step
+
+        with interruptible() as request:
+
+            def after_step(record: StepRecord) -> bool:
+                self.watch(record)
+                last = record.step == training.steps
+                if last or request.signal or record.step % training.log_every == 0:
+                    elapsed = time.monotonic() - started
+                    self.log(log_row(record, first, elapsed, record.num_tokens * (record.step - first) / elapsed))
+                if self.recipe.distillation is not None and record.step % self.recipe.distillation.round_steps == 0:
+                    self.save_round()
+                if record.step % training.save_every == 0:
+                    self.save()
+                if training.eval_every and record.step % training.eval_every == 0 and not (last or request.signal):
+                    self.evaluate()
+                return not request.signal
+
+            if state.step < training.steps:
+                phase = phase_at(phases, state.step)
+                report(f"training {self.recipe.name} to step {training.steps}, phase {phase.name}, in {self.folder}")
+                fit(state, loader, phases, training, after_step)
+            if checkpoint.latest_step(self.folder / "checkpoints") < state.step:
+                self.save()
+            if state.step == training.steps and not self.evaluated():
+                self.evaluate()
+            plot_losses(read_metrics(self.folder), self.folder / "loss.png", self.recipe.name)
+            return Outcome(state.step, request.signal if state.step < training.steps else 0)
+
+    def log(self, row: dict[str, Any]) -> None:
+        append_metrics(self.folder, row)
+
+    def evaluated(self) -> bool:
+        """Whether the present step has its validation bound."""
+        return any(row["step"] == self.state.step and "validation_nats" in row for row in read_metrics(self.folder))
+
+    def save(self) -> None:
+        if (self.folder / "metrics.jsonl").exists():  # a run that begins from another has none yet
+            flush_to_disk(self.folder / "metrics.jsonl")
+        folder, keep = self.folder / "checkpoints", self.recipe.training.keep
+        checkpoint.save(folder, self.state.step, self.state.groups(), self.description(), keep)
+
+    def save_round(self) -> None:
+        """Keep the weights of a round that has ended."""
+        weights = {name: group for name, group in self.state.groups().items() if name in ("model", "ema")}
+        keep = 1 << 30
+        checkpoint.save(self.folder / ROUNDS, self.state.step, weights, self.description(), keep)
+
+    def description(self) -> dict[str, Any]:
+        """What a checkpoint says beside its tensors."""
+        tokenizer, distillation = self.corpus.tokenizer, self.recipe.distillation
+        state: dict[str, Any] = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
+        if distillation is not None:
+            number = distillation.round_of(self.state.step)
+            state |= {"round": number, "delta": distillation.stride(number)}
+        return state
+
+    def evaluate(self) -> None:
+        """Validation bound and two samples, with the averaged weights."""
+        names, tokenizer = self.corpus.label_names, self.corpus.tokenizer
+        denoiser = network(self.recipe, Vocabulary(tokenizer.vocab_size, len(names)), self.device)
+        load_weights(denoiser, self.state.ema)
+        model = Model(self.recipe, self.state.step, denoiser.requires_grad_(False), tokenizer, names)
+        held_out = Sequences(self.corpus.validation, self.recipe.data.length, self.recipe.data.packing)
+        result = model.evaluate(held_out, limit=_EVAL_SEQUENCES, num_draws=4, device=self.device)
+        self.log(
+            {
+                "step": self.state.step,
+                "validation_nats": result.nats_per_token,
+                "validation_stderr": result.stderr,
+                "validation_tokens": result.num_tokens,
+                "validation_kind": result.kind,
+            }
+        )
+        length = self.recipe.data.length
+        tokens = model.generate(num=2, length=length, device=self.device)
+        steps = model.sampler.default_steps(length)
+        rows = [sample_row(model, row.tolist(), index, steps, "ancestral", 0) for index, row in enumerate(tokens)]
+        target = self.folder / "samples" / f"step-{self.state.step:08d}.jsonl"
+        target.parent.mkdir(exist_ok=True)
+        write_atomically(target, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def log_row(record: StepRecord, since: int, seconds: float, tokens_per_second: float) -> dict[str, Any]:
+    """A step of the log; ``seconds`` count from step ``since``, where this sitting began."""
+    return {
+        "step": record.step,
+        "phase": record.phase,
+        "loss": record.loss,
+        "learning_rate": record.rate,
+        "gradient_norm": record.gradient_norm,
+        "tokens_per_second": round(tokens_per_second),
+        "seconds": round(seconds, 2),
+        "since": since,
+    }

@@ -1,0 +1,87 @@
+"""The only sampling loop: start from the prior, take ``steps`` steps, end at alpha = 1.
+
+``steps`` is exactly the number of network calls (or less, where a ``Memoized`` belief is reused). The last step goes to
+alpha = 1, where the ``ancestral`` tail draws from the belief and the ``greedy`` tail (the paper's Greedy-Tail
+sampler) takes its argmax.
+
+Sample i of a seed has its own noise: it is the same whether it is generated alone or among a thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from duality.noise import Noise
+from duality.protocols import Sampler, Schedule
+from duality.samplers.grids import LINEAR, Grid
+
+Tail = Literal["greedy", "ancestral"]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The state after a step, for whoever watches; step 0 is the start. ``first`` is the index of the first sample."""
+
+    step: int
+    steps: int
+    alpha: float
+    tokens: Tensor
+    first: int
+
+
+def levels(schedule: Schedule, steps: int, grid: Grid = LINEAR) -> Tensor:
+    """The signal levels of a grid of times; the last is 1 whatever the schedule's clean end is."""
+    if steps < 1:
+        raise ValueError(f"steps is {steps}: generation needs at least 1 step, which is 1 network call")
+    # each time once: a grid that stands still must give one level, whatever the schedule's rounding
+    times, index = torch.unique_consecutive(grid(schedule, steps), return_inverse=True)
+    alphas = schedule.alpha(times)[index]
+    alphas[-1] = 1.0
+    return alphas
+
+
+@torch.no_grad()
+def generate(
+    denoiser: Any,
+    schedule: Schedule,
+    sampler: Sampler,
+    *,
+    num: int,
+    length: int,
+    steps: int,
+    seed: int = 0,
+    tail: Tail = "ancestral",
+    grid: Grid = LINEAR,
+    batch_size: int = 64,
+    device: torch.device | str = "cpu",
+    watch: Callable[[Frame], None] | None = None,
+) -> Tensor:
+    """``num`` sequences of ``length`` tokens, (num, length) int64; ``watch`` sees the start and every step."""
+    if num < 1 or length < 1 or batch_size < 1:
+        raise ValueError(f"num is {num}, length {length}, batch_size {batch_size}: each must be at least 1")
+    if tail not in ("greedy", "ancestral"):
+        raise ValueError(f"tail is {tail!r}: choose 'greedy' or 'ancestral'")
+    alphas = levels(schedule, steps, grid).to(device)
+    batches = []
+    for start in range(0, num, batch_size):
+        index = torch.arange(start, min(start + batch_size, num), device=device)
+        noise = Noise.of(seed, 0, index).fold("generate")
+        state = sampler.start(denoiser, length, steps, noise)
+        if watch is not None:
+            watch(Frame(0, steps, float(alphas[0]), sampler.tokens(denoiser, state), start))
+        for step in range(steps - 1):
+            alpha_t, alpha_s = alphas[step].expand(len(index)), alphas[step + 1].expand(len(index))
+            state = sampler.step(denoiser, state, alpha_t, alpha_s, noise.fold(step))
+            if watch is not None:
+                watch(Frame(step + 1, steps, float(alphas[step + 1]), sampler.tokens(denoiser, state), start))
+        alpha_t = alphas[steps - 1].expand(len(index))
+        tokens = sampler.last(denoiser, state, alpha_t, tail == "greedy", noise.fold(steps - 1))
+        if watch is not None:
+            watch(Frame(steps, steps, 1.0, tokens, start))
+        batches.append(tokens)
+    return torch.cat(batches)

@@ -1,0 +1,127 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from duality.data.loader import Loader, Prefetch
+from duality.denoisers.conditioning import labelled
+from duality.noise import Noise, stratified_times
+from duality.protocols import Phase
+from duality.training.settings import Training, resolve_precision
+from duality.training.state import TrainState
+
+
+class TrainingDiverged(ValueError):
+    """The loss or its gradient is no longer a number."""
+
+    def __init__(self, step: int, loss: float, gradient_norm: float, rate: float):
+        super().__init__(
+            f"at step {step} the loss is {loss} and the norm of its gradient {gradient_norm}: training stopped, "
+            "checkpoints before it are intact; continue from the last with "
+            f"--resume --set training.learning_rate={rate / 3:.1g} (now {rate:.1g}), a smaller training.clip "
+            "or a longer training.warmup, and check the data"
+        )
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What one step did."""
+
+    step: int
+    phase: str
+    loss: float
+    rate: float
+    gradient_norm: float
+    num_tokens: int
+
+
+def phase_at(phases: tuple[Phase, ...], step: int) -> Phase:
+    """The phase that step ``step`` belongs to."""
+    return next(phase for phase in phases if step < phase.until)
+
+
+def begins(phases: tuple[Phase, ...], step: int) -> bool:
+    """Whether ``step`` is the first of its phase."""
+    return step == 0 or phase_at(phases, step) is not phase_at(phases, step - 1)
+
+
+def micro_batches(training: Training) -> list[slice]:
+    """Rows of the global batch, in order, at most ``micro_batch`` at a time."""
+    size = training.micro_batch or training.batch_size
+    return [slice(start, min(start + size, training.batch_size)) for start in range(0, training.batch_size, size)]
+
+
+def gradients(state: TrainState, loader: Loader | Prefetch, phase: Phase, training: Training) -> tuple[Tensor, int]:
+    """Accumulate the gradient of one global batch; returns the loss and the number of tokens."""
+    device = next(state.model.parameters()).device
+    dtype = resolve_precision(training.precision, device)
+    times = stratified_times(training.seed, state.step, training.batch_size, device)
+    batch = loader.batch(state.step)
+    num_tokens = batch.ids.numel() if batch.mask is None else int(batch.mask.sum())
+    batch = batch.to(device)
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    for rows in micro_batches(training):
+        noise = Noise.of(training.seed, state.step, torch.arange(rows.start, rows.stop, device=device))
+        real = None if batch.mask is None else batch.mask[rows]
+        with torch.autocast(device.type, dtype) if dtype != torch.float32 else nullcontext():
+            told: Any = state.model
+            if batch.labels is not None:
+                told = forgetful(state.model, batch.labels[rows], training, noise)
+            loss = phase.objective(told, batch.ids[rows], times[rows], noise, real, dropout=True)
+        torch.autograd.backward(loss.total / num_tokens)
+        total += loss.nats.sum()
+    return total / num_tokens, num_tokens
+
+
+def forgetful(model: nn.Module, labels: Tensor, training: Training, noise: Noise) -> Any:
+    """The model told the classes, but for some of the samples: so it learns to write without one as well."""
+    dropped = noise.uniform("label", 1)[:, 0] < training.label_dropout
+    nobody: Any = model.backbone.num_labels  # type: ignore[union-attr]
+    return labelled(model, torch.where(dropped, nobody, labels))
+
+
+def take_step(
+    state: TrainState, loader: Loader | Prefetch, phases: tuple[Phase, ...], training: Training
+) -> StepRecord:
+    """One optimizer step; raises ``TrainingDiverged`` before a non-finite gradient can reach the weights."""
+    phase, rate = phase_at(phases, state.step), training.rate(state.step)
+    if phase.teacher is not None and begins(phases, state.step):
+        state.teach(phase.teacher)
+    state.optimizer.zero_grad()
+    loss, num_tokens = gradients(state, loader, phase, training)
+    norm = nn.utils.get_total_norm([value.grad for value in state.model.parameters() if value.grad is not None])
+    # One transfer per step: the two numbers decide whether the weights may be touched.
+    values = torch.stack([loss, norm.to(loss.dtype)]).tolist()
+    if not all(map(math.isfinite, values)):
+        raise TrainingDiverged(state.step + 1, values[0], values[1], rate)
+    # Torch's factor is min(1, this): a 1 would be a pass over all gradients that changes nothing.
+    if training.clip and training.clip / (values[1] + 1e-6) < 1.001:
+        nn.utils.clip_grads_with_norm_(state.model.parameters(), training.clip, norm)
+    for group in state.optimizer.param_groups:
+        group["lr"] = rate
+    state.optimizer.step()
+    state.step += 1
+    state.average(training.ema)
+    return StepRecord(state.step, phase.name, values[0], rate, values[1], num_tokens)
+
+
+def fit(
+    state: TrainState,
+    loader: Loader,
+    phases: tuple[Phase, ...],
+    training: Training,
+    after_step: Callable[[StepRecord], bool],
+) -> None:
+    """Step until the last phase ends, or until ``after_step`` returns False."""
+    until, device = phases[-1].until, next(state.model.parameters()).device
+    with Prefetch(loader.batch, until, pin=device.type == "cuda") as batches:
+        while state.step < until and after_step(take_step(state, batches, phases, training)):
+            pass

@@ -1,0 +1,84 @@
+"""How a recipe is optimised."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a recipe is optimised; defaults are the paper's.
+
+    ``recompute`` and ``compile`` change how a step is computed, not what: the first saves memory by computing each
+    block again in the backward pass, the second has ``torch.compile`` translate the blocks (see ``backbones/dit.py``).
+    """
+
+    steps: int = 1_000_000
+    batch_size: int = 512
+    micro_batch: int = 0
+    learning_rate: float = 3e-4
+    warmup: int = 2_500
+    decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    ema: float = 0.9999
+    label_dropout: float = 0.1
+    seed: int = 1
+    precision: Precision = "auto"
+    recompute: bool = False
+    compile: bool = False
+    log_every: int = 100
+    eval_every: int = 10_000
+    save_every: int = 10_000
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "log_every", "save_every", "keep"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"training.{name} is {getattr(self, name)}: it must be at least 1")
+        if self.seed < 0:
+            raise ValueError(f"training.seed is {self.seed}: it must not be negative")
+        for name in ("micro_batch", "warmup", "eval_every", "weight_decay", "clip"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"training.{name} is {getattr(self, name)}: it must not be negative (0 turns it off)")
+        if not self.learning_rate > 0:
+            raise ValueError(f"training.learning_rate is {self.learning_rate}: it must be positive")
+        for name in ("decay", "ema", "label_dropout"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"training.{name} is {getattr(self, name)}: it must be in [0, 1]")
+
+    def rate(self, step: int) -> float:
+        """Learning rate at ``step``: linear warm-up, constant, linear to zero over the last ``decay`` of the steps."""
+        warm = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        cooling = round(self.decay * self.steps)
+        cool = min(1.0, (self.steps - step) / cooling) if cooling else 1.0
+        return self.learning_rate * warm * cool
+
+
+def resolve_precision(precision: Precision, device: torch.device) -> torch.dtype:
+    """bfloat16 where the device computes in it (a GPU), float32 elsewhere: on a CPU it is many times slower."""
+    if precision == "auto":
+        native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if native else torch.float32
+    return torch.bfloat16 if precision == "bfloat16" else torch.float32
+
+
+def check_compiler(device: torch.device) -> None:
+    """Refuse ``training.compile`` where there is nothing to compile with, before anything has begun."""
+    if device.type != "cpu":
+        return  # a GPU's comes with torch
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(compiler) is None:
+        raise ValueError(
+            f"training.compile is true, and there is no C++ compiler {compiler!r} on this machine: install one, name "
+            "it in the environment variable CXX, or leave training.compile=false (the same numbers up to rounding)"
+        )

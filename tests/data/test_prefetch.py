@@ -1,0 +1,160 @@
+"""Batches made ahead: the loader's own, with its errors, one step ahead, and no thread that stays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from support.runs import quiet, small_recipe
+
+from duality.data.loader import Batch, Loader, Prefetch
+from duality.data.packing import Sequences
+from duality.data.store import TokenStore
+from duality.runs import session
+from duality.training import loop
+from duality.training.loop import StepRecord
+
+
+def helpers() -> list[threading.Thread]:
+    """The threads that make batches."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_stays() -> Iterator[None]:
+    assert not helpers()
+    yield
+    assert not helpers()
+
+
+@pytest.fixture
+def loader(make_store: Callable[..., TokenStore]) -> Loader:
+    return Loader(Sequences(make_store(["a text of some length " * 7]), 8), 3, 1)
+
+
+@pytest.mark.parametrize("steps", [range(12), range(5, 9), (3, 9, 9, 2)], ids=["all", "resumed", "jumps"])
+def test_batches_are_the_loaders(loader: Loader, steps: tuple[int, ...]) -> None:
+    with Prefetch(loader.batch, 12) as ahead:
+        for step in steps:
+            ours, theirs = ahead.batch(step), loader.batch(step)
+            assert torch.equal(ours.ids, theirs.ids)
+            assert torch.equal(ours.index, theirs.index)
+            assert (ours.mask is None) == (theirs.mask is None)
+
+
+def test_the_next_batch_is_made_while_this_one_is_used_and_none_beyond_the_end(loader: Loader) -> None:
+    asked: list[int] = []
+    begun = {step: threading.Event() for step in range(3)}
+
+    def make(step: int) -> Batch:
+        asked.append(step)
+        begun[step].set()
+        return loader.batch(step)
+
+    with Prefetch(make, 3) as ahead:
+        for step in range(3):
+            ahead.batch(step)
+            assert begun[min(step + 1, 2)].wait(60)  # nobody has asked for it yet
+    assert asked == [0, 1, 2]
+
+
+def test_what_was_made_for_a_step_that_is_skipped_is_not_kept(loader: Loader) -> None:
+    asked: list[int] = []
+
+    def make(step: int) -> Batch:
+        asked.append(step)
+        return loader.batch(step)
+
+    with Prefetch(make, 6) as ahead:
+        for step in (0, 4, 1):
+            ahead.batch(step)
+    assert asked[:5] == [0, 1, 4, 5, 1]
+
+
+def test_batches_are_pinned_if_they_are_to_be(loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: list[Batch] = []
+
+    def remember(self: Batch) -> Batch:
+        pinned.append(self)
+        return self
+
+    monkeypatch.setattr(Batch, "pinned", remember)
+    for pin in (False, True):
+        with Prefetch(loader.batch, 2, pin) as ahead:
+            ahead.batch(0)
+            ahead.batch(1)
+        assert len(pinned) == 2 * pin
+
+
+def test_an_error_is_raised_where_its_step_is_asked_for(loader: Loader) -> None:
+    def make(step: int) -> Batch:
+        if step == 2:
+            raise ValueError("the store is damaged")
+        return loader.batch(step)
+
+    with Prefetch(make, 9) as ahead:
+        ahead.batch(0)
+        ahead.batch(1)  # step 2 has failed by now, or will: it is not this step's
+        with pytest.raises(ValueError, match="the store is damaged"):
+            ahead.batch(2)
+        assert torch.equal(ahead.batch(3).ids, loader.batch(3).ids)
+
+
+def test_a_batch_moves_as_a_whole(loader: Loader) -> None:
+    plain = loader.batch(0)
+    full = Batch(plain.ids, torch.ones_like(plain.ids, dtype=torch.bool), plain.index, torch.zeros(3))
+    for batch in (plain, full):
+        moved = batch.to(torch.device("meta"))
+        parts = [moved.ids] if batch is plain else [moved.ids, moved.mask, moved.labels]
+        assert all(part is not None and part.device.type == "meta" for part in parts)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_training_that_fails_leaves_no_thread(english: Path, tmp_path: Path, error: type[BaseException]) -> None:
+    seen: list[int] = []
+
+    def watch(record: StepRecord) -> None:
+        seen.append(len(helpers()))
+        if record.step == 3:
+            raise error("enough")
+
+    with pytest.raises(error, match="enough"):
+        session.train(small_recipe(english), tmp_path, report=quiet, watch=watch)
+    assert seen == [1, 1, 1]
+
+
+def test_training_has_batches_made_ahead_until_its_last_phase_ends(
+    english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[int] = []
+
+    class Watched(Prefetch):
+        def __init__(self, make: Callable[[int], Batch], until: int, pin: bool = False):
+            ends.append(until)
+            super().__init__(make, until, pin)
+
+    monkeypatch.setattr(loop, "Prefetch", Watched)
+    recipe = small_recipe(english, "training.steps=4")
+    assert len(recipe.method.phases(27, 4)) > 1
+    session.train(recipe, tmp_path, report=quiet)
+    assert ends == [4]
+
+
+def test_a_damaged_store_stops_training_with_its_own_words(
+    english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = Loader.batch
+
+    def damaged(self: Loader, step: int, rows: slice = slice(None)) -> Batch:
+        if step == 4:
+            raise ValueError("the store is damaged; delete the folder and make it again")
+        return batch(self, step, rows)
+
+    monkeypatch.setattr(Loader, "batch", damaged)
+    steps: list[int] = []
+    with pytest.raises(ValueError, match="the store is damaged"):
+        session.train(small_recipe(english), tmp_path, report=quiet, watch=lambda record: steps.append(record.step))
+    assert steps == [1, 2, 3, 4]

@@ -1,0 +1,212 @@
+"""Wrappers act on the belief, and every sampler obeys them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from support.oracles import uniform_toy
+from torch import Tensor
+
+from duality.denoisers.clamp import Clamped, ClampedScore
+from duality.denoisers.conditioning import Guided
+from duality.denoisers.filters import Temperature, TopP
+from duality.denoisers.memo import Memoized
+from duality.denoisers.readouts import MeanDenoiser, ScoreDenoiser, SubsDenoiser
+from duality.diffusion import posterior
+from duality.diffusion.processes import Absorbing, Uniform
+from duality.diffusion.schedules import LogLinear
+from duality.fused import lazy as answers
+from duality.networks.dit import SIZES
+from duality.noise import Noise
+from duality.protocols import Latent, Process, TopK
+from duality.samplers import SAMPLERS
+from duality.samplers.analytic import Analytic
+from duality.samplers.ancestral import Ancestral
+from duality.samplers.generate import Tail, generate
+from duality.samplers.grids import LinearConstantLinear
+from duality.samplers.psi import Psi, Rule
+
+
+class Fixed:
+    """A belief that depends on nothing."""
+
+    def __init__(self, log_p: Tensor):
+        self.log_p = log_p
+
+    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+        assert isinstance(z, Tensor)
+        return self.log_p.expand(*z.shape, -1)
+
+
+def test_temperature_is_a_power() -> None:
+    p = torch.tensor([0.1, 0.2, 0.7], dtype=torch.float64)
+    got = Temperature(Fixed(p.log()), 0.5).log_probs(torch.zeros(1, 1, dtype=torch.int64), torch.ones(1)).exp()
+    assert torch.allclose(got, p**2 / (p**2).sum())
+    frozen = Temperature(Fixed(p.float().log()), 1e-40).log_probs(torch.zeros(1, 1, dtype=torch.int64), torch.ones(1))
+    assert frozen.exp().flatten().tolist() == [0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(("mass", "kept"), [(0.05, 1), (0.5, 1), (0.51, 2), (0.8, 2), (0.81, 3), (1.0, 4)])
+def test_nucleus_keeps_the_crossing_token(mass: float, kept: int) -> None:
+    p = torch.tensor([0.05, 0.5, 0.15, 0.3], dtype=torch.float64)
+    got = TopP(Fixed(p.log()), mass).log_probs(torch.zeros(1, 1, dtype=torch.int64), torch.ones(1)).exp()[0, 0]
+    largest = p.sort(descending=True).indices[:kept]
+    assert sorted(got.nonzero()[:, 0].tolist()) == sorted(largest.tolist())
+    assert torch.allclose(got[largest], p[largest] / p[largest].sum())
+
+
+@pytest.mark.parametrize("mass", [0.5, 0.9, 0.99])
+def test_nucleus_is_the_reference_one(golden: Path, mass: float) -> None:
+    data = np.load(golden / "misc.npz")
+    log_p = torch.from_numpy(data["nucleus/log_p_f64"])
+    got = TopP(Fixed(log_p), mass).log_probs(torch.zeros(log_p.shape[:2], dtype=torch.int64), torch.ones(3)).exp()
+    expected = torch.from_numpy(data[f"nucleus/out/{mass}"]).exp()
+    assert torch.allclose(got, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("process", [Uniform(6), Absorbing(6)], ids=str)
+@pytest.mark.parametrize("tail", ["greedy", "ancestral"])
+def test_clamped_tokens_stay_and_reach_the_network_clean(process: Process, tail: Tail) -> None:
+    torch.manual_seed(0)
+    log_p = torch.log_softmax(torch.randn(6, dtype=torch.float64), -1)
+    log_p[5] = -torch.inf
+    seen: list[Tensor] = []
+
+    class Recording(Fixed):
+        def log_probs(
+            self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None
+        ) -> Tensor:
+            assert isinstance(z, Tensor)
+            seen.append(z)
+            return super().log_probs(z, alpha)
+
+    known = torch.tensor([True, False, False, True, False])
+    tokens = torch.tensor([3, 0, 0, 1, 0])
+    denoiser = Clamped(TopP(Recording(log_p), 0.9), tokens, known)
+    got = generate(denoiser, LogLinear(), Ancestral(process), num=30, length=5, steps=6, tail=tail)
+    assert (got[:, known] == tokens[known]).all()
+    assert all((z[:, known] == tokens[known]).all() for z in seen)
+    if tail == "ancestral":
+        assert len(torch.unique(got[:, 1])) > 1
+
+
+def wrapped(kind: type, process: Uniform | Absorbing, tokens: Tensor, known: Tensor) -> Any:
+    """A class-conditional network of 9 states under everything that its kind of answer allows."""
+    torch.manual_seed(0)
+    backbone = SIZES["nano"].build(9, num_labels=3)
+    for parameter in backbone.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    backbone.double().requires_grad_(False)
+    if kind is Analytic:
+        return ClampedScore(ScoreDenoiser(backbone, process), process, tokens, known)
+    mean = SubsDenoiser(backbone, process) if isinstance(process, Absorbing) else MeanDenoiser(backbone)
+    return Clamped(TopP(Temperature(Guided(mean, 1, 2.0), 0.8), 0.95), tokens, known)
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize("process", [Uniform(9), Absorbing(9)], ids=str)
+@pytest.mark.parametrize("known", [(0, 1), (0, 3, 5)], ids=["prompt", "infill"])
+@pytest.mark.parametrize("tail", ["greedy", "ancestral"])
+def test_every_sampler_obeys_every_wrapper(
+    kind: type, process: Uniform | Absorbing, known: tuple[int, ...], tail: Tail
+) -> None:
+    """Known tokens stand at the end as they were given, and what is written beside them are tokens."""
+    places = torch.zeros(6, dtype=torch.bool).index_fill(0, torch.tensor(known), True)
+    tokens = torch.tensor([5, 2, 0, 7, 0, 1])
+    denoiser = wrapped(kind, process, tokens, places)
+    samplers = [kind(process)]
+    if kind is Psi:  # with much given back to noise, by every rule
+        samplers = [Psi(process, rule, 0.5) for rule in get_args(Rule)]
+    for sampler in samplers:
+        for bent in (denoiser,) if kind is Analytic else (denoiser, Memoized(denoiser)):
+            got = generate(
+                bent, LogLinear(), sampler, num=20, length=6, steps=5, tail=tail, grid=LinearConstantLinear()
+            )
+            assert (got[:, places] == tokens[places]).all()
+            assert int(got.min()) >= 0
+            assert int(got.max()) < process.vocab_size - isinstance(process, Absorbing)
+            assert tail == "greedy" or len(torch.unique(got, dim=0)) > 1
+
+
+@pytest.mark.parametrize("process", [Uniform(9), Absorbing(9)], ids=str)
+def test_ratios_of_known_tokens_are_those_of_certainty(
+    process: Uniform | Absorbing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each sample's own level and tokens, written out and read four rows at a time."""
+    monkeypatch.setattr(answers, "rows_of_a_product", lambda *sizes: 4)
+    noise, alpha = Noise.of(0, 0, torch.arange(3)), torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)
+    tokens, known = torch.tensor([5, 2, 0, 7, 0, 1]), torch.tensor([True, False, False, True, True, False])
+    score = wrapped(Analytic, process, tokens, known)
+    z = process.sample_prior(6, noise)
+    plain = score.denoiser.log_ratios(torch.where(known, tokens, z), alpha)
+    sure = torch.nn.functional.one_hot(tokens, 9).double().expand(3, 6, 9)
+    certain = posterior.log_ratios(sure, z, alpha[:, None], process.prior())
+    expected = torch.where(known[:, None], certain, plain)
+    assert torch.allclose(score.log_ratios(z, alpha), expected, atol=1e-12)
+    read = [part.clone() for _, part in score.ratios(z, alpha).each(torch.arange(18))]
+    assert torch.allclose(torch.cat(read).view(3, 6, 9), expected, atol=1e-12)
+
+
+class Asked(Fixed):
+    """Remembers what it was asked with."""
+
+    backbone = SimpleNamespace(num_labels=1)
+
+    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, *rest: Any) -> Tensor:
+        self.last: tuple[Any, ...] = (z, alpha, mask)
+        return super().log_probs(z, alpha)
+
+
+def test_a_changed_sequence_is_asked_about_with_its_own_level_and_mask() -> None:
+    asked = Asked(torch.zeros(5))
+    memoized, z = Memoized(asked), torch.arange(12).view(3, 4) % 5
+    alpha, mask = torch.tensor([0.1, 0.2, 0.3]), torch.arange(4) < torch.tensor([[4], [3], [2]])
+    memoized.belief(z, alpha, mask)
+    memoized.belief(z.index_fill(0, torch.tensor([2]), 0), alpha, mask)
+    assert all(torch.equal(given, whole[2:]) for given, whole in zip(asked.last[1:], (alpha, mask)))
+    assert memoized.belief(z[:2, :3], alpha[:2], mask[:2, :3]).vectors.shape == (2, 3, 5)
+
+
+def test_guidance_mixes_in_float32_and_reads_with_the_mask() -> None:
+    """A bfloat16 network's vectors are rounded once, after they are mixed."""
+    torch.manual_seed(0)
+    vectors = torch.randn(4, 6, 9).bfloat16()
+    asked, mask = Asked(vectors), torch.arange(6) < torch.tensor([[6], [4]])
+    asked.log_p = vectors
+    mixed = Guided(asked, 0, 2.5).belief(torch.zeros(2, 6, dtype=torch.int64), torch.ones(2), mask).vectors
+    told, untold = vectors.float().chunk(2)
+    assert torch.equal(mixed, (untold + 2.5 * (told - untold)).bfloat16())
+    assert torch.equal(asked.last[2], mask.repeat(2, 1))
+
+
+@pytest.mark.parametrize("mass", [1.0, 0.999_999_999])
+def test_nearly_all_of_the_mass_is_nearly_all_tokens(mass: float) -> None:
+    """float32 probabilities of a large vocabulary sum to a little more or less than 1: no token is lost for that."""
+    torch.manual_seed(0)
+    log_p = torch.log_softmax(torch.randn(20, 1, 50_257), -1)
+    got = TopP(Fixed(log_p), mass).log_probs(torch.zeros(20, 1, dtype=torch.int64), torch.ones(20))
+    assert int((got == -torch.inf).sum()) == 0
+
+
+def test_top_p_bounds_what_is_written() -> None:
+    log_p = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64).log()
+    narrow = TopP(Fixed(log_p), 0.6)
+    got = generate(narrow, LogLinear(), Ancestral(Uniform(4)), num=200, length=5, steps=8, tail="ancestral")
+    assert set(got.flatten().tolist()) == {0, 1}
+
+
+def test_bad_values_are_refused() -> None:
+    _, _, oracle = uniform_toy()
+    with pytest.raises(ValueError, match=r"\(0, 1\]"):
+        TopP(oracle, 0.0)
+    with pytest.raises(ValueError, match="positive"):
+        Temperature(oracle, 0.0)
+    mixture = TopK(torch.zeros(1, 2, 1, dtype=torch.int64), torch.ones(1, 2, 1))
+    clamped = Clamped(oracle, torch.zeros(2), torch.zeros(2))
+    with pytest.raises(TypeError, match="not a mixture"):
+        clamped.log_probs(mixture, torch.ones(1))

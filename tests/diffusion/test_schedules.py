@@ -1,0 +1,59 @@
+"""Every schedule: decreasing, its slope is its derivative, its time is its inverse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from duality.diffusion.schedules import CLOCKS, SCHEDULES, Cosine, Dual, LinearVariance, LogLinear
+from duality.protocols import Schedule
+
+CASES: list[Schedule] = [
+    *(kind(eps=eps) for kind in SCHEDULES if kind is not Dual for eps in (1e-3, 0.0)),
+    *(Dual(vocab_size, clock()) for clock in CLOCKS for vocab_size in (2, 27, 50_257)),
+    Dual(1000, alpha_min=0.2, alpha_max=0.6),
+]
+
+
+@pytest.mark.parametrize("schedule", CASES, ids=str)
+def test_common_properties(schedule: Schedule) -> None:
+    t = torch.linspace(0.01, 0.99, 50, dtype=torch.float64)
+    alpha = schedule.alpha(t)
+    assert alpha.dtype == torch.float64
+    assert (alpha.diff() < 0).all()
+    assert torch.allclose(schedule.time(alpha), t, atol=1e-9)
+    step = 1e-4
+    numeric = (
+        8 * (schedule.alpha(t + step) - schedule.alpha(t - step))
+        - (schedule.alpha(t + 2 * step) - schedule.alpha(t - 2 * step))
+    ) / (12 * step)
+    assert torch.allclose(schedule.alpha_prime(t), numeric, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("schedule", [LogLinear(1e-2), Cosine(1e-2)], ids=str)
+def test_discrete_ends(schedule: Schedule) -> None:
+    ends = schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64))
+    assert ends.tolist() == pytest.approx([1.0, 1e-2], abs=1e-15)
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_dual_covers_its_window(clock: type) -> None:
+    schedule = Dual(30_522, clock(), alpha_min=0.05, alpha_max=0.95)
+    ends = schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64))
+    assert ends.tolist() == pytest.approx([0.95, 0.05], abs=1e-12)
+
+
+def test_the_papers_window_belongs_to_linear_variance() -> None:
+    """alpha~^2 = 1 - t on [0.03, 0.15] spans alpha from .934 to .047 at K = 30 522, as the paper's text says it
+    should.
+    """
+    from duality.diffusion import gaussian
+
+    clock = torch.tensor([0.03, 0.15], dtype=torch.float64)
+    alpha = gaussian.level(LinearVariance().mu(clock), 30_522)
+    assert alpha.tolist() == pytest.approx([0.934, 0.047], abs=1e-3)
+
+
+def test_window_is_checked() -> None:
+    with pytest.raises(ValueError, match="alpha_min < alpha_max"):
+        Dual(27, alpha_min=0.9, alpha_max=0.1)

@@ -1,0 +1,148 @@
+"""Likelihood: right on the toy, independent of the batch size, honest about its error and its end terms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy.typing as npt
+import pytest
+import torch
+from support.oracles import entropy, uniform_toy
+from support.runs import small_recipe
+
+from duality.data.corpus import prepare
+from duality.data.documents import Document
+from duality.data.packing import Sequences
+from duality.data.tokenizers import ByteTokenizer
+from duality.data.write import write_store
+from duality.diffusion import draws
+from duality.diffusion.processes import Uniform
+from duality.diffusion.schedules import LogLinear, Polynomial
+from duality.evaluation.likelihood import Likelihood, likelihood
+from duality.noise import Noise
+from duality.objectives.nelbo import Bound
+from duality.protocols import Schedule, Vocabulary
+from duality.runs import model as run_model
+
+
+class Toy:
+    """Sequences of the toy language, as many as asked for."""
+
+    def __init__(self, law: torch.Tensor, count: int, seed: int):
+        u = Noise.of(seed, 0, torch.arange(count)).uniform("data")
+        pair = draws.categorical(law.flatten().expand(count, -1), u)
+        self.ids = torch.stack([pair // 3, pair % 3], 1)
+        self.store = self
+        self.num_bytes = self.num_characters = 2 * count
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def rows(self, index: npt.ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = self.ids[torch.as_tensor(index)]
+        return chosen, torch.ones_like(chosen, dtype=torch.bool)
+
+    def labels(self, index: npt.ArrayLike) -> None:
+        return None
+
+
+def toy_likelihood(schedule: Schedule, seed: int, count: int = 2000, num_draws: int = 1) -> Likelihood:
+    law, process, oracle = uniform_toy()
+    toy = cast(Sequences, Toy(law, count, seed))  # all that likelihood asks of them
+    return likelihood(oracle, Bound(process, schedule), toy, seed=seed, batch_size=count, num_draws=num_draws)
+
+
+@pytest.mark.parametrize("num_draws", [1, 3])
+def test_oracle_likelihood_is_the_entropy_within_its_own_error(num_draws: int) -> None:
+    """Over 60 repetitions the standardised error has mean 0 and spread about 1: the error bar is neither vain nor
+    timid.
+    """
+    law, _, _ = uniform_toy()
+    truth = entropy(law) / 2
+    results = [toy_likelihood(Polynomial(2.0, 1e-4), seed, num_draws=num_draws) for seed in range(60)]
+    scores = torch.tensor([(result.nats_per_token - truth) / result.stderr for result in results])
+    assert abs(float(scores.mean())) < 4 / math.sqrt(60)
+    assert 0.7 < float(scores.std()) < 1.4
+    assert results[0].perplexity == pytest.approx(math.exp(results[0].nats_per_token))
+
+
+def test_the_schedule_of_evaluation_has_the_smaller_spread() -> None:
+    """Same bound, but under LogLinear rare and dear changes at small t make the estimate heavy-tailed."""
+    spread = [
+        float(torch.tensor([toy_likelihood(schedule, seed, count=500).nats_per_token for seed in range(60)]).std())
+        for schedule in (Polynomial(2.0, 1e-4), LogLinear(1e-4))
+    ]
+    assert spread[0] < 0.8 * spread[1]
+
+
+def test_end_terms_are_reported_and_added() -> None:
+    law, _, _ = uniform_toy()
+
+    class Incomplete:
+        """alpha from 0.9 to 0.1: neither end is complete."""
+
+        def alpha(self, t: torch.Tensor) -> torch.Tensor:
+            return 0.9 - 0.8 * t.double()
+
+        def alpha_prime(self, t: torch.Tensor) -> torch.Tensor:
+            return torch.full_like(t, -0.8, dtype=torch.float64)
+
+        def time(self, alpha: torch.Tensor) -> torch.Tensor:
+            return (0.9 - alpha) / 0.8
+
+    result = toy_likelihood(Incomplete(), 0, count=20_000)
+    assert result.reconstruction > 0.01
+    assert result.prior > 0.001
+    assert result.nats_per_token == pytest.approx(result.diffusion + result.prior + result.reconstruction)
+    assert result.nats_per_token > entropy(law) / 2 - 4 * result.stderr  # still a bound
+    complete = toy_likelihood(LogLinear(0.0), 0, count=500)
+    assert (complete.prior, complete.reconstruction) == (0.0, 0.0)
+
+
+def test_the_value_does_not_depend_on_the_batch_size(english: Path) -> None:
+    """A real network on real text with a padded last sequence: the same to rounding for batches of 1, 7 and 64."""
+    recipe = small_recipe(english)
+    corpus = prepare(str(english), recipe.data.tokenizer)
+    num_tokens = corpus.tokenizer.vocab_size
+    torch.manual_seed(0)
+    denoiser = run_model.network(recipe, Vocabulary(num_tokens)).double()
+    with torch.no_grad():
+        for parameter in denoiser.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    sequences = Sequences(corpus.validation, 32)
+    assert len(corpus.validation) % 32
+    results = [
+        likelihood(denoiser, recipe.method.measure(num_tokens), sequences, batch_size=size, num_draws=2)
+        for size in (1, 7, 64)
+    ]
+    assert results[0].num_tokens == len(corpus.validation)
+    for result in results[1:]:
+        assert result.nats_per_token == pytest.approx(results[0].nats_per_token, rel=1e-12)
+        assert result.stderr == pytest.approx(results[0].stderr, rel=1e-9)
+
+
+def test_bits_per_byte_and_character_count_the_text(tmp_path: Path) -> None:
+    """A uniform belief costs log K per token, whatever the noise; 'é' is two bytes and one character."""
+    text = "é" * 300
+    store = write_store(tmp_path / "store", [Document("d", [text])], ByteTokenizer())
+    recipe = small_recipe(tmp_path)
+    denoiser = run_model.network(recipe, Vocabulary(257))  # untrained: uniform
+    result = likelihood(denoiser, Bound(Uniform(257), LogLinear(0.0)), Sequences(store, 16), num_draws=100)
+    assert result.num_tokens == 601
+    assert result.nats_per_token == pytest.approx(math.log(257), abs=4 * result.stderr)
+    assert result.bytes_per_token == pytest.approx(600 / 601)
+    assert result.bits_per_character == pytest.approx(2 * result.bits_per_byte)
+
+
+def test_bad_requests_are_refused() -> None:
+    with pytest.raises(ValueError, match="each must be at least 1"):
+        toy_likelihood(LogLinear(), 0, num_draws=0)
+
+
+def test_a_hopeless_model_has_an_infinite_perplexity() -> None:
+    result = replace(toy_likelihood(Polynomial(2.0, 1e-4), 0, count=10), nats_per_token=900.0)
+    assert result.perplexity == math.inf
+    assert "inf" in result.lines()[0]

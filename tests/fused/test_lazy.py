@@ -1,0 +1,198 @@
+"""A network's answer before it is written out: who is read, as what, and that training reads what it would write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from support.small_heads import BATCH, LENGTH, inputs, network
+from torch import Tensor
+
+from duality.denoisers.clamp import Clamped
+from duality.denoisers.filters import Temperature, TopP
+from duality.denoisers.readouts import MeanDenoiser, SubsDenoiser
+from duality.diffusion import draws
+from duality.diffusion.divergences import divergence
+from duality.diffusion.processes import Absorbing
+from duality.fused import lazy as answers
+from duality.fused.formulas import Gap, Surprisal
+from duality.fused.lazy import Answer, Belief
+from duality.fused.loss import fused_loss
+from duality.methods.ar import AR
+from duality.methods.bert_mouth import BertMouth
+from duality.methods.d3pm import D3PM
+from duality.methods.diffusion_bert import DiffusionBERT
+from duality.methods.duo import Duo
+from duality.methods.mdlm import MDLM
+from duality.methods.sedd import SEDD
+from duality.methods.udlm import UDLM
+from duality.noise import Noise
+from duality.training.distillation import DCD, SDTT
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_a_bent_or_certain_belief_is_read_as_it_has_become() -> None:
+    """Of the model that is measured, and of the one that teaches; where it was not bent, nothing is written out."""
+    model = network(Duo())
+    noise = Noise.of(0, 3, torch.arange(2))
+    x, alpha = noise.integers("x", 13, 6), torch.full((2,), 0.5, dtype=torch.float64)
+    known = torch.tensor([True, False, False, True, False, False])
+    weight = torch.ones(2, 1, dtype=torch.float64)
+    for bent in (Temperature(model, 0.5), Clamped(model, x[0], known), TopP(model, 0.9)):
+        belief = bent.belief(x, alpha)
+        plain = belief.log_probs().detach()
+        found = fused_loss(belief, Surprisal(x[:1].expand(2, -1), weight)).nats
+        expected = -plain.gather(-1, x[:1].expand(2, -1)[..., None])[..., 0]
+        assert torch.allclose(found, expected, atol=1e-12)
+        if not isinstance(bent, TopP):  # a divergence from it would be infinite
+            taught = fused_loss(model.belief(x, alpha), Gap(belief, "tvd")).nats
+            assert torch.allclose(taught, divergence("tvd", model.log_probs(x, alpha), plain).detach(), atol=1e-12)
+    clamped = Clamped(model, x[0], known).belief(x, alpha)
+    assert clamped.plain(~known.expand(2, -1)) is clamped
+    assert clamped.plain(None) is not clamped
+
+
+METHODS = [Duo(), UDLM(), MDLM(), SEDD(), SEDD("uniform"), D3PM(), D3PM("uniform"), AR(), BertMouth(), DiffusionBERT()]
+
+
+def objectives(method: Any) -> list[Any]:
+    found = [phase.objective for phase in method.phases(13, 10)]
+    for kind in (DCD(rounds=1, round_steps=1, delta=0.1), SDTT(rounds=1, round_steps=1, delta=0.1)):
+        if (isinstance(kind, DCD) and type(method) is Duo) or (isinstance(kind, SDTT) and type(method) is MDLM):
+            found += [phase.objective for phase in kind.phases(method, 13, network(method))]
+    return found
+
+
+class Written:
+    """A model that can only write its answer out, told as the real one: what the fused loss is compared with."""
+
+    def __init__(self, model: Any):
+        self.model = model
+        self.information = getattr(model, "information", None)
+        name = "log_ratios" if hasattr(model, "ratios") else "log_probs"
+        setattr(self, name, getattr(model, name))
+
+
+class Denoises(Written):
+    def log_probs(self, *args: Any) -> Any: ...
+
+
+class Scores(Written):
+    def log_ratios(self, *args: Any) -> Any: ...
+
+
+@pytest.mark.usefixtures("few_rows")
+@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize("padded", [False, True])
+def test_equal_seeds_give_equal_losses_fused_and_written_out(method: Any, padded: bool) -> None:
+    """Every objective of every method: the same noise, the same nats, the same gradients of every parameter."""
+    model = network(method)
+    noise = Noise.of(0, 3, torch.arange(4))
+    x, t = noise.integers("x", 13, 9), noise.uniform("t", 1)[:, 0]
+    mask = torch.ones_like(x, dtype=torch.bool)
+    mask[1, 6:] = mask[3, 2:] = False
+    written = (Scores if hasattr(model, "ratios") else Denoises)(model)
+    for objective in objectives(method):
+        results = []
+        for who in (model, written):
+            loss = objective(who, x, t, noise, mask if padded else None, dropout=True)
+            learnt = [value for value in model.parameters() if value.requires_grad]
+            results.append((loss.nats, torch.autograd.grad(loss.total, learnt, materialize_grads=True)))
+        (nats, found), (expected, plain) = results
+        assert torch.allclose(nats, expected, rtol=1e-9, atol=1e-9)
+        assert not padded or bool((nats[~mask] == 0).all())
+        for one, other in zip(found, plain):
+            assert torch.allclose(one, other, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_only_positions_that_pay_are_projected(padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    projected: list[Tensor] = []
+    plain = Answer.project
+
+    def counting(self: Answer, rows: Any) -> Tensor:
+        projected.append(rows)
+        return plain(self, rows)
+
+    monkeypatch.setattr(Answer, "project", counting)
+    noise = Noise.of(0, 3, torch.arange(4))
+    x, t = noise.integers("x", 13, 9), noise.uniform("t", 1)[:, 0]
+    mask = torch.ones_like(x, dtype=torch.bool)
+    mask[1, 6:] = False
+    for method in (MDLM(), Duo(), AR()):
+        projected.clear()
+        objective = method.phases(13, 10)[-1].objective
+        loss = objective(network(method), x, t, noise, mask if padded else None)
+        pays = mask if padded else torch.ones_like(mask)
+        if isinstance(method, MDLM):
+            pays = pays & (Absorbing(14).corrupt(x, method.times.alpha(t), noise) == 13)
+        assert torch.equal(torch.cat(projected), pays.flatten().nonzero()[:, 0])
+        assert torch.equal(loss.nats != 0, pays)
+
+
+def test_nothing_to_pay_is_a_loss_of_zero_with_gradients_of_zero() -> None:
+    model = network(MDLM())
+    x = torch.zeros(2, 5, dtype=torch.int64)
+    belief = model.belief(x, torch.ones(2, dtype=torch.float64))
+    loss = fused_loss(belief, Surprisal(x, torch.ones(2, 1)), torch.zeros_like(x, dtype=torch.bool))
+    torch.autograd.backward(loss.total)
+    assert float(loss.total.detach()) == 0
+    assert float(model.backbone.head.weight.grad.abs().max()) == 0
+
+
+def test_chunks_are_of_one_size_and_fit_the_device() -> None:
+    rows = torch.arange(1024)
+    for most, sizes in ((2000, [1024]), (1024, [1024]), (1023, [512, 512]), (210, [205] * 4 + [204]), (1, [1] * 1024)):
+        parts = answers.evenly(rows, most)
+        assert [len(part) for part in parts] == sizes
+        assert torch.equal(torch.cat(parts), rows)
+    assert answers.evenly(rows[:0], 5) == ()
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert answers.rows_of_a_product(30_522, cpu, learning=True) == 256
+    assert answers.rows_of_a_product(30_522, cpu) == 420
+    assert answers.rows_of_a_product(27, cpu) == 4096
+    # a gigabyte of float32 in one product, a quarter of it in one pass
+    assert answers.rows_of_a_product(50_257, gpu) * 50_257 * 4 == pytest.approx(2**30, rel=0.01)
+    assert draws.rows_at_once(50_257, gpu) * 50_257 * 4 == pytest.approx(2**28, rel=0.01)
+    assert draws.rows_at_once(10**9, cpu) == 1
+
+
+@pytest.mark.usefixtures("few_rows")
+@pytest.mark.parametrize("kind", ["mean", "subs"])
+def test_rows_put_and_at_are_the_rows_of_the_belief_written_out(kind: str) -> None:
+    method: Any = Duo() if kind == "mean" else MDLM()
+    model = network(method)
+    noise = Noise.of(0, 0, torch.arange(3))
+    one, two = (noise.integers(tag, 14 if kind == "subs" else 13, 6) for tag in ("one", "two"))
+    alpha = torch.full((3,), 0.5, dtype=torch.float64)
+    assert isinstance(model, (MeanDenoiser, SubsDenoiser))
+    first, second = model.belief(one, alpha), model.belief(two, alpha)
+    dense, other = first.log_probs().flatten(0, 1).detach(), second.log_probs().flatten(0, 1).detach()
+    rows = torch.tensor([0, 3, 4, 9, 10, 17])
+    assert torch.allclose(first.rows(rows), dense[rows, : first.num_named], atol=1e-12)
+    read = dict(zip(rows.tolist(), torch.cat([log_p.clone() for _, log_p in first.each(rows)])))
+    assert all(torch.allclose(read[row], dense[row, : first.num_named], atol=1e-12) for row in read)
+    mixed = first.put(rows, second.at(rows)).log_probs().flatten(0, 1)
+    expected = dense.index_copy(0, rows, other[rows])
+    assert torch.allclose(mixed, expected, atol=1e-12)
+    assert torch.equal(first.likeliest(), first.log_probs().argmax(-1))
+    with torch.no_grad():
+        assert torch.allclose(first.log_probs().flatten(0, 1), dense, atol=1e-12)
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_a_bend_is_told_its_rows_and_may_change_what_is_likeliest() -> None:
+    """Read in chunks, and written out with gradients and without."""
+    vectors, head = inputs(9, torch.float64)
+
+    def bend(log_p: Tensor, rows: Tensor) -> Tensor:
+        return torch.log_softmax(-log_p * (1 + rows[:, None]), -1)
+
+    belief = Belief(vectors, head, 9, 9, bends=(bend,))
+    plain = torch.log_softmax(head(vectors), -1).flatten(0, 1)
+    expected = bend(plain, torch.arange(len(plain))).view(BATCH, LENGTH, 9)
+    assert torch.allclose(belief.log_probs(), expected, atol=1e-12)
+    assert torch.equal(belief.likeliest(), expected.argmax(-1))
+    with torch.no_grad():
+        assert torch.allclose(belief.log_probs(), expected, atol=1e-12)

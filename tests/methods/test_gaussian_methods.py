@@ -1,0 +1,313 @@
+"""Plaid and Diffusion-LM: their schedules, gradients, self-conditioning, and that they learn."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from duality import protocols
+from duality.methods import plaid
+from duality.methods.diffusion_lm import LEAST, DiffusionLM, DiffusionLMDenoiser, SimpleLoss, sqrt_gamma
+from duality.methods.plaid import LearnedSchedule, Plaid, PlaidBound, PlaidDenoiser
+from duality.networks.dit import DiT
+from duality.noise import Noise, stratified_times
+from duality.objectives import variational
+from duality.protocols import Denoiser, Method, Objective, Score, Vocabulary
+from duality.samplers import gaussian
+from duality.samplers.generate import Tail, generate
+
+NETWORK = DiT(width=32, depth=1, heads=2, time_width=16, dropout=0.0)
+TAILS: tuple[Tail, ...] = ("greedy", "ancestral")
+METHODS: list[Method] = [
+    Plaid(embedding_width=8),
+    Plaid(embedding_width=8, self_conditioning=True),
+    DiffusionLM(embedding_width=8),
+]
+
+
+def test_learned_schedule_rises_from_0_to_1_and_knows_its_slope() -> None:
+    torch.manual_seed(3)
+    schedule = LearnedSchedule(-3.0, 6.0)
+    t = torch.linspace(0, 1, 101, dtype=torch.float64).requires_grad_()
+    s, rise = schedule.interior(t)
+    assert s[[0, -1]].tolist() == [0, 1]
+    assert (s.diff() > 0).all()
+    (slope,) = torch.autograd.grad(s.sum(), t)
+    assert torch.allclose(rise, slope, rtol=1e-10)
+    gamma, gamma_prime = schedule(t)
+    assert gamma[[0, -1]].tolist() == [-3.0, 6.0]
+    assert torch.allclose(gamma_prime, 9 * slope, rtol=1e-10)
+
+
+def test_sqrt_schedule_knows_its_ends_and_its_slope() -> None:
+    t = torch.linspace(0, 1, 11, dtype=torch.float64).requires_grad_()
+    gamma, slope = sqrt_gamma(t, 1e-4)
+    assert torch.sigmoid(gamma[0]).item() == pytest.approx(0.01)
+    assert torch.sigmoid(-gamma[-1]).item() == pytest.approx(LEAST)
+    assert torch.allclose(torch.autograd.grad(gamma.sum(), t)[0], slope, rtol=1e-9)
+
+
+# The models
+
+
+def double(value: float) -> Tensor:
+    return torch.tensor([value], dtype=torch.float64)
+
+
+def small(method: Method, num_tokens: int = 11, *, awake: bool = True) -> Any:
+    """A network in float64; ``awake``, its zero projections are random, so that all of it matters."""
+    torch.manual_seed(0)
+    model = method.network(NETWORK, Vocabulary(num_tokens)).double()
+    if awake:
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                if not name.startswith(("schedule", "table")):
+                    value.add_(0.2 * torch.randn_like(value))
+    return model
+
+
+def batch(rows: int = 8, length: int = 6, num_tokens: int = 11) -> tuple[Tensor, Tensor, Noise, Tensor]:
+    """Tokens, times, noise and a mask with some filling."""
+    noise = Noise.of(7, 0, torch.arange(rows))
+    mask = torch.arange(length) < (length - noise.integers("filling", 3))[:, None]
+    return noise.integers("x", num_tokens, length), stratified_times(7, 0, rows), noise, mask
+
+
+def objective_of(method: Method) -> Objective:
+    return method.phases(11, 10)[0].objective
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_loss_does_not_depend_on_how_the_batch_is_divided(method: Method) -> None:
+    model, (x, t, noise, mask) = small(method), batch()
+    for objective in (objective_of(method), method.measure(11)):
+        whole = objective(model, x, t, noise, mask)
+        assert whole.total.item() == pytest.approx(whole.nats.sum().item(), rel=1e-12)
+        parts = []
+        for start in (0, 1, 4):
+            rows = slice(start, {0: 1, 1: 4, 4: 8}[start])
+            index = torch.arange(8)[rows]
+            parts.append(objective(model, x[rows], t[rows], noise.select(index), mask[rows]).nats)
+        assert torch.allclose(torch.cat(parts), whole.nats, rtol=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_filling_costs_nothing_and_is_not_looked_at(method: Method) -> None:
+    model, (x, t, noise, mask) = small(method), batch()
+    other = torch.where(mask, x, (x + 1) % 11)
+    assert not mask.all()
+    for objective in (objective_of(method), method.measure(11)):
+        nats = objective(model, x, t, noise, mask).nats
+        assert (nats[~mask] == 0).all()
+        assert torch.allclose(nats, objective(model, other, t, noise, mask).nats, rtol=1e-9)
+    ends, changed = (method.measure(11).ends(model, ids, noise, mask) for ids in (x, other))
+    assert torch.allclose(ends.reconstruction[mask], changed.reconstruction[mask], rtol=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_every_parameter_learns(method: Method) -> None:
+    model, (x, t, noise, mask) = small(method, awake=True), batch()
+    objective_of(method)(model, x, t, noise, mask, dropout=True).total.backward()  # type: ignore[no-untyped-call]
+    for name, value in model.named_parameters():
+        assert value.grad is not None, name
+        assert torch.isfinite(value.grad).all(), name
+        assert float(value.grad.abs().max()) > 0, name
+
+
+def test_training_loss_of_plaid_is_an_unbiased_bound() -> None:
+    """Reconstruction for a share of the samples, weighted: the mean of the measure with its ends."""
+    model, count = small(Plaid(embedding_width=4)), 6_000
+    x, t, noise, _ = batch(count, 2)
+    with torch.no_grad():
+        got = PlaidBound()(model, x, t, noise).nats.sum(-1)
+        ends = variational.Variational().ends(model, x, noise.fold("other"))
+        expected = (variational.Variational()(model, x, t, noise).nats + ends.prior + ends.reconstruction).sum(-1)
+    error = float((got - expected).std()) / math.sqrt(count)
+    assert abs(float((got - expected).mean())) < 4.5 * error
+    assert 9 * error < float(ends.reconstruction.sum(-1).mean())
+
+
+def test_untrained_plaid_is_the_model_of_uniform_tokens() -> None:
+    """Its belief is Bayes' rule with a flat prior, so its bound is log K, up to what the prior misses."""
+    model, count = small(Plaid(embedding_width=4), awake=False), 4_000
+    x, t, noise, _ = batch(count, 4)
+    with torch.no_grad():
+        model.table.mul_(3)  # only directions count
+        ends = variational.Variational().ends(model, x, noise)
+        nats = (variational.Variational()(model, x, t, noise).nats + ends.prior + ends.reconstruction).mean(-1)
+    error = float(nats.std()) / math.sqrt(count)
+    assert error < 0.05
+    assert abs(float(nats.mean()) - math.log(11)) < 4.5 * error + float(ends.prior.mean())
+
+
+def gradients_of(model: PlaidDenoiser, rows: slice) -> dict[str, Tensor]:
+    x, t, noise, _ = batch()
+    index = torch.arange(8)[rows]
+    model.zero_grad()
+    PlaidBound()(model, x[rows], t[rows], noise.select(index)).total.backward()  # type: ignore[no-untyped-call]
+    return {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+
+
+def test_variance_gradient_reaches_the_interior_of_the_schedule_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sample: the interior's gradient is 2 loss times the plain one; the ends and all else have the plain one."""
+    model = small(Plaid(embedding_width=4))
+    x, t, noise, _ = batch()
+    interior = {"schedule.steepness", "schedule.place", "schedule.height"}
+    for row in range(3):
+        got = gradients_of(model, slice(row, row + 1))
+        with monkeypatch.context() as patch:
+            patch.setattr(plaid, "reweighted", lambda value, weight: value)
+            plain = gradients_of(model, slice(row, row + 1))
+        index = torch.tensor([row])
+        loss = variational.Variational()(model, x[index], t[index], noise.select(index)).nats.mean().detach()
+        for name, gradient in plain.items():
+            factor = 2 * loss if name in interior else 1.0
+            assert torch.allclose(got[name], factor * gradient, rtol=1e-8, atol=1e-12), name
+
+
+def test_gradient_of_the_ends_is_that_of_the_whole_loss() -> None:
+    """Reconstruction, diffusion and prior all depend on them: against differences."""
+    model = small(Plaid(embedding_width=4))
+    gradient = gradients_of(model, slice(0, 8))["schedule.offset"]
+    x, t, noise, _ = batch()
+    for end in range(2):
+        values = []
+        for shift in (1e-5, -2e-5):
+            with torch.no_grad():
+                model.schedule.offset[end] += shift
+                values.append(float(PlaidBound()(model, x, t, noise).total))
+        with torch.no_grad():
+            model.schedule.offset[end] += 1e-5
+        assert float(gradient[end]) == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-6)
+
+
+def test_training_sees_what_evaluation_sees() -> None:
+    """All samples guessed, none reconstructed: the training loss is the measure's, and the prior."""
+    model, (x, t, noise, mask) = small(METHODS[1]), batch()
+    rows = noise.uniform("reconstruct") >= 0.25
+    assert rows.any()
+    trained = PlaidBound(guessed=1.0)(model, x, t, noise, mask).nats
+    measured = variational.Variational()(model, x, t, noise, mask).nats
+    prior = variational.Variational().ends(model, x, noise, mask).prior * mask
+    assert torch.allclose(trained[rows], (measured + prior)[rows], rtol=1e-9)
+    assert not torch.allclose(PlaidBound(guessed=0.0)(model, x, t, noise, mask).nats[rows], trained[rows])
+
+
+def test_self_conditioning_costs_a_pass_in_evaluation_and_none_in_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = Plaid(embedding_width=4, self_conditioning=True)
+    model, (x, t, noise, _) = small(method), batch()
+    calls: list[int] = []
+    forward = model.backbone.forward
+
+    def counted(*args: Any) -> Tensor:
+        calls.append(len(args[0]))
+        result: Tensor = forward(*args)
+        return result
+
+    monkeypatch.setattr(model.backbone, "forward", counted)
+    method.measure(11)(model, x, t, noise)
+    assert calls == [8, 8]
+    calls.clear()
+    generate(model, method.schedule(), method.sampler(11), num=3, length=5, steps=4)
+    assert calls == [3] * 4
+    calls.clear()
+    PlaidBound(guessed=0.5)(model, x, t, noise)
+    assert len(calls) == 2
+    assert 0 < calls[0] < calls[1]
+    own = model.predict(torch.ones(2, 5, 4).double(), double(0.0).expand(2))
+    none = model.predict(torch.ones(2, 5, 4).double(), double(0.0).expand(2), guess=torch.zeros(2, 5, 4).double())
+    assert not torch.allclose(own.x_hat, none.x_hat)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_the_network_is_a_vector_denoiser_and_nothing_else(method: Method) -> None:
+    model = small(method)
+    assert isinstance(model, protocols.VectorDenoiser)
+    assert not isinstance(model, (Denoiser, Score))
+    with torch.device("meta"):
+        assert all(value.is_meta for value in method.network(NETWORK, Vocabulary(5)).parameters())
+    sampler = method.sampler(11)
+    for tail in TAILS:
+        tokens = generate(model, method.schedule(), sampler, num=4, length=6, steps=3, tail=tail)
+        assert tokens.shape == (4, 6)
+        again = generate(model, method.schedule(), sampler, num=4, length=6, steps=3, tail=tail, batch_size=3)
+        assert torch.equal(tokens, again)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_in_bfloat16_only_the_network_is_coarse(method: Method) -> None:
+    """A network that says 0 says it in any precision: then the loss is what it is in float32."""
+    x, t, noise, mask = batch()
+    for awake, tolerance in ((False, 1e-5), (True, 0.1)):
+        model = small(method, awake=awake).float()
+        exact = objective_of(method)(model, x, t, noise, mask).nats
+        with torch.autocast("cpu", torch.bfloat16):
+            coarse = objective_of(method)(model, x, t, noise, mask).nats
+        assert torch.allclose(exact, coarse, rtol=tolerance, atol=tolerance)
+
+
+def test_what_is_refused_says_what_is_allowed() -> None:
+    for method in (Plaid(), DiffusionLM()):
+        with pytest.raises(ValueError, match=r"data\.labels=false"):
+            method.network(NETWORK, Vocabulary(5, num_labels=2))
+    with pytest.raises(ValueError, match="are allowed"):
+        PlaidBound(share=0.0)
+    with pytest.raises(ValueError, match="gamma_min < gamma_max"):
+        Plaid(gamma_min=2.0, gamma_max=2.0)
+    with pytest.raises(ValueError, match="at least 1"):
+        Plaid(embedding_width=0)
+    with pytest.raises(ValueError, match="at least 1"):
+        DiffusionLM(embedding_width=0)
+    with pytest.raises(ValueError, match=r"in \(0, 0\.9\)"):
+        DiffusionLM(offset=0.0)
+    with pytest.raises(ValueError, match="reads tokens"):
+        gaussian.Posterior().start(torch.nn.Linear(2, 2), 4, 2, Noise.of(0, 0, torch.arange(2)))  # type: ignore[arg-type]
+
+
+def nats_of(method: Method, model: Any, x: Tensor) -> float:
+    """Nats per token of the whole text, with noise that is always the same."""
+    noise, measure = Noise.of(1, 0, torch.arange(len(x))), method.measure(256)
+    with torch.no_grad():
+        ends = measure.ends(model, x, noise)
+        nats = measure(model, x, stratified_times(1, 0, len(x)), noise).nats + ends.prior + ends.reconstruction
+    return float(nats.mean())
+
+
+@pytest.mark.parametrize(
+    ("method", "goal"), [(Plaid(), 4.2), (DiffusionLM(embedding_width=16, offset=0.3), 5.2)], ids=str
+)
+def test_training_lowers_the_bound_below_that_of_uniform_bytes(method: Method, goal: float, english: Path) -> None:
+    """The bound of bytes that follow nothing is log 256 = 5.55; of this text's frequencies, 3.3."""
+    text = torch.tensor(list(english.read_bytes()))
+    x = text[: len(text) // 32 * 32].view(-1, 32)
+    torch.manual_seed(0)
+    model = method.network(NETWORK, Vocabulary(256))
+    objective = method.phases(256, 100)[0].objective
+    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3, betas=(0.9, 0.99))
+    before = nats_of(method, model, x)
+    for step in range(100):
+        noise = Noise.of(0, step, torch.arange(16))
+        rows = (noise.uniform("rows") * len(x)).long()
+        loss = objective(model, x[rows], stratified_times(0, step, 16), noise, dropout=True)
+        optimizer.zero_grad()
+        (loss.total / x[rows].numel()).backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    after = nats_of(method, model, x)
+    assert after < goal < before
+
+
+def test_diffusion_lm_trains_rounding_and_squared_error() -> None:
+    """L_simple of a network that says 0: ||e||^2 / d, the rounding of z_0, and the little that is left at t = 1."""
+    model = small(DiffusionLM(embedding_width=8), awake=False)
+    assert isinstance(model, DiffusionLMDenoiser)
+    x, t, noise, _ = batch()
+    nats = SimpleLoss()(model, x, t, noise).nats
+    size = model.table[x].square().mean(-1)
+    rounding = variational.Variational(even=True).ends(model, x, noise).reconstruction
+    assert torch.allclose(nats, (1 + LEAST) * size + rounding, rtol=1e-9)

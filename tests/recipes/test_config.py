@@ -1,0 +1,126 @@
+"""Recipes survive JSON, and --set is typed, helpful and independent of its order."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.runs import ROOT
+
+from duality.networks.dit import SIZES
+from duality.recipes.catalogue import CHOICES, RECIPES, REGISTRY, differences, from_json, recipe, to_json
+from duality.recipes.config import from_jsonable, to_jsonable
+
+SOURCE = ROOT / "src" / "duality"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_round_trip_through_json(name: str) -> None:
+    chosen = recipe(name)
+    assert chosen.name == name
+    assert from_json(json.loads(json.dumps(to_json(chosen)))) == chosen
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_every_named_component_round_trips(name: str) -> None:
+    component = CHOICES[name]
+    assert from_jsonable(json.loads(json.dumps(to_jsonable(component))), REGISTRY) == component
+
+
+def test_assignments() -> None:
+    chosen = recipe(
+        "duo-laptop",
+        (
+            "training.steps=7",
+            "training.learning_rate=1",
+            "training.betas=[0.8, 0.9]",
+            "backbone=tiny",
+            "data.tokenizer=characters",
+            "data.split=document",
+            "method.clock=LinearSignal",
+        ),
+    )
+    assert (chosen.training.steps, chosen.training.learning_rate, chosen.training.betas) == (7, 1.0, (0.8, 0.9))
+    assert chosen.backbone == SIZES["tiny"]
+    assert type(chosen.data.tokenizer).__name__ == "Characters"
+    assert chosen.data.split == "document"
+    lines = differences(recipe("duo-laptop"), chosen)
+    assert any(line.startswith("training.steps: ") and line.endswith(" -> 7") for line in lines)
+
+
+def test_dependent_assignments_are_checked_together() -> None:
+    for order in (("backbone.width=96", "backbone.heads=3"), ("backbone.heads=3", "backbone.width=96")):
+        assert recipe("duo-laptop", order).backbone.width == 96
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("training.stepz=3", r"no field 'training.stepz' \(Training has no 'stepz'\): did you mean steps"),
+        ("trainig.steps=3", "did you mean training"),
+        ("training.steps=many", "training.steps is 'many': it must be a whole number"),
+        ("training.steps=1.5", "whole number"),
+        ("training.steps=true", "whole number"),
+        ("training.steps=0", "training.steps is 0: it must be at least 1"),
+        ("training.betas=[0.9]", "a list of 2"),
+        ("training.precision=float16", "'auto', 'float32', 'bfloat16'"),
+        ("backbone=huge", "choose from nano, laptop, tiny, small, medium"),
+        ("data.tokenizer=wordpiece", "choose from bytes, characters, bpe"),
+        ("data.split=random", "'auto', 'document', 'position'"),
+        ("training.steps.more=3", "has no parts"),
+        ("training", "is no assignment"),
+        ("method.tau=0", "must be positive"),
+        ("method.tau=NaN", "method.tau is nan: it must be a number"),
+        ("training.learning_rate=Infinity", "it must be a number"),
+        ("method.times.power=0", "power is 0.0: it must be positive"),
+        ("method.times.eps=0", "must be in"),
+        ("method.times.eps=2", "must be in"),
+        ("backbone.heads=0", "every size must be at least 1"),
+        ("method=MDLN", "choose from .*MDLM"),
+        ("training.seed=-1", "must not be negative"),
+        ("data.length=0", "at least 1 token"),
+    ],
+)
+def test_bad_assignments_say_what_is_allowed(assignment: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        recipe("duo-laptop", (assignment,))
+
+
+def test_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match="unknown recipe 'duo-labtop': did you mean duo-laptop"):
+        recipe("duo-labtop")
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_reading_any_json_is_a_recipe_or_a_value_error(data: object) -> None:
+    try:
+        from_json(data)
+    except ValueError:
+        return
+    raise AssertionError(f"{data!r} is no recipe")
+
+
+def test_a_recipe_with_a_field_of_another_version_is_refused() -> None:
+    data = to_json(recipe("duo-laptop"))
+    data["training"]["optimiser"] = "lion"
+    with pytest.raises(ValueError, match="Training has no field 'optimiser'"):
+        from_json(data)
+    del data["training"]["optimiser"], data["method"]
+    with pytest.raises(ValueError, match="Recipe lacks method"):
+        from_json(data)
+
+
+def test_every_field_is_read_somewhere() -> None:
+    """A flag that nothing reads is a lie: each field's name occurs as an attribute in the sources."""
+    text = "\n".join(path.read_text() for path in SOURCE.rglob("*.py"))
+    for kind in REGISTRY.values():
+        for field in dataclasses.fields(kind):
+            assert f".{field.name}" in text, f"{kind.__name__}.{field.name} is never read"

@@ -1,0 +1,204 @@
+"""A sampling step writes no belief out: rows read a few at a time are the plain ones, and only those needed are read.
+
+What a step takes in time is measured in ``benchmarks``; here nothing is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from duality.denoisers.memo import Memoized
+from duality.denoisers.readouts import MeanDenoiser, ScoreDenoiser, SubsDenoiser
+from duality.diffusion import draws
+from duality.diffusion.processes import Absorbing, Uniform
+from duality.fused import lazy as answers
+from duality.methods.bert_mouth import BertMouth
+from duality.methods.diffusion_bert import DiffusionBERT
+from duality.networks.dit import SIZES
+from duality.noise import Noise
+from duality.protocols import Vocabulary
+from duality.samplers.analytic import Analytic
+from duality.samplers.ancestral import Ancestral
+from duality.samplers.base import Routed
+from duality.samplers.psi import Psi
+
+BATCH, LENGTH, STATES = 8, 32, 20_001
+BELIEF = BATCH * LENGTH * STATES * 4
+
+Mode: Any = TorchDispatchMode  # torch gives these two no types
+weak: Any = StorageWeakRef
+
+
+class Live(Mode):  # type: ignore[misc]
+    """Sums, after every operator, the storages that operators have made and that are still alive, weights apart."""
+
+    def __init__(self, weights: torch.nn.Module) -> None:
+        super().__init__()
+        self.weights = {parameter.untyped_storage()._cdata for parameter in weights.parameters()}
+        self.storages: dict[int, tuple[Any, int]] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(made):
+            if isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata not in self.weights:
+                storage: Any = leaf.untyped_storage()
+                self.storages[storage._cdata] = (weak(storage), storage.nbytes())
+        self.storages = {key: entry for key, entry in self.storages.items() if not entry[0].expired()}
+        self.peak = max(self.peak, sum(size for _, size in self.storages.values()))
+        return made
+
+
+def network(process: Uniform | Absorbing, dtype: torch.dtype = torch.float32) -> MeanDenoiser | SubsDenoiser:
+    torch.manual_seed(0)
+    backbone = SIZES["nano"].build(process.vocab_size).to(dtype)
+    for parameter in backbone.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    backbone.requires_grad_(False)
+    return SubsDenoiser(backbone, process) if isinstance(process, Absorbing) else MeanDenoiser(backbone)
+
+
+def half_noisy(process: Uniform | Absorbing) -> tuple[Tensor, Tensor, Noise]:
+    noise = Noise.of(0, 0, torch.arange(BATCH))
+    alpha = torch.full((BATCH,), 0.5, dtype=torch.float64)
+    clean = noise.integers("clean", process.vocab_size - 1, LENGTH)
+    return process.corrupt(clean, alpha, noise), alpha, noise
+
+
+@pytest.mark.parametrize("process", [Uniform(STATES), Absorbing(STATES)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_the_belief_in_place_is_the_plain_one(process: Uniform | Absorbing, dtype: torch.dtype) -> None:
+    denoiser = network(process, dtype)
+    z, alpha, _ = half_noisy(process)
+    z = z[:, :8]  # still more rows than are worked on at once
+    plain = denoiser.log_probs(z, alpha)
+    with torch.no_grad():
+        assert torch.allclose(denoiser.log_probs(z, alpha), plain, atol=1e-4 if dtype != torch.float64 else 1e-12)
+    assert torch.allclose(plain.double().exp().sum(-1), torch.ones(z.shape, dtype=torch.float64), atol=1e-4)
+
+
+@pytest.mark.parametrize("process", [Uniform(STATES), Absorbing(STATES)], ids=str)
+@pytest.mark.parametrize("kind", [Ancestral, Psi, Analytic])
+@pytest.mark.parametrize("move", ["step", "last", "greedy"])
+@torch.no_grad()
+def test_a_step_writes_no_belief_out(
+    process: Uniform | Absorbing, kind: type, move: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With as many rows at a time as a sixteenth of the batch has, all together stays under a third of a belief."""
+    monkeypatch.setattr(answers, "rows_of_a_product", lambda *sizes: BATCH * LENGTH // 16)
+    denoiser, sampler = network(process), kind(process)
+    asked = ScoreDenoiser(denoiser.backbone, process) if kind is Analytic else denoiser
+    z, alpha, noise = half_noisy(process)
+    with Live(denoiser) as live:
+        if move == "step":
+            sampler.step(asked, z, alpha, alpha + 0.1, noise)
+        else:
+            sampler.last(asked, z, alpha, move == "greedy", noise)
+    assert BELIEF / 16 < live.peak < BELIEF / 3
+
+
+@pytest.mark.parametrize("kind", [Ancestral, Psi])
+@torch.no_grad()
+def test_only_tokens_that_are_shown_are_projected(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absorbing noise: who stays hidden or was shown already never meets the head; in a greedy tail the hidden do."""
+    process = Absorbing(STATES)
+    denoiser, sampler, projected = network(process), kind(process), []
+    plain = answers.Answer.project
+
+    def counting(self: answers.Answer, rows: Any) -> Tensor:
+        projected.append(rows)
+        return plain(self, rows)
+
+    monkeypatch.setattr(answers.Answer, "project", counting)
+    z, alpha, noise = half_noisy(process)
+    got = sampler.step(denoiser, z, alpha, alpha + 0.1, noise)
+    hidden = (z == process.mask_id).flatten()
+    shown = hidden & (got != process.mask_id).flatten()
+    assert torch.equal(torch.cat(projected), shown.nonzero()[:, 0])
+    assert 0 < int(shown.sum()) < int(hidden.sum()) / 2
+    projected.clear()
+    sampler.last(denoiser, z, alpha, True, noise)
+    assert torch.equal(torch.cat(projected), hidden.nonzero()[:, 0])
+
+
+@pytest.mark.parametrize("process", [Uniform(STATES), Absorbing(STATES)], ids=str)
+@pytest.mark.parametrize("sampler", [Ancestral, partial(Psi, rule="mix", eta=0.5)], ids=["ancestral", "psi"])
+@torch.no_grad()
+def test_a_step_takes_the_routes_of_the_belief_written_out(
+    process: Uniform | Absorbing, sampler: Callable[..., Routed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Token by token, with seven rows read at a time."""
+    monkeypatch.setattr(answers, "rows_of_a_product", lambda *sizes: 7)
+    denoiser, steps = network(process, torch.float64), sampler(process)
+    denoiser.backbone.head.weight.mul_(0.1)  # no state is without belief
+    z, now, noise = half_noisy(process)
+    later = now + 0.1
+    p = denoiser.log_probs(z, now).exp()
+    p_z = p.gather(-1, z[..., None])[..., 0]
+    ways = steps.routes(p_z, process.prior_of(z), now[:, None], later[:, None])
+    route, draw = (noise.uniform(tag, LENGTH) for tag in ("route", "draw"))
+    fresh = process.sample_prior(LENGTH, noise.fold("fresh"))
+    expected = torch.where(route < ways.belief + ways.prior, fresh, z)
+    expected = torch.where(route < ways.belief, draws.categorical(p, draw), expected)
+    assert torch.equal(steps.step(denoiser, z, now, later, noise), expected)
+
+
+@torch.no_grad()
+def test_kept_beliefs_are_vectors() -> None:
+    """What is kept of a belief is what the head would project; sequences that changed are asked about, others not."""
+    process = Absorbing(STATES)
+    inner = network(process)
+    denoiser = Memoized(inner)
+    z, alpha, _ = half_noisy(process)
+    other = z.roll(1, 0)
+    third = torch.cat([z[:1], other[1:]])
+    with Live(inner) as live:
+        denoiser.belief(z, alpha)
+        denoiser.belief(other, alpha)
+        assert denoiser.calls == 2 * BATCH
+        kept = denoiser.belief(third, alpha)
+        assert denoiser.calls == 2 * BATCH + 1
+    assert live.peak < BELIEF / 3
+    assert torch.allclose(kept.log_probs(), inner.log_probs(third, alpha), atol=1e-3)
+    assert denoiser.belief(third, alpha) is kept
+    assert denoiser.calls == 2 * BATCH + 1
+
+
+@pytest.mark.parametrize("process", [Uniform(50), Absorbing(50)], ids=str)
+@pytest.mark.parametrize("kind", [Ancestral, Psi, Analytic])
+@pytest.mark.parametrize("move", ["step", "last", "greedy"])
+@torch.no_grad()
+def test_weights_that_are_no_numbers_write_nothing(process: Uniform | Absorbing, kind: type, move: str) -> None:
+    """One row of the head is enough to refuse, wherever it is."""
+    denoiser, sampler = network(process), kind(process)
+    denoiser.backbone.head.weight[7] = torch.nan
+    asked = ScoreDenoiser(denoiser.backbone, process) if kind is Analytic else denoiser
+    z, alpha, noise = half_noisy(process)
+    moves = {
+        "step": lambda: sampler.step(asked, z, alpha, alpha + 0.1, noise),
+        "last": lambda: sampler.last(asked, z, alpha, False, noise),
+        "greedy": lambda: sampler.last(asked, z, alpha, True, noise),
+    }
+    with pytest.raises(ValueError, match="weights are bad"):
+        moves[move]()
+
+
+@pytest.mark.parametrize("method", [BertMouth(), DiffusionBERT()], ids=str)
+@torch.no_grad()
+def test_weights_that_are_no_numbers_write_nothing_with_samplers_of_their_own(method: Any) -> None:
+    denoiser, sampler = method.network(SIZES["nano"], Vocabulary(13)), method.sampler(13)
+    noise = Noise.of(0, 0, torch.arange(BATCH))
+    denoiser.backbone.head.weight[7] = torch.nan
+    level = torch.full((BATCH,), 0.1, dtype=torch.float64)
+    state = sampler.start(denoiser, 6, 6, noise)
+    with pytest.raises(ValueError, match="weights are bad"):
+        sampler.step(denoiser, state, level, level + 0.8, noise)

@@ -1,0 +1,161 @@
+"""A toy language whose every probability is known: K = 3 tokens, sequences of L = 2, and its perfect denoisers."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from duality.diffusion import posterior
+from duality.diffusion.processes import Absorbing, Uniform
+from duality.noise import Noise
+from duality.protocols import Denoiser, Latent, Process, Schedule
+from duality.samplers.analytic import Analytic
+from duality.samplers.ancestral import Ancestral
+from duality.samplers.generate import levels
+from duality.samplers.grids import LINEAR, Grid
+from duality.samplers.psi import Psi
+
+LENGTH = 2
+
+
+def data_law(vocab_size: int = 3) -> Tensor:
+    """p(x1, x2): a correlated table of full support."""
+    generator = torch.Generator().manual_seed(5)
+    table = torch.rand(vocab_size, vocab_size, generator=generator, dtype=torch.float64) ** 2 + 0.05
+    table += torch.eye(vocab_size, dtype=torch.float64)
+    return table / table.sum()
+
+
+def entropy(law: Tensor) -> float:
+    """Nats of a whole sequence."""
+    return float(-(law * law.log()).sum())
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """The exact belief about each token. For uniform noise the one that makes the bound tight is leave-one-out:
+    p(x_l | z without z_l). ``leave_out=False`` gives the full posterior p(x_l | z), which is the oracle of absorbing
+    noise.
+    """
+
+    law: Tensor
+    process: Process
+    leave_out: bool
+
+    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+        assert isinstance(z, Tensor)
+        num_tokens, num_states = len(self.law), self.process.vocab_size
+        prior = self.process.prior()
+        clean = torch.eye(num_states, dtype=torch.float64)[:num_tokens]
+        # likelihood[b, x, l] = q(z_l | x)
+        noisy = alpha[:, None, None] * clean + (1 - alpha[:, None, None]) * prior
+        beliefs = []
+        for own in range(LENGTH):
+            joint = self.law.expand(len(z), -1, -1)
+            for place in range(LENGTH):
+                if place == own and self.leave_out:
+                    continue
+                likelihood = noisy.gather(2, z[:, place, None, None].expand(-1, num_tokens, 1))[..., 0]
+                joint = joint * (likelihood[:, :, None] if place == 0 else likelihood[:, None, :])
+            belief = joint.sum(2 - own)
+            beliefs.append(belief / belief.sum(-1, keepdim=True))
+        probs = torch.stack(beliefs, 1)
+        pad = torch.zeros(*probs.shape[:-1], num_states - num_tokens, dtype=torch.float64)
+        return torch.cat([probs, pad], -1).log()
+
+
+@dataclass(frozen=True)
+class OracleScore:
+    """A belief as the ratios it implies."""
+
+    denoiser: Denoiser
+    process: Process
+
+    def log_ratios(self, z: Tensor, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+        p = self.denoiser.log_probs(z, alpha).exp()
+        return posterior.log_ratios(p, z, alpha[:, None], self.process.prior())
+
+
+def suited(kind: type, denoiser: Denoiser, process: Process) -> Denoiser | OracleScore:
+    """The belief in the form a kind of sampler asks for."""
+    return OracleScore(denoiser, process) if kind is Analytic else denoiser
+
+
+def uniform_toy(leave_out: bool = True) -> tuple[Tensor, Uniform, Denoiser]:
+    law = data_law()
+    process = Uniform(3)
+    return law, process, Oracle(law, process, leave_out)
+
+
+def absorbing_toy() -> tuple[Tensor, Absorbing, Denoiser]:
+    law = data_law()
+    process = Absorbing(4)
+    return law, process, Oracle(law, process, leave_out=False)
+
+
+def all_states(num_states: int, length: int = LENGTH) -> Tensor:
+    """Every sequence, (num_states ** length, length)."""
+    return torch.tensor(list(itertools.product(range(num_states), repeat=length)))
+
+
+@dataclass(frozen=True)
+class SingleToken:
+    """The oracle of sequences of one token: the data's law, but for absorbing noise where the token is shown."""
+
+    law: Tensor
+    process: Process
+
+    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+        assert isinstance(z, Tensor)
+        num_states = self.process.vocab_size
+        belief = F.pad(self.law, (0, num_states - len(self.law))).expand(*z.shape, -1)
+        if isinstance(self.process, Absorbing):
+            belief = torch.where((z == self.process.mask_id)[..., None], belief, F.one_hot(z, num_states).double())
+        return belief.log()
+
+
+def kernel_of(sampler: Ancestral | Psi, denoiser: Denoiser, z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
+    """The law of each token after a step from each of the sequences z (n, L): its routes, mixed, (n, L, K)."""
+    process = sampler.process
+    p = denoiser.log_probs(z, alpha_t.expand(len(z))).exp()
+    ways = sampler.routes(p.gather(-1, z[..., None])[..., 0], process.prior_of(z), alpha_t, alpha_s)
+    stay, belief, prior = (way[..., None] for way in ways)
+    return stay * F.one_hot(z, process.vocab_size) + belief * p + prior * process.prior()
+
+
+def law_of(
+    sampler: Ancestral | Psi,
+    denoiser: Denoiser,
+    schedule: Schedule,
+    steps: int,
+    grid: Grid = LINEAR,
+    length: int = LENGTH,
+) -> Tensor:
+    """The sampler's exact output law, (K,) * length: the product of its transition matrices, position by position."""
+    num_states = sampler.process.vocab_size
+    states = all_states(num_states, length)
+    current = sampler.process.prior()[states].prod(-1)
+    alphas = levels(schedule, steps, grid)
+    for alpha_t, alpha_s in itertools.pairwise(alphas):
+        kernel = kernel_of(sampler, denoiser, states, alpha_t, alpha_s)
+        joint = kernel[:, 0]
+        for place in range(1, length):
+            joint = (joint[..., None] * kernel[:, place, None]).flatten(1)
+        current = current @ joint
+    return current.view((num_states,) * length)
+
+
+def gauss_legendre(count: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights on (0, 1) by eigenvalues of the Jacobi matrix (Golub & Welsch)."""
+    k = torch.arange(1, count, dtype=torch.float64)
+    off = k / (4 * k**2 - 1).sqrt()
+    values, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
+    return (values + 1) / 2, vectors[0] ** 2
+
+
+def total_variation(left: Tensor, right: Tensor) -> float:
+    return float((left - right).abs().sum()) / 2
