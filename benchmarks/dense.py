@@ -78,7 +78,7 @@ def duo_pairs(scale: Scale, states: int, generator: torch.Generator) -> Iterator
 
     distilled = DCD().phases(method, states, teacher)[0].objective
     assert isinstance(distilled, Consistency)
-    asked, times, s = plain_network(teacher), distilled.window, (t - distilled.delta).clamp_min(0.0)
+    asked, times, s = plain_network(teacher), distilled.schedule, (t - distilled.delta).clamp_min(0.0)
 
     def consistency() -> Tensor:
         shared = eps()

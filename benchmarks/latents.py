@@ -53,7 +53,10 @@ def curriculum_noise(states: int, size: Size) -> Callable[[], None]:
 def coupled_noise(states: int, size: Size) -> Callable[[], None]:
     """All that a step of distillation does before the network."""
     batch, kind = Batch.of(Size(states, size.batch, size.length)), DCD()
-    window, s = Dual(states, kind.clock, kind.alpha_min, kind.alpha_max), (batch.t - kind.delta).clamp_min(0.0)
+    window, s = (
+        Dual(states, kind.gaussian_schedule, kind.alpha_min, kind.alpha_max),
+        (batch.t - kind.delta).clamp_min(0.0),
+    )
 
     def run() -> None:
         mu_t, mu_s = window.mu(batch.t)[:, None], window.mu(s)[:, None]

@@ -20,9 +20,10 @@ from benchmarks.rows import Size
 from benchmarks.timing import Runner
 from duality.denoisers.readouts import noise_level
 from duality.methods.plaid import PlaidDenoiser
-from duality.networks.dit import SIZES, DiT
+from duality.networks import SIZES
+from duality.networks.dit import DiT
 from duality.noise import Noise, stratified_times
-from duality.protocols import Method, Objective, Vocabulary
+from duality.protocols import Backbone, Method, Objective, Vocabulary
 
 BARE = "bare network"
 
@@ -55,7 +56,7 @@ class Scale:
 
 
 FULL = Scale(
-    backbone=replace(SIZES["tiny"], dropout=0.0),
+    backbone=replace(SIZES["tiny"](), dropout=0.0),
     batch=8,
     length=128,
     vocabularies=(30_522, 50_257),
@@ -107,7 +108,7 @@ def randomised(network: nn.Module) -> nn.Module:
     return network
 
 
-def network_of(method: Method, backbone: DiT, states: int) -> nn.Module:
+def network_of(method: Method, backbone: Backbone, states: int) -> nn.Module:
     """The network that a method asks for, at a vocabulary of ``states`` tokens."""
     return randomised(method.network(backbone, Vocabulary(states)))
 

@@ -16,9 +16,9 @@ from benchmarks.models import BARE, Batch, Scale, network_of
 from benchmarks.rows import Report, Row, single, spaced, time_row
 from benchmarks.timing import Runner, take_turns
 from duality.denoisers.readouts import ScoreDenoiser, noise_level
+from duality.diffusion import PROCESSES
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear
-from duality.methods.base import process_of
 from duality.methods.duo import Duo
 from duality.methods.mdlm import MDLM
 from duality.protocols import Method, Sampler
@@ -65,7 +65,7 @@ def section(scale: Scale, report: Report) -> Iterator[Row]:
     for states in scale.vocabularies:
         for noise, method in NOISES.items():
             report(f"K = {spaced(states)}: {noise} noise")
-            process = process_of("uniform" if noise == "uniform" else "absorbing", states)
+            process = PROCESSES[noise].over(states)  # type: ignore[attr-defined]
             size, denoiser = scale.size(states), network_of(method, scale.backbone, states).requires_grad_(False)
             runners = runners_of(process, denoiser, Batch.of(size))
             race = take_turns(runners, scale.repeats, memory=True)
@@ -75,7 +75,7 @@ def section(scale: Scale, report: Report) -> Iterator[Row]:
                 row = time_row("samplers", race, runner.name, BARE, "bare forward", size, bar)
                 yield replace(row, name=f"{runner.name}, {noise}")
             for runner in runners[1:]:
-                held, bare = race.peaks[runner.name] / belief, race.peaks[BARE] / belief
-                note, details = f"the forward: {bare:.3f}", {"against_beliefs": bare}
+                held, unwrapped = race.peaks[runner.name] / belief, race.peaks[BARE] / belief
+                note, details = f"the forward: {unwrapped:.3f}", {"against_beliefs": unwrapped}
                 name = f"{runner.name}, {noise}"
                 yield Row("sampler memory", name, "", size, single(held), "beliefs", note=note, details=details)

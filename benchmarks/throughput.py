@@ -27,6 +27,7 @@ from duality.denoisers.memo import Memoized
 from duality.methods.ar import AR
 from duality.methods.duo import Duo
 from duality.methods.mdlm import MDLM
+from duality.networks import SIZES
 from duality.protocols import Method, Phase
 from duality.recipes.catalogue import recipe
 from duality.recipes.recipe import Recipe
@@ -90,7 +91,7 @@ def run_of(folder: Path, chosen: Recipe, states: int) -> Run:
 def laptop_run(folder: Path, scale: Scale) -> Run:
     """The laptop recipe; in a quick look, on the small network."""
     chosen = recipe(LAPTOP)
-    if scale.backbone.width < chosen.backbone.width:
+    if scale.backbone.width < SIZES["laptop"]().width:
         chosen = replace(chosen, backbone=scale.backbone)
     return run_of(folder, chosen, LAPTOP_STATES)
 
@@ -126,9 +127,9 @@ def writer(method: Method, denoiser: Any, size: Size, steps: int) -> Callable[[]
     """Generation of one batch, as ``Model.generate`` does it."""
 
     def run() -> None:
-        bent = Memoized(denoiser) if isinstance(method, MDLM) else denoiser
+        transformed = Memoized(denoiser) if isinstance(method, MDLM) else denoiser
         sampler = method.sampler(size.states)
-        generate(bent, method.schedule(), sampler, num=size.batch, length=size.length, steps=steps)
+        generate(transformed, method.sampling_schedule(), sampler, num=size.batch, length=size.length, steps=steps)
 
     return run
 

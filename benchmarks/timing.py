@@ -23,7 +23,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would talk about
 
 from torch.profiler import ProfilerActivity, profile
 
-Clock = Callable[[], float]
+GaussianSchedule = Callable[[], float]
 
 
 def nothing() -> None:
@@ -91,8 +91,8 @@ def take_turns(
     *,
     memory: bool = False,
     warm_up: bool = True,
-    wall: Clock = time.perf_counter,
-    cpu: Clock = time.process_time,
+    wall: GaussianSchedule = time.perf_counter,
+    cpu: GaussianSchedule = time.process_time,
 ) -> Race:
     """Every runner in order, ``repeats`` times, after a turn that does not count: it is the one that shows memory.
 

@@ -264,7 +264,7 @@ def main(target: str) -> None:
         errors = [f"{name} {float((law - pushed).abs().max()):.1e}" for name, law in zip(Kernels._fields, chains)]
         lowest = min(float(belief_of_kernel(k, *pair).min()) for k, pair in zip(found.exact, pairwise(levels)))
         print(f"1. {reverse}: off by {', '.join(errors)}; smallest belief {lowest:.3f}")
-    noise = clock.clock(reverse.mus())
+    noise = clock.gaussian_time(reverse.mus())
     left.plot(noise, pushed[:, 0], color=orange, lw=9, alpha=0.5, label="argmax of the Gaussian process")
     for law, style, name in zip(chains, ("o", "--", ":"), ("Theorem 3.1", "from the mean latent", "plug-in posterior")):
         left.plot(noise, law[:, 0], style, color=blue, label=f"discrete: {name}")

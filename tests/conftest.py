@@ -17,8 +17,7 @@ from duality.data.documents import Document
 from duality.data.store import TokenStore
 from duality.data.tokenizers import ByteTokenizer
 from duality.data.write import write_store
-from duality.fused import lazy as answers
-from duality.fused import loss as heads
+from duality.fused import lazy, loss
 
 torch.set_num_threads(1)
 
@@ -75,6 +74,6 @@ def novel(tmp_path: Path) -> Path:
 @pytest.fixture
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of five rows, worked on two at a time: most of what can go wrong is at their borders."""
-    monkeypatch.setattr(answers, "rows_of_a_product", lambda *sizes: 5)
-    for module in (answers, heads):
-        monkeypatch.setattr(module, "rows_at_once", lambda *sizes: 2)
+    monkeypatch.setattr(lazy, "chunk_rows", lambda *sizes: 5)
+    for module in (lazy, loss):
+        monkeypatch.setattr(module, "block_rows", lambda *sizes: 2)

@@ -17,7 +17,7 @@ from benchmarks import bench, growth, objectives
 from benchmarks.models import FULL, QUICK
 from benchmarks.rows import Row, Size, in_sections
 from benchmarks.timing import Runner, Spread, peak_bytes, take_turns
-from duality.networks.dit import Network
+from duality.networks.dit import DiTNetwork
 
 MEBI = 1 << 20
 
@@ -99,13 +99,13 @@ GROUPS = {", ".join(each.name for each in group.entries): group for group in obj
 def test_the_yardstick_asks_the_network_as_often(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ratio is of the same network calls with and without the method around them."""
     calls = [0, 0]
-    hidden: Callable[..., Tensor] = Network.hidden
+    hidden: Callable[..., Tensor] = DiTNetwork.hidden
 
-    def counted(self: Network, *args: Any, **options: Any) -> Tensor:
+    def counted(self: DiTNetwork, *args: Any, **options: Any) -> Tensor:
         calls[torch.is_grad_enabled()] += 1
         return hidden(self, *args, **options)
 
-    monkeypatch.setattr(Network, "hidden", counted)
+    monkeypatch.setattr(DiTNetwork, "hidden", counted)
     group, counts = GROUPS[name], []
     for runner in objectives.runners_of(group, QUICK, QUICK.size(61)):
         runner.prepare()
@@ -118,8 +118,8 @@ def test_the_yardstick_asks_the_network_as_often(name: str, monkeypatch: pytest.
 
 def test_gradients_are_made_anew() -> None:
     """Adding to old ones would cost time and spare memory."""
-    bare, *others = objectives.runners_of(objectives.GROUPS[0], QUICK, QUICK.size(61))
-    for runner in (bare, *others):
+    unwrapped, *others = objectives.runners_of(objectives.GROUPS[0], QUICK, QUICK.size(61))
+    for runner in (unwrapped, *others):
         runner.prepare()
         first = peak_bytes(runner.run)
         runner.prepare()

@@ -76,8 +76,8 @@ def seconds(code: str) -> float:
 
 def test_import_adds_little_to_torch() -> None:
     """Everything but plots, at most 2 s of computing more than torch; the best of three, as the machine may be busy."""
-    everything = "import duality\nfor name in duality.__all__: getattr(duality, name)"
-    assert min(seconds(everything) for _ in range(3)) < 2.0
+    all_rows = "import duality\nfor name in duality.__all__: getattr(duality, name)"
+    assert min(seconds(all_rows) for _ in range(3)) < 2.0
 
 
 def test_import_opens_no_connection() -> None:

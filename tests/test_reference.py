@@ -81,7 +81,7 @@ def plain_autoregressive(denoiser: Any, _objective: Any) -> Tensor:
 
 
 def plain_consistency(denoiser: Any, objective: Consistency) -> Tensor:
-    window, s = objective.window, (T - objective.delta).clamp_min(0.0)
+    window, s = objective.schedule, (T - objective.delta).clamp_min(0.0)
     z_t, z_s = gaussian.coupled_argmax(X, window.mu(T)[:, None], window.mu(s)[:, None], STATES, NOISE)
     assert not torch.equal(z_t, z_s)  # or the two levels could be mixed up
     teacher = plain_network(objective.teacher)
@@ -165,8 +165,8 @@ def test_the_psi_posterior_is_the_mixture_of_the_library_s_routes(process: Unifo
     share = kappa("rescale", 0.3, alpha_t, alpha_s)
     assert bool(((share > 0) & (share < 1)).any())
     p_z, levels = p.gather(-1, z[..., None])[..., 0], (alpha_t[:, None], alpha_s[:, None])
-    ways = posterior.psi_routes(p_z, process.prior_of(z), *levels, share[:, None])
-    stay, belief, fresh = (way[..., None] for way in ways)
+    route_probabilities = posterior.psi_routes(p_z, process.prior_of(z), *levels, share[:, None])
+    stay, belief, fresh = (way[..., None] for way in route_probabilities)
     want = stay * nn.functional.one_hot(z, process.vocab_size) + belief * p + fresh * process.prior()
     got = reference.psi_posterior(p, z, alpha_t, alpha_s, process.prior(), share)
     torch.testing.assert_close(got, want, rtol=0, atol=1e-12)

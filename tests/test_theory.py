@@ -233,8 +233,10 @@ def test_transitions_match_the_bivariate_normal_law() -> None:
         (h, k), limit = (mus / math.sqrt(2)).tolist(), math.asin(float(mus[1] / mus[0]))
         theta = (node + 1) / 2 * limit
         density = np.exp(-(h**2 + k**2 - 2 * h * k * np.sin(theta)) / (2 * np.cos(theta) ** 2)) / (2 * math.pi)
-        both = math.erfc(-h / math.sqrt(2)) * math.erfc(-k / math.sqrt(2)) / 4 + float(weight @ density) / 2 * limit
-        assert float(theory.gaussian_path(mus, 2)[0, 0]) == pytest.approx(both, abs=1e-12)
+        intersection = (
+            math.erfc(-h / math.sqrt(2)) * math.erfc(-k / math.sqrt(2)) / 4 + float(weight @ density) / 2 * limit
+        )
+        assert float(theory.gaussian_path(mus, 2)[0, 0]) == pytest.approx(intersection, abs=1e-12)
 
 
 def test_the_discretised_gaussian_path_is_no_markov_chain() -> None:

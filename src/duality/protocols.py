@@ -1,29 +1,45 @@
-"""START HERE: the interfaces of the library on one page.
+"""START HERE: the interfaces of the library on one page, and its vocabulary.
 
     A model is a **process** (where noise goes), a **schedule** (how fast), a **denoiser** (what was
     there), an **objective** (how it learns) and a **sampler** (how it writes).
 
 Letters: ``x`` clean tokens (B, L) int64 · ``z`` noisy tokens, or a ``TopK`` mixture of tokens per position ·
-``alpha`` signal level in [0, 1], 1 is clean, float64 of shape (B,) · ``t`` time in [0, 1], 0 is clean ·
-``mask`` (B, L) bool, False on padding, None when nothing is padded · ``K`` the number of states.
+``alpha`` signal level in [0, 1], 1 is clean, float64 of shape (B,) · ``t`` time in [0, 1], 0 is clean · ``K`` the
+number of states.
 
-Only a schedule knows time: processes, denoisers and samplers speak of ``alpha``. Only ``Noise`` makes random
-numbers. What is a choice is a frozen dataclass (``LogLinear(eps=1e-3)``), so it prints and saves as it is written.
+Glossary:
+    state        a value that a position of ``z`` can take: a token, or the mask token
+    mask token   the extra state of absorbing noise (``mask_id``); *mask* never means padding
+    valid        (B, L) bool, True on real tokens, False on padding; None if nothing is padded
+    belief       a denoiser's distribution over the clean token of each position
+    ratios       a score model's q(y) / q(z) for every state y
+    lazy         not yet projected to the K states: vectors and an output head, read some rows at a time
+    materialise  to compute the whole (B, L, K) tensor of something lazy
+    transform    a change of the belief's logits, such as a temperature
+    label        the class of a sequence (B,); ``num_labels`` itself means "no label"
+    conditioned  given labels; a wrapper binds them to a denoiser
+    route        one of three ways to draw z_s: stay at z, draw from the belief, draw from the prior
+    ends         the two terms that close a bound: prior and reconstruction
+    buffer       memory that is used again for every chunk of rows
+    teacher      the frozen copy that a student learns from in a round of distillation
 
-A network answers one of three questions: what the token was (``Denoiser``), how likely other states are than this one
-(``Score``), or where a vector came from (the Gaussian models in ``baselines/``). Each objective and each sampler names
-the kind it asks; giving it another is an error that says what would work.
+Only a schedule knows time: processes, denoisers and samplers use ``alpha``. Only ``Noise`` makes random numbers. A
+choice is a frozen dataclass (``LogLinear(eps=1e-3)``): it prints and saves as it is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from duality.noise import Noise
+
+Kind = Literal["bound", "exact", "pseudo-likelihood"]
+Tail = Literal["greedy", "ancestral"]
+Reporter = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -36,14 +52,14 @@ class TopK:
 
 @dataclass(frozen=True)
 class Prefix:
-    """What comes after a prefix: its last token ``ids`` (B, 1), and ``memory``, what a causal network kept of the rest.
+    """The input of one autoregressive step: the last token ``ids`` (B, 1) and the network's ``cache`` of the rest.
 
-    ``position`` is the place of the next token, which the belief is about.
+    ``position`` is the position of the next token, which the belief is about.
     """
 
     ids: Tensor
     position: int
-    memory: Any
+    cache: object
 
 
 Latent = Tensor | TopK | Prefix
@@ -51,7 +67,7 @@ Latent = Tensor | TopK | Prefix
 
 @dataclass(frozen=True)
 class Loss:
-    """``total``: the sum over real tokens, to differentiate. ``nats``: the same per token (B, L), detached."""
+    """``total``: the sum over valid tokens, to differentiate. ``nats``: the same per token (B, L), detached."""
 
     total: Tensor
     nats: Tensor
@@ -59,7 +75,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Ends:
-    """What closes a bound, in nats per token (B, L): the noisy end (``prior``) and the clean (``reconstruction``)."""
+    """The terms that close a bound, in nats per token (B, L): the noisy end (``prior``) and the clean end."""
 
     prior: Tensor
     reconstruction: Tensor
@@ -76,10 +92,16 @@ class Schedule(Protocol):
 
 @runtime_checkable
 class Process(Protocol):
-    """Where noise goes: q(z | x) = alpha x + (1 - alpha) prior. Knows alpha, never t."""
+    """Where noise goes: q(z | x) = alpha x + (1 - alpha) prior. Knows alpha, never t.
+
+    ``mask_id`` is the state that no text contains, None if there is none. Closed forms of a bound are a speed-up that
+    is registered for a process (``fused.closed_forms``); without one the general bound is used.
+    """
 
     @property
     def vocab_size(self) -> int: ...
+    @property
+    def mask_id(self) -> int | None: ...
     def prior(self) -> Tensor: ...
     def prior_of(self, z: Tensor) -> Tensor: ...
     def sample_prior(self, length: int, noise: Noise) -> Tensor: ...
@@ -87,109 +109,68 @@ class Process(Protocol):
 
 
 @runtime_checkable
-class Denoiser(Protocol):
-    """What was there: log of the belief about each clean token, (B, L, K). Dropout happens if noise is given.
+class LazyLogits(Protocol):
+    """What a network says of every position before it is materialised (``fused.lazy``)."""
 
-    That is all a denoiser needs. One that also has ``belief``, the same before it is written out (``answers.py``), is
-    trained and sampled without ever making a tensor of that size.
+    @property
+    def num_outputs(self) -> int: ...
+    def each(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]: ...
+
+
+@runtime_checkable
+class Network(Protocol):
+    """A backbone's module: ``hidden`` maps the input to vectors (B, L, D), ``head`` projects them to the states.
+
+    ``condition`` (B,) is the noise level. ``prepare`` chooses how it is computed in training; ``empty_cache`` is for
+    a causal network. A network refuses what it does not have.
+    """
+
+    num_states: int
+    num_labels: int
+    causal: bool
+    head: nn.Linear
+
+    def hidden(
+        self,
+        z: Latent,
+        condition: Tensor,
+        valid: Tensor | None = None,
+        dropout: Noise | None = None,
+        labels: Tensor | None = None,
+    ) -> Tensor: ...
+    def empty_cache(self, batch: int, length: int) -> object: ...
+    def prepare(self, *, recompute: bool, compile: bool) -> None: ...
+
+
+@runtime_checkable
+class Backbone(Protocol):
+    """A network's configuration, and how the network is built from it (``networks/dit.py``)."""
+
+    def build(
+        self, num_states: int, *, causal: bool = False, input_width: int | None = None, num_labels: int = 0
+    ) -> Network: ...
+
+
+@runtime_checkable
+class Denoiser(Protocol):
+    """What was there: log of the belief about each clean token, (B, L, K). Dropout is applied if its noise is given.
+
+    ``log_probs`` is all that a denoiser needs. One that also has ``belief``, the lazy form, is trained and sampled
+    without a tensor of that size. A class-conditional one takes ``labels`` (B,) as a fifth argument.
     """
 
     def log_probs(
-        self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None
+        self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None
     ) -> Tensor: ...
 
 
 @runtime_checkable
 class Score(Protocol):
-    """How likely other states are: log q(y) / q(z) for every state y, (B, L, K), 0 at y = z. Lazily: ``ratios``."""
+    """How likely other states are: log q(y) / q(z) for every state y, (B, L, K), 0 at y = z. Lazy form: ``ratios``."""
 
     def log_ratios(
-        self, z: Tensor, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None
+        self, z: Tensor, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None
     ) -> Tensor: ...
-
-
-class Objective(Protocol):
-    """How it learns. Times come from outside: stratified in training, low-discrepancy in evaluation."""
-
-    def __call__(
-        self, denoiser: Any, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
-    ) -> Loss: ...
-
-
-Kind = Literal["bound", "exact", "pseudo-likelihood"]
-
-
-class Measure(Objective, Protocol):
-    """An objective whose mean over t in (0, 1), plus ``ends``, is nats: what ``kind`` says, and what is reported."""
-
-    @property
-    def kind(self) -> Kind: ...
-    def ends(self, denoiser: Any, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends: ...
-
-
-class Sampler(Protocol):
-    """How it writes: ``start``, steps from ``alpha_t`` to the cleaner ``alpha_s``, ``last`` to clean tokens.
-
-    ``state`` is whatever the sampler carries, for most of them tokens. Every step, the last included, is one network
-    call. ``greedy`` takes the most likely tokens in the last.
-    """
-
-    def start(self, denoiser: Any, length: int, steps: int, noise: Noise) -> Any: ...
-    def step(self, denoiser: Any, state: Any, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Any: ...
-    def last(self, denoiser: Any, state: Any, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor: ...
-    def tokens(self, denoiser: Any, state: Any) -> Tensor: ...
-    def default_steps(self, length: int) -> int: ...
-
-
-class Backbone(Protocol):
-    """A network's configuration, and how the network is made of it (see ``backbones/dit.py``)."""
-
-    def build(
-        self, num_states: int, *, causal: bool = False, input_width: int | None = None, num_labels: int = 0
-    ) -> Any: ...
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """What a method is told of the data: number of tokens and of labels, and how often each token occurs in training.
-
-    ``counts`` is a function because only some methods ask, and counting a large corpus takes time.
-    """
-
-    num_tokens: int
-    num_labels: int = 0
-    counts: Callable[[], Tensor] | None = None
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A stretch of training: ``objective`` until step ``until`` (exclusive).
-
-    ``teacher`` says whose copy teaches in it, the student's weights or their average, taken when the phase begins.
-    """
-
-    name: str
-    objective: Objective
-    until: int
-    teacher: Literal["weights", "ema"] | None = None
-
-
-@runtime_checkable
-class Method(Protocol):
-    """A named assembly of the parts above; what a recipe chooses and a table compares.
-
-    ``network`` is what it asks, ``phases`` how it is trained, ``measure`` what it is measured by, ``schedule`` and
-    ``sampler`` how it writes.
-    """
-
-    def network(self, backbone: Any, vocabulary: Vocabulary) -> nn.Module: ...
-    def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]: ...
-    def measure(self, num_tokens: int) -> Measure: ...
-    def schedule(self) -> Schedule: ...
-    def sampler(self, num_tokens: int) -> Sampler: ...
-
-
-Reporter = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -202,10 +183,9 @@ class Prediction:
 
 @runtime_checkable
 class VectorDenoiser(Protocol):
-    """Where a vector came from.
+    """Where a vector came from: the model of a Gaussian diffusion over embeddings.
 
-    ``guess`` is an earlier prediction for networks that look at one (self-conditioning); None lets such a network make
-    its own, in a pass of its own. ``decode`` gives the logits of p(x | z_0).
+    ``guess`` is an earlier prediction, for networks with self-conditioning. ``decode`` gives the logits of p(x | z_0).
     """
 
     def embeddings(self) -> Tensor: ...
@@ -214,8 +194,115 @@ class VectorDenoiser(Protocol):
         self,
         z: Tensor,
         gamma: Tensor,
-        mask: Tensor | None = None,
+        valid: Tensor | None = None,
         dropout: Noise | None = None,
         guess: Tensor | None = None,
     ) -> Prediction: ...
-    def decode(self, z: Tensor, mask: Tensor | None = None) -> Tensor: ...
+    def decode(self, z: Tensor, valid: Tensor | None = None) -> Tensor: ...
+
+
+AnyDenoiser = Denoiser | Score | VectorDenoiser | nn.Module
+
+
+@runtime_checkable
+class Wrapper(Protocol):
+    """A denoiser around another one. Wrappers compose in any order that has a meaning; labels pass through them."""
+
+    @property
+    def denoiser(self) -> AnyDenoiser: ...
+
+
+class Objective(Protocol):
+    """How it learns. Times come from outside: stratified in training, low-discrepancy in evaluation.
+
+    An objective refuses a denoiser whose answer it cannot use, and a process for which it has no meaning.
+    """
+
+    def __call__(
+        self,
+        denoiser: AnyDenoiser,
+        x: Tensor,
+        t: Tensor,
+        noise: Noise,
+        valid: Tensor | None = None,
+        dropout: bool = False,
+    ) -> Loss: ...
+
+
+class Measure(Objective, Protocol):
+    """An objective that is also a likelihood: its mean over t in (0, 1), plus ``ends``, is nats of the given kind."""
+
+    @property
+    def kind(self) -> Kind: ...
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Tensor | None = None) -> Ends: ...
+
+
+class Sampler(Protocol):
+    """How it writes: ``start``, steps from ``alpha_t`` to the cleaner ``alpha_s``, ``last`` to clean tokens.
+
+    ``state`` is what the sampler carries from step to step, for most samplers tokens. Every step, the last included, is
+    one network call. ``greedy`` takes the most likely tokens in the last step. ``steps`` is the number of steps for a
+    length: what is ``wanted``, where the sampler leaves a choice, and its default otherwise.
+    """
+
+    def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> Any: ...
+    def step(self, denoiser: AnyDenoiser, state: Any, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Any: ...
+    def last(self, denoiser: AnyDenoiser, state: Any, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor: ...
+    def tokens(self, denoiser: AnyDenoiser, state: Any) -> Tensor: ...
+    def steps(self, length: int, wanted: int | None = None) -> int: ...
+
+
+@runtime_checkable
+class TokenSampler(Sampler, Protocol):
+    """A sampler of a denoiser with a belief that carries tokens, and the noise that its steps reverse."""
+
+    @property
+    def process(self) -> Process: ...
+    def corrupt(self, denoiser: AnyDenoiser, x: Tensor, alpha: Tensor, noise: Noise) -> Tensor: ...
+
+
+class Grid(Protocol):
+    """Where the steps of sampling are: ``steps`` + 1 times from 1 (noise) to 0 (clean), never rising, float64."""
+
+    def __call__(self, schedule: Schedule, steps: int) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a method knows of the data: number of tokens and of labels, and how often each token occurs in training.
+
+    ``counts`` is a function because few methods ask for it, and counting a large corpus takes time.
+    """
+
+    num_tokens: int
+    num_labels: int = 0
+    counts: Callable[[], Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of training: ``objective`` until step ``until`` (exclusive).
+
+    ``teacher`` says which copy of the student becomes the teacher when the phase begins: its weights or their average.
+    """
+
+    name: str
+    objective: Objective
+    until: int
+    teacher: Literal["weights", "ema"] | None = None
+
+
+@runtime_checkable
+class Method(Protocol):
+    """A named assembly of the parts above; what a recipe chooses and a table compares.
+
+    ``process`` is None for a method without a discrete process (autoregressive, Gaussian). ``network`` is the model to
+    train, ``phases`` how it is trained, ``measure`` its likelihood; ``sampling_schedule`` and ``sampler`` write.
+    """
+
+    def process(self, num_tokens: int) -> Process | None: ...
+    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module: ...
+    def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]: ...
+    def measure(self, num_tokens: int) -> Measure: ...
+    def sampling_schedule(self) -> Schedule: ...
+    def sampler(self, num_tokens: int) -> Sampler: ...

@@ -14,15 +14,15 @@ from torch import Tensor
 from duality.cli.main import main
 from duality.data.packing import Sequences
 from duality.denoisers.clamp import Clamped, ClampedScore
-from duality.denoisers.conditioning import Guided, Labelled, labelled
+from duality.denoisers.conditioning import Guided, Labelled, with_labels
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.memo import Memoized
 from duality.denoisers.readouts import CausalDenoiser, MeanDenoiser, ScoreDenoiser, SubsDenoiser
-from duality.denoisers.wrapping import bare
+from duality.denoisers.wrapping import unwrapped
 from duality.diffusion import posterior
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear
-from duality.networks.dit import SIZES
+from duality.networks import SIZES
 from duality.noise import Noise
 from duality.protocols import Latent
 from duality.runs import corpora, folder, session
@@ -30,7 +30,7 @@ from duality.runs import model as run_model
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import generate
-from duality.training.loop import forgetful
+from duality.training.loop import drop_labels
 from duality.training.settings import Training
 
 
@@ -42,7 +42,7 @@ def awake(network: torch.nn.Module) -> None:
 
 
 def conditional(num_labels: int = 3, absorbing: bool = False) -> MeanDenoiser | SubsDenoiser:
-    backbone = SIZES["nano"].build(9, num_labels=num_labels)
+    backbone = SIZES["nano"]().build(9, num_labels=num_labels)
     denoiser = SubsDenoiser(backbone, Absorbing(9)) if absorbing else MeanDenoiser(backbone)
     awake(denoiser)
     return denoiser.double().requires_grad_(False)
@@ -55,7 +55,7 @@ ALPHA = torch.tensor([0.4, 0.6], dtype=torch.float64)
 @pytest.mark.parametrize("absorbing", [False, True])
 def test_guidance_is_the_formula(absorbing: bool) -> None:
     denoiser = conditional(absorbing=absorbing)
-    told = labelled(denoiser, torch.tensor([1, 1])).log_probs(Z, ALPHA)  # type: ignore[union-attr]
+    told = with_labels(denoiser, torch.tensor([1, 1])).log_probs(Z, ALPHA)  # type: ignore[union-attr]
     untold = denoiser.log_probs(Z, ALPHA)
     assert torch.equal(untold, Labelled(denoiser, torch.tensor([3, 3])).log_probs(Z, ALPHA))
     for scale in (0.0, 1.0, 2.5):
@@ -74,45 +74,45 @@ def test_guidance_composes_with_samplers_and_wrappers() -> None:
     wrapped = Clamped(TopP(Temperature(Guided(denoiser, 2, 3.0), 0.8), 0.9), tokens, known)
     got = generate(wrapped, LogLinear(), Ancestral(Uniform(9)), num=5, length=4, steps=4)
     assert (got[:, 0] == 5).all()
-    assert bare(wrapped) is denoiser
+    assert unwrapped(wrapped) is denoiser
 
 
 def test_guidance_that_cannot_be_is_refused() -> None:
-    plain = MeanDenoiser(SIZES["nano"].build(9))
+    plain = MeanDenoiser(SIZES["nano"]().build(9))
     with pytest.raises(ValueError, match=r"unconditional model.*data\.labels=true"):
         Guided(plain, 0, 1.0)
     with pytest.raises(ValueError, match="labels 0 to 2"):
         Guided(conditional(), 3, 1.0)
     with pytest.raises(ValueError, match="at least 0"):
         Guided(conditional(), 0, -1.0)
-    score = ScoreDenoiser(SIZES["nano"].build(9, num_labels=2), Uniform(9))
+    score = ScoreDenoiser(SIZES["nano"]().build(9, num_labels=2), Uniform(9))
     with pytest.raises(ValueError, match="gives none"):
         Guided(score, 0, 1.0)
-    for wrapper in (lambda: Temperature(score, 0.5), lambda: TopP(score, 0.5)):  # type: ignore[arg-type]
+    for wrapper in (lambda: Temperature(score, 0.5), lambda: TopP(score, 0.5)):
         with pytest.raises(ValueError, match="leave it at 1"):
             wrapper()
 
 
 def test_networks_and_processes_that_do_not_fit_are_refused() -> None:
     """A mask that the network has no state for; a network that looks ahead."""
-    with pytest.raises(ValueError, match=r"the mask, which is a state of its own.*build the network with 10"):
-        SubsDenoiser(SIZES["nano"].build(9), Absorbing(10))
+    with pytest.raises(ValueError, match=r"the mask token, which is a state of its own.*build the network with 10"):
+        SubsDenoiser(SIZES["nano"]().build(9), Absorbing(10))
     with pytest.raises(ValueError, match="needs 10"):
-        ScoreDenoiser(SIZES["nano"].build(9), Uniform(10))
+        ScoreDenoiser(SIZES["nano"]().build(9), Uniform(10))
     with pytest.raises(ValueError, match="causal=True"):
-        CausalDenoiser(SIZES["nano"].build(9))
+        CausalDenoiser(SIZES["nano"]().build(9))
 
 
 def test_labels_are_dropped_at_the_stated_rate() -> None:
     denoiser = conditional()
     labels = torch.arange(20_000) % 3
     noise = Noise.of(0, 0, torch.arange(20_000))
-    told = forgetful(denoiser, labels, Training(), noise)
-    dropped = told.labels == 3
+    kept = drop_labels(denoiser, labels, Training(), noise)
+    dropped = kept == 3
     assert abs(float(dropped.double().mean()) - 0.1) < 0.01
-    assert torch.equal(told.labels[~dropped], labels[~dropped])
-    everything = forgetful(denoiser, labels, replace(Training(), label_dropout=0.0), noise)
-    assert torch.equal(everything.labels, labels)
+    assert torch.equal(kept[~dropped], labels[~dropped])
+    everything = drop_labels(denoiser, labels, replace(Training(), label_dropout=0.0), noise)
+    assert torch.equal(everything, labels)
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ class Counting:
     def __init__(self) -> None:
         self.asked = 0
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         assert isinstance(z, Tensor)
         self.asked += len(z)
         generator = torch.Generator().manual_seed(1)
@@ -214,8 +214,8 @@ def test_a_kept_belief_changes_no_sample_and_spares_calls() -> None:
     memo = Memoized(kept)
     process, steps, num, length = Absorbing(7), 64, 12, 5
     options = {"num": num, "length": length, "steps": steps, "batch_size": 5}
-    first = generate(plain, LogLinear(0.0), Ancestral(process), **options)  # type: ignore[arg-type]
-    second = generate(memo, LogLinear(0.0), Ancestral(process), **options)  # type: ignore[arg-type]
+    first = generate(plain, LogLinear(0.0), Ancestral(process), **options)
+    second = generate(memo, LogLinear(0.0), Ancestral(process), **options)
     assert torch.equal(first, second)
     assert plain.asked == num * steps
     assert kept.asked == memo.calls <= num * (length + 1)
@@ -236,7 +236,7 @@ def test_mdlm_reuses_its_beliefs(english: Path, tmp_path: Path) -> None:
 def test_known_tokens_of_a_score_model_stay() -> None:
     torch.manual_seed(0)
     for process in (Uniform(9), Absorbing(9)):
-        score = ScoreDenoiser(replace(SIZES["nano"], embedding_std=0.1).build(9), process)
+        score = ScoreDenoiser(replace(SIZES["nano"](), embedding_std=0.1).build(9), process)
         tokens, known = torch.tensor([5, 0, 0, 2]), torch.tensor([True, False, False, True])
         wrapped = ClampedScore(score.double().requires_grad_(False), process, tokens, known)
         got = generate(wrapped, LogLinear(), Analytic(process), num=20, length=4, steps=5)
@@ -249,7 +249,7 @@ def test_an_untrained_score_model_believes_all_tokens_alike() -> None:
     z = torch.full((2, 3), 8)
     for alpha in (0.2, 0.9, 1.0):
         level = torch.full((2,), alpha, dtype=torch.float64)
-        ratios = ScoreDenoiser(SIZES["nano"].build(9), Absorbing(9)).double().log_ratios(z, level)
+        ratios = ScoreDenoiser(SIZES["nano"]().build(9), Absorbing(9)).double().log_ratios(z, level)
         assert torch.isfinite(ratios).all()
         if alpha < 1:
             belief = torch.full((2, 3, 9), 1 / 8, dtype=torch.float64)
@@ -288,7 +288,7 @@ def test_prompts_reach_every_kind_of_model(english: Path, tmp_path: Path, capsys
     for name, arguments, message in (
         ("ar-laptop", ["--suffix", "end"], "left to right"),
         ("ar-laptop", ["--steps", "5"], "leave steps out"),
-        ("ar-laptop", ["--sampler", "ancestral"], "no sampler but its own"),
+        ("ar-laptop", ["--sampler", "ancestral"], "its own sampler only"),
         ("sedd-uniform-laptop", ["--sampler", "ancestral"], "analytic sampler"),
         ("sedd-uniform-laptop", ["--temperature", "0.5"], "leave it at 1"),
         ("mdlm-laptop", ["--sampler", "analytic"], "sample it with its own sampler"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,16 +20,15 @@ from duality.denoisers.readouts import MeanDenoiser, ScoreDenoiser, SubsDenoiser
 from duality.diffusion import posterior
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear
-from duality.fused import lazy as answers
-from duality.networks.dit import SIZES
+from duality.fused import lazy
+from duality.networks import SIZES
 from duality.noise import Noise
-from duality.protocols import Latent, Process, TopK
+from duality.protocols import Latent, Process, Tail, TopK
 from duality.samplers import SAMPLERS
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
-from duality.samplers.generate import Tail, generate
+from duality.samplers.generate import generate
 from duality.samplers.grids import LinearConstantLinear
-from duality.samplers.psi import Psi, Rule
 
 
 class Fixed:
@@ -38,7 +37,7 @@ class Fixed:
     def __init__(self, log_p: Tensor):
         self.log_p = log_p
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         assert isinstance(z, Tensor)
         return self.log_p.expand(*z.shape, -1)
 
@@ -79,7 +78,7 @@ def test_clamped_tokens_stay_and_reach_the_network_clean(process: Process, tail:
 
     class Recording(Fixed):
         def log_probs(
-            self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None
+            self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None
         ) -> Tensor:
             assert isinstance(z, Tensor)
             seen.append(z)
@@ -95,10 +94,10 @@ def test_clamped_tokens_stay_and_reach_the_network_clean(process: Process, tail:
         assert len(torch.unique(got[:, 1])) > 1
 
 
-def wrapped(kind: type, process: Uniform | Absorbing, tokens: Tensor, known: Tensor) -> Any:
+def wrapped(kind: object, process: Uniform | Absorbing, tokens: Tensor, known: Tensor) -> Any:
     """A class-conditional network of 9 states under everything that its kind of answer allows."""
     torch.manual_seed(0)
-    backbone = SIZES["nano"].build(9, num_labels=3)
+    backbone = SIZES["nano"]().build(9, num_labels=3)
     for parameter in backbone.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     backbone.double().requires_grad_(False)
@@ -108,29 +107,28 @@ def wrapped(kind: type, process: Uniform | Absorbing, tokens: Tensor, known: Ten
     return Clamped(TopP(Temperature(Guided(mean, 1, 2.0), 0.8), 0.95), tokens, known)
 
 
-@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("process", [Uniform(9), Absorbing(9)], ids=str)
 @pytest.mark.parametrize("known", [(0, 1), (0, 3, 5)], ids=["prompt", "infill"])
 @pytest.mark.parametrize("tail", ["greedy", "ancestral"])
 def test_every_sampler_obeys_every_wrapper(
-    kind: type, process: Uniform | Absorbing, known: tuple[int, ...], tail: Tail
+    name: str, process: Uniform | Absorbing, known: tuple[int, ...], tail: Tail
 ) -> None:
     """Known tokens stand at the end as they were given, and what is written beside them are tokens."""
     places = torch.zeros(6, dtype=torch.bool).index_fill(0, torch.tensor(known), True)
     tokens = torch.tensor([5, 2, 0, 7, 0, 1])
+    kind = SAMPLERS[name]
     denoiser = wrapped(kind, process, tokens, places)
-    samplers = [kind(process)]
-    if kind is Psi:  # with much given back to noise, by every rule
-        samplers = [Psi(process, rule, 0.5) for rule in get_args(Rule)]
-    for sampler in samplers:
-        for bent in (denoiser,) if kind is Analytic else (denoiser, Memoized(denoiser)):
-            got = generate(
-                bent, LogLinear(), sampler, num=20, length=6, steps=5, tail=tail, grid=LinearConstantLinear()
-            )
-            assert (got[:, places] == tokens[places]).all()
-            assert int(got.min()) >= 0
-            assert int(got.max()) < process.vocab_size - isinstance(process, Absorbing)
-            assert tail == "greedy" or len(torch.unique(got, dim=0)) > 1
+    # a psi sampler with much given back to noise
+    sampler = kind(process, eta=0.5) if name.startswith("psi") else kind(process)
+    for transformed in (denoiser,) if kind is Analytic else (denoiser, Memoized(denoiser)):
+        got = generate(
+            transformed, LogLinear(), sampler, num=20, length=6, steps=5, tail=tail, grid=LinearConstantLinear()
+        )
+        assert (got[:, places] == tokens[places]).all()
+        assert int(got.min()) >= 0
+        assert int(got.max()) < process.vocab_size - isinstance(process, Absorbing)
+        assert tail == "greedy" or len(torch.unique(got, dim=0)) > 1
 
 
 @pytest.mark.parametrize("process", [Uniform(9), Absorbing(9)], ids=str)
@@ -138,7 +136,7 @@ def test_ratios_of_known_tokens_are_those_of_certainty(
     process: Uniform | Absorbing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At each sample's own level and tokens, written out and read four rows at a time."""
-    monkeypatch.setattr(answers, "rows_of_a_product", lambda *sizes: 4)
+    monkeypatch.setattr(lazy, "chunk_rows", lambda *sizes: 4)
     noise, alpha = Noise.of(0, 0, torch.arange(3)), torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)
     tokens, known = torch.tensor([5, 2, 0, 7, 0, 1]), torch.tensor([True, False, False, True, True, False])
     score = wrapped(Analytic, process, tokens, known)
@@ -157,31 +155,31 @@ class Asked(Fixed):
 
     backbone = SimpleNamespace(num_labels=1)
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, *rest: Any) -> Tensor:
-        self.last: tuple[Any, ...] = (z, alpha, mask)
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Tensor | None = None, *rest: Any) -> Tensor:
+        self.last: tuple[Any, ...] = (z, alpha, valid)
         return super().log_probs(z, alpha)
 
 
 def test_a_changed_sequence_is_asked_about_with_its_own_level_and_mask() -> None:
     asked = Asked(torch.zeros(5))
     memoized, z = Memoized(asked), torch.arange(12).view(3, 4) % 5
-    alpha, mask = torch.tensor([0.1, 0.2, 0.3]), torch.arange(4) < torch.tensor([[4], [3], [2]])
-    memoized.belief(z, alpha, mask)
-    memoized.belief(z.index_fill(0, torch.tensor([2]), 0), alpha, mask)
-    assert all(torch.equal(given, whole[2:]) for given, whole in zip(asked.last[1:], (alpha, mask)))
-    assert memoized.belief(z[:2, :3], alpha[:2], mask[:2, :3]).vectors.shape == (2, 3, 5)
+    alpha, valid = torch.tensor([0.1, 0.2, 0.3]), torch.arange(4) < torch.tensor([[4], [3], [2]])
+    memoized.belief(z, alpha, valid)
+    memoized.belief(z.index_fill(0, torch.tensor([2]), 0), alpha, valid)
+    assert all(torch.equal(given, whole[2:]) for given, whole in zip(asked.last[1:], (alpha, valid)))
+    assert memoized.belief(z[:2, :3], alpha[:2], valid[:2, :3]).vectors.shape == (2, 3, 5)
 
 
 def test_guidance_mixes_in_float32_and_reads_with_the_mask() -> None:
     """A bfloat16 network's vectors are rounded once, after they are mixed."""
     torch.manual_seed(0)
     vectors = torch.randn(4, 6, 9).bfloat16()
-    asked, mask = Asked(vectors), torch.arange(6) < torch.tensor([[6], [4]])
+    asked, valid = Asked(vectors), torch.arange(6) < torch.tensor([[6], [4]])
     asked.log_p = vectors
-    mixed = Guided(asked, 0, 2.5).belief(torch.zeros(2, 6, dtype=torch.int64), torch.ones(2), mask).vectors
+    mixed = Guided(asked, 0, 2.5).belief(torch.zeros(2, 6, dtype=torch.int64), torch.ones(2), valid).vectors
     told, untold = vectors.float().chunk(2)
     assert torch.equal(mixed, (untold + 2.5 * (told - untold)).bfloat16())
-    assert torch.equal(asked.last[2], mask.repeat(2, 1))
+    assert torch.equal(asked.last[2], valid.repeat(2, 1))
 
 
 @pytest.mark.parametrize("mass", [1.0, 0.999_999_999])

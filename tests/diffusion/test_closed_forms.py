@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support import plain_forms
 from torch import Tensor
 
 from duality.diffusion import closed_forms, posterior
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear
-from duality.fused.lazy import given
-from duality.objectives.discrete_time import DiscreteTime
+from duality.fused.lazy import belief_from
+from duality.objectives.discrete_time import DiscreteTimeBound
 from duality.protocols import Process
 
 LEVELS = [1e-6, 0.03, 0.5, 0.97, 1 - 1e-6]
@@ -59,7 +60,7 @@ def test_mdlm_is_the_general_bound(alpha: float) -> None:
     hidden = case["z"] == process.mask_id
     # A shown token is certain: SUBS puts that into the belief; the general bound has rate 0 there whatever it says.
     ratios = posterior.log_ratios(case["log_p"].exp(), case["z"], case["alpha"], process.prior())
-    got = closed_forms.absorbing_bound(case["log_p"], case["x"], hidden, case["alpha"], case["slope"])
+    got = plain_forms.absorbing_bound(case["log_p"], case["x"], hidden, case["alpha"], case["slope"])
     assert_close(got, general(process, case, torch.where(hidden[:, None], ratios, 0.0)))
     assert (got[~hidden] == 0).all()
     assert (got[hidden] > 0).all()
@@ -73,7 +74,7 @@ def test_sedd_absorb_is_the_general_bound(alpha: float) -> None:
     # ratios of the size that they have: alpha / (1 - alpha) over the tokens
     ratios = case["ratios"] + torch.log(case["alpha"] / (1 - case["alpha"]))[:, None]
     ratios = ratios.scatter(-1, case["z"][:, None], 0.0)
-    got = closed_forms.score_entropy_absorbing(ratios, case["x"], hidden, case["alpha"], case["slope"])
+    got = plain_forms.score_entropy_absorbing(ratios, case["x"], hidden, case["alpha"], case["slope"])
     assert_close(got, general(process, case, ratios))
 
 
@@ -81,12 +82,12 @@ def test_sedd_absorb_is_the_general_bound(alpha: float) -> None:
 def test_sedd_uniform_is_the_general_bound(alpha: float) -> None:
     process = Uniform(12)
     case = batch(process, alpha)
-    got = closed_forms.score_entropy_uniform(case["ratios"], case["x"], case["z"], case["alpha"], case["slope"])
+    got = plain_forms.score_entropy_uniform(case["ratios"], case["x"], case["z"], case["alpha"], case["slope"])
     assert_close(got, general(process, case, case["ratios"]))
 
 
 @pytest.mark.parametrize("alpha", LEVELS)
-@pytest.mark.parametrize("form", [closed_forms.uniform_bound, closed_forms.dense_uniform_bound])
+@pytest.mark.parametrize("form", [closed_forms.uniform_bound, plain_forms.dense_uniform_bound])
 def test_udlm_and_duo_are_the_general_bound(form: Any, alpha: float) -> None:
     process = Uniform(12)
     case = batch(process, alpha)
@@ -102,8 +103,8 @@ def test_scores_and_beliefs_convert_both_ways(process: Process, alpha: float) ->
     prior, p = process.prior(), case["log_p"].exp()
     z = torch.full_like(case["z"], process.vocab_size - 1)  # the mask, or any token
     ratios = posterior.log_ratios(p, z, case["alpha"], prior)
-    assert torch.allclose(posterior.belief_of_ratios(ratios, case["alpha"], prior), p, atol=1e-13)
-    again = posterior.log_ratios(posterior.belief_of_ratios(ratios, case["alpha"], prior), z, case["alpha"], prior)
+    assert torch.allclose(plain_forms.belief_of_ratios(ratios, case["alpha"], prior), p, atol=1e-13)
+    again = posterior.log_ratios(plain_forms.belief_of_ratios(ratios, case["alpha"], prior), z, case["alpha"], prior)
     finite = ratios > -30
     assert torch.allclose(again[finite], ratios[finite], atol=1e-11)
     # ... and SEDD's step with the ratios of p is the posterior at p
@@ -123,8 +124,8 @@ def dense_divergence(log_p: Tensor, x: Tensor, z: Tensor, alpha_t: Tensor, alpha
 def closed_divergence(process: Any, case: dict[str, Tensor], level_s: Tensor) -> Tensor:
     """As the objective pays it, of a belief that is written out."""
     x, z, alpha = (case[name][None] for name in ("x", "z", "alpha"))
-    objective = DiscreteTime(process, LogLinear())
-    return objective.divergence(given(case["log_p"][None]), x, z, alpha, level_s[None], 1, None).nats[0]
+    objective = DiscreteTimeBound(process, LogLinear())
+    return objective.divergence(belief_from(case["log_p"][None]), x, z, alpha, level_s[None], 1, None).nats[0]
 
 
 @pytest.mark.parametrize("process", [Uniform(12), Absorbing(12)], ids=str)
@@ -178,7 +179,7 @@ def test_released_mdlm_loss(golden: Path) -> None:
     logits = data["logits"].double().requires_grad_()
     log_p = torch.log_softmax(logits[..., :27], -1)
     alpha, slope = data["alpha_t"].double(), data["dalpha_t"].double()
-    loss = closed_forms.absorbing_bound(log_p, data["x0"], data["xt"] == 27, alpha, slope)
+    loss = plain_forms.absorbing_bound(log_p, data["x0"], data["xt"] == 27, alpha, slope)
     assert torch.allclose(loss, data["loss_f64"], rtol=1e-6, atol=1e-6)  # their alphas are float32
     torch.autograd.backward(loss.sum())
     assert logits.grad is not None
@@ -203,7 +204,7 @@ def test_released_sedd_loss(golden: Path) -> None:
     logits = data["logits"].double().requires_grad_()
     scale = torch.log(alpha / ((1 - alpha) * 27))[..., None]
     ratios = (logits + scale).scatter(-1, data["xt"][..., None], 0.0)
-    loss = closed_forms.score_entropy_absorbing(ratios, data["x0"], data["xt"] == 27, alpha, slope)
+    loss = plain_forms.score_entropy_absorbing(ratios, data["x0"], data["xt"] == 27, alpha, slope)
     assert torch.allclose(loss, data["loss_f64"], rtol=1e-5, atol=1e-5)
     torch.autograd.backward(loss.sum())
     assert logits.grad is not None
@@ -241,7 +242,7 @@ def test_released_d3pm_divergence(golden: Path) -> None:
     assert torch.allclose(got[hidden], expected[hidden], rtol=1e-4, atol=1e-4)  # their alphas are float32
     assert (expected[~hidden].abs() < 1e-2).all()
     subs = F.pad(torch.log_softmax(log_p[..., :27], -1), (0, 1), value=-torch.inf)
-    closed = closed_forms.absorbing_divergence(subs, data["x0"], hidden, alpha_t, alpha_s)
+    closed = plain_forms.absorbing_divergence(subs, data["x0"], hidden, alpha_t, alpha_s)
     dense = dense_divergence(subs, data["x0"], data["xt"], alpha_t, alpha_s, prior)
     assert torch.allclose(closed[hidden], dense[hidden], rtol=1e-12)
 

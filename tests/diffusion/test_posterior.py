@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import plain_forms
 
-from duality.diffusion import closed_forms, draws, posterior
-from duality.diffusion.processes import PROCESSES, Absorbing, Uniform
+from duality.diffusion import PROCESSES, closed_forms, draws, posterior
+from duality.diffusion.processes import Absorbing, Uniform
 from duality.noise import Noise
 
 torch.manual_seed(0)
@@ -36,7 +37,7 @@ def transition(ratio: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
     return ratio * torch.eye(len(prior), dtype=torch.float64) + (1 - ratio) * prior.expand(len(prior), -1)
 
 
-@pytest.mark.parametrize("kind", PROCESSES)
+@pytest.mark.parametrize("kind", PROCESSES.types())
 def test_posterior_is_bayes_rule_on_explicit_matrices(kind: type) -> None:
     process = kind(5)
     prior = process.prior()
@@ -54,17 +55,25 @@ def test_posterior_is_bayes_rule_on_explicit_matrices(kind: type) -> None:
         assert torch.allclose(got, expected, atol=1e-15)
 
 
-@pytest.mark.parametrize("kind", PROCESSES)
+@pytest.mark.parametrize("kind", PROCESSES.types())
 @pytest.mark.parametrize("alpha_s", [0.31, 0.7, 1.0])
 def test_routes_mix_to_the_posterior(kind: type, alpha_s: float) -> None:
     process = kind(7)
     p, z = belief((200,), process), torch.randint(0, 7, (200,))
     a_t, a_s = (torch.full((200,), a, dtype=torch.float64) for a in (0.3, alpha_s))
-    ways = posterior.routes(p.gather(-1, z[:, None])[:, 0], process.prior_of(z), a_t, a_s)
-    mixed = ways.stay[:, None] * F.one_hot(z, 7) + ways.belief[:, None] * p + ways.prior[:, None] * process.prior()
+    route_probabilities = posterior.routes(p.gather(-1, z[:, None])[:, 0], process.prior_of(z), a_t, a_s)
+    mixed = (
+        route_probabilities.stay[:, None] * F.one_hot(z, 7)
+        + route_probabilities.belief[:, None] * p
+        + route_probabilities.prior[:, None] * process.prior()
+    )
     expected = posterior.posterior(p, z, a_t, a_s, process.prior())
     assert torch.allclose(mixed, expected, atol=1e-14)
-    assert torch.allclose(ways.stay + ways.belief + ways.prior, torch.ones(200, dtype=torch.float64), atol=1e-14)
+    assert torch.allclose(
+        route_probabilities.stay + route_probabilities.belief + route_probabilities.prior,
+        torch.ones(200, dtype=torch.float64),
+        atol=1e-14,
+    )
 
 
 def test_a_token_the_noise_cannot_have_made_is_kept() -> None:
@@ -172,7 +181,7 @@ def test_reference_posteriors(golden: Path) -> None:
     assert torch.allclose(got, torch.from_numpy(data["q_xs_f64"]), atol=2e-7)  # their alphas are float32
 
 
-@pytest.mark.parametrize("kind", PROCESSES)
+@pytest.mark.parametrize("kind", PROCESSES.types())
 def test_corrupt_has_the_marginal_law(kind: type) -> None:
     process = kind(5)
     x = clean_tokens((1, 1), process).expand(4000, 10)
@@ -205,8 +214,8 @@ def test_losses_of_hidden_tokens_and_scores_are_numbers_at_a_level_that_rounds_t
     x, slope, hidden = torch.tensor([3]), torch.tensor([-1e-8], dtype=torch.float64), torch.tensor([True])
     values = []
     for alpha in torch.tensor([[1.0], [1 - 2.0**-53]], dtype=torch.float64):
-        made = [closed_forms.score_entropy_uniform(ratios, x, z, alpha, slope) for z in (x, x + 1)]
-        made.append(closed_forms.score_entropy_absorbing(ratios, x, hidden, alpha, slope))
+        made = [plain_forms.score_entropy_uniform(ratios, x, z, alpha, slope) for z in (x, x + 1)]
+        made.append(plain_forms.score_entropy_absorbing(ratios, x, hidden, alpha, slope))
         values.append(torch.cat([*made, closed_forms.absorbing_weight(alpha, slope)]))
     assert torch.isfinite(values[0]).all()
     assert torch.allclose(values[0], values[1], rtol=1e-9)
@@ -267,7 +276,7 @@ def test_categorical_inverts_the_distribution_function() -> None:
 
 def test_categorical_takes_rows_of_any_number_and_shape() -> None:
     """More rows than are worked on at once, in any shape, or none: each row has its own draw."""
-    count = 3 * draws.rows_at_once(5000, torch.device("cpu")) + 1
+    count = 3 * draws.block_rows(5000, torch.device("cpu")) + 1
     probs = torch.rand(count, 5000, generator=torch.Generator().manual_seed(0))
     u = Noise.of(0, 0, torch.zeros(1)).uniform("u", count)[0]
     expected = [int((row.double().cumsum(-1) <= x * row.double().sum()).sum()) for row, x in zip(probs, u)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from duality.diffusion.schedules import CLOCKS, SCHEDULES, Cosine, Dual, LinearVariance, LogLinear
+from duality.diffusion import GAUSSIAN_SCHEDULES, SCHEDULES
+from duality.diffusion.schedules import Cosine, Dual, LinearVariance, LogLinear
 from duality.protocols import Schedule
 
 CASES: list[Schedule] = [
-    *(kind(eps=eps) for kind in SCHEDULES if kind is not Dual for eps in (1e-3, 0.0)),
-    *(Dual(vocab_size, clock()) for clock in CLOCKS for vocab_size in (2, 27, 50_257)),
+    *(kind(eps=eps) for kind in SCHEDULES.values() for eps in (1e-3, 0.0)),
+    *(Dual(vocab_size, kind()) for kind in GAUSSIAN_SCHEDULES.values() for vocab_size in (2, 27, 50_257)),
     Dual(1000, alpha_min=0.2, alpha_max=0.6),
 ]
 
@@ -36,9 +37,9 @@ def test_discrete_ends(schedule: Schedule) -> None:
     assert ends.tolist() == pytest.approx([1.0, 1e-2], abs=1e-15)
 
 
-@pytest.mark.parametrize("clock", CLOCKS)
-def test_dual_covers_its_window(clock: type) -> None:
-    schedule = Dual(30_522, clock(), alpha_min=0.05, alpha_max=0.95)
+@pytest.mark.parametrize("kind", GAUSSIAN_SCHEDULES.types())
+def test_dual_covers_its_window(kind: type) -> None:
+    schedule = Dual(30_522, kind(), alpha_min=0.05, alpha_max=0.95)
     ends = schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64))
     assert ends.tolist() == pytest.approx([0.95, 0.05], abs=1e-12)
 
@@ -49,8 +50,8 @@ def test_the_papers_window_belongs_to_linear_variance() -> None:
     """
     from duality.diffusion import gaussian
 
-    clock = torch.tensor([0.03, 0.15], dtype=torch.float64)
-    alpha = gaussian.level(LinearVariance().mu(clock), 30_522)
+    time = torch.tensor([0.03, 0.15], dtype=torch.float64)
+    alpha = gaussian.level(LinearVariance().mu(time), 30_522)
     assert alpha.tolist() == pytest.approx([0.934, 0.047], abs=1e-3)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import plain_forms
 from support.small_heads import BATCH, LENGTH, WIDTH, inputs, network, relative
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,18 +18,18 @@ from duality.diffusion import closed_forms
 from duality.diffusion.divergences import Divergence, divergence
 from duality.fused.formulas import (
     AbsorbingScoreEntropy,
-    Gap,
-    Surprisal,
+    BeliefDivergence,
+    CrossEntropy,
     UniformBound,
     UniformDivergence,
     UniformScoreEntropy,
     sum_log1p,
 )
-from duality.fused.lazy import Answer, Belief, Ratios, given
+from duality.fused.lazy import Belief, LazyLogits, Ratios, belief_from
 from duality.fused.loss import Formula, fused_loss
 from duality.methods.diffusion_bert import SpindleNats, excess, speed
 from duality.methods.duo import Duo
-from duality.networks.dit import SIZES
+from duality.networks import SIZES
 from duality.noise import Noise
 
 Mode: Any = TorchDispatchMode  # torch gives it no types
@@ -58,7 +59,7 @@ def belief_cases(num_states: int, alpha: float) -> dict[str, Case]:
     target = torch.log_softmax(target.float().double(), -1)
 
     def surprisal(log_p: Tensor) -> Tensor:
-        return closed_forms.absorbing_bound(log_p, x, torch.ones_like(x, dtype=torch.bool), level, slope)
+        return plain_forms.absorbing_bound(log_p, x, torch.ones_like(x, dtype=torch.bool), level, slope)
 
     def spindle(log_p: Tensor) -> Tensor:
         mean = (log_p.exp() * excess(skew, time)[:, None].to(log_p.dtype)).sum(-1).double()
@@ -67,13 +68,13 @@ def belief_cases(num_states: int, alpha: float) -> dict[str, Case]:
 
     weight = closed_forms.absorbing_weight(level, slope)
     made: dict[str, Case] = {
-        "surprisal": (surprisal, lambda dtype: Surprisal(x, weight)),
+        "surprisal": (surprisal, lambda dtype: CrossEntropy(x, weight)),
         "bound": (
             lambda log_p: closed_forms.uniform_bound(log_p, x, z, level, slope),
             lambda dtype: UniformBound(x, z, level, slope, num_states),
         ),
         "T-step": (
-            lambda log_p: 7 * closed_forms.uniform_divergence(log_p, x, z, level, later),
+            lambda log_p: 7 * plain_forms.uniform_divergence(log_p, x, z, level, later),
             lambda dtype: UniformDivergence(x, z, level, later, num_states, 7),
         ),
         "spindle": (spindle, lambda dtype: SpindleNats(x, time, torch.ones_like(time), skew)),
@@ -85,7 +86,7 @@ def belief_cases(num_states: int, alpha: float) -> dict[str, Case]:
 def gap_case(kind: Divergence, target: Tensor) -> Case:
     return (
         lambda log_p: divergence(kind, log_p, target.to(log_p.dtype)),
-        lambda dtype: Gap(given(target.to(dtype)), kind),
+        lambda dtype: BeliefDivergence(belief_from(target.to(dtype)), kind),
     )
 
 
@@ -93,7 +94,7 @@ NAMES = [*belief_cases(4, 0.5)]
 
 
 def compare(
-    plain: Callable[[Tensor], Tensor], answer: Answer, dense: Tensor, formula: Formula, inputs: list[Tensor]
+    plain: Callable[[Tensor], Tensor], answer: LazyLogits, dense: Tensor, formula: Formula, inputs: list[Tensor]
 ) -> tuple[tuple[Tensor, list[Tensor]], tuple[Tensor, list[Tensor]]]:
     """(nats, gradients) as autograd has them and as they are fused."""
     nats = plain(dense)
@@ -112,8 +113,8 @@ def test_fused_is_plain(name: str, alpha: float, num_states: int) -> None:
     plain, make = belief_cases(num_states, alpha)[name]
     vectors, head = inputs(num_states, torch.float64)
     belief = Belief(vectors, head, num_states, num_states)
-    everything = [vectors, head.weight, head.bias]
-    (nats, expected), (got, found) = compare(plain, belief, belief.log_probs(), make(torch.float64), everything)
+    all_rows = [vectors, head.weight, head.bias]
+    (nats, expected), (got, found) = compare(plain, belief, belief.log_probs(), make(torch.float64), all_rows)
     assert torch.allclose(got, nats, rtol=1e-9, atol=1e-9)
     # at the ends the plain form itself loses digits in float64: the gradient is what is left of larger terms
     tolerance = 1e-6 if alpha in (ALPHAS[0], ALPHAS[-1]) else 1e-10
@@ -170,8 +171,8 @@ def test_fused_score_entropy_is_plain(alpha: float, noise: str) -> None:
 
     def plain(ratios: Tensor) -> Tensor:
         if noise == "uniform":
-            return closed_forms.score_entropy_uniform(ratios, x, z, level, slope)
-        return closed_forms.score_entropy_absorbing(ratios, x, z == num_states - 1, level, slope)
+            return plain_forms.score_entropy_uniform(ratios, x, z, level, slope)
+        return plain_forms.score_entropy_absorbing(ratios, x, z == num_states - 1, level, slope)
 
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
         vectors, head = inputs(num_states, torch.float64)
@@ -196,7 +197,7 @@ def test_both_heads_of_a_distillation_are_read_together(kind: Divergence) -> Non
     belief, target = Belief(vectors, head, 9, 9), Belief(other.requires_grad_(), taught, 9, 9)
     plain = divergence(kind, belief.log_probs(), target.log_probs().detach())
     expected = torch.autograd.grad(plain.sum(), [vectors, head.weight])
-    loss = fused_loss(belief, Gap(target, kind))
+    loss = fused_loss(belief, BeliefDivergence(target, kind))
     torch.autograd.backward(loss.total)
     assert other.grad is None
     assert taught.weight.grad is None
@@ -218,7 +219,7 @@ def test_what_both_beliefs_exclude_has_no_gap_and_no_gradient(kind: Divergence) 
     wide, taught = (nn.functional.pad(each.detach(), (0, 1), value=-torch.inf) for each in (few, target))
     for student in (few, wide.requires_grad_()):
         for teacher in (target, taught):
-            loss = fused_loss(given(student), Gap(given(teacher), kind))
+            loss = fused_loss(belief_from(student), BeliefDivergence(belief_from(teacher), kind))
             assert torch.allclose(loss.nats, nats.detach(), atol=1e-12)
             (found,) = torch.autograd.grad(loss.total, student)
             assert torch.allclose(found[..., :5], expected, atol=1e-12)
@@ -232,7 +233,7 @@ def test_what_is_common_to_a_row_of_logits_changes_nothing(name: str, shift: flo
     vectors, head = inputs(11, torch.float64)
     logits = head(vectors).detach().requires_grad_()
     dense = torch.log_softmax(logits, -1)
-    answer = given(logits + shift)
+    answer = belief_from(logits + shift)
     (nats, (expected,)), (got, (found,)) = compare(plain, answer, dense, make(torch.float64), [logits])
     assert torch.allclose(got, nats, atol=1e-9)
     assert torch.allclose(found, expected, atol=1e-9)
@@ -271,7 +272,7 @@ def test_gradients_of_a_bfloat16_head_are_summed_in_float32() -> None:
     _, head = inputs(num_states, torch.bfloat16)
     vectors = (1 + torch.randn(1, count, WIDTH)).bfloat16().requires_grad_()
     x = torch.zeros(1, count, dtype=torch.int64)
-    loss = fused_loss(Belief(vectors, head, num_states, num_states), Surprisal(x, torch.ones(1, 1)))
+    loss = fused_loss(Belief(vectors, head, num_states, num_states), CrossEntropy(x, torch.ones(1, 1)))
     found = torch.autograd.grad(loss.total, [head.weight, head.bias])
     logits = head(vectors).double()
     slopes = (torch.softmax(logits, -1) - nn.functional.one_hot(x, num_states))[0].detach()
@@ -294,7 +295,7 @@ def test_sums_of_logarithms_by_products(largest: float) -> None:
 def test_a_loss_is_differentiated_once() -> None:
     vectors, head = inputs(6, torch.float64)
     x, _ = tokens(6)
-    loss = fused_loss(Belief(vectors, head, 6, 6), Surprisal(x, torch.ones(BATCH, 1)))
+    loss = fused_loss(Belief(vectors, head, 6, 6), CrossEntropy(x, torch.ones(BATCH, 1)))
     torch.autograd.backward(loss.total, retain_graph=True)
     with pytest.raises(RuntimeError, match="compute it again"):
         torch.autograd.backward(loss.total)
@@ -303,7 +304,7 @@ def test_a_loss_is_differentiated_once() -> None:
 def test_a_frozen_head_gets_no_gradient_and_frozen_vectors_need_none() -> None:
     vectors, head = inputs(6, torch.float64)
     x, _ = tokens(6)
-    formula = Surprisal(x, torch.ones(BATCH, 1, dtype=torch.float64))
+    formula = CrossEntropy(x, torch.ones(BATCH, 1, dtype=torch.float64))
     reference = torch.autograd.grad(fused_loss(Belief(vectors, head, 6, 6), formula).total, [vectors, head.weight])
     torch.autograd.backward(fused_loss(Belief(vectors.detach(), head, 6, 6), formula).total)
     assert head.weight.grad is not None
@@ -328,7 +329,7 @@ def test_logits_of_a_batch_never_exist() -> None:
             sizes.extend(leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, Tensor))
             return made
 
-    model = MeanDenoiser(SIZES["nano"].build(20_000))
+    model = MeanDenoiser(SIZES["nano"]().build(20_000))
     nn.init.normal_(model.backbone.head.weight)
     noise = Noise.of(0, 0, torch.arange(8))
     x = noise.integers("x", 20_000, 256)

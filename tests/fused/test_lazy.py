@@ -15,9 +15,9 @@ from duality.denoisers.readouts import MeanDenoiser, SubsDenoiser
 from duality.diffusion import draws
 from duality.diffusion.divergences import divergence
 from duality.diffusion.processes import Absorbing
-from duality.fused import lazy as answers
-from duality.fused.formulas import Gap, Surprisal
-from duality.fused.lazy import Answer, Belief
+from duality.fused import lazy
+from duality.fused.formulas import BeliefDivergence, CrossEntropy
+from duality.fused.lazy import Belief, LazyLogits
 from duality.fused.loss import fused_loss
 from duality.methods.ar import AR
 from duality.methods.bert_mouth import BertMouth
@@ -39,18 +39,18 @@ def test_a_bent_or_certain_belief_is_read_as_it_has_become() -> None:
     x, alpha = noise.integers("x", 13, 6), torch.full((2,), 0.5, dtype=torch.float64)
     known = torch.tensor([True, False, False, True, False, False])
     weight = torch.ones(2, 1, dtype=torch.float64)
-    for bent in (Temperature(model, 0.5), Clamped(model, x[0], known), TopP(model, 0.9)):
-        belief = bent.belief(x, alpha)
+    for transformed in (Temperature(model, 0.5), Clamped(model, x[0], known), TopP(model, 0.9)):
+        belief = transformed.belief(x, alpha)
         plain = belief.log_probs().detach()
-        found = fused_loss(belief, Surprisal(x[:1].expand(2, -1), weight)).nats
+        found = fused_loss(belief, CrossEntropy(x[:1].expand(2, -1), weight)).nats
         expected = -plain.gather(-1, x[:1].expand(2, -1)[..., None])[..., 0]
         assert torch.allclose(found, expected, atol=1e-12)
-        if not isinstance(bent, TopP):  # a divergence from it would be infinite
-            taught = fused_loss(model.belief(x, alpha), Gap(belief, "tvd")).nats
+        if not isinstance(transformed, TopP):  # a divergence from it would be infinite
+            taught = fused_loss(model.belief(x, alpha), BeliefDivergence(belief, "tvd")).nats
             assert torch.allclose(taught, divergence("tvd", model.log_probs(x, alpha), plain).detach(), atol=1e-12)
     clamped = Clamped(model, x[0], known).belief(x, alpha)
-    assert clamped.plain(~known.expand(2, -1)) is clamped
-    assert clamped.plain(None) is not clamped
+    assert clamped.as_logits(~known.expand(2, -1)) is clamped
+    assert clamped.as_logits(None) is not clamped
 
 
 METHODS = [Duo(), UDLM(), MDLM(), SEDD(), SEDD("uniform"), D3PM(), D3PM("uniform"), AR(), BertMouth(), DiffusionBERT()]
@@ -64,7 +64,7 @@ def objectives(method: Any) -> list[Any]:
     return found
 
 
-class Written:
+class PrefixState:
     """A model that can only write its answer out, told as the real one: what the fused loss is compared with."""
 
     def __init__(self, model: Any):
@@ -74,11 +74,11 @@ class Written:
         setattr(self, name, getattr(model, name))
 
 
-class Denoises(Written):
+class Denoises(PrefixState):
     def log_probs(self, *args: Any) -> Any: ...
 
 
-class Scores(Written):
+class Scores(PrefixState):
     def log_ratios(self, *args: Any) -> Any: ...
 
 
@@ -90,18 +90,18 @@ def test_equal_seeds_give_equal_losses_fused_and_written_out(method: Any, padded
     model = network(method)
     noise = Noise.of(0, 3, torch.arange(4))
     x, t = noise.integers("x", 13, 9), noise.uniform("t", 1)[:, 0]
-    mask = torch.ones_like(x, dtype=torch.bool)
-    mask[1, 6:] = mask[3, 2:] = False
+    valid = torch.ones_like(x, dtype=torch.bool)
+    valid[1, 6:] = valid[3, 2:] = False
     written = (Scores if hasattr(model, "ratios") else Denoises)(model)
     for objective in objectives(method):
         results = []
         for who in (model, written):
-            loss = objective(who, x, t, noise, mask if padded else None, dropout=True)
+            loss = objective(who, x, t, noise, valid if padded else None, dropout=True)
             learnt = [value for value in model.parameters() if value.requires_grad]
             results.append((loss.nats, torch.autograd.grad(loss.total, learnt, materialize_grads=True)))
         (nats, found), (expected, plain) = results
         assert torch.allclose(nats, expected, rtol=1e-9, atol=1e-9)
-        assert not padded or bool((nats[~mask] == 0).all())
+        assert not padded or bool((nats[~valid] == 0).all())
         for one, other in zip(found, plain):
             assert torch.allclose(one, other, rtol=1e-7, atol=1e-9)
 
@@ -109,33 +109,33 @@ def test_equal_seeds_give_equal_losses_fused_and_written_out(method: Any, padded
 @pytest.mark.parametrize("padded", [False, True])
 def test_only_positions_that_pay_are_projected(padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     projected: list[Tensor] = []
-    plain = Answer.project
+    plain = LazyLogits.project
 
-    def counting(self: Answer, rows: Any) -> Tensor:
+    def counting(self: LazyLogits, rows: Any) -> Tensor:
         projected.append(rows)
         return plain(self, rows)
 
-    monkeypatch.setattr(Answer, "project", counting)
+    monkeypatch.setattr(LazyLogits, "project", counting)
     noise = Noise.of(0, 3, torch.arange(4))
     x, t = noise.integers("x", 13, 9), noise.uniform("t", 1)[:, 0]
-    mask = torch.ones_like(x, dtype=torch.bool)
-    mask[1, 6:] = False
+    valid = torch.ones_like(x, dtype=torch.bool)
+    valid[1, 6:] = False
     for method in (MDLM(), Duo(), AR()):
         projected.clear()
         objective = method.phases(13, 10)[-1].objective
-        loss = objective(network(method), x, t, noise, mask if padded else None)
-        pays = mask if padded else torch.ones_like(mask)
+        loss = objective(network(method), x, t, noise, valid if padded else None)
+        loss_positions = valid if padded else torch.ones_like(valid)
         if isinstance(method, MDLM):
-            pays = pays & (Absorbing(14).corrupt(x, method.times.alpha(t), noise) == 13)
-        assert torch.equal(torch.cat(projected), pays.flatten().nonzero()[:, 0])
-        assert torch.equal(loss.nats != 0, pays)
+            loss_positions = loss_positions & (Absorbing(14).corrupt(x, method.training_schedule.alpha(t), noise) == 13)
+        assert torch.equal(torch.cat(projected), loss_positions.flatten().nonzero()[:, 0])
+        assert torch.equal(loss.nats != 0, loss_positions)
 
 
 def test_nothing_to_pay_is_a_loss_of_zero_with_gradients_of_zero() -> None:
     model = network(MDLM())
     x = torch.zeros(2, 5, dtype=torch.int64)
     belief = model.belief(x, torch.ones(2, dtype=torch.float64))
-    loss = fused_loss(belief, Surprisal(x, torch.ones(2, 1)), torch.zeros_like(x, dtype=torch.bool))
+    loss = fused_loss(belief, CrossEntropy(x, torch.ones(2, 1)), torch.zeros_like(x, dtype=torch.bool))
     torch.autograd.backward(loss.total)
     assert float(loss.total.detach()) == 0
     assert float(model.backbone.head.weight.grad.abs().max()) == 0
@@ -144,18 +144,18 @@ def test_nothing_to_pay_is_a_loss_of_zero_with_gradients_of_zero() -> None:
 def test_chunks_are_of_one_size_and_fit_the_device() -> None:
     rows = torch.arange(1024)
     for most, sizes in ((2000, [1024]), (1024, [1024]), (1023, [512, 512]), (210, [205] * 4 + [204]), (1, [1] * 1024)):
-        parts = answers.evenly(rows, most)
+        parts = lazy.even_chunks(rows, most)
         assert [len(part) for part in parts] == sizes
         assert torch.equal(torch.cat(parts), rows)
-    assert answers.evenly(rows[:0], 5) == ()
+    assert lazy.even_chunks(rows[:0], 5) == ()
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert answers.rows_of_a_product(30_522, cpu, learning=True) == 256
-    assert answers.rows_of_a_product(30_522, cpu) == 420
-    assert answers.rows_of_a_product(27, cpu) == 4096
+    assert lazy.chunk_rows(30_522, cpu, learning=True) == 256
+    assert lazy.chunk_rows(30_522, cpu) == 420
+    assert lazy.chunk_rows(27, cpu) == 4096
     # a gigabyte of float32 in one product, a quarter of it in one pass
-    assert answers.rows_of_a_product(50_257, gpu) * 50_257 * 4 == pytest.approx(2**30, rel=0.01)
-    assert draws.rows_at_once(50_257, gpu) * 50_257 * 4 == pytest.approx(2**28, rel=0.01)
-    assert draws.rows_at_once(10**9, cpu) == 1
+    assert lazy.chunk_rows(50_257, gpu) * 50_257 * 4 == pytest.approx(2**30, rel=0.01)
+    assert draws.block_rows(50_257, gpu) * 50_257 * 4 == pytest.approx(2**28, rel=0.01)
+    assert draws.block_rows(10**9, cpu) == 1
 
 
 @pytest.mark.usefixtures("few_rows")
@@ -170,29 +170,33 @@ def test_rows_put_and_at_are_the_rows_of_the_belief_written_out(kind: str) -> No
     first, second = model.belief(one, alpha), model.belief(two, alpha)
     dense, other = first.log_probs().flatten(0, 1).detach(), second.log_probs().flatten(0, 1).detach()
     rows = torch.tensor([0, 3, 4, 9, 10, 17])
-    assert torch.allclose(first.rows(rows), dense[rows, : first.num_named], atol=1e-12)
+    assert torch.allclose(first.rows(rows), dense[rows, : first.num_outputs], atol=1e-12)
     read = dict(zip(rows.tolist(), torch.cat([log_p.clone() for _, log_p in first.each(rows)])))
-    assert all(torch.allclose(read[row], dense[row, : first.num_named], atol=1e-12) for row in read)
+    assert all(torch.allclose(read[row], dense[row, : first.num_outputs], atol=1e-12) for row in read)
     mixed = first.put(rows, second.at(rows)).log_probs().flatten(0, 1)
     expected = dense.index_copy(0, rows, other[rows])
     assert torch.allclose(mixed, expected, atol=1e-12)
-    assert torch.equal(first.likeliest(), first.log_probs().argmax(-1))
+    assert torch.equal(first.argmax_states(), first.log_probs().argmax(-1))
     with torch.no_grad():
         assert torch.allclose(first.log_probs().flatten(0, 1), dense, atol=1e-12)
 
 
 @pytest.mark.usefixtures("few_rows")
-def test_a_bend_is_told_its_rows_and_may_change_what_is_likeliest() -> None:
+def test_a_transform_knows_its_rows_and_may_change_the_argmax() -> None:
     """Read in chunks, and written out with gradients and without."""
     vectors, head = inputs(9, torch.float64)
 
-    def bend(log_p: Tensor, rows: Tensor) -> Tensor:
-        return torch.log_softmax(-log_p * (1 + rows[:, None]), -1)
+    class Reversed:
+        linear = False
 
-    belief = Belief(vectors, head, 9, 9, bends=(bend,))
+        def __call__(self, log_p: Tensor, rows: Tensor) -> Tensor:
+            return torch.log_softmax(-log_p * (1 + rows[:, None]), -1)
+
+    transform = Reversed()
+    belief = Belief(vectors, head, 9, 9, transforms=(transform,))
     plain = torch.log_softmax(head(vectors), -1).flatten(0, 1)
-    expected = bend(plain, torch.arange(len(plain))).view(BATCH, LENGTH, 9)
+    expected = transform(plain, torch.arange(len(plain))).view(BATCH, LENGTH, 9)
     assert torch.allclose(belief.log_probs(), expected, atol=1e-12)
-    assert torch.equal(belief.likeliest(), expected.argmax(-1))
+    assert torch.equal(belief.argmax_states(), expected.argmax(-1))
     with torch.no_grad():
         assert torch.allclose(belief.log_probs(), expected, atol=1e-12)

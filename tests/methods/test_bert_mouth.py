@@ -14,7 +14,7 @@ from support.oracles import LENGTH, absorbing_toy, all_states, data_law, entropy
 from torch import Tensor
 
 from duality.diffusion.processes import Absorbing
-from duality.methods.bert_mouth import BertMouth, Chain, Gibbs, MaskedTokens, PseudoLikelihood
+from duality.methods.bert_mouth import BertMouth, Gibbs, GibbsState, MaskedTokens, PseudoLikelihood
 from duality.noise import Noise
 from duality.protocols import Denoiser, Latent
 from duality.samplers.generate import generate
@@ -27,7 +27,7 @@ class Lopsided:
     denoiser: Denoiser
     first: Tensor
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         assert isinstance(z, Tensor)
         log_p = self.denoiser.log_probs(z, alpha.clamp(0.1, 0.9))
         blank = (z == MASK).all(-1)[:, None, None]
@@ -51,21 +51,21 @@ def test_masked_tokens_is_unbiased_for_the_mean_over_patterns() -> None:
 
 def test_pseudo_likelihood_over_times_is_the_sum_over_positions() -> None:
     x, _, noise = batch(rows=4)
-    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 1, 0, 1], [0, 1, 1, 0, 0], [0, 0, 0, 1, 0]]).bool()
+    valid = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 1, 0, 1], [0, 1, 1, 0, 0], [0, 0, 0, 1, 0]]).bool()
     network = trained(BertMouth())
     measure = PseudoLikelihood(Absorbing(8))
     grid = (torch.arange(30, dtype=torch.float64) + 0.5) / 30  # 5, 3, 2 and 1 divide 30
-    got = torch.stack([measure(network, x, t.expand(4), noise, mask).nats for t in grid]).mean(0)
+    got = torch.stack([measure(network, x, t.expand(4), noise, valid).nats for t in grid]).mean(0)
     expected = torch.zeros_like(got)
     for place in range(5):
         z = x.clone()
         z[:, place] = 7
-        log_p = network.log_probs(z, torch.ones(4, dtype=torch.float64), mask).detach()
+        log_p = network.log_probs(z, torch.ones(4, dtype=torch.float64), valid).detach()
         expected[:, place] = -log_p[torch.arange(4), place, x[:, place]]
-    assert float((got - expected * mask).abs().max()) < 1e-12
-    one = measure(network, x, torch.full((4,), 1.0), noise, mask).nats
+    assert float((got - expected * valid).abs().max()) < 1e-12
+    one = measure(network, x, torch.full((4,), 1.0), noise, valid).nats
     assert torch.equal((one != 0).sum(-1), torch.ones(4, dtype=torch.int64))
-    ends = measure.ends(network, x, noise, mask)
+    ends = measure.ends(network, x, noise, valid)
     assert not ends.prior.any()
     assert not ends.reconstruction.any()
 
@@ -137,7 +137,7 @@ def test_gibbs_orders_are_fresh_permutations() -> None:
     orders = Noise.of(0, 0, torch.arange(count))
     sweeps = []
     for sweep in range(2):
-        order = torch.cat([Chain(ids, 3 * sweep + turn, orders).place for turn in range(3)], 1)
+        order = torch.cat([GibbsState(ids, 3 * sweep + turn, orders).place for turn in range(3)], 1)
         assert torch.equal(order.sort(-1).values, torch.arange(3).expand(count, -1))
         sweeps.append(order[:, 0] * 2 + (order[:, 1] > order[:, 2]))
     counts = torch.bincount(sweeps[0] * 6 + sweeps[1], minlength=36).double()  # jointly uniform: 36 equal cells
@@ -149,7 +149,7 @@ def test_gibbs_hides_what_it_asks_for_and_its_last_step_may_be_greedy() -> None:
     seen: list[tuple[Tensor, Tensor]] = []
 
     class Recording:
-        def log_probs(self, z: Latent, alpha: Tensor, mask: Any = None, dropout: Any = None) -> Tensor:
+        def log_probs(self, z: Latent, alpha: Tensor, valid: Any = None, dropout: Any = None) -> Tensor:
             assert isinstance(z, Tensor)
             seen.append((z, exact.log_probs(z, alpha)))
             return seen[-1][1]

@@ -17,9 +17,9 @@ from duality.methods.plaid import LearnedSchedule, Plaid, PlaidBound, PlaidDenoi
 from duality.networks.dit import DiT
 from duality.noise import Noise, stratified_times
 from duality.objectives import variational
-from duality.protocols import Denoiser, Method, Objective, Score, Vocabulary
+from duality.protocols import Denoiser, Method, Objective, Score, Tail, Vocabulary
 from duality.samplers import gaussian
-from duality.samplers.generate import Tail, generate
+from duality.samplers.generate import generate
 
 NETWORK = DiT(width=32, depth=1, heads=2, time_width=16, dropout=0.0)
 TAILS: tuple[Tail, ...] = ("greedy", "ancestral")
@@ -74,8 +74,8 @@ def small(method: Method, num_tokens: int = 11, *, awake: bool = True) -> Any:
 def batch(rows: int = 8, length: int = 6, num_tokens: int = 11) -> tuple[Tensor, Tensor, Noise, Tensor]:
     """Tokens, times, noise and a mask with some filling."""
     noise = Noise.of(7, 0, torch.arange(rows))
-    mask = torch.arange(length) < (length - noise.integers("filling", 3))[:, None]
-    return noise.integers("x", num_tokens, length), stratified_times(7, 0, rows), noise, mask
+    valid = torch.arange(length) < (length - noise.integers("filling", 3))[:, None]
+    return noise.integers("x", num_tokens, length), stratified_times(7, 0, rows), noise, valid
 
 
 def objective_of(method: Method) -> Objective:
@@ -84,35 +84,35 @@ def objective_of(method: Method) -> Objective:
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_loss_does_not_depend_on_how_the_batch_is_divided(method: Method) -> None:
-    model, (x, t, noise, mask) = small(method), batch()
+    model, (x, t, noise, valid) = small(method), batch()
     for objective in (objective_of(method), method.measure(11)):
-        whole = objective(model, x, t, noise, mask)
+        whole = objective(model, x, t, noise, valid)
         assert whole.total.item() == pytest.approx(whole.nats.sum().item(), rel=1e-12)
         parts = []
         for start in (0, 1, 4):
             rows = slice(start, {0: 1, 1: 4, 4: 8}[start])
             index = torch.arange(8)[rows]
-            parts.append(objective(model, x[rows], t[rows], noise.select(index), mask[rows]).nats)
+            parts.append(objective(model, x[rows], t[rows], noise.select(index), valid[rows]).nats)
         assert torch.allclose(torch.cat(parts), whole.nats, rtol=1e-9)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_filling_costs_nothing_and_is_not_looked_at(method: Method) -> None:
-    model, (x, t, noise, mask) = small(method), batch()
-    other = torch.where(mask, x, (x + 1) % 11)
-    assert not mask.all()
+    model, (x, t, noise, valid) = small(method), batch()
+    other = torch.where(valid, x, (x + 1) % 11)
+    assert not valid.all()
     for objective in (objective_of(method), method.measure(11)):
-        nats = objective(model, x, t, noise, mask).nats
-        assert (nats[~mask] == 0).all()
-        assert torch.allclose(nats, objective(model, other, t, noise, mask).nats, rtol=1e-9)
-    ends, changed = (method.measure(11).ends(model, ids, noise, mask) for ids in (x, other))
-    assert torch.allclose(ends.reconstruction[mask], changed.reconstruction[mask], rtol=1e-9)
+        nats = objective(model, x, t, noise, valid).nats
+        assert (nats[~valid] == 0).all()
+        assert torch.allclose(nats, objective(model, other, t, noise, valid).nats, rtol=1e-9)
+    ends, changed = (method.measure(11).ends(model, ids, noise, valid) for ids in (x, other))
+    assert torch.allclose(ends.reconstruction[valid], changed.reconstruction[valid], rtol=1e-9)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_every_parameter_learns(method: Method) -> None:
-    model, (x, t, noise, mask) = small(method, awake=True), batch()
-    objective_of(method)(model, x, t, noise, mask, dropout=True).total.backward()  # type: ignore[no-untyped-call]
+    model, (x, t, noise, valid) = small(method, awake=True), batch()
+    objective_of(method)(model, x, t, noise, valid, dropout=True).total.backward()  # type: ignore[no-untyped-call]
     for name, value in model.named_parameters():
         assert value.grad is not None, name
         assert torch.isfinite(value.grad).all(), name
@@ -188,32 +188,32 @@ def test_gradient_of_the_ends_is_that_of_the_whole_loss() -> None:
 
 def test_training_sees_what_evaluation_sees() -> None:
     """All samples guessed, none reconstructed: the training loss is the measure's, and the prior."""
-    model, (x, t, noise, mask) = small(METHODS[1]), batch()
+    model, (x, t, noise, valid) = small(METHODS[1]), batch()
     rows = noise.uniform("reconstruct") >= 0.25
     assert rows.any()
-    trained = PlaidBound(guessed=1.0)(model, x, t, noise, mask).nats
-    measured = variational.Variational()(model, x, t, noise, mask).nats
-    prior = variational.Variational().ends(model, x, noise, mask).prior * mask
+    trained = PlaidBound(guessed=1.0)(model, x, t, noise, valid).nats
+    measured = variational.Variational()(model, x, t, noise, valid).nats
+    prior = variational.Variational().ends(model, x, noise, valid).prior * valid
     assert torch.allclose(trained[rows], (measured + prior)[rows], rtol=1e-9)
-    assert not torch.allclose(PlaidBound(guessed=0.0)(model, x, t, noise, mask).nats[rows], trained[rows])
+    assert not torch.allclose(PlaidBound(guessed=0.0)(model, x, t, noise, valid).nats[rows], trained[rows])
 
 
 def test_self_conditioning_costs_a_pass_in_evaluation_and_none_in_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
     method = Plaid(embedding_width=4, self_conditioning=True)
     model, (x, t, noise, _) = small(method), batch()
     calls: list[int] = []
-    forward = model.backbone.forward
+    hidden = model.backbone.hidden
 
     def counted(*args: Any) -> Tensor:
         calls.append(len(args[0]))
-        result: Tensor = forward(*args)
+        result: Tensor = hidden(*args)
         return result
 
-    monkeypatch.setattr(model.backbone, "forward", counted)
+    monkeypatch.setattr(model.backbone, "hidden", counted)
     method.measure(11)(model, x, t, noise)
     assert calls == [8, 8]
     calls.clear()
-    generate(model, method.schedule(), method.sampler(11), num=3, length=5, steps=4)
+    generate(model, method.sampling_schedule(), method.sampler(11), num=3, length=5, steps=4)
     assert calls == [3] * 4
     calls.clear()
     PlaidBound(guessed=0.5)(model, x, t, noise)
@@ -233,21 +233,21 @@ def test_the_network_is_a_vector_denoiser_and_nothing_else(method: Method) -> No
         assert all(value.is_meta for value in method.network(NETWORK, Vocabulary(5)).parameters())
     sampler = method.sampler(11)
     for tail in TAILS:
-        tokens = generate(model, method.schedule(), sampler, num=4, length=6, steps=3, tail=tail)
+        tokens = generate(model, method.sampling_schedule(), sampler, num=4, length=6, steps=3, tail=tail)
         assert tokens.shape == (4, 6)
-        again = generate(model, method.schedule(), sampler, num=4, length=6, steps=3, tail=tail, batch_size=3)
+        again = generate(model, method.sampling_schedule(), sampler, num=4, length=6, steps=3, tail=tail, batch_size=3)
         assert torch.equal(tokens, again)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_in_bfloat16_only_the_network_is_coarse(method: Method) -> None:
     """A network that says 0 says it in any precision: then the loss is what it is in float32."""
-    x, t, noise, mask = batch()
+    x, t, noise, valid = batch()
     for awake, tolerance in ((False, 1e-5), (True, 0.1)):
         model = small(method, awake=awake).float()
-        exact = objective_of(method)(model, x, t, noise, mask).nats
+        exact = objective_of(method)(model, x, t, noise, valid).nats
         with torch.autocast("cpu", torch.bfloat16):
-            coarse = objective_of(method)(model, x, t, noise, mask).nats
+            coarse = objective_of(method)(model, x, t, noise, valid).nats
         assert torch.allclose(exact, coarse, rtol=tolerance, atol=tolerance)
 
 
@@ -266,7 +266,7 @@ def test_what_is_refused_says_what_is_allowed() -> None:
     with pytest.raises(ValueError, match=r"in \(0, 0\.9\)"):
         DiffusionLM(offset=0.0)
     with pytest.raises(ValueError, match="reads tokens"):
-        gaussian.Posterior().start(torch.nn.Linear(2, 2), 4, 2, Noise.of(0, 0, torch.arange(2)))  # type: ignore[arg-type]
+        gaussian.GaussianAncestral().start(torch.nn.Linear(2, 2), 4, 2, Noise.of(0, 0, torch.arange(2)))
 
 
 def nats_of(method: Method, model: Any, x: Tensor) -> float:

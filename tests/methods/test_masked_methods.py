@@ -11,15 +11,16 @@ import torch
 import torch.nn.functional as F
 from support.masked_models import MASK, METHODS, PROCESS, SMALL, STRENGTH, TIMES, agrees, batch, draw_data, trained
 from support.oracles import LENGTH, absorbing_toy, all_states, data_law, entropy, gauss_legendre, total_variation
+from support import plain_forms
 from torch import Tensor
 
-from duality.denoisers.conditioning import labelled
+from duality.denoisers.conditioning import with_labels
 from duality.denoisers.filters import Temperature
 from duality.denoisers.memo import Memoized
 from duality.diffusion import closed_forms
 from duality.diffusion.processes import Absorbing
 from duality.diffusion.schedules import Polynomial
-from duality.fused.lazy import given
+from duality.fused.lazy import belief_from
 from duality.fused.loss import fused_loss
 from duality.methods.bert_mouth import BertMouth, Gibbs
 from duality.methods.diffusion_bert import (
@@ -36,7 +37,7 @@ from duality.methods.diffusion_bert import (
     unigram_information,
 )
 from duality.noise import Noise
-from duality.objectives.masked import MaskedBound
+from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.protocols import Denoiser, Latent, Method, Vocabulary
 from duality.samplers.generate import generate, levels
 from duality.training.state import load_weights
@@ -61,7 +62,7 @@ class SpindleOracle:
     law: Tensor
     information: Tensor
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         assert isinstance(z, Tensor)
         shown = F.one_hot(z, MASK + 1).double()[..., :MASK]
         likelihood = torch.where((z == MASK)[..., None], 1 - spindle(1 - alpha)[:, None], shown)
@@ -111,7 +112,7 @@ def test_information_is_the_smoothed_surprise_of_the_corpus() -> None:
 
 def spindle_bound(log_p: Tensor, x: Tensor, hidden: Tensor, t: Tensor, skew: Tensor) -> Tensor:
     """The bound per token of a belief that is written out."""
-    return fused_loss(given(log_p), SpindleNats(x, t[:, None], torch.ones_like(t)[:, None], skew), hidden).nats
+    return fused_loss(belief_from(log_p), SpindleNats(x, t[:, None], torch.ones_like(t)[:, None], skew), hidden).nats
 
 
 def exact_spindle_bound(denoiser: Denoiser, law: Tensor) -> float:
@@ -148,11 +149,13 @@ def test_spindle_bound_with_tokens_alike_is_the_masked_bound() -> None:
     hidden, level = noise.uniform("hidden", 5) < 0.6, (1 - t)[:, None]
     nats = spindle_bound(log_p, x, hidden, t, skews(torch.full((7,), 1.7), STRENGTH))
     slope = -torch.ones_like(level)
-    assert float((nats - closed_forms.absorbing_bound(log_p, x, hidden, level, slope)).abs().max()) < 1e-12
+    assert float((nats - plain_forms.absorbing_bound(log_p, x, hidden, level, slope)).abs().max()) < 1e-12
     network = trained(DiffusionBERT())
     network.information.fill_(2.0)
     mine = SpindleBound(Absorbing(8), STRENGTH)(network, x, t, noise).nats
-    assert torch.allclose(mine, MaskedBound(Absorbing(8), Polynomial(eps=0.0))(network, x, t, noise).nats, rtol=1e-12)
+    assert torch.allclose(
+        mine, ContinuousTimeBound(Absorbing(8), Polynomial(eps=0.0))(network, x, t, noise).nats, rtol=1e-12
+    )
 
 
 def test_spindle_bound_is_the_divergence_of_a_short_step_for_any_belief() -> None:
@@ -238,7 +241,7 @@ def test_one_spindle_step_shows_each_token_at_its_own_speed(later: float) -> Non
     class Fixed:
         information: Tensor
 
-        def log_probs(self, z: Latent, alpha: Tensor, mask: Any = None, dropout: Any = None) -> Tensor:
+        def log_probs(self, z: Latent, alpha: Tensor, valid: Any = None, dropout: Any = None) -> Tensor:
             assert isinstance(z, Tensor)
             return belief.log().expand(*z.shape, -1)
 
@@ -260,21 +263,21 @@ def test_nothing_depends_on_how_a_batch_is_divided_or_on_filling(method: Method)
     assert isinstance(method, Method)
     network = trained(method)
     x, t, noise = batch()
-    mask = torch.arange(5) < torch.tensor([5, 4, 3, 5, 2, 1])[:, None]
+    valid = torch.arange(5) < torch.tensor([5, 4, 3, 5, 2, 1])[:, None]
     for objective in (method.phases(7, 1)[0].objective, method.measure(7)):
-        whole = objective(network, x, t, noise, mask)
+        whole = objective(network, x, t, noise, valid)
         assert whole.nats.shape == x.shape
         assert float(whole.nats.sum()) > 0
-        assert not whole.nats[~mask].any()
+        assert not whole.nats[~valid].any()
         parts = [torch.tensor([0, 1, 2, 3]), torch.tensor([4, 5])]
-        split = [objective(network, x[rows], t[rows], noise.select(rows), mask[rows]).nats for rows in parts]
+        split = [objective(network, x[rows], t[rows], noise.select(rows), valid[rows]).nats for rows in parts]
         assert torch.allclose(torch.cat(split), whole.nats, atol=1e-12)
-        other = torch.where(mask, x, (x + 1) % 7)
-        assert torch.allclose(objective(network, other, t, noise, mask).nats, whole.nats, atol=1e-12)
+        other = torch.where(valid, x, (x + 1) % 7)
+        assert torch.allclose(objective(network, other, t, noise, valid).nats, whole.nats, atol=1e-12)
     sampler = method.sampler(7)
-    options: dict[str, Any] = {"length": 5, "steps": sampler.default_steps(5)}
-    tokens = generate(network, method.schedule(), sampler, num=6, **options)
-    assert torch.equal(tokens, generate(network, method.schedule(), sampler, num=6, batch_size=4, **options))
+    options: dict[str, Any] = {"length": 5, "steps": sampler.steps(5)}
+    tokens = generate(network, method.sampling_schedule(), sampler, num=6, **options)
+    assert torch.equal(tokens, generate(network, method.sampling_schedule(), sampler, num=6, batch_size=4, **options))
     assert tokens.shape == (6, 5)
     assert int(tokens.max()) < 7
 
@@ -286,7 +289,7 @@ def test_networks_on_the_meta_device_and_with_labels(method: Method) -> None:
     network = trained(method, num_labels=2)
     assert shapes == {name: value.shape for name, value in network.named_parameters()}
     x, t, noise = batch()
-    told = labelled(network, torch.tensor([0, 1, 2, 0, 1, 2]))
+    told = with_labels(network, torch.tensor([0, 1, 2, 0, 1, 2]))
     loss = method.phases(7, 1)[0].objective(told, x, t, noise, None, dropout=True)
     torch.autograd.backward(loss.total)
     for name, value in network.named_parameters():

@@ -15,11 +15,13 @@ from torch import Tensor
 from duality.cli.main import main
 from duality.data.corpus import prepare
 from duality.data.packing import Sequences
-from duality.data.tokenizer_specs import expected_vocab_size
 from duality.methods import METHODS
+from duality.methods.duo import Duo
+from duality.methods.mdlm import MDLM
+from duality.networks import SIZES
 from duality.noise import Noise, stratified_times
 from duality.objectives import OBJECTIVES
-from duality.protocols import Vocabulary
+from duality.protocols import Phase, Vocabulary
 from duality.recipes import laptop, paper
 from duality.recipes.catalogue import RECIPES, recipe
 from duality.recipes.recipe import Recipe
@@ -27,7 +29,8 @@ from duality.runs import model as run_model
 from duality.runs import session
 from duality.runs.metrics import read_metrics
 from duality.samplers import SAMPLERS
-from duality.samplers.psi import Psi
+from duality.training import DISTILLATIONS
+from duality.training.distillation import suited
 from duality.training.loop import StepRecord
 
 # the class-conditional one needs labelled text: tests/test_guidance.py
@@ -82,7 +85,7 @@ def test_every_laptop_recipe_trains_is_measured_and_writes(name: str, english: P
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_builds_without_memory(name: str) -> None:
     chosen = recipe(name)
-    num_tokens = expected_vocab_size(chosen.data.tokenizer) or 100
+    num_tokens = chosen.data.tokenizer.expected_vocab_size or 100
     with torch.device("meta"):
         network = run_model.network(chosen, Vocabulary(num_tokens), "meta")
     count = sum(value.numel() for value in network.parameters())
@@ -106,21 +109,31 @@ def test_every_row_of_the_tables_has_its_recipe_and_its_twin() -> None:
     assert any("Table 2, row 6" in recipe(name).source for name in LAPTOP)  # Plaid stands in Table 2 only
 
 
+def rounds_of(name: str) -> tuple[Phase, ...]:
+    """The phases of a distillation of the first method that it fits."""
+    method = next(each for each in (Duo(), MDLM()) if suited(each) == name)
+    teacher = method.network(SIZES["nano"](), Vocabulary(NUM_TOKENS))
+    phases: tuple[Phase, ...] = DISTILLATIONS[name]().phases(method, NUM_TOKENS, teacher)
+    return phases
+
+
 def test_nothing_in_the_lists_goes_untested() -> None:
     """Every method has a laptop recipe, and every objective and sampler a method: the tests here reach them all."""
     chosen = [recipe(name).method for name in LAPTOP]
-    assert {type(method) for method in chosen} == set(METHODS)
+    assert {type(method) for method in chosen} == set(METHODS.types())
     learnt = {type(phase.objective) for method in chosen for phase in method.phases(NUM_TOKENS, 10)}
-    assert set(OBJECTIVES) <= learnt
-    # psi samplers are nobody's own: test_few_steps.py calls them by name
-    assert set(SAMPLERS) - {Psi} <= {type(method.sampler(NUM_TOKENS)) for method in chosen}
+    measured = {type(method.measure(NUM_TOKENS)) for method in chosen}
+    taught = {type(phase.objective) for kind in DISTILLATIONS for phase in rounds_of(kind)}
+    assert set(OBJECTIVES.types()) <= learnt | measured | taught
+    # psi samplers are chosen by name: tests/samplers/test_few_steps.py
+    assert set(SAMPLERS.types()) <= {type(method.sampler(NUM_TOKENS)) for method in chosen}
 
 
-def losses(network: Any, chosen: Recipe, x: Tensor, rows: slice, mask: Tensor | None) -> list[Tensor]:
+def losses(network: Any, chosen: Recipe, x: Tensor, rows: slice, valid: Tensor | None) -> list[Tensor]:
     """nats of every phase and of the measure, for some rows of a batch."""
     objectives = [phase.objective for phase in chosen.method.phases(NUM_TOKENS, 10)]
     noise = Noise.of(0, 0, torch.arange(rows.start, rows.stop))
-    times, real = stratified_times(0, 0, len(x))[rows], None if mask is None else mask[rows]
+    times, real = stratified_times(0, 0, len(x))[rows], None if valid is None else valid[rows]
     values = [each(network, x[rows], times, noise, real).nats for each in objectives]
     measure = chosen.method.measure(NUM_TOKENS)
     ends = measure.ends(network, x[rows], noise, real)
@@ -142,22 +155,22 @@ def test_padding_costs_nothing_and_tells_nothing(name: str, english: Path) -> No
     """Losses and gradients of a padded batch do not depend on what the padding holds."""
     network, chosen = awake(name, english)
     x = torch.randint(0, 200, (2, 10), generator=torch.Generator().manual_seed(2))
-    mask = torch.arange(10)[None] < torch.tensor([[10], [6]])
+    valid = torch.arange(10)[None] < torch.tensor([[10], [6]])
     t, noise = torch.tensor([0.3, 0.7], dtype=torch.float64), Noise.of(0, 0, torch.arange(2))
     for phase in chosen.method.phases(NUM_TOKENS, 10):
         values = []
         for filler in (0, 137):
             network.zero_grad()
-            loss = phase.objective(network, torch.where(mask, x, filler), t, noise, mask)
+            loss = phase.objective(network, torch.where(valid, x, filler), t, noise, valid)
             torch.autograd.backward(loss.total)
             values.append((loss.nats, [p.grad.clone() for p in network.parameters() if p.grad is not None]))
         (a, a_grads), (b, b_grads) = values
         assert torch.allclose(a, b, atol=1e-12)
-        assert (a[~mask] == 0).all()
+        assert (a[~valid] == 0).all()
         assert all(torch.allclose(g, h, atol=1e-10) for g, h in zip(a_grads, b_grads))
-    first, second = (losses(network, chosen, torch.where(mask, x, fill), slice(0, 2), mask) for fill in (0, 137))
+    first, second = (losses(network, chosen, torch.where(valid, x, fill), slice(0, 2), valid) for fill in (0, 137))
     for a, b in zip(first, second):
-        assert torch.allclose(a[mask], b[mask], atol=1e-12)
+        assert torch.allclose(a[valid], b[valid], atol=1e-12)
 
 
 @pytest.mark.parametrize("name", LAPTOP)

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from duality.denoisers.readouts import MeanDenoiser
-from duality.networks.dit import SIZES, DiT, Network
+from duality.networks import SIZES
+from duality.networks.dit import DiT, DiTNetwork
 from duality.noise import Noise
 from duality.protocols import Prefix, TopK
 
@@ -38,7 +39,7 @@ def our_name(name: str) -> str:
     return name
 
 
-def reference(golden: Path, file: str = "dit_tiny.npz") -> tuple[Network, dict[str, torch.Tensor]]:
+def reference(golden: Path, file: str = "dit_tiny.npz") -> tuple[DiTNetwork, dict[str, torch.Tensor]]:
     """Our network with the released weights, in float64, and the released inputs and outputs."""
     data = np.load(golden / file)
     meta = json.loads(str(data["__meta__"]))
@@ -88,7 +89,7 @@ def test_soft_inputs_are_the_released_ones(golden: Path) -> None:
     assert torch.allclose(network(sparse, tensors["sigma"].double()), tensors["logits_topk"].double(), atol=2e-5)
 
 
-def awake(config: DiT, vocab_size: int = 11, **options: Any) -> Network:
+def awake(config: DiT, vocab_size: int = 11, **options: Any) -> DiTNetwork:
     """A network whose zero-initialised parts have been given weights."""
     torch.manual_seed(0)
     network = config.build(vocab_size, **options).double()
@@ -100,7 +101,7 @@ def awake(config: DiT, vocab_size: int = 11, **options: Any) -> Network:
 
 @pytest.mark.parametrize("size", ["nano", "tiny"])
 def test_a_causal_network_does_not_look_ahead(size: str) -> None:
-    network = awake(SIZES[size], causal=True)
+    network = awake(SIZES[size](), causal=True)
     x = torch.randint(0, 11, (2, 9))
     level = torch.zeros(2, dtype=torch.float64)
     before = network(x, level)
@@ -114,28 +115,28 @@ def test_a_causal_network_does_not_look_ahead(size: str) -> None:
 @pytest.mark.parametrize("size", ["nano", "tiny"])
 def test_memory_gives_what_the_whole_prefix_gives(size: str) -> None:
     """With the convolution of the laptop sizes and without."""
-    network = awake(SIZES[size], causal=True)
+    network = awake(SIZES[size](), causal=True)
     x, level = torch.randint(0, 11, (3, 8)), torch.zeros(3, dtype=torch.float64)
-    whole, memory = network(x, level), network.memory(3, 8)
+    whole, cache = network(x, level), network.empty_cache(3, 8)
     for place in range(8):
-        one = network(Prefix(x[:, place : place + 1], place + 1, memory), level)
+        one = network(Prefix(x[:, place : place + 1], place + 1, cache), level)
         assert torch.allclose(one[:, 0], whole[:, place], atol=1e-12)
 
 
 def test_labels_change_the_answer_and_none_is_a_label_of_its_own() -> None:
-    network = awake(SIZES["nano"], num_labels=3)
+    network = awake(SIZES["nano"](), num_labels=3)
     x, level = torch.randint(0, 11, (4, 6)), torch.full((4,), 0.3, dtype=torch.float64)
     answers = [network(x, level, labels=torch.full((4,), label)) for label in range(4)]
     assert torch.equal(network(x, level), answers[3])
     assert not torch.allclose(answers[0], answers[1])
     with pytest.raises(ValueError, match=r"data\.labels=true"):
-        awake(SIZES["nano"])(x, level, labels=torch.zeros(4, dtype=torch.int64))
+        awake(SIZES["nano"]())(x, level, labels=torch.zeros(4, dtype=torch.int64))
     with pytest.raises(ValueError, match="no conditioning"):
-        SIZES["nano"].build(11, causal=True, num_labels=2)
+        SIZES["nano"]().build(11, causal=True, num_labels=2)
 
 
 def test_a_vertex_is_a_token() -> None:
-    network = awake(SIZES["nano"])
+    network = awake(SIZES["nano"]())
     x, level = torch.randint(0, 11, (2, 7)), torch.tensor([0.3, 2.0])
     vertex = TopK(torch.stack([x, (x + 1) % 11], -1), torch.tensor([1.0, 0.0]).expand(2, 7, 2))
     assert torch.allclose(network(x, level), network(vertex, level), atol=1e-12)
@@ -143,17 +144,17 @@ def test_a_vertex_is_a_token() -> None:
 
 def test_padding_reaches_attention() -> None:
     """What stands in padded places, and how many there are, changes nothing elsewhere."""
-    network = awake(SIZES["nano"])
+    network = awake(SIZES["nano"]())
     x, level = torch.randint(0, 11, (1, 6)), torch.tensor([0.5])
     alone = network(x, level)
     longer = torch.cat([x, torch.randint(0, 11, (1, 5))], 1)
-    mask = torch.arange(11)[None] < 6
-    assert torch.allclose(network(longer, level, mask)[:, :6], alone, atol=1e-12)
+    valid = torch.arange(11)[None] < 6
+    assert torch.allclose(network(longer, level, valid)[:, :6], alone, atol=1e-12)
     assert not torch.allclose(network(longer, level)[:, :6], alone, atol=1e-3)
 
 
 def test_dropout_belongs_to_the_sample_and_needs_noise() -> None:
-    network = awake(replace(SIZES["nano"], dropout=0.3))
+    network = awake(replace(SIZES["nano"](), dropout=0.3))
     x, level = torch.randint(0, 11, (4, 7)), torch.rand(4)
     noise = Noise.of(0, 0, torch.arange(4))
     dropped = network(x, level, None, noise)
@@ -164,7 +165,7 @@ def test_dropout_belongs_to_the_sample_and_needs_noise() -> None:
 
 
 def test_untrained_belief_is_uniform_and_float32_in_bfloat16() -> None:
-    denoiser = MeanDenoiser(SIZES["nano"].build(13))
+    denoiser = MeanDenoiser(SIZES["nano"]().build(13))
     x, alpha = torch.randint(0, 13, (2, 5)), torch.tensor([0.2, 0.9], dtype=torch.float64)
     log_p = denoiser.log_probs(x, alpha)
     assert torch.allclose(log_p.exp(), torch.full_like(log_p, 1 / 13), atol=1e-6)
@@ -175,7 +176,7 @@ def test_untrained_belief_is_uniform_and_float32_in_bfloat16() -> None:
 def test_small_is_the_papers_size() -> None:
     """169 627 218 parameters at V = 50 258, as the released state dict lists."""
     with torch.device("meta"):
-        network = SIZES["small"].build(50_258)
+        network = SIZES["small"]().build(50_258)
     assert sum(parameter.numel() for parameter in network.parameters()) == 169_627_218
 
 
@@ -184,4 +185,4 @@ def test_small_is_the_papers_size() -> None:
 )
 def test_impossible_sizes_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(SIZES["nano"], **changes)
+        replace(SIZES["nano"](), **changes)

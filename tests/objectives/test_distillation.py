@@ -13,7 +13,7 @@ import torch
 from support.runs import small_recipe
 from torch import nn
 
-from duality.denoisers.conditioning import labelled
+from duality.denoisers.conditioning import with_labels
 from duality.denoisers.readouts import MeanDenoiser, SubsDenoiser
 from duality.diffusion.divergences import Divergence, divergence
 from duality.diffusion.gaussian import coupled_argmax, inverse_level
@@ -128,7 +128,7 @@ def test_stride_doubles_at_the_rounds_borders_as_released(golden: Path) -> None:
 
 def test_linear_growth_and_the_round_of_a_step() -> None:
     kind = Rounds(rounds=3, round_steps=4, delta=0.1, growth="linear")
-    assert [kind.stride(number) for number in (1, 2, 3)] == pytest.approx([0.1, 0.2, 0.3])
+    assert [kind.delta_of_round(number) for number in (1, 2, 3)] == pytest.approx([0.1, 0.2, 0.3])
     assert [kind.round_of(step) for step in (0, 1, 4, 5, 8, 9, 12)] == [1, 1, 1, 2, 2, 3, 3]
     with pytest.raises(ValueError, match=r"grows to 1\.6 in round 5"):
         DCD(delta=0.1)
@@ -154,13 +154,13 @@ def test_pairs_have_the_law_of_the_k_dimensional_construction(vocab_size: int, a
     tables = []
     for z_t, z_s in ((ours[0][:, 0], ours[1][:, 0]), theirs):
         tables.append(torch.bincount(z_t * vocab_size + z_s, minlength=vocab_size**2).double())
-    both = tables[0] + tables[1]
-    seen = both >= 10
-    statistic = float(((tables[0] - tables[1]).square() / both)[seen].sum())
+    intersection = tables[0] + tables[1]
+    seen = intersection >= 10
+    statistic = float(((tables[0] - tables[1]).square() / intersection)[seen].sum())
     freedom = int(seen.sum()) - 1
     # 4.5 standard deviations of a chi-square
     assert statistic < freedom + 4.5 * math.sqrt(2 * freedom) + 5
-    assert torch.equal(tables[0] > 0, tables[1] > 0) or int(both[tables[0].eq(0) | tables[1].eq(0)].max()) < 30
+    assert torch.equal(tables[0] > 0, tables[1] > 0) or int(intersection[tables[0].eq(0) | tables[1].eq(0)].max()) < 30
     for z, alpha in zip(ours, (alpha_t, alpha_s)):
         expected = torch.full((vocab_size,), (1 - alpha) / vocab_size, dtype=torch.float64)
         expected[1] += alpha
@@ -198,7 +198,7 @@ def test_the_student_reads_the_noisier_and_the_teacher_the_cleaner_of_the_pair()
         def __init__(self, name: str):
             self.name = name
 
-        def log_probs(self, z: Latent, alpha: torch.Tensor, mask: Any = None, dropout: Any = None) -> torch.Tensor:
+        def log_probs(self, z: Latent, alpha: torch.Tensor, valid: Any = None, dropout: Any = None) -> torch.Tensor:
             assert isinstance(z, torch.Tensor)
             asked[self.name] = z, alpha
             return torch.zeros(*z.shape, 11, dtype=torch.float64).log_softmax(-1)
@@ -246,8 +246,6 @@ def teacher_objective(which: str, teacher: Any, **options: Any) -> Any:
     process = Absorbing(11)
     return ThroughTime(
         teacher,
-        process,
-        lambda denoiser, x, alpha, noise: process.corrupt(x, alpha, noise),
         Ancestral(process),
         LogLinear(eps=0.0),
         options.get("delta", 0.2),
@@ -259,11 +257,11 @@ def teacher_objective(which: str, teacher: Any, **options: Any) -> Any:
 def test_padding_is_not_read_and_not_paid(which: str) -> None:
     student, teacher = objective_parts(which, dropout=0.0)
     x, t, noise = batch(num_states=10)
-    mask = torch.ones_like(x, dtype=torch.bool)
-    mask[:, 4:] = False
+    valid = torch.ones_like(x, dtype=torch.bool)
+    valid[:, 4:] = False
     objective = teacher_objective(which, teacher)
-    other = torch.where(mask, x, (x + 1) % 10)
-    loss, same = (objective(student, tokens, t, noise, mask) for tokens in (x, other))
+    other = torch.where(valid, x, (x + 1) % 10)
+    loss, same = (objective(student, tokens, t, noise, valid) for tokens in (x, other))
     assert torch.equal(loss.nats[:, 4:], torch.zeros(4, 2, dtype=torch.float64))
     assert torch.allclose(loss.nats, same.nats, atol=1e-12)
     assert float(loss.total) > 0
@@ -277,7 +275,7 @@ def test_the_teacher_is_told_the_students_labels(which: str) -> None:
         """Remembers the classes it was told."""
 
         def log_probs(
-            self, z: Latent, alpha: torch.Tensor, mask: Any = None, dropout: Any = None, labels: Any = None
+            self, z: Latent, alpha: torch.Tensor, valid: Any = None, dropout: Any = None, labels: Any = None
         ) -> torch.Tensor:
             assert isinstance(z, torch.Tensor)
             heard.append(labels)
@@ -285,7 +283,7 @@ def test_the_teacher_is_told_the_students_labels(which: str) -> None:
 
     x, t, noise = batch(num_states=10)
     labels = torch.tensor([0, 2, 1, 0])
-    teacher_objective(which, Listener())(labelled(Listener(), labels), x, t, noise)
+    teacher_objective(which, Listener())(with_labels(Listener(), labels), x, t, noise)
     assert len(heard) == (2 if which == "dcd" else 3)
     assert all(each is labels for each in heard)
 

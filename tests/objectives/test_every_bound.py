@@ -26,10 +26,10 @@ from torch import Tensor
 from duality.diffusion import posterior
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear
+from duality.fused.closed_forms import CLOSED_FORMS, AbsorbingFormulas, UniformFormulas
 from duality.noise import Noise
-from duality.objectives.discrete_time import DiscreteTime
-from duality.objectives.masked import MaskedBound
-from duality.objectives.nelbo import Bound
+from duality.objectives.continuous_time import ContinuousTimeBound
+from duality.objectives.discrete_time import DiscreteTimeBound
 from duality.objectives.next_token import NextToken
 from duality.objectives.score_entropy import ScoreEntropy
 from duality.protocols import Latent, Measure, Prefix, Process
@@ -73,10 +73,21 @@ def expectation(make: Callable[[Any], Measure], denoiser: Any, process: Process,
     return float((weight * nats.sum(-1)).sum())
 
 
+@pytest.fixture(params=["closed form", "general form"], autouse=True)
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test here holds for the closed forms, which are registered by type, and for the general ones."""
+    if request.param == "closed form":
+        monkeypatch.setitem(CLOSED_FORMS, FixedUniform, UniformFormulas)
+        monkeypatch.setitem(CLOSED_FORMS, FixedAbsorbing, AbsorbingFormulas)
+    else:
+        for kind in (Uniform, Absorbing):
+            monkeypatch.delitem(CLOSED_FORMS, kind)
+
+
 MODELS: dict[str, tuple[Callable[[Any], Measure], Any]] = {
-    "Duo": (lambda process: Bound(process, LogLinear(0.0)), uniform_toy),
+    "Duo": (lambda process: ContinuousTimeBound(process, LogLinear(0.0)), uniform_toy),
     "SEDD uniform": (lambda process: ScoreEntropy(process, LogLinear(0.0)), uniform_toy),
-    "MDLM": (lambda process: MaskedBound(process, LogLinear(0.0)), absorbing_toy),
+    "MDLM": (lambda process: ContinuousTimeBound(process, LogLinear(0.0)), absorbing_toy),
     "SEDD absorb": (lambda process: ScoreEntropy(process, LogLinear(0.0)), absorbing_toy),
 }
 
@@ -110,7 +121,7 @@ def test_the_chain_of_t_steps_bounds_the_entropy_ever_closer(toy: Any) -> None:
     for steps in (8, 32, 128):
         total = sum(
             expectation(
-                lambda fixed, steps=steps: DiscreteTime(fixed, LogLinear(0.0), steps),  # type: ignore[misc]
+                lambda fixed, steps=steps: DiscreteTimeBound(fixed, LogLinear(0.0), steps),  # type: ignore[misc]
                 oracle,
                 process,
                 (step - 0.5) / steps,
@@ -131,7 +142,7 @@ def test_the_reconstruction_can_stand_apart(toy: Any) -> None:
     steps = 5
     x = all_states(3)
     noise = Noise.of(3, 0, torch.arange(len(x)))
-    together, apart = (DiscreteTime(process, LogLinear(0.0), steps, separate=flag) for flag in (False, True))
+    together, apart = (DiscreteTimeBound(process, LogLinear(0.0), steps, separate=flag) for flag in (False, True))
     for index in range(2, steps + 1):
         one = together(oracle, x, torch.full((len(x),), (index - 0.5) / steps, dtype=torch.float64), noise)
         t = (index - 2 + 0.5) / (steps - 1)
@@ -139,7 +150,7 @@ def test_the_reconstruction_can_stand_apart(toy: Any) -> None:
         assert torch.allclose(one.nats / steps, other.nats / (steps - 1), atol=1e-13)
     first = together(oracle, x, torch.full((len(x),), 0.5 / steps, dtype=torch.float64), noise.fold("reconstruction"))
     assert torch.allclose(first.nats / steps, apart.ends(oracle, x, noise).reconstruction, atol=1e-13)
-    alone = DiscreteTime(process, LogLinear(0.0), 1, separate=True)
+    alone = DiscreteTimeBound(process, LogLinear(0.0), 1, separate=True)
     assert float(alone(oracle, x, torch.rand(len(x)), noise).nats.sum()) == 0
 
 
@@ -149,7 +160,7 @@ class OracleCausal:
 
     backbone: Any
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         law = data_law()
         first, second = law.sum(1).log(), (law / law.sum(1, keepdim=True)).log()
         if isinstance(z, Prefix):
@@ -158,13 +169,15 @@ class OracleCausal:
         return torch.stack([first.expand(len(z), -1), second[z[:, 0]]], 1)
 
 
-class NoMemory:
-    def memory(self, batch: int, length: int) -> None:
+class NoCache:
+    causal = True
+
+    def empty_cache(self, batch: int, length: int) -> None:
         return None
 
 
 def test_the_autoregressive_likelihood_is_exact_and_so_is_its_sampler() -> None:
-    law, oracle = data_law(), OracleCausal(NoMemory())
+    law, oracle = data_law(), OracleCausal(NoCache())
     x = all_states(3)
     noise = Noise.of(0, 0, torch.arange(len(x)))
     nats = NextToken()(oracle, x, torch.rand(len(x)), noise).nats.sum(-1)
@@ -218,7 +231,7 @@ def test_samplers_refuse_what_they_cannot_ask() -> None:
     with pytest.raises(ValueError, match="ancestral"):
         generate(oracle, LogLinear(), Analytic(process), num=1, length=2, steps=2)
     with pytest.raises(ValueError, match="2 tokens take 2 steps"):
-        generate(OracleCausal(NoMemory()), LogLinear(), Autoregressive(3), num=1, length=2, steps=5)
+        generate(OracleCausal(NoCache()), LogLinear(), Autoregressive(3), num=1, length=2, steps=5)
 
 
 @pytest.mark.parametrize("greedy", [False, True])
@@ -227,7 +240,7 @@ def test_the_analytic_sampler_never_writes_the_mask(greedy: bool) -> None:
 
     class Random:
         def log_ratios(
-            self, z: Tensor, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None
+            self, z: Tensor, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None
         ) -> Tensor:
             torch.manual_seed(0)
             # small ratios: most of the mass stays with the mask unless it is forbidden
@@ -244,4 +257,4 @@ def test_the_analytic_sampler_never_writes_the_mask(greedy: bool) -> None:
 def test_bad_chains_are_refused() -> None:
     for steps in (0, -3):
         with pytest.raises(ValueError, match="at least 1 step"):
-            DiscreteTime(Uniform(3), LogLinear(), steps)
+            DiscreteTimeBound(Uniform(3), LogLinear(), steps)

@@ -23,8 +23,8 @@ from duality.diffusion import closed_forms, draws, posterior
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import Cosine, Dual, LogLinear
 from duality.noise import Noise
+from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.curriculum import TemperedBound
-from duality.objectives.nelbo import Bound
 from duality.protocols import Denoiser, Latent, Process, Schedule, TopK
 from duality.samplers import SAMPLERS
 from duality.samplers.analytic import Analytic
@@ -92,7 +92,7 @@ def test_bound_objective_estimates_the_entropy(schedule: Schedule) -> None:
     pair = draws.categorical(law.flatten().expand(count, -1), noise.uniform("data"))
     x = torch.stack([pair // 3, pair % 3], 1)
     t = (torch.arange(count, dtype=torch.float64) + noise.uniform("t")) / count
-    loss = Bound(process, schedule)(
+    loss = ContinuousTimeBound(process, schedule)(
         oracle, x, t[torch.randperm(count, generator=torch.Generator().manual_seed(0))], noise
     )
     per_sequence = loss.nats.sum(-1)
@@ -109,7 +109,7 @@ def test_tempered_bound_at_small_tau_is_the_bound_on_its_window() -> None:
         """Reads the mixture as its largest token, which is what tau -> 0 makes of it."""
 
         def log_probs(
-            self, z: Latent, alpha: torch.Tensor, mask: torch.Tensor | None = None, dropout: Noise | None = None
+            self, z: Latent, alpha: torch.Tensor, valid: torch.Tensor | None = None, dropout: Noise | None = None
         ) -> torch.Tensor:
             assert isinstance(z, TopK)
             return oracle.log_probs(z.ids.gather(-1, z.weights.argmax(-1, keepdim=True))[..., 0], alpha)
@@ -147,11 +147,12 @@ def test_exact_law_with_the_wrong_oracle_stays_wrong() -> None:
 
 
 @pytest.mark.parametrize("toy", [uniform_toy, absorbing_toy])
-@pytest.mark.parametrize("kind", SAMPLERS)
-def test_generate_draws_from_the_exact_law(toy: Toy, kind: type) -> None:
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_generate_draws_from_the_exact_law(toy: Toy, name: str) -> None:
     """The real loop, steps = 5 (where the law is not the data's), against the product of matrices."""
     _, process, oracle = toy()
     schedule, count, steps = LogLinear(), 40_000, 5
+    kind = SAMPLERS[name]
     sampler = kind(process)
     # the ratios of a belief, taken back exactly, are its posterior
     expected = law_of(Ancestral(process) if kind is Analytic else sampler, oracle, schedule, steps).flatten()
@@ -182,7 +183,7 @@ def test_one_ancestral_step_has_the_posterior_law(process: Process, alpha_s: flo
 
     class Fixed:
         def log_probs(
-            self, z: Latent, alpha: torch.Tensor, mask: torch.Tensor | None = None, dropout: Noise | None = None
+            self, z: Latent, alpha: torch.Tensor, valid: torch.Tensor | None = None, dropout: Noise | None = None
         ) -> torch.Tensor:
             assert isinstance(z, torch.Tensor)
             return belief.log().expand(*z.shape, -1)
@@ -202,7 +203,7 @@ def test_steps_are_network_calls_and_samples_do_not_depend_on_the_batch(steps: i
 
     class Counting:
         def log_probs(
-            self, z: Latent, alpha: torch.Tensor, mask: torch.Tensor | None = None, dropout: Noise | None = None
+            self, z: Latent, alpha: torch.Tensor, valid: torch.Tensor | None = None, dropout: Noise | None = None
         ) -> torch.Tensor:
             calls.append(float(alpha[0]))
             return oracle.log_probs(z, alpha)
@@ -225,7 +226,7 @@ def test_greedy_tail_is_the_argmax_of_the_belief_at_the_last_level() -> None:
 
     class Recording:
         def log_probs(
-            self, z: Latent, alpha: torch.Tensor, mask: torch.Tensor | None = None, dropout: Noise | None = None
+            self, z: Latent, alpha: torch.Tensor, valid: torch.Tensor | None = None, dropout: Noise | None = None
         ) -> torch.Tensor:
             log_p = oracle.log_probs(z, alpha)
             seen.append(log_p)
@@ -242,7 +243,7 @@ def test_a_belief_that_is_no_number_is_refused() -> None:
 
     class Broken:
         def log_probs(
-            self, z: Latent, alpha: torch.Tensor, mask: torch.Tensor | None = None, dropout: Noise | None = None
+            self, z: Latent, alpha: torch.Tensor, valid: torch.Tensor | None = None, dropout: Noise | None = None
         ) -> torch.Tensor:
             return oracle.log_probs(z, alpha) * torch.nan
 

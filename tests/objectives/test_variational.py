@@ -56,14 +56,14 @@ class Oracle:
         self,
         z: Tensor,
         gamma: Tensor,
-        mask: Tensor | None = None,
+        valid: Tensor | None = None,
         dropout: Noise | None = None,
         guess: Tensor | None = None,
     ) -> protocols.Prediction:
         logits = self.belief(z, gamma)
         return protocols.Prediction(logits.exp() @ self.table, logits)
 
-    def decode(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
+    def decode(self, z: Tensor, valid: Tensor | None = None) -> Tensor:
         return self.belief(z, torch.full((len(z),), self.first, dtype=torch.float64))
 
 
@@ -201,7 +201,7 @@ def test_generate_draws_from_the_exact_law() -> None:
     oracle, count, steps = one_token(final=14.0), 100_000, 8
     expected = law_of(oracle, steps)
     assert total_variation(expected, oracle.law) > 0.1
-    sampler: Sampler = gaussian.Posterior()
+    sampler: Sampler = gaussian.GaussianAncestral()
     tokens = generate(oracle, LogLinear(0.0), sampler, num=count, length=1, steps=steps, batch_size=count)
     rate = torch.bincount(tokens.flatten(), minlength=3) / count
     assert ((rate - expected).abs() < 4.5 * (expected * (1 - expected) / count).sqrt()).all()
@@ -211,13 +211,13 @@ def test_clamping_rounds_the_prediction_to_an_embedding() -> None:
     oracle = one_token(first=-40.0, final=2.0)
     noise = Noise.of(0, 0, torch.arange(50))
     noisy, clean = torch.zeros(50, dtype=torch.float64), torch.ones(50, dtype=torch.float64)
-    state = gaussian.Posterior().start(oracle, 1, 2, noise)
-    free = gaussian.Posterior().step(oracle, state, noisy, clean, noise)
-    clamped = gaussian.Posterior(clamp=True).step(oracle, state, noisy, clean, noise)
+    state = gaussian.GaussianAncestral().start(oracle, 1, 2, noise)
+    free = gaussian.GaussianAncestral().step(oracle, state, noisy, clean, noise)
+    clamped = gaussian.GaussianAncestral(clamp=True).step(oracle, state, noisy, clean, noise)
     assert torch.allclose(free.z, free.guess, atol=1e-6)
     distance = (clamped.z - oracle.table[:, 0]).abs()
     assert float(distance.min(-1).values.max()) < 1e-6
-    assert torch.equal(distance.argmin(-1), gaussian.Posterior().tokens(oracle, clamped))
+    assert torch.equal(distance.argmin(-1), gaussian.GaussianAncestral().tokens(oracle, clamped))
     assert float((free.z - clamped.z).abs().max()) > 0.05
 
 

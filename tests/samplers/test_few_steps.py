@@ -198,7 +198,7 @@ def test_watching_and_tracing(bases: Path, tmp_path: Path, capsys: pytest.Captur
     rows = [json.loads(line) for line in plain.splitlines()]
     assert [list(sample.frames[-1].tokens) for sample in recording.samples] == [row["tokens"] for row in rows]
     assert all([moment.step for moment in sample.frames] == list(range(count + 1)) for sample in recording.samples)
-    assert (recording.mask is None) == (base != "mdlm-laptop")
+    assert (recording.mask_id is None) == (base != "mdlm-laptop")
     assert recording.about["seed"] == 0
     assert "there is no folder" in refused(capsys, *arguments, "--trace", str(tmp_path / "no" / "trace.json"))
 

@@ -12,15 +12,16 @@ from torch import Tensor
 
 from duality.diffusion.schedules import Cosine as CosineSchedule
 from duality.diffusion.schedules import Dual, LogLinear, Polynomial
-from duality.protocols import Schedule
+from duality.protocols import Grid, Schedule
+from duality.samplers import GRIDS
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import Frame, generate, levels
-from duality.samplers.grids import GRIDS, Cosine, Grid, Linear, LinearConstantLinear
+from duality.samplers.grids import Cosine, Linear, LinearConstantLinear
 
 SCHEDULES: list[Schedule] = [LogLinear(), CosineSchedule(), Polynomial(), Dual(100)]
 
 
-@pytest.mark.parametrize("kind", GRIDS)
+@pytest.mark.parametrize("kind", GRIDS.types())
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
 def test_a_grid_goes_from_one_to_zero_in_so_many_steps(kind: type, schedule: Schedule) -> None:
     for steps in (*range(1, 40), 1000):
@@ -82,12 +83,12 @@ def test_what_a_grid_cannot_do_is_refused() -> None:
     for schedule, alpha in ((Dual(100), 0.99), (LogLinear(eps=0.5), 0.3)):
         with pytest.raises(ValueError, match="choose one between"):
             levels(schedule, 8, LinearConstantLinear(alpha))
-    for grid in GRIDS:
+    for grid in GRIDS.values():
         with pytest.raises(ValueError, match="at least 1 step"):
             levels(LogLinear(), 0, grid())
 
 
-@pytest.mark.parametrize("kind", GRIDS)
+@pytest.mark.parametrize("kind", GRIDS.types())
 def test_generation_visits_the_levels_of_its_grid_and_shows_every_state(kind: type) -> None:
     _, process, oracle = uniform_toy()
     grid: Grid = kind()

@@ -25,14 +25,15 @@ from support.oracles import (
 )
 from torch import Tensor
 
-from duality.diffusion import posterior
-from duality.diffusion.processes import PROCESSES, Absorbing, Uniform
+from duality.diffusion import PROCESSES, posterior
+from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear
 from duality.noise import Noise
 from duality.protocols import Denoiser, Process
+from duality.samplers import GRIDS
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import generate
-from duality.samplers.grids import GRIDS, LINEAR, LinearConstantLinear
+from duality.samplers.grids import LINEAR, LinearConstantLinear
 from duality.samplers.psi import Psi, Rule, kappa
 
 RULES: tuple[Rule, ...] = get_args(Rule)
@@ -50,7 +51,7 @@ def dense(p: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, kappa: Tensor,
     return kappa[..., None] * q_s + (1 - kappa[..., None]) * posterior.marginal(q_0, alpha_s, prior)
 
 
-@pytest.mark.parametrize("kind", PROCESSES)
+@pytest.mark.parametrize("kind", PROCESSES.types())
 def test_routes_mix_to_the_formula(kind: type) -> None:
     process, generator = kind(7), torch.Generator().manual_seed(0)
     logits = torch.randn(300, 7, generator=generator, dtype=torch.float64)
@@ -59,10 +60,18 @@ def test_routes_mix_to_the_formula(kind: type) -> None:
         logits[:, process.mask_id] = -torch.inf
     p, share = torch.softmax(2 * logits, -1), torch.rand(300, generator=generator, dtype=torch.float64)
     alpha_t, alpha_s = torch.rand(2, 300, generator=generator, dtype=torch.float64).sort(0).values
-    ways = posterior.psi_routes(p.gather(-1, z[:, None])[:, 0], process.prior_of(z), alpha_t, alpha_s, share)
-    mixed = ways.stay[:, None] * F.one_hot(z, 7) + ways.belief[:, None] * p + ways.prior[:, None] * process.prior()
+    route_probabilities = posterior.psi_routes(
+        p.gather(-1, z[:, None])[:, 0], process.prior_of(z), alpha_t, alpha_s, share
+    )
+    mixed = (
+        route_probabilities.stay[:, None] * F.one_hot(z, 7)
+        + route_probabilities.belief[:, None] * p
+        + route_probabilities.prior[:, None] * process.prior()
+    )
     assert torch.allclose(mixed, dense(p, z, alpha_t, alpha_s, share, process.prior()), rtol=0, atol=1e-12)
-    assert torch.allclose(sum(ways, torch.zeros(300)), torch.ones(300, dtype=torch.float64), rtol=0, atol=1e-12)
+    assert torch.allclose(
+        sum(route_probabilities, torch.zeros(300)), torch.ones(300, dtype=torch.float64), rtol=0, atol=1e-12
+    )
 
 
 def test_reference_tensors(golden: Path) -> None:
@@ -119,7 +128,7 @@ def test_absorbing_noise_gives_remdm() -> None:
         assert torch.allclose(masked.belief, (alpha_s - (1 - again) * alpha_t) / (1 - alpha_t), atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", PROCESSES)
+@pytest.mark.parametrize("kind", PROCESSES.types())
 @pytest.mark.parametrize(("rule", "eta"), [*((rule, 0.0) for rule in RULES if rule != "mix"), ("mix", 1.0)])
 def test_kappa_one_is_ancestral_draw_for_draw(kind: type, rule: Rule, eta: float) -> None:
     law = double(0.5, 0.3, 0.15, 0.05)
@@ -133,8 +142,8 @@ def test_kappa_one_is_ancestral_draw_for_draw(kind: type, rule: Rule, eta: float
         assert not torch.equal(other, expected)
 
 
-@pytest.mark.parametrize("kind", PROCESSES)
-@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("kind", PROCESSES.types())
+@pytest.mark.parametrize("grid", GRIDS.types())
 @pytest.mark.parametrize("rule", RULES)
 def test_a_single_token_has_the_law_of_the_data_after_any_number_of_steps(rule: Rule, grid: type, kind: type) -> None:
     law = double(0.5, 0.3, 0.15, 0.05)

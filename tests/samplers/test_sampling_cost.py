@@ -20,15 +20,15 @@ from duality.denoisers.memo import Memoized
 from duality.denoisers.readouts import MeanDenoiser, ScoreDenoiser, SubsDenoiser
 from duality.diffusion import draws
 from duality.diffusion.processes import Absorbing, Uniform
-from duality.fused import lazy as answers
+from duality.fused import lazy
 from duality.methods.bert_mouth import BertMouth
 from duality.methods.diffusion_bert import DiffusionBERT
-from duality.networks.dit import SIZES
+from duality.networks import SIZES
 from duality.noise import Noise
 from duality.protocols import Vocabulary
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
-from duality.samplers.base import Routed
+from duality.samplers.base import RouteSampler
 from duality.samplers.psi import Psi
 
 BATCH, LENGTH, STATES = 8, 32, 20_001
@@ -60,7 +60,7 @@ class Live(Mode):  # type: ignore[misc]
 
 def network(process: Uniform | Absorbing, dtype: torch.dtype = torch.float32) -> MeanDenoiser | SubsDenoiser:
     torch.manual_seed(0)
-    backbone = SIZES["nano"].build(process.vocab_size).to(dtype)
+    backbone = SIZES["nano"]().build(process.vocab_size).to(dtype)
     for parameter in backbone.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     backbone.requires_grad_(False)
@@ -94,7 +94,7 @@ def test_a_step_writes_no_belief_out(
     process: Uniform | Absorbing, kind: type, move: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With as many rows at a time as a sixteenth of the batch has, all together stays under a third of a belief."""
-    monkeypatch.setattr(answers, "rows_of_a_product", lambda *sizes: BATCH * LENGTH // 16)
+    monkeypatch.setattr(lazy, "chunk_rows", lambda *sizes: BATCH * LENGTH // 16)
     denoiser, sampler = network(process), kind(process)
     asked = ScoreDenoiser(denoiser.backbone, process) if kind is Analytic else denoiser
     z, alpha, noise = half_noisy(process)
@@ -112,13 +112,13 @@ def test_only_tokens_that_are_shown_are_projected(kind: type, monkeypatch: pytes
     """Absorbing noise: who stays hidden or was shown already never meets the head; in a greedy tail the hidden do."""
     process = Absorbing(STATES)
     denoiser, sampler, projected = network(process), kind(process), []
-    plain = answers.Answer.project
+    plain = lazy.LazyLogits.project
 
-    def counting(self: answers.Answer, rows: Any) -> Tensor:
+    def counting(self: lazy.LazyLogits, rows: Any) -> Tensor:
         projected.append(rows)
         return plain(self, rows)
 
-    monkeypatch.setattr(answers.Answer, "project", counting)
+    monkeypatch.setattr(lazy.LazyLogits, "project", counting)
     z, alpha, noise = half_noisy(process)
     got = sampler.step(denoiser, z, alpha, alpha + 0.1, noise)
     hidden = (z == process.mask_id).flatten()
@@ -134,21 +134,21 @@ def test_only_tokens_that_are_shown_are_projected(kind: type, monkeypatch: pytes
 @pytest.mark.parametrize("sampler", [Ancestral, partial(Psi, rule="mix", eta=0.5)], ids=["ancestral", "psi"])
 @torch.no_grad()
 def test_a_step_takes_the_routes_of_the_belief_written_out(
-    process: Uniform | Absorbing, sampler: Callable[..., Routed], monkeypatch: pytest.MonkeyPatch
+    process: Uniform | Absorbing, sampler: Callable[..., RouteSampler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Token by token, with seven rows read at a time."""
-    monkeypatch.setattr(answers, "rows_of_a_product", lambda *sizes: 7)
+    monkeypatch.setattr(lazy, "chunk_rows", lambda *sizes: 7)
     denoiser, steps = network(process, torch.float64), sampler(process)
     denoiser.backbone.head.weight.mul_(0.1)  # no state is without belief
     z, now, noise = half_noisy(process)
     later = now + 0.1
     p = denoiser.log_probs(z, now).exp()
     p_z = p.gather(-1, z[..., None])[..., 0]
-    ways = steps.routes(p_z, process.prior_of(z), now[:, None], later[:, None])
+    route_probabilities = steps.routes(p_z, process.prior_of(z), now[:, None], later[:, None])
     route, draw = (noise.uniform(tag, LENGTH) for tag in ("route", "draw"))
     fresh = process.sample_prior(LENGTH, noise.fold("fresh"))
-    expected = torch.where(route < ways.belief + ways.prior, fresh, z)
-    expected = torch.where(route < ways.belief, draws.categorical(p, draw), expected)
+    expected = torch.where(route < route_probabilities.belief + route_probabilities.prior, fresh, z)
+    expected = torch.where(route < route_probabilities.belief, draws.categorical(p, draw), expected)
     assert torch.equal(steps.step(denoiser, z, now, later, noise), expected)
 
 
@@ -195,7 +195,7 @@ def test_weights_that_are_no_numbers_write_nothing(process: Uniform | Absorbing,
 @pytest.mark.parametrize("method", [BertMouth(), DiffusionBERT()], ids=str)
 @torch.no_grad()
 def test_weights_that_are_no_numbers_write_nothing_with_samplers_of_their_own(method: Any) -> None:
-    denoiser, sampler = method.network(SIZES["nano"], Vocabulary(13)), method.sampler(13)
+    denoiser, sampler = method.network(SIZES["nano"](), Vocabulary(13)), method.sampler(13)
     noise = Noise.of(0, 0, torch.arange(BATCH))
     denoiser.backbone.head.weight[7] = torch.nan
     level = torch.full((BATCH,), 0.1, dtype=torch.float64)

@@ -50,7 +50,7 @@ def child(folder: str, base: str | None) -> None:
     if base is None:
         session.train(recipe(), Path(folder), resume=True, report=quiet)
     else:
-        session.distil(Path(base), distillation(), Path(folder), resume=True, report=quiet)
+        session.distill(Path(base), distillation(), Path(folder), resume=True, report=quiet)
 
 
 @dataclass
@@ -99,11 +99,11 @@ def same_end(left: Path, right: Path) -> None:
             assert all(torch.equal(value, other.groups["ema"][name]) for name, value in one.groups["ema"].items())
 
 
-def kill_points(count: int, folder: Path, seed: int = 0, distil: bool = False) -> Tally:
+def kill_points(count: int, folder: Path, seed: int = 0, distill: bool = False) -> Tally:
     """Kill ``count`` times; returns what was seen."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["kill_points"])
-    base = str(folder / "base") if distil else None
+    base = str(folder / "base") if distill else None
     if base is not None:
         start(context, folder / "base", None).join()
     untouched = folder / "untouched"
@@ -140,7 +140,7 @@ def start(context: ForkServerContext, folder: Path, base: str | None) -> ForkSer
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["DUALITY_CACHE"] = f"{scratch}/cache"
-        for distil in (False, True):
-            place = Path(scratch) / str(distil)
+        for distill in (False, True):
+            place = Path(scratch) / str(distill)
             place.mkdir()
-            print(kill_points(int(sys.argv[1]) if len(sys.argv) > 1 else 100, place, distil=distil))
+            print(kill_points(int(sys.argv[1]) if len(sys.argv) > 1 else 100, place, distill=distill))

@@ -12,11 +12,11 @@ from torch import Tensor
 from duality.diffusion import posterior
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.noise import Noise
-from duality.protocols import Denoiser, Latent, Process, Schedule
+from duality.protocols import Denoiser, Grid, Latent, Process, Schedule
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import levels
-from duality.samplers.grids import LINEAR, Grid
+from duality.samplers.grids import LINEAR
 from duality.samplers.psi import Psi
 
 LENGTH = 2
@@ -46,7 +46,7 @@ class Oracle:
     process: Process
     leave_out: bool
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         assert isinstance(z, Tensor)
         num_tokens, num_states = len(self.law), self.process.vocab_size
         prior = self.process.prior()
@@ -75,12 +75,12 @@ class OracleScore:
     denoiser: Denoiser
     process: Process
 
-    def log_ratios(self, z: Tensor, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def log_ratios(self, z: Tensor, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         p = self.denoiser.log_probs(z, alpha).exp()
         return posterior.log_ratios(p, z, alpha[:, None], self.process.prior())
 
 
-def suited(kind: type, denoiser: Denoiser, process: Process) -> Denoiser | OracleScore:
+def suited(kind: object, denoiser: Denoiser, process: Process) -> Denoiser | OracleScore:
     """The belief in the form a kind of sampler asks for."""
     return OracleScore(denoiser, process) if kind is Analytic else denoiser
 
@@ -109,7 +109,7 @@ class SingleToken:
     law: Tensor
     process: Process
 
-    def log_probs(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         assert isinstance(z, Tensor)
         num_states = self.process.vocab_size
         belief = F.pad(self.law, (0, num_states - len(self.law))).expand(*z.shape, -1)
@@ -122,8 +122,8 @@ def kernel_of(sampler: Ancestral | Psi, denoiser: Denoiser, z: Tensor, alpha_t: 
     """The law of each token after a step from each of the sequences z (n, L): its routes, mixed, (n, L, K)."""
     process = sampler.process
     p = denoiser.log_probs(z, alpha_t.expand(len(z))).exp()
-    ways = sampler.routes(p.gather(-1, z[..., None])[..., 0], process.prior_of(z), alpha_t, alpha_s)
-    stay, belief, prior = (way[..., None] for way in ways)
+    route_probabilities = sampler.routes(p.gather(-1, z[..., None])[..., 0], process.prior_of(z), alpha_t, alpha_s)
+    stay, belief, prior = (way[..., None] for way in route_probabilities)
     return stay * F.one_hot(z, process.vocab_size) + belief * p + prior * process.prior()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from duality.networks.dit import SIZES
+from duality.networks import SIZES
 from duality.protocols import Vocabulary
 
 BATCH, LENGTH, WIDTH = 3, 7, 5
@@ -34,7 +34,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 
 def network(method: Any, num_tokens: int = 13, dtype: torch.dtype = torch.float64) -> Any:
     torch.manual_seed(0)
-    model = method.network(replace(SIZES["nano"], dropout=0.2), Vocabulary(num_tokens)).to(dtype)
+    model = method.network(replace(SIZES["nano"](), dropout=0.2), Vocabulary(num_tokens)).to(dtype)
     for parameter in model.parameters():
         if parameter.requires_grad:
             nn.init.normal_(parameter, std=0.2)

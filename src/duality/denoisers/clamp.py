@@ -1,4 +1,7 @@
-"""Known tokens stay."""
+"""Known tokens stay, for prompts and infilling: the network reads them clean, and the belief about them is certain.
+
+Every sampler therefore ends with them in place.
+"""
 
 from __future__ import annotations
 
@@ -6,62 +9,77 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from duality.denoisers.wrapping import needs_belief
 from duality.diffusion import posterior
-from duality.fused.lazy import Belief, Ratios, belief_of, ratios_of, ratios_written_out, written_out
+from duality.fused.lazy import Belief, Ratios, belief_of, materialised_log_probs, materialised_log_ratios, ratios_of
 from duality.noise import Noise
-from duality.protocols import Denoiser, Latent, Prefix, Process, Score, TopK
+from duality.protocols import AnyDenoiser, Latent, Prefix, Process, TopK
 
 
 @dataclass(frozen=True)
 class Clamped:
-    """Known tokens stay: ``tokens`` (L,) where ``known`` (L,) is True. For prompts and infilling."""
+    """Known tokens stay: ``tokens`` (L,) where ``known`` (L,) is True."""
 
-    denoiser: Denoiser
+    denoiser: AnyDenoiser
     tokens: Tensor
     known: Tensor
 
     def __post_init__(self) -> None:
         needs_belief(self.denoiser, "Clamped", "use ClampedScore")
 
-    def belief(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Belief:
+    def belief(
+        self,
+        z: Latent,
+        alpha: Tensor,
+        valid: Tensor | None = None,
+        dropout: Noise | None = None,
+        labels: Tensor | None = None,
+    ) -> Belief:
         if isinstance(z, TopK):
             raise TypeError("Clamped takes token ids, not a mixture: known tokens are certain")
         if isinstance(z, Prefix):
             # one position, whose prefix already holds the known tokens before it
             tokens, known = (part[z.position, None] for part in (self.tokens, self.known))
-            belief, shape = belief_of(self.denoiser, z, alpha, mask, dropout), z.ids.shape
+            belief, shape = belief_of(self.denoiser, z, alpha, valid, dropout, labels), z.ids.shape
         else:
-            tokens, known = self.tokens, self.known
-            belief, shape = belief_of(self.denoiser, torch.where(known, tokens, z), alpha, mask, dropout), z.shape
+            tokens, known, shape = self.tokens, self.known, z.shape
+            belief = belief_of(self.denoiser, torch.where(known, tokens, z), alpha, valid, dropout, labels)
         certain = torch.full_like(tokens, -1).expand(shape) if belief.certain is None else belief.certain
         return replace(belief, certain=torch.where(known, tokens, certain))
 
-    log_probs = written_out
+    log_probs = materialised_log_probs
 
 
 @dataclass(frozen=True)
 class ClampedScore:
     """``Clamped`` for a score model: the ratios of known tokens are those of certainty."""
 
-    denoiser: Score
+    denoiser: AnyDenoiser
     process: Process
     tokens: Tensor
     known: Tensor
 
-    def ratios(self, z: Tensor, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Ratios:
-        ratios = ratios_of(self.denoiser, torch.where(self.known, self.tokens, z), alpha, mask, dropout)
+    def ratios(
+        self,
+        z: Tensor,
+        alpha: Tensor,
+        valid: Tensor | None = None,
+        dropout: Noise | None = None,
+        labels: Tensor | None = None,
+    ) -> Ratios:
+        ratios = ratios_of(self.denoiser, torch.where(self.known, self.tokens, z), alpha, valid, dropout, labels)
         prior, levels = self.process.prior().to(z.device), alpha.repeat_interleave(z.shape[1])
 
-        def bend(log_ratios: Tensor, rows: Tensor) -> Tensor:
+        def make_certain(log_ratios: Tensor, rows: Tensor) -> Tensor:
             place = rows % z.shape[1]
             sure = self.known[place].nonzero()[:, 0]
             tokens, at = self.tokens[place[sure]], rows[sure]
-            belief = torch.nn.functional.one_hot(tokens, log_ratios.shape[-1]).double()
+            belief = F.one_hot(tokens, log_ratios.shape[-1]).double()
             certain = posterior.log_ratios(belief, z.flatten()[at], levels[at], prior)
             return log_ratios.index_copy(0, sure, certain.to(log_ratios.dtype))
 
-        return replace(ratios, z=z, bends=(*ratios.bends, bend))
+        return replace(ratios, z=z, transforms=(*ratios.transforms, make_certain))
 
-    log_ratios = ratios_written_out
+    log_ratios = materialised_log_ratios

@@ -1,34 +1,112 @@
-"""Labels and guidance."""
+"""Labels and guidance: a class-conditional denoiser is told the class of each sequence.
+
+    with_labels(denoiser, labels)    the denoiser for these labels (B,); ``num_labels`` means "no label"
+    Guided(denoiser, label, scale)   classifier-free guidance
+
+Labels pass through every wrapper. Where two wrappers both choose the labels, neither can be right, and the
+composition is refused.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from duality.denoisers.wrapping import needs_belief
-from duality.fused.lazy import Belief, Ratios, belief_of, precise, ratios_of, ratios_written_out, written_out
+from duality.denoisers.wrapping import needs_belief, num_labels_of
+from duality.fused.lazy import (
+    Belief,
+    Ratios,
+    at_least_float32,
+    belief_of,
+    materialised_log_probs,
+    materialised_log_ratios,
+    ratios_of,
+)
 from duality.noise import Noise
-from duality.protocols import Denoiser, Latent
+from duality.protocols import AnyDenoiser, Denoiser, Latent, Score
+
+
+def chosen_once(own: Tensor, outer: Tensor | None) -> Tensor:
+    """``own`` labels, unless a wrapper outside has chosen some as well."""
+    if outer is not None:
+        raise ValueError("two wrappers choose the labels of one denoiser: keep one of with_labels and Guided")
+    return own
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The belief of a class-conditional denoiser, for these labels."""
+
+    denoiser: AnyDenoiser
+    labels: Tensor
+
+    def belief(
+        self,
+        z: Latent,
+        alpha: Tensor,
+        valid: Tensor | None = None,
+        dropout: Noise | None = None,
+        labels: Tensor | None = None,
+    ) -> Belief:
+        return belief_of(self.denoiser, z, alpha, valid, dropout, chosen_once(self.labels, labels))
+
+    log_probs = materialised_log_probs
+
+
+@dataclass(frozen=True)
+class LabelledScore:
+    """The ratios of a class-conditional score model, for these labels."""
+
+    denoiser: AnyDenoiser
+    labels: Tensor
+
+    def ratios(
+        self,
+        z: Tensor,
+        alpha: Tensor,
+        valid: Tensor | None = None,
+        dropout: Noise | None = None,
+        labels: Tensor | None = None,
+    ) -> Ratios:
+        return ratios_of(self.denoiser, z, alpha, valid, dropout, chosen_once(self.labels, labels))
+
+    log_ratios = materialised_log_ratios
+
+
+def with_labels(denoiser: AnyDenoiser, labels: Tensor) -> Labelled | LabelledScore:
+    """A class-conditional model for these labels, (B,); ``num_labels`` means "no label"."""
+    if isinstance(denoiser, Denoiser):
+        return Labelled(denoiser, labels)
+    if isinstance(denoiser, Score):
+        return LabelledScore(denoiser, labels)
+    raise ValueError(f"labels for a {type(denoiser).__name__}: Gaussian models are not class-conditional here")
+
+
+def with_labels_of(conditioned: AnyDenoiser, other: AnyDenoiser) -> AnyDenoiser:
+    """``other`` with the labels of ``conditioned``, if it has any: a teacher gets the labels of its student."""
+    if isinstance(conditioned, (Labelled, LabelledScore)):
+        return with_labels(other, conditioned.labels)
+    return other
 
 
 @dataclass(frozen=True)
 class Guided:
     """Classifier-free guidance towards ``label``: p(x | label)^scale p(x)^(1 - scale), normalised.
 
-    ``denoiser`` must be class-conditional, trained with labels that were dropped now and then. scale 0 is the
-    unconditional model, 1 the conditional one, more goes beyond it. Two network calls, in one batch.
+    ``denoiser`` must be class-conditional, trained with labels that were dropped for some samples. scale 0 is the
+    unconditional model, 1 the conditional one, more goes beyond it. Two network calls, in one batch. Inside
+    it may be a temperature or known tokens; top-p has to be outside.
     """
 
-    denoiser: Any
+    denoiser: AnyDenoiser
     label: int
     scale: float
 
     def __post_init__(self) -> None:
         needs_belief(self.denoiser, "guidance", "use a denoiser that answers with probabilities (Duo, MDLM, D3PM)")
-        num_labels = self.denoiser.backbone.num_labels
+        num_labels = num_labels_of(self.denoiser)
         if not num_labels:
             raise ValueError(
                 "guidance on an unconditional model: it was trained without classes; train one on labelled text with "
@@ -41,54 +119,31 @@ class Guided:
                 f"the guidance scale is {self.scale}: it must be at least 0; 1 is the plain conditional model"
             )
 
-    def belief(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Belief:
+    def belief(
+        self,
+        z: Latent,
+        alpha: Tensor,
+        valid: Tensor | None = None,
+        dropout: Noise | None = None,
+        labels: Tensor | None = None,
+    ) -> Belief:
         if not isinstance(z, Tensor):
             raise TypeError("Guided takes token ids")
-        nobody = self.denoiser.backbone.num_labels
-        labels = torch.cat([torch.full_like(z[:, 0], self.label), torch.full_like(z[:, 0], nobody)])
-        twice = None if mask is None else mask.repeat(2, 1)
-        both = belief_of(self.denoiser, z.repeat(2, 1), alpha.repeat(2), twice, dropout, labels)
-        # Logits are linear in the vectors and the softmax forgets what is common to a row: to mix the vectors is to
-        # mix the logarithms of the beliefs.
-        told, untold = precise(both.vectors).chunk(2)
-        certain = None if both.certain is None else both.certain[: len(z)]
-        mixed = untold + self.scale * (told - untold)
-        return replace(both, vectors=mixed.to(both.vectors.dtype), certain=certain)
+        own = torch.full_like(z[:, 0], self.label)
+        no_label = torch.full_like(own, num_labels_of(self.denoiser))
+        pair = chosen_once(torch.cat([own, no_label]), labels)
+        twice = None if valid is None else valid.repeat(2, 1)
+        joint = belief_of(self.denoiser, z.repeat(2, 1), alpha.repeat(2), twice, dropout, pair)
+        if not all(transform.linear for transform in joint.transforms):
+            raise ValueError(
+                "guidance divides by the unconditional belief, which top-p makes 0 in places: put top-p outside, "
+                "TopP(Guided(denoiser, label, scale), mass)"
+            )
+        # Logits are linear in the vectors, and the softmax ignores what is common to a row: mixing the vectors mixes
+        # the logarithms of the beliefs.
+        conditioned, unconditioned = at_least_float32(joint.vectors).chunk(2)
+        certain = None if joint.certain is None else joint.certain[: len(z)]
+        mixed = unconditioned + self.scale * (conditioned - unconditioned)
+        return replace(joint, vectors=mixed.to(joint.vectors.dtype), certain=certain)
 
-    log_probs = written_out
-
-
-def labelled(denoiser: Any, labels: Tensor) -> Labelled | LabelledScore:
-    """A class-conditional model that has been told the classes, (B,); ``num_labels`` stands for none."""
-    return Labelled(denoiser, labels) if isinstance(denoiser, Denoiser) else LabelledScore(denoiser, labels)
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """The belief of a class-conditional denoiser, for these classes."""
-
-    denoiser: Any
-    labels: Tensor
-
-    def belief(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Belief:
-        return belief_of(self.denoiser, z, alpha, mask, dropout, self.labels)
-
-    log_probs = written_out
-
-
-@dataclass(frozen=True)
-class LabelledScore:
-    """The ratios of a class-conditional score model, for these classes."""
-
-    denoiser: Any
-    labels: Tensor
-
-    def ratios(self, z: Tensor, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Ratios:
-        return ratios_of(self.denoiser, z, alpha, mask, dropout, self.labels)
-
-    log_ratios = ratios_written_out
-
-
-def told_like(told: Any, other: Any) -> Any:
-    """``other`` told the classes that ``told`` was told, if any: what a student hears, its teacher hears."""
-    return labelled(other, told.labels) if isinstance(told, (Labelled, LabelledScore)) else other
+    log_probs = materialised_log_probs

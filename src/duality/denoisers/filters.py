@@ -1,4 +1,4 @@
-"""Temperature and top-p."""
+"""Temperature and top-p: transforms of the belief about the clean token, never of the posterior of a step."""
 
 from __future__ import annotations
 
@@ -7,17 +7,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.denoisers.wrapping import bent, needs_belief
-from duality.fused.lazy import Belief, belief_of, written_out
+from duality.denoisers.wrapping import needs_belief
+from duality.fused.lazy import Belief, belief_of, materialised_log_probs
 from duality.noise import Noise
-from duality.protocols import Denoiser, Latent
+from duality.protocols import AnyDenoiser, Latent
+
+
+@dataclass(frozen=True)
+class PowerTransform:
+    """p^(1/T), normalised."""
+
+    temperature: float
+    linear: bool = True
+
+    def __call__(self, log_p: Tensor, rows: Tensor) -> Tensor:
+        # from the largest down: a tiny temperature then leaves the largest instead of no number at all
+        return torch.log_softmax((log_p - log_p.amax(-1, keepdim=True)) / self.temperature, -1)
 
 
 @dataclass(frozen=True)
 class Temperature:
     """p^(1/T), normalised: T < 1 sharpens, T > 1 flattens."""
 
-    denoiser: Denoiser
+    denoiser: AnyDenoiser
     temperature: float
 
     def __post_init__(self) -> None:
@@ -25,21 +37,41 @@ class Temperature:
             raise ValueError(f"temperature is {self.temperature}: it must be positive; 1 changes nothing")
         needs_belief(self.denoiser, "temperature", "leave it at 1")
 
-    def belief(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Belief:
-        return bent(belief_of(self.denoiser, z, alpha, mask, dropout), self.bend)
+    def belief(
+        self,
+        z: Latent,
+        alpha: Tensor,
+        valid: Tensor | None = None,
+        dropout: Noise | None = None,
+        labels: Tensor | None = None,
+    ) -> Belief:
+        belief = belief_of(self.denoiser, z, alpha, valid, dropout, labels)
+        return belief.with_transform(PowerTransform(self.temperature))
 
-    def bend(self, log_p: Tensor, rows: Tensor) -> Tensor:
-        # from the largest down, so that a tiny temperature leaves that one instead of no number at all
-        return torch.log_softmax((log_p - log_p.amax(-1, keepdim=True)) / self.temperature, -1)
+    log_probs = materialised_log_probs
 
-    log_probs = written_out
+
+@dataclass(frozen=True)
+class NucleusTransform:
+    """The fewest tokens whose mass reaches ``mass``, the crossing token included, renormalised."""
+
+    mass: float
+    linear: bool = False
+
+    def __call__(self, log_p: Tensor, rows: Tensor) -> Tensor:
+        ordered, ids = log_p.sort(-1, descending=True)
+        probs = ordered.double().exp()
+        # float32 probabilities sum to 1 only nearly: the mass is a share of their sum
+        outside = probs.cumsum(-1) - probs >= self.mass * probs.sum(-1, keepdim=True)
+        cut = torch.zeros_like(outside).scatter(-1, ids, outside)
+        return torch.log_softmax(log_p.masked_fill(cut, -torch.inf), -1)
 
 
 @dataclass(frozen=True)
 class TopP:
     """The nucleus: the fewest tokens whose mass reaches ``mass``, the crossing token included, renormalised."""
 
-    denoiser: Denoiser
+    denoiser: AnyDenoiser
     mass: float
 
     def __post_init__(self) -> None:
@@ -47,16 +79,15 @@ class TopP:
             raise ValueError(f"top-p is {self.mass}: it must be in (0, 1]; 1 changes nothing")
         needs_belief(self.denoiser, "top-p", "leave it at 1")
 
-    def belief(self, z: Latent, alpha: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Belief:
-        belief = belief_of(self.denoiser, z, alpha, mask, dropout)
-        return belief if self.mass == 1 else bent(belief, self.bend)
+    def belief(
+        self,
+        z: Latent,
+        alpha: Tensor,
+        valid: Tensor | None = None,
+        dropout: Noise | None = None,
+        labels: Tensor | None = None,
+    ) -> Belief:
+        belief = belief_of(self.denoiser, z, alpha, valid, dropout, labels)
+        return belief if self.mass == 1 else belief.with_transform(NucleusTransform(self.mass))
 
-    def bend(self, log_p: Tensor, rows: Tensor) -> Tensor:
-        ordered, ids = log_p.sort(-1, descending=True)
-        probs = ordered.double().exp()
-        # float32 probabilities sum to 1 only nearly: the mass is a share of what they sum to
-        outside = probs.cumsum(-1) - probs >= self.mass * probs.sum(-1, keepdim=True)
-        cut = torch.zeros_like(outside).scatter(-1, ids, outside)
-        return torch.log_softmax(log_p.masked_fill(cut, -torch.inf), -1)
-
-    log_probs = written_out
+    log_probs = materialised_log_probs

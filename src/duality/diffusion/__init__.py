@@ -1,0 +1,37 @@
+"""Where noise goes and how fast: processes, schedules, the Gaussian dual, and the formulas of the family.
+
+processes      Uniform, Absorbing: where noise goes
+schedules      LogLinear, Cosine, Polynomial, Dual: how fast
+gaussian       the dual: T, its slope and inverse; sparse tempered latents; coupled argmax pairs
+posterior      marginal, posterior, its three routes, ratios
+closed_forms   the bounds, in general and in closed form
+divergences    how far a student's belief is from its teacher's
+draws          exact draws from categorical laws
+vectors        Gaussian diffusion over vectors
+"""
+
+from duality.registry import Registry
+
+PROCESSES = Registry(
+    "process",
+    {
+        "uniform": "duality.diffusion.processes:Uniform",
+        "absorbing": "duality.diffusion.processes:Absorbing",
+    },
+)
+SCHEDULES = Registry(
+    "schedule",
+    {
+        "LogLinear": "duality.diffusion.schedules:LogLinear",
+        "Cosine": "duality.diffusion.schedules:Cosine",
+        "Polynomial": "duality.diffusion.schedules:Polynomial",
+    },
+)
+GAUSSIAN_SCHEDULES = Registry(
+    "Gaussian schedule",
+    {
+        "LinearVariance": "duality.diffusion.schedules:LinearVariance",
+        "LinearSignal": "duality.diffusion.schedules:LinearSignal",
+        "LinearLogSnr": "duality.diffusion.schedules:LinearLogSnr",
+    },
+)

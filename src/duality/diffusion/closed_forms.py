@@ -1,4 +1,16 @@
-"""CLOSED_DOC"""
+"""Continuous-time bounds and T-step divergences per token: in general, and in closed form where there is one.
+
+The bound on -log p(x), per token and unit of time, with ratios rho(y) = q(y|x) / q(z|x), is
+
+    (-alpha'/alpha) prior(z) sum_{y != z} [rho_model(y) - rho(y) + rho(y) log(rho(y) / rho_model(y))]
+
+for any process and any parametrisation (``bound``). The closed forms need one reduction over the vocabulary. A function
+``..._nats`` computes nats from the reduced numbers of a token, in float64; the reduction itself is fused with the
+output head (``fused.formulas``). ``uniform_bound`` is the closed form of a dense belief, to call on its own.
+
+Shapes: log-probabilities are (..., K); ``x``, ``z`` are (...); levels broadcast against ``z`` (usually (B, 1)) and stay
+float64, because 1 - alpha must survive near alpha = 1.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from duality.diffusion.posterior import (
-    marginal,
-)
+from duality.diffusion.posterior import marginal
 
 
 def bound(log_ratios_model: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor, prior: Tensor) -> Tensor:
@@ -25,52 +35,19 @@ def bound(log_ratios_model: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_p
     return torch.where(prior_z > 0, -alpha_prime / alpha * prior_z * terms.sum(-1), 0.0)
 
 
-def dense_uniform_bound(log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
-    """The bound for uniform noise as UDLM writes it, with both K-vectors made (the paper's Eq. 31, sign corrected).
-
-    With x_bar = K alpha x + 1 - alpha and p_bar likewise from the belief:
-    alpha'/(K alpha) [K / x_bar_z - K / p_bar_z - sum_j (x_bar_j / x_bar_z) log(p_bar_z x_bar_j / (p_bar_j x_bar_z))].
-    """
-    num_states = log_p.shape[-1]
-    level = alpha[..., None].to(log_p.dtype)
-    rest = (1 - alpha).clamp_min(2.0**-53)[..., None].to(log_p.dtype)
-    x_bar = num_states * level * F.one_hot(x, num_states).to(log_p.dtype) + rest
-    p_bar = num_states * level * log_p.exp() + rest
-    x_bar_z, p_bar_z = (bar.gather(-1, z[..., None]) for bar in (x_bar, p_bar))
-    ratio = x_bar / x_bar_z
-    surprise = (ratio * (p_bar_z.log() - p_bar.log() + ratio.log())).sum(-1)
-    terms = (num_states / x_bar_z - num_states / p_bar_z)[..., 0] - surprise
-    return alpha_prime / (num_states * alpha) * terms
-
-
-def absorbing_bound(log_p: Tensor, x: Tensor, hidden: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
-    """The bound for absorbing noise: MDLM's weighted cross-entropy -alpha'/(1 - alpha) (-log p_x) where hidden."""
-    log_p_x = log_p.gather(-1, x[..., None])[..., 0].double()
-    return torch.where(hidden, -absorbing_weight(alpha, alpha_prime) * log_p_x, 0.0)
-
-
 def absorbing_weight(alpha: Tensor, alpha_prime: Tensor) -> Tensor:
-    """-alpha'/(1 - alpha): the rate at which a hidden token is shown."""
+    """-alpha'/(1 - alpha): the rate at which a mask token becomes a token, MDLM's weight of its cross-entropy."""
     return -alpha_prime / (1 - alpha).clamp_min(2.0**-53)
-
-
-def score_entropy_uniform(log_ratios: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
-    """SEDD's loss for uniform noise, with the sums over the data's ratios in closed form.
-
-    The data's ratios are one number but at one state: with e = (1 - alpha) / (1 - alpha + K alpha), they are all e if
-    z = x, and 1 but for 1/e at x otherwise. Rate -alpha'/(K alpha).
-    """
-    # log_ratios is 0 at z, so only exp needs the state z taken out
-    positive = log_ratios.exp().sum(-1).double() - 1
-    total = log_ratios.sum(-1).double()
-    at_x = log_ratios.gather(-1, x[..., None])[..., 0].double()
-    return score_nats_uniform(positive, total, at_x, z == x, alpha, alpha_prime, log_ratios.shape[-1])
 
 
 def score_nats_uniform(
     positive: Tensor, total: Tensor, at_x: Tensor, equal: Tensor, alpha: Tensor, alpha_prime: Tensor, num_states: int
 ) -> Tensor:
-    """``score_entropy_uniform`` from its numbers per token: sums of ratios and of their logarithms, y != z."""
+    """SEDD's loss for uniform noise, from the sums over y != z of a token's ratios and of their logarithms.
+
+    The data's ratios are one number except at one state: with e = (1 - alpha) / (1 - alpha + K alpha), they are all e
+    if z = x, and 1 except 1/e at x otherwise. Rate -alpha'/(K alpha).
+    """
     small = (1 - alpha).clamp_min(2.0**-53) / (1 - alpha + num_states * alpha)
     same = positive - small * total + (num_states - 1) * (torch.xlogy(small, small) - small)
     own = -small.log() / small - 1 / small
@@ -78,20 +55,11 @@ def score_nats_uniform(
     return -alpha_prime / (num_states * alpha) * torch.where(equal, same, other)
 
 
-def score_entropy_absorbing(
-    log_ratios: Tensor, x: Tensor, hidden: Tensor, alpha: Tensor, alpha_prime: Tensor
-) -> Tensor:
-    """SEDD's loss for absorbing noise: where z is the mask the data's one ratio is alpha / (1 - alpha), at x.
-
-    ``log_ratios`` (..., K) with the mask last, 0 there. Rate -alpha'/alpha.
-    """
-    positive = log_ratios[..., :-1].exp().sum(-1).double()
-    at_x = log_ratios.gather(-1, x[..., None])[..., 0].double()
-    return torch.where(hidden, score_nats_absorbing(positive, at_x, alpha, alpha_prime), 0.0)
-
-
 def score_nats_absorbing(positive: Tensor, at_x: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
-    """``score_entropy_absorbing`` of a hidden token, from the sum of its ratios and the log ratio of x."""
+    """SEDD's loss of a mask token, from the sum of its ratios and the log ratio of x.
+
+    The data's only ratio is alpha / (1 - alpha), at x. Rate -alpha'/alpha.
+    """
     rest = (1 - alpha).clamp_min(2.0**-53)
     # (-alpha'/alpha) [positive - r at_x + r log r - r] with r = alpha / (1 - alpha); r / alpha is 1 / (1 - alpha)
     own = (alpha.log() - rest.log() - 1 - at_x) / rest
@@ -108,7 +76,7 @@ def uniform_bound(log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prim
         z != x:  K l_z - R + l_1 + kappa (l_1 - l_x + l_z)       + K/(1-alpha) [1/(1 + kappa p_z) - 1]
 
     This is the paper's Rao-Blackwellised loss with log(1 - alpha), which is in every term, cancelled by hand. R is
-    taken in the precision of ``log_p``; all else is one number per token, and float64, because kappa is large.
+    computed in the precision of ``log_p``; everything else is one number per token in float64, because kappa is large.
     """
     num_states = log_p.shape[-1]
     total = log_count(log_p, odds(alpha, num_states))
@@ -130,7 +98,7 @@ def log_count(log_p: Tensor, kappa: Tensor) -> Tensor:
 def uniform_nats(
     total: Tensor, log_p_z: Tensor, log_p_x: Tensor, same: Tensor, alpha: Tensor, alpha_prime: Tensor, num_states: int
 ) -> Tensor:
-    """``uniform_bound`` from its numbers per token: R, log p at z and at x, and whether these are the same."""
+    """``uniform_bound`` from the numbers of a token: R, log p at z and at x, and whether z = x."""
     kappa, scale = odds(alpha, num_states), num_states / (1 - alpha).clamp_min(2.0**-53)
     p_z = log_p_z.exp()
     l_one, l_z, l_x = torch.log1p(kappa), torch.log1p(kappa * p_z), torch.log1p(kappa * log_p_x.exp())
@@ -142,22 +110,14 @@ def uniform_nats(
     return -alpha_prime / (num_states * alpha) * torch.where(same, kept, other)
 
 
-def uniform_divergence(log_p: Tensor, x: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
-    """KL(q(z_s | z_t, x) || q(z_s | z_t, p)) per token for uniform noise, with one reduction over the vocabulary.
-
-    The posterior given x takes one value c but at z and x, so the sum over states is c (log(1 + kappa_s) - R) and
-    corrections at the two; kappa and R as in ``uniform_bound``. At alpha_s = 1 it is -log p(x | z).
-    """
-    num_states = log_p.shape[-1]
-    total = log_count(log_p, odds(alpha_s, num_states))
-    log_p_z, log_p_x = (log_p.gather(-1, state[..., None])[..., 0].double() for state in (z, x))
-    return uniform_divergence_nats(total, log_p_z, log_p_x, z == x, alpha_t, alpha_s, num_states)
-
-
 def uniform_divergence_nats(
     total: Tensor, log_p_z: Tensor, log_p_x: Tensor, equal: Tensor, alpha_t: Tensor, alpha_s: Tensor, num_states: int
 ) -> Tensor:
-    """``uniform_divergence`` from its numbers per token, as in ``uniform_nats``."""
+    """KL(q(z_s | z_t, x) || q(z_s | z_t, p)) per token for uniform noise, from the numbers of ``uniform_nats`` at s.
+
+    The posterior given x takes one value c except at z and x, so the sum over states is c (log(1 + kappa_s) - R) and
+    corrections at the two. At alpha_s = 1 it is -log p(x | z).
+    """
     rest_t, rest_s = ((1 - alpha).clamp_min(2.0**-53) for alpha in (alpha_t, alpha_s))
     kappa_t, kappa_s = odds(alpha_t, num_states), odds(alpha_s, num_states)
     p_z, p_x, same = log_p_z.exp(), log_p_x.exp(), equal.double()
@@ -169,16 +129,10 @@ def uniform_divergence_nats(
     log_one = torch.log1p(kappa_s)
     gain_z = log_one * same - torch.log1p(kappa_s * p_z)
     gain_x = log_one - torch.log1p(kappa_s * p_x)
-    summed = common * (log_one - total) + (at_z - common) * gain_z + (1 - same) * (at_x - common) * gain_x
-    return summed + torch.log1p(kappa_t * p_z) - torch.log1p(kappa_t) * same
-
-
-def absorbing_divergence(log_p: Tensor, x: Tensor, hidden: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
-    """The same for absorbing noise: a hidden token is shown with probability (alpha_s - alpha_t) / (1 - alpha_t)."""
-    log_p_x = log_p.gather(-1, x[..., None])[..., 0].double()
-    return torch.where(hidden, -shown_chance(alpha_t, alpha_s) * log_p_x, 0.0)
+    loss_of_nats = common * (log_one - total) + (at_z - common) * gain_z + (1 - same) * (at_x - common) * gain_x
+    return loss_of_nats + torch.log1p(kappa_t * p_z) - torch.log1p(kappa_t) * same
 
 
 def shown_chance(alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
-    """How likely a token hidden at t is shown at s."""
+    """The probability that a mask token at t is a token at s: D3PM's weight of its cross-entropy."""
     return (alpha_s - alpha_t) / (1 - alpha_t)

@@ -5,10 +5,10 @@
     mse           mean over the vocabulary of (log S_v - log T_v)^2
     tvd           1/2 sum_v |S_v - T_v|
 
-The direction matters for what is learnt when one input z_t has several teachers' answers, one per z_s: kl-forward is
-least at their mean, which a calibrated model already is, kl-backward at their normalised geometric mean, which keeps
-what none of them excludes. All are 0 exactly where the two beliefs are the same numbers. A state that both exclude
-(-inf) costs nothing.
+The direction decides what is learnt when one input z_t has several targets, one per z_s: kl-forward is smallest at
+their mean, which a calibrated model already is; kl-backward at their normalised geometric mean, which keeps only the
+states that no target excludes. All are 0 exactly where the two beliefs are the same numbers. A state that both exclude
+(-inf) adds nothing.
 """
 
 from __future__ import annotations

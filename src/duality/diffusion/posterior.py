@@ -1,4 +1,15 @@
-"""POSTERIOR_DOC"""
+"""Marginal, posterior and ratios of the interpolating family, for any process.
+
+Every process has the marginal q(z|x) = alpha x + (1 - alpha) prior. With r = alpha_t / alpha_s the posterior is
+
+    q(z_s | z_t, x) = [r 1{z_s = z_t} + (1-r) prior(z_t)] [alpha_s x(z_s) + (1-alpha_s) prior(z_s)]
+                      / [alpha_t x(z_t) + (1-alpha_t) prior(z_t)]
+
+``routes`` writes it as a mixture of three draws, so that no K-vector is needed to choose between them.
+
+Shapes: a belief ``p`` is (..., K); ``x``, ``z`` are (...); levels broadcast against ``z`` (usually (B, 1), float64).
+Levels stay float64 until they meet a (..., K) tensor, because 1 - alpha must survive near alpha = 1.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +35,7 @@ def posterior(p: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, prior: Ten
 
 
 class Routes(NamedTuple):
-    """Probabilities of the three ways to draw z_s; they sum to one."""
+    """Probabilities of the three routes to z_s: stay, draw from the belief, draw from the prior; they sum to one."""
 
     stay: Tensor
     belief: Tensor
@@ -34,8 +45,8 @@ class Routes(NamedTuple):
 def routes(p_z: Tensor, prior_z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Routes:
     """The posterior as a mixture: keep z, draw from the belief p, draw from the prior. Needs p and the prior at z only.
 
-    A state outside the prior's support with no belief in it (0 / 0) is kept: absorbing noise never changes a
-    token that is not the mask.
+    A state outside the prior's support with belief 0 (0 / 0) is kept: absorbing noise never changes a token that is
+    not the mask token.
     """
     ratio = alpha_t / alpha_s
     evidence = alpha_t * p_z + (1 - alpha_t) * prior_z
@@ -51,7 +62,7 @@ def psi_routes(p_z: Tensor, prior_z: Tensor, alpha_t: Tensor, alpha_s: Tensor, k
     """The routes of kappa q_s + (1 - kappa) F_s(q_0): a step to s, mixed with one to clean that is made noisy again.
 
     q_s is the posterior, q_0 the posterior at alpha_s = 1, F_s(q) = alpha_s q + (1 - alpha_s) prior. For a single
-    token, if z has the law of level t both have that of level s: kappa is how little is drawn anew, 1 the posterior.
+    token whose z has the law of level t, both have the law of level s. kappa = 1 is the posterior.
     """
     direct = routes(p_z, prior_z, alpha_t, alpha_s)
     clean = routes(p_z, prior_z, alpha_t, torch.ones_like(alpha_s))
@@ -67,15 +78,6 @@ def log_ratios(p: Tensor, z: Tensor, alpha: Tensor, prior: Tensor) -> Tensor:
     """log of rho(y) = q(y | p) / q(z | p) for all states y, (..., K); 0 at y = z."""
     log_q = marginal(p, alpha, prior).log()
     return log_q - log_q.gather(-1, z[..., None])
-
-
-def belief_of_ratios(log_ratios: Tensor, alpha: Tensor, prior: Tensor) -> Tensor:
-    """The belief p whose ``log_ratios`` these are: q = ratios / their sum, p = (q - (1 - alpha) prior) / alpha.
-
-    Exact for the ratios of a belief. A learnt score need not be one: then p has negative entries, left as they are.
-    """
-    q = torch.softmax(log_ratios, -1)
-    return (q - (1 - alpha[..., None]) * prior) / alpha[..., None]
 
 
 def analytic(log_ratios: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, prior: Tensor) -> Tensor:
@@ -95,9 +97,9 @@ def analytic(log_ratios: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, pr
 
 
 def prior_gap(alpha: Tensor, prior: Tensor, x: Tensor) -> Tensor:
-    """KL(q(z_1 | x) || prior) per token: what the bound pays because the last level is not pure noise.
+    """KL(q(z_1 | x) || prior) per token: the cost of a last level that is not pure noise.
 
-    For absorbing noise it is 0 at alpha = 0 and infinite otherwise: the prior cannot make an unmasked token.
+    For absorbing noise it is 0 at alpha = 0 and infinite otherwise: the prior excludes every other state.
     """
     prior_x = prior[x]
     q_x = alpha + (1 - alpha) * prior_x
@@ -106,6 +108,6 @@ def prior_gap(alpha: Tensor, prior: Tensor, x: Tensor) -> Tensor:
 
 
 def reconstruction(p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, prior: Tensor) -> Tensor:
-    """-log q(x | z_0, p) per token: what the bound pays because the first level is not clean. 0 at alpha = 1."""
+    """-log q(x | z_0, p) per token: the cost of a first level that is not clean. 0 at alpha = 1."""
     probs = posterior(p, z, alpha, torch.ones_like(alpha), prior)
     return -probs.gather(-1, x[..., None])[..., 0].log()

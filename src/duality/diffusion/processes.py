@@ -1,10 +1,10 @@
 """Where noise goes: q(z | x) = alpha x + (1 - alpha) prior, position by position.
 
 ``Uniform`` replaces a token by one drawn from the whole vocabulary, and may change it again later: such models can
-correct themselves. ``Absorbing`` replaces it by a mask state, the last one, which no text contains.
+correct themselves. ``Absorbing`` replaces it by the mask token, the last state, which no text contains.
 
-A process is its number of states and its prior; it knows alpha and never t. To add one: a dataclass with these
-five members, and its name in ``PROCESSES``, which feeds the common tests.
+A process is its number of states and its prior; it knows alpha and never t. ``over(num_tokens)`` is the process for a
+vocabulary; absorbing noise adds the mask token to it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,14 @@ class Uniform:
         if self.vocab_size < 2:
             raise ValueError(f"vocab_size is {self.vocab_size}: uniform noise needs at least 2 tokens")
 
+    @staticmethod
+    def over(num_tokens: int) -> Uniform:
+        return Uniform(num_tokens)
+
+    @property
+    def mask_id(self) -> None:
+        return None
+
     def prior(self) -> Tensor:
         return torch.full((self.vocab_size,), 1 / self.vocab_size, dtype=torch.float64)
 
@@ -43,13 +51,17 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Absorbing:
-    """prior = the mask, which is state K - 1 of K."""
+    """prior = the mask token, which is state K - 1 of K."""
 
     vocab_size: int
 
     def __post_init__(self) -> None:
         if self.vocab_size < 2:
-            raise ValueError(f"vocab_size is {self.vocab_size}: absorbing noise needs a token and the mask")
+            raise ValueError(f"vocab_size is {self.vocab_size}: absorbing noise needs a token and the mask token")
+
+    @staticmethod
+    def over(num_tokens: int) -> Absorbing:
+        return Absorbing(num_tokens + 1)
 
     @property
     def mask_id(self) -> int:
@@ -71,4 +83,6 @@ class Absorbing:
         return torch.where(masked, self.mask_id, x)
 
 
-PROCESSES: tuple[type, ...] = (Uniform, Absorbing)
+def is_uniform(prior: Tensor) -> bool:
+    """Whether a prior is the same for all states: then the process is the argmax of a Gaussian diffusion."""
+    return bool((prior == prior[0]).all())

@@ -4,8 +4,8 @@
 schedule, seen through a window of alpha: time 0 is the window's clean end, time 1 its noisy end, so that integrating
 the bound over time in [0, 1] covers exactly that window, whatever Gaussian schedule drives it.
 
-A Gaussian schedule here is a map between mu = alpha_tilde / sigma_tilde and its own time ("clock"); it only decides
-where in the window training spends its samples.
+A Gaussian schedule here is a map between mu = alpha_tilde / sigma_tilde and its own time; it only decides where in the
+window training spends its samples.
 
 What must hold: time(alpha(t)) = t, alpha_prime = d alpha / dt, alpha decreasing. All in float64.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -71,8 +71,9 @@ class Cosine:
 class Polynomial:
     """alpha = 1 - (1 - eps) t^power: with power > 1, more samples where little noise is left.
 
-    There the bound's variance is: a change is rare (as t) and dear (as 1/t), so under ``LogLinear`` the second moment
-    grows as log(1/t) without end, while at power 2 it is finite. The bound itself is the same for every schedule.
+    The bound's variance comes from there: a change has probability t and weight 1/t, so under ``LogLinear`` the second
+    moment grows as log(1/t) without limit, while at power 2 it is finite. The bound itself does not depend on the
+    schedule.
     """
 
     power: float = 2.0
@@ -93,40 +94,41 @@ class Polynomial:
         return ((1 - alpha.to(torch.float64)) / (1 - self.eps)) ** (1 / self.power)
 
 
-class Clock(Protocol):
-    """A Gaussian schedule: mu at its time, d mu / d time, the time of a mu; hashable, as windows are cached by it."""
+@runtime_checkable
+class GaussianSchedule(Protocol):
+    """mu at a Gaussian time, d mu / d time, and the time of a mu. Hashable, because windows are cached by it."""
 
-    def mu(self, clock: Tensor) -> Tensor: ...
-    def mu_prime(self, clock: Tensor) -> Tensor: ...
-    def clock(self, mu: Tensor) -> Tensor: ...
+    def mu(self, time: Tensor) -> Tensor: ...
+    def mu_prime(self, time: Tensor) -> Tensor: ...
+    def gaussian_time(self, mu: Tensor) -> Tensor: ...
     def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
 class LinearVariance:
-    """alpha_tilde^2 = 1 - clock: what the paper's window [0.03, 0.15] belongs to."""
+    """alpha_tilde^2 = 1 - time: the schedule that the paper's window [0.03, 0.15] belongs to."""
 
-    def mu(self, clock: Tensor) -> Tensor:
-        return ((1 - clock) / clock).sqrt()
+    def mu(self, time: Tensor) -> Tensor:
+        return ((1 - time) / time).sqrt()
 
-    def mu_prime(self, clock: Tensor) -> Tensor:
-        return -0.5 / (clock**2 * self.mu(clock))
+    def mu_prime(self, time: Tensor) -> Tensor:
+        return -0.5 / (time**2 * self.mu(time))
 
-    def clock(self, mu: Tensor) -> Tensor:
+    def gaussian_time(self, mu: Tensor) -> Tensor:
         return 1 / (1 + mu**2)
 
 
 @dataclass(frozen=True)
 class LinearSignal:
-    """alpha_tilde = 1 - clock: what the paper's text states."""
+    """alpha_tilde = 1 - time: the schedule that the paper's text states."""
 
-    def mu(self, clock: Tensor) -> Tensor:
-        return (1 - clock) / (1 - (1 - clock) ** 2).sqrt()
+    def mu(self, time: Tensor) -> Tensor:
+        return (1 - time) / (1 - (1 - time) ** 2).sqrt()
 
-    def mu_prime(self, clock: Tensor) -> Tensor:
-        return -((1 - (1 - clock) ** 2) ** -1.5)
+    def mu_prime(self, time: Tensor) -> Tensor:
+        return -((1 - (1 - time) ** 2) ** -1.5)
 
-    def clock(self, mu: Tensor) -> Tensor:
+    def gaussian_time(self, mu: Tensor) -> Tensor:
         # 1 - mu / sqrt(1 + mu^2) without cancellation at large mu
         root = (1 + mu**2).sqrt()
         return 1 / (root * (root + mu))
@@ -134,26 +136,25 @@ class LinearSignal:
 
 @dataclass(frozen=True)
 class LinearLogSnr:
-    """gamma = -log mu^2 = clock: what the released code trains with."""
+    """gamma = -log mu^2 = time: the schedule that the released code trains with."""
 
-    def mu(self, clock: Tensor) -> Tensor:
-        return (-clock / 2).exp()
+    def mu(self, time: Tensor) -> Tensor:
+        return (-time / 2).exp()
 
-    def mu_prime(self, clock: Tensor) -> Tensor:
-        return -0.5 * self.mu(clock)
+    def mu_prime(self, time: Tensor) -> Tensor:
+        return -0.5 * self.mu(time)
 
-    def clock(self, mu: Tensor) -> Tensor:
+    def gaussian_time(self, mu: Tensor) -> Tensor:
         return -2 * mu.log()
 
 
-CLOCKS: tuple[type, ...] = (LinearVariance, LinearSignal, LinearLogSnr)
-
-
 @lru_cache(maxsize=64)
-def _clock_window(clock: Clock, vocab_size: int, alpha_min: float, alpha_max: float) -> tuple[float, float]:
+def _window(
+    gaussian_schedule: GaussianSchedule, vocab_size: int, alpha_min: float, alpha_max: float
+) -> tuple[float, float]:
     """The Gaussian times at which alpha is ``alpha_max`` and ``alpha_min``."""
     ends = gaussian.inverse_level(torch.tensor([alpha_max, alpha_min], dtype=torch.float64), vocab_size)
-    first, last = clock.clock(ends).tolist()
+    first, last = gaussian_schedule.gaussian_time(ends).tolist()
     return first, last
 
 
@@ -162,7 +163,7 @@ class Dual:
     """alpha = T(Gaussian schedule) for alpha from ``alpha_max`` at t = 0 down to ``alpha_min`` at t = 1."""
 
     vocab_size: int
-    clock: Clock = LinearVariance()
+    gaussian_schedule: GaussianSchedule = LinearVariance()
     alpha_min: float = 0.05
     alpha_max: float = 0.95
 
@@ -175,23 +176,26 @@ class Dual:
 
     def window(self) -> tuple[float, float]:
         """The Gaussian times of the window's clean and noisy ends."""
-        return _clock_window(self.clock, self.vocab_size, self.alpha_min, self.alpha_max)
+        return _window(self.gaussian_schedule, self.vocab_size, self.alpha_min, self.alpha_max)
+
+    def gaussian_time(self, t: Tensor) -> Tensor:
+        """The Gaussian schedule's time at time ``t`` of the window."""
+        first, last = self.window()
+        return first + (last - first) * t.to(torch.float64)
 
     def mu(self, t: Tensor) -> Tensor:
-        first, last = self.window()
-        return self.clock.mu(first + (last - first) * t.to(torch.float64))
+        return self.gaussian_schedule.mu(self.gaussian_time(t))
 
     def alpha(self, t: Tensor) -> Tensor:
         return gaussian.level(self.mu(t), self.vocab_size)
 
     def alpha_prime(self, t: Tensor) -> Tensor:
         first, last = self.window()
-        clock = first + (last - first) * t.to(torch.float64)
-        return gaussian.level_slope(self.clock.mu(clock), self.vocab_size) * self.clock.mu_prime(clock) * (last - first)
+        time = self.gaussian_time(t)
+        slope = gaussian.level_slope(self.gaussian_schedule.mu(time), self.vocab_size)
+        return slope * self.gaussian_schedule.mu_prime(time) * (last - first)
 
     def time(self, alpha: Tensor) -> Tensor:
         first, last = self.window()
-        return (self.clock.clock(gaussian.inverse_level(alpha, self.vocab_size)) - first) / (last - first)
-
-
-SCHEDULES: tuple[type, ...] = (LogLinear, Cosine, Polynomial, Dual)
+        mu = gaussian.inverse_level(alpha, self.vocab_size)
+        return (self.gaussian_schedule.gaussian_time(mu) - first) / (last - first)

@@ -1,4 +1,10 @@
-"""Gaussian diffusion over vectors."""
+"""Gaussian diffusion over vectors: the latent of a token is a noisy copy of its embedding e.
+
+    q(z_t | x) = N(alpha e, sigma^2 I),   alpha^2 = sigmoid(-gamma),   sigma^2 = sigmoid(gamma),   gamma = -log SNR
+
+gamma rises with t from gamma_0 to gamma_1; it is float64, (B,). Vectors are (B, L, d) in the network's precision.
+What must hold: ``posterior`` is Bayes' rule for Gaussians.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,7 @@ def levels(gamma: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def spread(level: Tensor, like: Tensor) -> Tensor:
-    """A number per sample, (B,), to meet vectors (B, L, d) in their precision."""
+    """A number per sample, (B,), in the shape and precision of vectors (B, L, d)."""
     return level[:, None, None].to(like.dtype)
 
 
@@ -37,8 +43,8 @@ def prior_nats(e: Tensor, gamma: Tensor) -> Tensor:
     ``gamma`` is one number; 1/2 [d (sigma^2 - 1 - log sigma^2) + alpha^2 ||e||^2].
     """
     signal = torch.sigmoid(-gamma)
-    spare = -signal - torch.nn.functional.logsigmoid(gamma)
-    return 0.5 * (e.shape[-1] * spare + signal * e.double().square().sum(-1))
+    excess = -signal - torch.nn.functional.logsigmoid(gamma)
+    return 0.5 * (e.shape[-1] * excess + signal * e.double().square().sum(-1))
 
 
 def diffusion_nats(e: Tensor, x_hat: Tensor, gamma: Tensor, slope: Tensor) -> Tensor:

@@ -1,21 +1,21 @@
-"""Losses of a token as what they read of its row of logits (``heads.Formula``): one reduction, and its gradient.
+"""The losses of a token as formulas (``loss.Formula``): one reduction over a row of logits, and its gradient.
 
-    Surprisal               cross-entropy: autoregressive, and every bound of absorbing noise
+    CrossEntropy            autoregressive, and every bound of absorbing noise
     UniformBound            Duo's and UDLM's
     UniformDivergence       D3PM's, uniform noise
     UniformScoreEntropy     SEDD's, uniform noise
     AbsorbingScoreEntropy   SEDD's, absorbing noise
-    Gap                     a divergence from another belief: distillation
+    BeliefDivergence        from another belief: distillation
 
-What they make of the numbers read is in ``functional``; here is how rows of the vocabulary are reduced to them and, in
-closed form, what the logits' gradient is. With p = softmax(logits), e_y the unit vector of state y:
+What is computed from the reduced numbers is in ``diffusion.closed_forms``; here a row of the vocabulary is reduced to
+them, with the gradient of the logits in closed form. With p = softmax(logits), e_y the unit vector of state y:
 
     log p_y                     e_y - p
     R = sum_j log(1 + kappa p_j)   s_j - p_j sum_i s_i,   s_j = kappa p_j / (1 + kappa p_j)
 
-For small kappa s is kappa p but for the second order, which is all that is left of the difference: there u s, u = kappa
-p, is taken instead, with the other sign (s = u - u s, and the share of u vanishes). Everything happens in the memory of
-the logits and one more piece of the same size, a few rows at a time.
+For small kappa, s equals kappa p up to the second order, and only the second order is left of the difference: there u s
+with u = kappa p is used instead, with the opposite sign (s = u - u s, and the part of u vanishes). Everything happens
+in the memory of the logits and one more block of the same size, a few rows at a time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from torch import Tensor
 
 from duality.diffusion import closed_forms
 from duality.diffusion.divergences import Divergence
-from duality.fused.lazy import Answer
-from duality.fused.loss import Formula, Pull
+from duality.fused.lazy import LazyLogits
+from duality.fused.loss import Backward, Formula
 
 
 def at(values: Tensor, states: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def at(values: Tensor, states: Tensor) -> Tensor:
 def exponentiate_(logits: Tensor) -> tuple[Tensor, Tensor]:
     """e = exp(logits - their largest) in place; returns c (n, 1), with which p = c e, and log p of a logit of 0 (n,).
 
-    p is never made: c is one number per row, and goes into whatever the row is multiplied with next.
+    p itself is never computed: c is one number per row, and is multiplied into the next factor of the row.
     """
     largest = logits.amax(-1, keepdim=True)
     total = logits.sub_(largest).exp_().sum(-1, keepdim=True)
@@ -47,13 +47,13 @@ def exponentiate_(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Surprisal(Formula):
+class CrossEntropy(Formula):
     """-weight log p_x."""
 
     x: Tensor
     weight: Tensor
 
-    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
         at_x = at(logits, self.x)
         scale, level = exponentiate_(logits)
 
@@ -70,7 +70,7 @@ class Surprisal(Formula):
 def sum_log1p(u: Tensor, largest: float) -> Tensor:
     """sum_j log(1 + u_j) of rows (n, K); ``largest`` bounds the sum of a row.
 
-    Logarithms are dear and products cheap: (1 + u)(1 + v) = 1 + (u + v + u v), four at a time, where it fits the
+    Logarithms are slow and products fast: (1 + u)(1 + v) = 1 + (u + v + u v), four at a time, where it fits the
     numbers' range.
     """
     if (largest / 4) ** 4 > torch.finfo(u.dtype).max:
@@ -84,7 +84,7 @@ def sum_log1p(u: Tensor, largest: float) -> Tensor:
     return u.log1p_().sum(-1) + torch.log1p(torch.cat(rest, -1)).sum(-1)
 
 
-def read_log_count(logits: Tensor, kappa: Tensor, z: Tensor, x: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
+def read_log_count(logits: Tensor, kappa: Tensor, z: Tensor, x: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
     """R = sum_j log(1 + kappa p_j), log p_z and log p_x."""
     at_z, at_x = at(logits, z), at(logits, x)
     scale, level = exponentiate_(logits)
@@ -112,7 +112,7 @@ def read_log_count(logits: Tensor, kappa: Tensor, z: Tensor, x: Tensor) -> tuple
 
 @dataclass(frozen=True)
 class UniformBound(Formula):
-    """``functional.uniform_bound``."""
+    """``closed_forms.uniform_bound``."""
 
     x: Tensor
     z: Tensor
@@ -120,7 +120,7 @@ class UniformBound(Formula):
     alpha_prime: Tensor
     num_states: int
 
-    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
         return read_log_count(logits, closed_forms.odds(self.alpha, self.num_states), self.z, self.x)
 
     def nats(self, *numbers: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class UniformBound(Formula):
 
 @dataclass(frozen=True)
 class UniformDivergence(Formula):
-    """``scale`` times ``functional.uniform_divergence``."""
+    """``scale`` times ``closed_forms.uniform_divergence_nats``."""
 
     x: Tensor
     z: Tensor
@@ -140,7 +140,7 @@ class UniformDivergence(Formula):
     num_states: int
     scale: float = 1.0
 
-    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
         return read_log_count(logits, closed_forms.odds(self.alpha_s, self.num_states), self.z, self.x)
 
     def nats(self, *numbers: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class UniformDivergence(Formula):
 
 @dataclass(frozen=True)
 class UniformScoreEntropy(Formula):
-    """``functional.score_entropy_uniform``; the log ratios are 0 at z, and have no gradient there."""
+    """``closed_forms.score_nats_uniform``; the log ratios are 0 at z, and have no gradient there."""
 
     x: Tensor
     z: Tensor
@@ -160,7 +160,7 @@ class UniformScoreEntropy(Formula):
     alpha_prime: Tensor
     num_states: int
 
-    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
         total, at_x = logits.sum(-1), at(logits, self.x)
         ratios = logits.exp_()
         positive = ratios.scatter_(-1, self.z[:, None], 0.0).sum(-1)
@@ -181,13 +181,13 @@ class UniformScoreEntropy(Formula):
 
 @dataclass(frozen=True)
 class AbsorbingScoreEntropy(Formula):
-    """``functional.score_entropy_absorbing`` of hidden tokens; the mask is the last state."""
+    """``closed_forms.score_nats_absorbing`` of mask tokens; the mask token is the last state."""
 
     x: Tensor
     alpha: Tensor
     alpha_prime: Tensor
 
-    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
         at_x = at(logits, self.x)
         ratios = logits.exp_()
         ratios[:, -1] = 0.0
@@ -204,16 +204,16 @@ class AbsorbingScoreEntropy(Formula):
 
 
 @dataclass(frozen=True)
-class Gap(Formula):
-    """``divergences.divergence`` between the belief and that of ``target``, whose logits are read beside its own."""
+class BeliefDivergence(Formula):
+    """``divergences.divergence`` between the belief and that of ``target``, whose logits are read with its own."""
 
-    target: Answer | Tensor
-    kind: Divergence
+    target: LazyLogits | Tensor
+    divergence: Divergence
 
-    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
-        assert isinstance(self.target, Tensor), "an answer becomes logits where its rows are chosen"
-        least = torch.finfo(logits.dtype).min / 4  # what both exclude (-inf) has no gap
-        named = min(logits.shape[-1], self.target.shape[-1])  # what only one has a column for, it excludes
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
+        assert isinstance(self.target, Tensor), "a lazy target becomes logits when its rows are chosen"
+        least = torch.finfo(logits.dtype).min / 4  # a state that both exclude (-inf) adds nothing
+        named = min(logits.shape[-1], self.target.shape[-1])  # a state with a column in one of them only is excluded
         student = torch.log_softmax(logits, -1)[:, :named].clamp_min_(least)
         teacher = torch.log_softmax(self.target, -1)[:, :named].clamp_min_(least)
         logits[:, named:] = 0.0
@@ -222,7 +222,7 @@ class Gap(Formula):
             "kl-forward": read_kl_forward,
             "mse": read_mse,
             "tvd": read_tvd,
-        }[self.kind]
+        }[self.divergence]
         total, pull = reader(torch.exp(student, out=logits[:, :named]), student, teacher)
         return (total,), pull
 
@@ -230,24 +230,24 @@ class Gap(Formula):
         return numbers[0]
 
 
-# Each takes s (the logits' memory), log s and log t, and may use up all three.
+# Each takes s (in the memory of the logits), log s and log t, and may overwrite all three.
 
 
-def read_kl_backward(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Pull]:
+def read_kl_backward(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Backward]:
     """sum s log(s / t); gradient s (log(s / t) - the sum)."""
     gap = student.sub_(teacher)
     total = torch.mul(s, gap, out=teacher).sum(-1)
     return total, lambda slope: s.mul_(gap.sub_(total[:, None])).mul_(slope)
 
 
-def read_kl_forward(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Pull]:
+def read_kl_forward(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Backward]:
     """sum t log(t / s); gradient s - t."""
     gap = torch.sub(teacher, student, out=student)
     t = teacher.exp_()
     return gap.mul_(t).sum(-1), lambda slope: s.sub_(t).mul_(slope)
 
 
-def read_mse(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Pull]:
+def read_mse(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Backward]:
     """mean (log s - log t)^2 =: mean g^2; gradient 2/K (g - s sum g)."""
     least = torch.finfo(s.dtype).min / 4
     count = ((student > least) | (teacher > least)).sum(-1, keepdim=True)
@@ -260,7 +260,7 @@ def read_mse(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Pull]
     return total, pull
 
 
-def read_tvd(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Pull]:
+def read_tvd(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Backward]:
     """1/2 sum |s - t|; gradient s (g - sum s g) with g = sign(s - t) / 2."""
     gap = torch.sub(s, teacher.exp_(), out=student)
     total = torch.abs(gap, out=teacher).sum(-1) / 2

@@ -1,25 +1,34 @@
-"""Named assemblies of process, schedule, network, objectives and sampler."""
+"""Named assemblies of process, schedule, network, objectives and sampler: what a recipe chooses and a table compares.
 
-from duality.methods.ar import AR
-from duality.methods.bert_mouth import BertMouth
-from duality.methods.d3pm import D3PM
-from duality.methods.diffusion_bert import DiffusionBERT
-from duality.methods.diffusion_lm import DiffusionLM
-from duality.methods.duo import Duo
-from duality.methods.mdlm import MDLM
-from duality.methods.plaid import Plaid
-from duality.methods.sedd import SEDD
-from duality.methods.udlm import UDLM
+    duo               uniform noise, the Rao-Blackwellised bound, with or without curriculum
+    udlm              uniform noise, the same bound alone
+    mdlm              absorbing noise, the bound as a weighted cross-entropy
+    sedd              any process, a network that gives ratios
+    d3pm              any process, the bound of a chain with T steps
+    ar                the autoregressive transformer
+    plaid             Gaussian diffusion over learned embeddings, trained on its bound
+    diffusion_lm      Gaussian diffusion over embeddings, regression and rounding
+    diffusion_bert    absorbing noise that masks informative tokens first
+    bert_mouth        a masked language model with Gibbs sampling
 
-METHODS: tuple[type, ...] = (
-    Duo,
-    UDLM,
-    MDLM,
-    SEDD,
-    D3PM,
-    AR,
-    Plaid,
-    BertMouth,
-    DiffusionBERT,
-    DiffusionLM,
+A method is one frozen dataclass that satisfies ``protocols.Method``. The name is the class's name: it is written in
+the JSON of recipes.
+"""
+
+from duality.registry import Registry
+
+METHODS = Registry(
+    "method",
+    {
+        "Duo": "duality.methods.duo:Duo",
+        "UDLM": "duality.methods.udlm:UDLM",
+        "MDLM": "duality.methods.mdlm:MDLM",
+        "SEDD": "duality.methods.sedd:SEDD",
+        "D3PM": "duality.methods.d3pm:D3PM",
+        "AR": "duality.methods.ar:AR",
+        "Plaid": "duality.methods.plaid:Plaid",
+        "BertMouth": "duality.methods.bert_mouth:BertMouth",
+        "DiffusionBERT": "duality.methods.diffusion_bert:DiffusionBERT",
+        "DiffusionLM": "duality.methods.diffusion_lm:DiffusionLM",
+    },
 )

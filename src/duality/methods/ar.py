@@ -15,7 +15,10 @@ from duality.samplers.autoregressive import Autoregressive
 
 @dataclass(frozen=True)
 class AR:
-    """The autoregressive transformer; one state more than tokens, which begins a sequence."""
+    """The autoregressive transformer. It has one state more than tokens, which begins a sequence."""
+
+    def process(self, num_tokens: int) -> None:
+        return None
 
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
         return CausalDenoiser(backbone.build(vocabulary.num_tokens + 1, causal=True, num_labels=vocabulary.num_labels))
@@ -26,7 +29,7 @@ class AR:
     def measure(self, num_tokens: int) -> NextToken:
         return NextToken()
 
-    def schedule(self) -> Schedule:
+    def sampling_schedule(self) -> Schedule:
         return LogLinear(eps=0.0)
 
     def sampler(self, num_tokens: int) -> Autoregressive:

@@ -1,36 +1,58 @@
-"""What the methods share."""
+"""What the methods share: a process by name, the last level of a schedule, and checks of it."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TypeVar
 
-from duality.diffusion.processes import Absorbing, Uniform
-from duality.diffusion.schedules import Cosine, LogLinear, Polynomial
+import torch
 
-Times = LogLinear | Cosine | Polynomial
+from duality.diffusion import PROCESSES
+from duality.protocols import AnyDenoiser, Process, Schedule
 
-
-NoiseKind = Literal["absorbing", "uniform"]
-
-
-def process_of(noise: NoiseKind, num_tokens: int) -> Uniform | Absorbing:
-    """The process over a vocabulary; absorbing noise adds the mask to it."""
-    return Uniform(num_tokens) if noise == "uniform" else Absorbing(num_tokens + 1)
+D = TypeVar("D")
 
 
-def check_end(times: Times, name: str) -> None:
-    """A network that is told -log(alpha) must not be told that of 0."""
-    if not 0 < times.eps < 1:
+def process_named(noise: str, num_tokens: int) -> Process:
+    """The registered process ``noise`` over a vocabulary; absorbing noise adds the mask token to it."""
+    process: Process = PROCESSES[noise].over(num_tokens)  # type: ignore[attr-defined]
+    return process
+
+
+def check_noise(noise: str) -> None:
+    """Refuse a process that is not registered."""
+    PROCESSES[noise]
+
+
+def last_level(schedule: Schedule) -> float:
+    """alpha(1), read from the schedule."""
+    return float(schedule.alpha(torch.ones((), dtype=torch.float64)))
+
+
+def check_noisy_end(schedule: Schedule) -> None:
+    """A network that is given -log(alpha) cannot be given -log 0."""
+    level = last_level(schedule)
+    if not 0 < level < 1:
         raise ValueError(
-            f"method.{name}.eps is {times.eps}: the last signal level must be in (0, 1), because the network "
-            "is told its logarithm"
+            f"method.training_schedule ends at alpha = {level}: the last signal level must be in (0, 1), because the "
+            "network is given its logarithm; set method.training_schedule.eps=0.001"
         )
 
 
-def check_mask_end(times: Times, name: str) -> None:
-    """Absorbing noise must end at the mask: a token that is still shown is impossible under its prior."""
-    if times.eps != 0:
+def check_masked_end(schedule: Schedule) -> None:
+    """Absorbing noise must end at the mask token: a token that is still shown is impossible under its prior."""
+    level = last_level(schedule)
+    if level != 0:
         raise ValueError(
-            f"method.{name}.eps is {times.eps}: absorbing noise must end at the mask, alpha = 0, or its bound is "
-            f"infinite; set method.{name}.eps=0"
+            f"method.training_schedule ends at alpha = {level}: absorbing noise must end at the mask token, alpha = 0, "
+            "or its bound is infinite; set method.training_schedule.eps=0"
         )
+
+
+def required(denoiser: AnyDenoiser, kind: type[D], method: str) -> D:
+    """A denoiser that ``method`` built; any other is refused."""
+    if not isinstance(denoiser, kind):
+        raise ValueError(
+            f"the objective of {method} needs a {kind.__name__}, got a {type(denoiser).__name__}: train it with the "
+            "objective of its own method"
+        )
+    return denoiser

@@ -31,12 +31,12 @@ from duality.denoisers.readouts import SubsDenoiser
 from duality.diffusion import draws
 from duality.diffusion.processes import Absorbing
 from duality.diffusion.schedules import LogLinear
-from duality.fused.formulas import Surprisal
+from duality.fused.formulas import CrossEntropy
 from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
-from duality.objectives.base import both, dropout_of
-from duality.protocols import Backbone, Denoiser, Ends, Kind, Loss, Phase, Schedule, Vocabulary
+from duality.objectives.base import dropout_of, intersection, no_ends
+from duality.protocols import AnyDenoiser, Backbone, Ends, Kind, Loss, Phase, Schedule, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,21 @@ class MaskedTokens:
     rate: float = 0.15
 
     def __call__(
-        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+        self,
+        denoiser: AnyDenoiser,
+        x: Tensor,
+        t: Tensor,
+        noise: Noise,
+        valid: Tensor | None = None,
+        dropout: bool = False,
     ) -> Loss:
         hidden = noise.uniform("hide", x.shape[1]) < self.rate
         z = torch.where(hidden, self.process.mask_id, x)
         level = torch.full_like(t, 1 - self.rate, dtype=torch.float64)
-        belief = belief_of(denoiser, z, level, mask, dropout_of(noise, dropout))
-        return fused_loss(belief, Surprisal(x, torch.full_like(level, 1 / self.rate)[:, None]), both(hidden, mask))
+        belief = belief_of(denoiser, z, level, valid, dropout_of(noise, dropout))
+        return fused_loss(
+            belief, CrossEntropy(x, torch.full_like(level, 1 / self.rate)[:, None]), intersection(hidden, valid)
+        )
 
 
 @dataclass(frozen=True)
@@ -64,24 +72,29 @@ class PseudoLikelihood:
     kind: Kind = "pseudo-likelihood"
 
     def __call__(
-        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+        self,
+        denoiser: AnyDenoiser,
+        x: Tensor,
+        t: Tensor,
+        noise: Noise,
+        valid: Tensor | None = None,
+        dropout: bool = False,
     ) -> Loss:
-        real = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
+        real = torch.ones_like(x, dtype=torch.bool) if valid is None else valid
         count = real.sum(-1)
         chosen = torch.minimum((t.double() * count).long(), count - 1)
         hidden = real & (real.cumsum(-1) - 1 == chosen[:, None])
         z = torch.where(hidden, self.process.mask_id, x)
         level = 1 - 1 / count.clamp_min(1).double()
-        belief = belief_of(denoiser, z, level, mask, dropout_of(noise, dropout))
-        return fused_loss(belief, Surprisal(x, count[:, None].double()), both(hidden, mask))
+        belief = belief_of(denoiser, z, level, valid, dropout_of(noise, dropout))
+        return fused_loss(belief, CrossEntropy(x, count[:, None].double()), intersection(hidden, valid))
 
-    def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
-        nothing = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-        return Ends(nothing, nothing)
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Tensor | None = None) -> Ends:
+        return no_ends(x)
 
 
 @dataclass(frozen=True)
-class Chain:
+class GibbsState:
     """Where a Gibbs chain is: its tokens (B, L), how many it has drawn, and the noise that its orders come from."""
 
     ids: Tensor
@@ -102,22 +115,24 @@ class Gibbs:
 
     process: Absorbing
 
-    def start(self, denoiser: Denoiser, length: int, steps: int, noise: Noise) -> Chain:
+    def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> GibbsState:
         if steps < length:
             raise ValueError(
                 f"steps is {steps}: Gibbs sampling draws one token per network call, so {length} tokens take at least "
-                f"{length} steps; give {length} or more (by default {self.default_steps(length)}), or leave steps out"
+                f"{length} steps; give {length} or more (by default {self.steps(length)}), or leave steps out"
             )
-        return Chain(self.process.sample_prior(length, noise), 0, noise.fold("orders"))
+        return GibbsState(self.process.sample_prior(length, noise), 0, noise.fold("orders"))
 
-    def step(self, denoiser: Denoiser, state: Chain, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Chain:
+    def step(
+        self, denoiser: AnyDenoiser, state: GibbsState, alpha_t: Tensor, alpha_s: Tensor, noise: Noise
+    ) -> GibbsState:
         return self.redraw(denoiser, state, alpha_t, False, noise)
 
-    def last(self, denoiser: Denoiser, state: Chain, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
+    def last(self, denoiser: AnyDenoiser, state: GibbsState, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
         return self.redraw(denoiser, state, alpha_t, greedy, noise).ids
 
-    def redraw(self, denoiser: Denoiser, state: Chain, alpha: Tensor, greedy: bool, noise: Noise) -> Chain:
-        """Hide the next position, ask, and write the answer."""
+    def redraw(self, denoiser: AnyDenoiser, state: GibbsState, alpha: Tensor, greedy: bool, noise: Noise) -> GibbsState:
+        """Mask the next position, ask for the belief, and draw the token."""
         place = state.place
         z = state.ids.scatter(1, place, self.process.mask_id)
         rows = torch.arange(len(z), device=z.device) * z.shape[1] + place[:, 0]
@@ -125,11 +140,11 @@ class Gibbs:
         token = log_p.argmax(-1) if greedy else draws.categorical(log_p.exp(), noise.uniform("draw", 1))
         return replace(state, ids=z.scatter(1, place, token), drawn=state.drawn + 1)
 
-    def tokens(self, denoiser: Denoiser, state: Chain) -> Tensor:
+    def tokens(self, denoiser: AnyDenoiser, state: GibbsState) -> Tensor:
         return state.ids
 
-    def default_steps(self, length: int) -> int:
-        return 2 * length
+    def steps(self, length: int, wanted: int | None = None) -> int:
+        return 2 * length if wanted is None else max(wanted, length)
 
 
 @dataclass(frozen=True)
@@ -144,18 +159,21 @@ class BertMouth:
                 f"method.rate is {self.rate}: it is the share of tokens that are hidden, in (0, 1]; BERT's is 0.15"
             )
 
+    def process(self, num_tokens: int) -> Absorbing:
+        return Absorbing.over(num_tokens)
+
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
-        process = Absorbing(vocabulary.num_tokens + 1)
+        process = self.process(vocabulary.num_tokens)
         return SubsDenoiser(backbone.build(process.vocab_size, num_labels=vocabulary.num_labels), process)
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
-        return (Phase("masked tokens", MaskedTokens(Absorbing(num_tokens + 1), self.rate), steps),)
+        return (Phase("masked tokens", MaskedTokens(self.process(num_tokens), self.rate), steps),)
 
     def measure(self, num_tokens: int) -> PseudoLikelihood:
-        return PseudoLikelihood(Absorbing(num_tokens + 1))
+        return PseudoLikelihood(self.process(num_tokens))
 
-    def schedule(self) -> Schedule:
+    def sampling_schedule(self) -> Schedule:
         return LogLinear(eps=0.0)
 
     def sampler(self, num_tokens: int) -> Gibbs:
-        return Gibbs(Absorbing(num_tokens + 1))
+        return Gibbs(self.process(num_tokens))

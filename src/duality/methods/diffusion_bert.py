@@ -16,7 +16,8 @@ the clean token *given that it is hidden at t*, into v at rate p_v u_v. The dive
 and its integral over t bounds -log p(x) with nothing left at the ends. With all speeds equal it is MDLM's bound. The
 speeds are 1/t + e_v with e_v bounded, and 1/t cancels in the last two terms: only e_v is computed there.
 
-What must hold: the network is told t, as the belief depends on it: what is still hidden late is rather what goes early.
+What must hold: the network is given t, because the belief depends on it: tokens that are masked at small t are mostly
+those that are masked early.
 Left out: the mean over the sentence instead of the corpus (a reverse process must know the schedule before it knows the
 sentence), the released code's other H (log count over its maximum), chains of T steps, the auxiliary cross-entropy,
 decoding without time, and BERT's weights.
@@ -26,23 +27,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from duality.denoisers.readouts import SubsDenoiser
-from duality.denoisers.wrapping import bare
+from duality.denoisers.wrapping import unwrapped
 from duality.diffusion import draws
 from duality.diffusion.processes import Absorbing
 from duality.diffusion.schedules import LogLinear
 from duality.fused.formulas import at
 from duality.fused.lazy import belief_of
-from duality.fused.loss import Formula, Pull, fused_loss
-from duality.networks.dit import Network
+from duality.fused.loss import Backward, Formula, fused_loss
 from duality.noise import Noise
-from duality.objectives.base import both, dropout_of
-from duality.protocols import Backbone, Denoiser, Ends, Kind, Loss, Phase, Schedule, Vocabulary
+from duality.objectives.base import dropout_of, intersection, no_ends
+from duality.protocols import AnyDenoiser, Backbone, Ends, Kind, Loss, Network, Phase, Schedule, Vocabulary
+from duality.samplers.base import DEFAULT_STEPS
 
 
 def unigram_information(counts: Tensor) -> Tensor:
@@ -90,10 +91,10 @@ class SpindleNats(Formula):
     skew: Tensor
     shared: ClassVar[tuple[str, ...]] = ("skew",)
 
-    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
         log_p = torch.log_softmax(logits, -1)
         log_p_x = at(log_p, self.x)
-        # a belief that was written out may have a column for the mask, which it is sure is not
+        # a materialised belief may have a column for the mask token, with probability 0
         p = torch.exp(log_p, out=logits)[:, : len(self.skew)]
         ahead = excess(self.skew, self.t[:, None]).to(logits.dtype)
         # a product and a sum, as autocast would take a matrix product in bfloat16
@@ -112,7 +113,7 @@ class SpindleNats(Formula):
 
 
 class SpindleDenoiser(SubsDenoiser):
-    """The belief of absorbing noise, told the time, and the information (K,) of the tokens, saved with the weights."""
+    """The belief of absorbing noise, given the time, and the information (K,) of the tokens, saved with the weights."""
 
     def __init__(self, backbone: Network, process: Absorbing, information: Tensor):
         super().__init__(backbone, process, time=True)
@@ -126,9 +127,9 @@ class Informed(Protocol):
     information: Tensor
 
 
-def information_of(denoiser: Any) -> Tensor:
+def information_of(denoiser: AnyDenoiser) -> Tensor:
     """The information of the tokens, which the network under the wrappers has."""
-    network = bare(denoiser)
+    network = unwrapped(denoiser)
     if not isinstance(network, Informed):
         raise ValueError(
             f"a {type(network).__name__} does not know how informative its tokens are, and the spindle schedule "
@@ -146,19 +147,24 @@ class SpindleBound:
     kind: Kind = "bound"
 
     def __call__(
-        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+        self,
+        denoiser: AnyDenoiser,
+        x: Tensor,
+        t: Tensor,
+        noise: Noise,
+        valid: Tensor | None = None,
+        dropout: bool = False,
     ) -> Loss:
-        # t = u^2, weighed by 2 u: at even times a token hidden at small t is rare and dear (``schedules.Polynomial``)
+        # t = u^2, weighted by 2 u: with equal times the variance is infinite (``schedules.Polynomial``)
         u, skew = t.double(), skews(information_of(denoiser), self.strength)
         t = u.square()
         z = hide(x, t, skew, self.process.mask_id, noise)
-        belief = belief_of(denoiser, z, 1 - t, mask, dropout_of(noise, dropout))
+        belief = belief_of(denoiser, z, 1 - t, valid, dropout_of(noise, dropout))
         formula = SpindleNats(x, t[:, None], 2 * u[:, None], skew)
-        return fused_loss(belief, formula, both(z == self.process.mask_id, mask))
+        return fused_loss(belief, formula, intersection(z == self.process.mask_id, valid))
 
-    def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
-        nothing = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-        return Ends(nothing, nothing)
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Tensor | None = None) -> Ends:
+        return no_ends(x)
 
 
 @dataclass(frozen=True)
@@ -171,15 +177,15 @@ class SpindleSampler:
     process: Absorbing
     strength: float
 
-    def corrupt(self, denoiser: Denoiser, x: Tensor, alpha: Tensor, noise: Noise) -> Tensor:
+    def corrupt(self, denoiser: AnyDenoiser, x: Tensor, alpha: Tensor, noise: Noise) -> Tensor:
         """What the steps reverse."""
         return hide(x, 1 - alpha, skews(information_of(denoiser), self.strength), self.process.mask_id, noise)
 
-    def start(self, denoiser: Denoiser, length: int, steps: int, noise: Noise) -> Tensor:
+    def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> Tensor:
         information_of(denoiser)
         return self.process.sample_prior(length, noise)
 
-    def step(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
+    def step(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
         skew, later, now = skews(information_of(denoiser), self.strength), 1 - alpha_s[:, None], 1 - alpha_t[:, None]
         belief = belief_of(denoiser, state, alpha_t)
         stay = hidden_chance(skew, later) / hidden_chance(skew, now)
@@ -193,16 +199,16 @@ class SpindleSampler:
         shown = drawn & (u >= stay.gather(1, clean.clamp_max(len(skew) - 1)))
         return torch.where(shown, clean, state)
 
-    def last(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
+    def last(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
         if greedy:
-            return belief_of(denoiser, state, alpha_t).likeliest()
+            return belief_of(denoiser, state, alpha_t).argmax_states()
         return self.step(denoiser, state, alpha_t, torch.ones_like(alpha_t), noise)
 
-    def tokens(self, denoiser: Denoiser, state: Tensor) -> Tensor:
+    def tokens(self, denoiser: AnyDenoiser, state: Tensor) -> Tensor:
         return state
 
-    def default_steps(self, length: int) -> int:
-        return 32
+    def steps(self, length: int, wanted: int | None = None) -> int:
+        return DEFAULT_STEPS if wanted is None else wanted
 
 
 @dataclass(frozen=True)
@@ -218,8 +224,11 @@ class DiffusionBERT:
                 "backwards; the released code's is 0.3, and 0 treats all tokens alike"
             )
 
+    def process(self, num_tokens: int) -> Absorbing:
+        return Absorbing.over(num_tokens)
+
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
-        process = Absorbing(vocabulary.num_tokens + 1)
+        process = self.process(vocabulary.num_tokens)
         # Without counts, as when weights are loaded over these, all tokens are alike.
         counts = torch.zeros(vocabulary.num_tokens) if vocabulary.counts is None else vocabulary.counts()
         network = backbone.build(process.vocab_size, num_labels=vocabulary.num_labels)
@@ -229,10 +238,10 @@ class DiffusionBERT:
         return (Phase("bound", self.measure(num_tokens), steps),)
 
     def measure(self, num_tokens: int) -> SpindleBound:
-        return SpindleBound(Absorbing(num_tokens + 1), self.strength)
+        return SpindleBound(self.process(num_tokens), self.strength)
 
-    def schedule(self) -> Schedule:
+    def sampling_schedule(self) -> Schedule:
         return LogLinear(eps=0.0)
 
     def sampler(self, num_tokens: int) -> SpindleSampler:
-        return SpindleSampler(Absorbing(num_tokens + 1), self.strength)
+        return SpindleSampler(self.process(num_tokens), self.strength)

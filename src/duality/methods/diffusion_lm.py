@@ -15,7 +15,7 @@ instead of averaged it wins, and all embeddings shrink to one. The model is meas
 L_simple neglects: with the published s the bound is far above log K, and a larger s, which ends the chain where
 rounding can take over, lowers it. Its integral is taken in even steps of gamma, as most of it is at t near s.
 
-Left out of the original: T = 2000 discrete steps (time is continuous, and the network is told gamma), the network of
+Left out of the original: T = 2000 discrete steps (time is continuous, and the network is given gamma), the network of
 BERT's size, a second noise draw between e and z_0 (z_t is made from e), importance sampling of t, decoding by
 minimum Bayes risk, and classifier-guided control.
 """
@@ -29,13 +29,13 @@ from torch import Tensor, nn
 
 from duality.diffusion.schedules import LogLinear
 from duality.diffusion.vectors import cross_entropy, diffuse
-from duality.fused.lazy import precise
-from duality.networks.dit import Network
+from duality.fused.lazy import at_least_float32
+from duality.methods.base import required
 from duality.noise import Noise
-from duality.objectives.base import dropout_of, summed
+from duality.objectives.base import dropout_of, loss_of_nats
 from duality.objectives.variational import Variational, gamma_ends
-from duality.protocols import Backbone, Loss, Phase, Prediction, Schedule, Vocabulary
-from duality.samplers.gaussian import Posterior
+from duality.protocols import AnyDenoiser, Backbone, Loss, Network, Phase, Prediction, Schedule, Vocabulary
+from duality.samplers.gaussian import GaussianAncestral
 
 LEAST = 1e-4
 
@@ -67,18 +67,18 @@ class DiffusionLMDenoiser(nn.Module):
         self,
         z: Tensor,
         gamma: Tensor,
-        mask: Tensor | None = None,
+        valid: Tensor | None = None,
         dropout: Noise | None = None,
         guess: Tensor | None = None,
     ) -> Prediction:
-        x_hat = self.regress(z, gamma, mask, dropout)
+        x_hat = self.regress(z, gamma, valid, dropout)
         return Prediction(x_hat, self.decode(x_hat))
 
-    def regress(self, z: Tensor, gamma: Tensor, mask: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def regress(self, z: Tensor, gamma: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
         """x_hat alone."""
-        return precise(self.backbone(z, gamma, mask, dropout))
+        return at_least_float32(self.backbone.head(self.backbone.hidden(z, gamma, valid, dropout)))
 
-    def decode(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
+    def decode(self, z: Tensor, valid: Tensor | None = None) -> Tensor:
         with torch.autocast(z.device.type, enabled=False):
             return z @ self.table.T + self.bias
 
@@ -89,21 +89,22 @@ class SimpleLoss:
 
     def __call__(
         self,
-        denoiser: DiffusionLMDenoiser,
+        denoiser: AnyDenoiser,
         x: Tensor,
         t: Tensor,
         noise: Noise,
-        mask: Tensor | None = None,
+        valid: Tensor | None = None,
         dropout: bool = False,
     ) -> Loss:
-        e = denoiser.embeddings()[x]
-        gamma = denoiser.gamma(t)[0]
-        first, final = gamma_ends(denoiser, x)
+        model = required(denoiser, DiffusionLMDenoiser, "DiffusionLM")
+        e = model.embeddings()[x]
+        gamma = model.gamma(t)[0]
+        first, final = gamma_ends(model, x)
         z = diffuse(e, gamma, noise.normal("vector", *e.shape[1:]))
         clean = diffuse(e, first.expand(len(x)), noise.fold("reconstruction").normal("vector", *e.shape[1:]))
-        error = (denoiser.regress(z, gamma, mask, dropout_of(noise, dropout)) - e).double().square().mean(-1)
-        rounding = cross_entropy(denoiser.decode(clean), x)
-        return summed(error + rounding + torch.sigmoid(-final) * e.double().square().mean(-1), mask)
+        error = (model.regress(z, gamma, valid, dropout_of(noise, dropout)) - e).double().square().mean(-1)
+        rounding = cross_entropy(model.decode(clean), x)
+        return loss_of_nats(error + rounding + torch.sigmoid(-final) * e.double().square().mean(-1), valid)
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,9 @@ class DiffusionLM:
         if not 0 < self.offset < 0.9:
             raise ValueError(f"method.offset is {self.offset}: it must be in (0, 0.9); the usual is 1e-4")
 
+    def process(self, num_tokens: int) -> None:
+        return None
+
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
         if vocabulary.num_labels:
             raise ValueError(
@@ -140,8 +144,8 @@ class DiffusionLM:
     def measure(self, num_tokens: int) -> Variational:
         return Variational(even=True)
 
-    def schedule(self) -> Schedule:
+    def sampling_schedule(self) -> Schedule:
         return LogLinear(eps=0.0)
 
-    def sampler(self, num_tokens: int) -> Posterior:
-        return Posterior(clamp=self.clamp)
+    def sampler(self, num_tokens: int) -> GaussianAncestral:
+        return GaussianAncestral(clamp=self.clamp)

@@ -1,4 +1,4 @@
-"""Duo."""
+"""Duo: uniform-state diffusion, trained first on tempered Gaussian latents and then on the bound."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import nn
 
 from duality.denoisers.readouts import MeanDenoiser
 from duality.diffusion.processes import Uniform
-from duality.diffusion.schedules import Dual, LinearLogSnr, LinearSignal, LinearVariance, LogLinear, Polynomial
-from duality.methods.base import Times, check_end
+from duality.diffusion.schedules import Dual, GaussianSchedule, LinearVariance, LogLinear, Polynomial
+from duality.methods.base import check_noisy_end, last_level
+from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.curriculum import TemperedBound
-from duality.objectives.nelbo import Bound
 from duality.protocols import Backbone, Phase, Schedule, Vocabulary
 from duality.samplers.ancestral import Ancestral
 
@@ -21,16 +21,16 @@ class Duo:
     """Uniform-state diffusion, trained first on tempered Gaussian latents and then on the bound.
 
     ``curriculum`` is the fraction of the steps spent on the tempered bound at temperature ``tau`` with alpha between
-    ``alpha_min`` and ``alpha_max``; 0 is Duo without curriculum. ``times`` decides where the bound, in training, spends
-    its samples; it changes the variance of the loss, not its mean.
+    ``alpha_min`` and ``alpha_max``; 0 is Duo without curriculum. ``training_schedule`` decides where the bound, in
+    training, spends its samples; it changes the variance of the loss, not its mean.
     """
 
     curriculum: float = 0.5
     tau: float = 0.001
     alpha_min: float = 0.05
     alpha_max: float = 0.95
-    clock: LinearVariance | LinearSignal | LinearLogSnr = LinearVariance()
-    times: Times = LogLinear()
+    gaussian_schedule: GaussianSchedule = LinearVariance()
+    training_schedule: Schedule = LogLinear()
 
     def __post_init__(self) -> None:
         if not 0 <= self.curriculum <= 1:
@@ -44,21 +44,25 @@ class Duo:
                 f"method.alpha_min is {self.alpha_min} and method.alpha_max {self.alpha_max}: "
                 "0 < alpha_min < alpha_max < 1 is needed"
             )
-        check_end(self.times, "times")
+        check_noisy_end(self.training_schedule)
+
+    def process(self, num_tokens: int) -> Uniform:
+        return Uniform.over(num_tokens)
 
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
         return MeanDenoiser(backbone.build(vocabulary.num_tokens, num_labels=vocabulary.num_labels))
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
-        window = Dual(num_tokens, self.clock, self.alpha_min, self.alpha_max)
-        tempered = Phase("curriculum", TemperedBound(window, self.tau), round(self.curriculum * steps))
-        return (tempered, Phase("bound", Bound(Uniform(num_tokens), self.times), steps))
+        dual_schedule = Dual(num_tokens, self.gaussian_schedule, self.alpha_min, self.alpha_max)
+        tempered = Phase("curriculum", TemperedBound(dual_schedule, self.tau), round(self.curriculum * steps))
+        bound = ContinuousTimeBound(self.process(num_tokens), self.training_schedule)
+        return (tempered, Phase("bound", bound, steps))
 
-    def measure(self, num_tokens: int) -> Bound:
-        return Bound(Uniform(num_tokens), Polynomial(eps=self.times.eps))
+    def measure(self, num_tokens: int) -> ContinuousTimeBound:
+        return ContinuousTimeBound(self.process(num_tokens), Polynomial(eps=last_level(self.training_schedule)))
 
-    def schedule(self) -> Schedule:
-        return LogLinear(self.times.eps)
+    def sampling_schedule(self) -> Schedule:
+        return LogLinear(last_level(self.training_schedule))
 
     def sampler(self, num_tokens: int) -> Ancestral:
-        return Ancestral(Uniform(num_tokens))
+        return Ancestral(self.process(num_tokens))

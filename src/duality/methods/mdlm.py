@@ -1,4 +1,4 @@
-"""MDLM."""
+"""MDLM: masked diffusion, absorbing noise with the bound as a weighted cross-entropy."""
 
 from __future__ import annotations
 
@@ -9,39 +9,41 @@ from torch import nn
 from duality.denoisers.readouts import SubsDenoiser
 from duality.diffusion.processes import Absorbing
 from duality.diffusion.schedules import LogLinear, Polynomial
-from duality.methods.base import Times, check_mask_end
-from duality.objectives.masked import MaskedBound
+from duality.methods.base import check_masked_end
+from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.protocols import Backbone, Phase, Schedule, Vocabulary
 from duality.samplers.ancestral import Ancestral
 
 
 @dataclass(frozen=True)
 class MDLM:
-    """Absorbing-state diffusion. The network is not told the noise level unless ``time``.
+    """Absorbing-state diffusion. The network is not given the noise level unless ``time``.
 
-    ``times`` decides where training spends its samples; it ends at alpha = 0, as at any other end a true bound would be
-    infinite.
+    ``training_schedule`` decides where training spends its samples; it ends at alpha = 0, because at any other end a
+    true bound would be infinite.
     """
 
     time: bool = False
-    times: Times = LogLinear(eps=0.0)
+    training_schedule: Schedule = LogLinear(eps=0.0)
 
     def __post_init__(self) -> None:
-        check_mask_end(self.times, "times")
+        check_masked_end(self.training_schedule)
+
+    def process(self, num_tokens: int) -> Absorbing:
+        return Absorbing.over(num_tokens)
 
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
-        process = Absorbing(vocabulary.num_tokens + 1)
-        network = backbone.build(process.vocab_size, num_labels=vocabulary.num_labels)
-        return SubsDenoiser(network, process, self.time)
+        process = self.process(vocabulary.num_tokens)
+        return SubsDenoiser(backbone.build(process.vocab_size, num_labels=vocabulary.num_labels), process, self.time)
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
-        return (Phase("bound", MaskedBound(Absorbing(num_tokens + 1), self.times), steps),)
+        return (Phase("bound", ContinuousTimeBound(self.process(num_tokens), self.training_schedule), steps),)
 
-    def measure(self, num_tokens: int) -> MaskedBound:
-        return MaskedBound(Absorbing(num_tokens + 1), Polynomial(eps=0.0))
+    def measure(self, num_tokens: int) -> ContinuousTimeBound:
+        return ContinuousTimeBound(self.process(num_tokens), Polynomial(eps=0.0))
 
-    def schedule(self) -> Schedule:
+    def sampling_schedule(self) -> Schedule:
         return LogLinear(eps=0.0)
 
     def sampler(self, num_tokens: int) -> Ancestral:
-        return Ancestral(Absorbing(num_tokens + 1))
+        return Ancestral(self.process(num_tokens))

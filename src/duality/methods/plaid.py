@@ -7,7 +7,7 @@
 
 The second term of the logits is log q(z | x = v), by Bayes' rule all that z's own position says about its token; the
 network is left with what the others say. So the untrained network, whose head is zero, is the perfect model of uniform
-independent tokens: its bound is log K. The network is told gamma itself.
+independent tokens: its bound is log K. The network is given gamma itself.
 
 Everything is trained on the bound (``vlb.py``) except s: in expectation the bound does not depend on s, which only
 decides how the integral over gamma is sampled, hence s is trained to lower the loss's variance. As the mean does not
@@ -32,13 +32,13 @@ from torch import Tensor, nn
 
 from duality.diffusion.schedules import LogLinear
 from duality.diffusion.vectors import cross_entropy, diffuse, diffusion_nats, levels, prior_nats, spread
-from duality.fused.lazy import precise
-from duality.networks.dit import Network
+from duality.fused.lazy import at_least_float32
+from duality.methods.base import required
 from duality.noise import Noise
-from duality.objectives.base import dropout_of, summed
+from duality.objectives.base import dropout_of, loss_of_nats
 from duality.objectives.variational import Variational
-from duality.protocols import Backbone, Loss, Phase, Prediction, Schedule, Vocabulary
-from duality.samplers.gaussian import Posterior
+from duality.protocols import AnyDenoiser, Backbone, Loss, Network, Phase, Prediction, Schedule, Vocabulary
+from duality.samplers.gaussian import GaussianAncestral
 
 
 class LearnedSchedule(nn.Module):
@@ -102,7 +102,7 @@ class PlaidDenoiser(nn.Module):
         self,
         z: Tensor,
         gamma: Tensor,
-        mask: Tensor | None = None,
+        valid: Tensor | None = None,
         dropout: Noise | None = None,
         guess: Tensor | None = None,
     ) -> Prediction:
@@ -112,16 +112,16 @@ class PlaidDenoiser(nn.Module):
         if self.self_conditioning:
             if guess is None:
                 with torch.no_grad():
-                    guess = self.predict(z, gamma, mask, dropout, torch.zeros_like(z)).x_hat
+                    guess = self.predict(z, gamma, valid, dropout, torch.zeros_like(z)).x_hat
             seen = torch.cat([seen, guess * width**0.5], -1)
-        logits = precise(self.backbone(seen, gamma, mask, dropout))
+        logits = at_least_float32(self.backbone.head(self.backbone.hidden(seen, gamma, valid, dropout)))
         with torch.autocast(z.device.type, enabled=False):
             table = self.embeddings()
             logits = logits + (spread(alpha / sigma.square(), z) * z) @ table.T
             return Prediction(torch.softmax(logits, -1) @ table, logits)
 
-    def decode(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self.predict(z, self.schedule.ends()[0].expand(len(z)), mask).logits
+    def decode(self, z: Tensor, valid: Tensor | None = None) -> Tensor:
+        return self.predict(z, self.schedule.ends()[0].expand(len(z)), valid).logits
 
 
 def reweighted(value: Tensor, weight: Tensor) -> Tensor:
@@ -149,15 +149,16 @@ class PlaidBound:
 
     def __call__(
         self,
-        denoiser: PlaidDenoiser,
+        denoiser: AnyDenoiser,
         x: Tensor,
         t: Tensor,
         noise: Noise,
-        mask: Tensor | None = None,
+        valid: Tensor | None = None,
         dropout: bool = False,
     ) -> Loss:
-        real = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
-        size, schedule = len(x), denoiser.schedule
+        model = required(denoiser, PlaidDenoiser, "Plaid")
+        real = torch.ones_like(x, dtype=torch.bool) if valid is None else valid
+        size, schedule = len(x), model.schedule
         weight = torch.zeros(size, dtype=torch.float64, device=x.device)
         s, rise = (reweighted(part, weight) for part in schedule.interior(t))
         gamma, slope = schedule.between(s, rise)
@@ -167,28 +168,28 @@ class PlaidBound:
         rows = torch.cat([torch.arange(size, device=x.device), chosen])
         keys = Noise(torch.cat([noise.keys, noise.select(chosen).fold("reconstruction").keys]))
         gammas = torch.cat([gamma, first.expand(len(chosen))])
-        e = denoiser.embeddings()[x]
+        e = model.embeddings()[x]
         z = diffuse(e[rows], gammas, keys.normal("vector", *e.shape[1:]))
-        prediction = self.predict(denoiser, z, gammas, None if mask is None else mask[rows], keys, dropout)
+        prediction = self.predict(model, z, gammas, None if valid is None else valid[rows], keys, dropout)
         diffusion = diffusion_nats(e, prediction.x_hat[:size], gamma, slope)
         weight.copy_(2 * (diffusion.detach() * real).sum(-1) / real.sum(-1).clamp_min(1))
         reconstruction = cross_entropy(prediction.logits[size:], x[chosen]) / self.share
-        return summed((diffusion + prior_nats(e, final)).index_add(0, chosen, reconstruction), mask)
+        return loss_of_nats((diffusion + prior_nats(e, final)).index_add(0, chosen, reconstruction), valid)
 
     def predict(
-        self, denoiser: PlaidDenoiser, z: Tensor, gamma: Tensor, mask: Tensor | None, noise: Noise, dropout: bool
+        self, denoiser: PlaidDenoiser, z: Tensor, gamma: Tensor, valid: Tensor | None, noise: Noise, dropout: bool
     ) -> Prediction:
         """With a first prediction to look at for some of the samples, if the network looks at one."""
         guess = torch.zeros_like(z)
         if denoiser.self_conditioning:
-            lucky = (noise.uniform("guess") < self.guessed).nonzero()[:, 0]
-            if len(lucky):
-                some = None if mask is None else mask[lucky]
+            chosen = (noise.uniform("guess") < self.guessed).nonzero()[:, 0]
+            if len(chosen):
+                some = None if valid is None else valid[chosen]
                 with torch.no_grad():
-                    drop = dropout_of(noise.select(lucky).fold("guess"), dropout)
-                    first = denoiser.predict(z[lucky], gamma[lucky], some, drop, guess[lucky])
-                guess = guess.index_copy(0, lucky, first.x_hat)
-        return denoiser.predict(z, gamma, mask, dropout_of(noise, dropout), guess)
+                    drop = dropout_of(noise.select(chosen).fold("guess"), dropout)
+                    first = denoiser.predict(z[chosen], gamma[chosen], some, drop, guess[chosen])
+                guess = guess.index_copy(0, chosen, first.x_hat)
+        return denoiser.predict(z, gamma, valid, dropout_of(noise, dropout), guess)
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,9 @@ class Plaid:
                 "gamma_min < gamma_max; the usual are -3 and 6"
             )
 
+    def process(self, num_tokens: int) -> None:
+        return None
+
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
         if vocabulary.num_labels:
             raise ValueError(
@@ -227,8 +231,8 @@ class Plaid:
     def measure(self, num_tokens: int) -> Variational:
         return Variational()
 
-    def schedule(self) -> Schedule:
+    def sampling_schedule(self) -> Schedule:
         return LogLinear(eps=0.0)
 
-    def sampler(self, num_tokens: int) -> Posterior:
-        return Posterior()
+    def sampler(self, num_tokens: int) -> GaussianAncestral:
+        return GaussianAncestral()

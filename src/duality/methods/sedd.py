@@ -1,4 +1,4 @@
-"""SEDD."""
+"""SEDD: score entropy discrete diffusion, with any process."""
 
 from __future__ import annotations
 
@@ -8,37 +8,41 @@ from torch import nn
 
 from duality.denoisers.readouts import ScoreDenoiser
 from duality.diffusion.schedules import LogLinear, Polynomial
-from duality.methods.base import NoiseKind, Times, check_end, process_of
+from duality.methods.base import check_noise, check_noisy_end, last_level, process_named
 from duality.objectives.score_entropy import ScoreEntropy
-from duality.protocols import Backbone, Phase, Schedule, Vocabulary
+from duality.protocols import Backbone, Phase, Process, Schedule, Vocabulary
 from duality.samplers.analytic import Analytic
 
 
 @dataclass(frozen=True)
 class SEDD:
-    """Score entropy discrete diffusion, with absorbing or uniform noise."""
+    """Score entropy discrete diffusion; ``noise`` names a process (absorbing, uniform)."""
 
-    noise: NoiseKind = "absorbing"
-    times: Times = LogLinear()
+    noise: str = "absorbing"
+    training_schedule: Schedule = LogLinear()
 
     def __post_init__(self) -> None:
-        check_end(self.times, "times")
+        check_noise(self.noise)
+        check_noisy_end(self.training_schedule)
+
+    def process(self, num_tokens: int) -> Process:
+        return process_named(self.noise, num_tokens)
 
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
-        process = process_of(self.noise, vocabulary.num_tokens)
-        network = backbone.build(process.vocab_size, num_labels=vocabulary.num_labels)
-        return ScoreDenoiser(network, process)
+        process = self.process(vocabulary.num_tokens)
+        return ScoreDenoiser(backbone.build(process.vocab_size, num_labels=vocabulary.num_labels), process)
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
-        return (Phase("score entropy", ScoreEntropy(process_of(self.noise, num_tokens), self.times), steps),)
+        return (Phase("score entropy", ScoreEntropy(self.process(num_tokens), self.training_schedule), steps),)
 
     def measure(self, num_tokens: int) -> ScoreEntropy:
-        # Absorbing noise is measured down to alpha = 0, where its prior term is 0 instead of infinite.
-        schedule = Polynomial(eps=self.times.eps if self.noise == "uniform" else 0.0)
-        return ScoreEntropy(process_of(self.noise, num_tokens), schedule)
+        process = self.process(num_tokens)
+        # With a mask token the bound is measured down to alpha = 0, where its prior term is 0 instead of infinite.
+        last = last_level(self.training_schedule) if process.mask_id is None else 0.0
+        return ScoreEntropy(process, Polynomial(eps=last))
 
-    def schedule(self) -> Schedule:
-        return LogLinear(self.times.eps)
+    def sampling_schedule(self) -> Schedule:
+        return LogLinear(last_level(self.training_schedule))
 
     def sampler(self, num_tokens: int) -> Analytic:
-        return Analytic(process_of(self.noise, num_tokens))
+        return Analytic(self.process(num_tokens))

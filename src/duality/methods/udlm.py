@@ -1,4 +1,8 @@
-"""UDLM."""
+"""UDLM: uniform-state diffusion on the bound alone, which is Duo without curriculum.
+
+UDLM's own loss is the same number computed with dense K-vectors (``closed_forms.dense_uniform_bound``), which costs
+time and memory and changes nothing else; Duo's form is used for both.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +13,35 @@ from torch import nn
 from duality.denoisers.readouts import MeanDenoiser
 from duality.diffusion.processes import Uniform
 from duality.diffusion.schedules import LogLinear, Polynomial
-from duality.methods.base import Times, check_end
-from duality.objectives.nelbo import Bound
+from duality.methods.base import check_noisy_end, last_level
+from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.protocols import Backbone, Phase, Schedule, Vocabulary
 from duality.samplers.ancestral import Ancestral
 
 
 @dataclass(frozen=True)
 class UDLM:
-    """Uniform-state diffusion on the bound alone: Duo without curriculum.
+    """Uniform-state diffusion on the bound alone."""
 
-    UDLM's own loss is the same number computed with dense K-vectors (``functional.dense_uniform_bound``), which costs
-    time and memory and changes nothing else; Duo's form is used for both.
-    """
-
-    times: Times = LogLinear()
+    training_schedule: Schedule = LogLinear()
 
     def __post_init__(self) -> None:
-        check_end(self.times, "times")
+        check_noisy_end(self.training_schedule)
+
+    def process(self, num_tokens: int) -> Uniform:
+        return Uniform.over(num_tokens)
 
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
         return MeanDenoiser(backbone.build(vocabulary.num_tokens, num_labels=vocabulary.num_labels))
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
-        return (Phase("bound", Bound(Uniform(num_tokens), self.times), steps),)
+        return (Phase("bound", ContinuousTimeBound(self.process(num_tokens), self.training_schedule), steps),)
 
-    def measure(self, num_tokens: int) -> Bound:
-        return Bound(Uniform(num_tokens), Polynomial(eps=self.times.eps))
+    def measure(self, num_tokens: int) -> ContinuousTimeBound:
+        return ContinuousTimeBound(self.process(num_tokens), Polynomial(eps=last_level(self.training_schedule)))
 
-    def schedule(self) -> Schedule:
-        return LogLinear(self.times.eps)
+    def sampling_schedule(self) -> Schedule:
+        return LogLinear(last_level(self.training_schedule))
 
     def sampler(self, num_tokens: int) -> Ancestral:
-        return Ancestral(Uniform(num_tokens))
+        return Ancestral(self.process(num_tokens))

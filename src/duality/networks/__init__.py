@@ -1,0 +1,21 @@
+"""Networks: a frozen configuration with ``build(num_states, ...)``, and the module that it builds.
+
+    dit    the diffusion transformer of the paper, and its causal and vector-input variants
+
+A second backbone is one new file and one line in ``BACKBONES``; its ready-made sizes are one line each in ``SIZES``,
+for ``--set backbone=NAME``. The module must satisfy ``protocols.Network``; it refuses what it does not have.
+"""
+
+from duality.registry import Registry
+
+BACKBONES = Registry("backbone", {"DiT": "duality.networks.dit:DiT"})
+SIZES = Registry(
+    "size",
+    {
+        "nano": "duality.networks.dit:nano",
+        "laptop": "duality.networks.dit:laptop",
+        "tiny": "duality.networks.dit:tiny",
+        "small": "duality.networks.dit:small",
+        "medium": "duality.networks.dit:medium",
+    },
+)

@@ -6,7 +6,7 @@ the untrained network is the identity followed by the uniform belief.
 
 The input is a token id per position, or a ``TopK`` mixture of tokens whose embedding is the weighted sum of rows.
 Padding (mask False) is hidden from attention. Dropout, if any, is drawn from the sample's own ``Noise``: it does not
-depend on how a batch is divided, and without noise there is none, so there is no train/eval mode to forget.
+depend on how a batch is divided, and without noise there is none: there is no train/eval mode.
 
 ``conv`` adds a short convolution to the embedded tokens. The paper's sizes have none; the laptop sizes do, because
 learning from scratch that neighbours matter takes attention over a million tokens, which is most of a laptop's budget.
@@ -15,7 +15,7 @@ learning rates of short runs such small rows are scrambled faster than they are 
 
 The same blocks make three networks, chosen in ``build``: the diffusion transformer; with ``causal``, an
 autoregressive one that sees only what is to the left and knows no noise level (as in the paper's baseline), with a
-``Memory`` of keys and values for writing; with ``input_width``, one that reads vectors instead of tokens, for Gaussian
+``KVCache`` of keys and values for writing; with ``input_width``, one that reads vectors instead of tokens, for Gaussian
 models. ``num_labels`` adds a class to the conditioning; label ``num_labels`` means "none".
 
 Two trades, for training: ``network.recompute = True`` keeps only each block's input for the backward pass and computes
@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -68,21 +69,21 @@ class DiT:
 
     def build(
         self, num_states: int, *, causal: bool = False, input_width: int | None = None, num_labels: int = 0
-    ) -> Network:
-        return Network(self, num_states, causal, input_width, num_labels)
+    ) -> DiTNetwork:
+        return DiTNetwork(self, num_states, causal, input_width, num_labels)
 
 
-SIZES: dict[str, DiT] = {
-    "nano": DiT(width=64, depth=2, heads=2, time_width=32, dropout=0.0, conv=3, embedding_std=1.0),
-    "laptop": DiT(width=128, depth=4, heads=4, time_width=32, dropout=0.0, conv=3, embedding_std=1.0),
-    "tiny": DiT(width=256, depth=8, heads=8),
-    "small": DiT(),
-    "medium": DiT(width=1024, depth=24, heads=16),
-}
+# Ready-made sizes, each a function that makes the configuration.
+_SHORT_RUNS = partial(DiT, time_width=32, dropout=0.0, conv=3, embedding_std=1.0)
+nano = partial(_SHORT_RUNS, width=64, depth=2, heads=2)
+laptop = partial(_SHORT_RUNS, width=128, depth=4, heads=4)
+tiny = partial(DiT, width=256, depth=8, heads=8)
+small = partial(DiT)
+medium = partial(DiT, width=1024, depth=24, heads=16)
 
 
 @dataclass
-class Memory:
+class KVCache:
     """What a causal network keeps of the tokens it has read: keys and values of each block, and the convolution's past.
 
     It grows in place with every token: it belongs to the one sampler that asked for it.
@@ -94,7 +95,7 @@ class Memory:
     length: int = 0
 
 
-class Network(nn.Module):
+class DiTNetwork(nn.Module):
     """Token embedding, blocks, final norm, and the output projection ``head`` to the states."""
 
     def __init__(
@@ -152,33 +153,33 @@ class Network(nn.Module):
         self,
         z: Latent,
         condition: Tensor,
-        mask: Tensor | None = None,
+        valid: Tensor | None = None,
         dropout: Noise | None = None,
         labels: Tensor | None = None,
     ) -> Tensor:
         """What the head projects: (B, L, D). ``condition`` is the noise level -log(alpha), (B,)."""
-        memory = z.memory if isinstance(z, Prefix) else None
+        cache = cache_of(z)
         x = self.embed(z)
         if self.conv is not None:
-            x = self.conv(x, mask, memory)
-        first = 0 if memory is None else memory.length
+            x = self.conv(x, valid, cache)
+        first = 0 if cache is None else cache.length
         rotation = rotary_angles(first, x.shape[1], self.config.width // self.config.heads, x)
         time = None if self.causal else self.conditioning(condition.to(x.dtype), labels)
         # One row of keys per sample, shared by heads and queries; None keeps the fast attention path. Filling is at the
         # end of a row, where a causal network does not see it anyway.
-        attend = None if mask is None or self.causal else mask[:, None, None, :]
+        attend = None if valid is None or self.causal else valid[:, None, None, :]
         active = dropout if self.config.dropout > 0 else None
-        again = self.recompute and memory is None and torch.is_grad_enabled()
+        again = self.recompute and cache is None and torch.is_grad_enabled()
         for index in range(self.config.depth):
-            past = None if memory is None else (memory.keys[index], memory.values[index])
+            past = None if cache is None else (cache.keys[index], cache.values[index])
             inputs = (index, x, time, rotation, attend, active, past, first)
             if again:
                 # All randomness is in the noise, so there is no state of a generator to keep.
                 x = checkpoint(self.through, *inputs, use_reentrant=False, preserve_rng_state=False)
             else:
                 x = self.through(*inputs)
-        if memory is not None:
-            memory.length += 1
+        if cache is not None:
+            cache.length += 1
         final: Tensor = self.norm(x)
         if time is None:
             return final
@@ -204,10 +205,12 @@ class Network(nn.Module):
         after: Tensor = self.blocks[index](x, time, rotation, attend, kept, past, first)
         return after
 
-    def compile_blocks(self) -> None:
-        """Have ``torch.compile`` translate the blocks when they are first called; one translation serves all."""
-        for block in self.blocks:
-            block.compile()
+    def prepare(self, *, recompute: bool, compile: bool) -> None:
+        """Choose how training computes the blocks: again in the backward pass, translated by ``torch.compile``."""
+        self.recompute = recompute
+        if compile:
+            for block in self.blocks:
+                block.compile()
 
     def conditioning(self, condition: Tensor, labels: Tensor | None) -> Tensor:
         """The embedding of noise level and class, (B, time_width)."""
@@ -224,23 +227,32 @@ class Network(nn.Module):
         self,
         z: Latent,
         condition: Tensor,
-        mask: Tensor | None = None,
+        valid: Tensor | None = None,
         dropout: Noise | None = None,
         labels: Tensor | None = None,
     ) -> Tensor:
         """Logits (B, L, K)."""
-        logits: Tensor = self.head(self.hidden(z, condition, mask, dropout, labels))
+        logits: Tensor = self.head(self.hidden(z, condition, valid, dropout, labels))
         return logits
 
-    def memory(self, batch: int, length: int) -> Memory:
-        """Room for ``length`` tokens of ``batch`` sequences, empty."""
+    def empty_cache(self, batch: int, length: int) -> KVCache:
+        """A cache for ``length`` tokens of ``batch`` sequences."""
         heads, width = self.config.heads, self.config.width // self.config.heads
 
-        def room() -> list[Tensor]:
+        def buffer() -> list[Tensor]:
             return [self.norm.weight.new_empty(batch, heads, length, width) for _ in self.blocks]
 
         past = max(self.config.conv - 1, 0)
-        return Memory(room(), room(), self.norm.weight.new_zeros(batch, past, self.config.width))
+        return KVCache(buffer(), buffer(), self.norm.weight.new_zeros(batch, past, self.config.width))
+
+
+def cache_of(z: Latent) -> KVCache | None:
+    """The cache of an autoregressive step, None for a whole sequence."""
+    if not isinstance(z, Prefix):
+        return None
+    if not isinstance(z.cache, KVCache):
+        raise TypeError(f"the cache of a prefix is a {type(z.cache).__name__}: make it with this network's empty_cache")
+    return z.cache
 
 
 class Block(nn.Module):
@@ -316,13 +328,13 @@ class LocalMixing(nn.Module):
         self.depthwise = nn.Conv1d(width, width, kernel, groups=width, bias=False)
         self.around = (kernel - 1, 0) if causal else (kernel // 2, kernel // 2)
 
-    def forward(self, x: Tensor, mask: Tensor | None, memory: Memory | None = None) -> Tensor:
-        if memory is None:
-            real = x if mask is None else x * mask[..., None].to(x.dtype)
+    def forward(self, x: Tensor, valid: Tensor | None, cache: KVCache | None = None) -> Tensor:
+        if cache is None:
+            real = x if valid is None else x * valid[..., None].to(x.dtype)
             wide = F.pad(real.transpose(1, 2), self.around)
         else:
-            window = torch.cat([memory.embedded, x], 1)
-            memory.embedded = window[:, 1:]
+            window = torch.cat([cache.embedded, x], 1)
+            cache.embedded = window[:, 1:]
             wide = window.transpose(1, 2)
         mixed: Tensor = self.depthwise(wide)
         return x + mixed.transpose(1, 2)

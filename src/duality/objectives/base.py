@@ -1,4 +1,4 @@
-"""What every bound of a discrete process shares: the sum over real tokens, and the terms at its two ends.
+"""What objectives share: the sum over valid tokens, and the two terms that close a bound.
 
     -log p(x) <= mean over t of the objective + KL(q(z_1 | x) || prior) - log p(x | z_0)
 
@@ -9,35 +9,39 @@ prior term. Absorbing noise must end there: a token that is still shown is impos
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from duality.diffusion import posterior
-from duality.fused.lazy import belief_of
-from duality.fused.loss import Formula, fused_loss
+from duality.fused.lazy import Belief, belief_of
 from duality.noise import Noise
-from duality.protocols import Denoiser, Ends, Kind, Loss, Process, Schedule
+from duality.protocols import AnyDenoiser, Ends, Loss, Process, Schedule, VectorDenoiser
 
 
-def summed(nats: Tensor, mask: Tensor | None) -> Loss:
-    """The loss of nats per token, of which filling has none."""
-    if mask is not None:
-        nats = torch.where(mask, nats, 0.0)
+def loss_of_nats(nats: Tensor, valid: Tensor | None) -> Loss:
+    """The loss of nats per token; padding has none."""
+    if valid is not None:
+        nats = torch.where(valid, nats, 0.0)
     return Loss(nats.sum(), nats.detach())
 
 
-def both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    """Where two conditions hold; None is no condition."""
+def intersection(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """Positions in both sets; None is the set of all positions."""
     if first is None or second is None:
         return second if first is None else first
     return first & second
 
 
 def dropout_of(noise: Noise, dropout: bool) -> Noise | None:
-    """The noise of dropout, if there is to be any."""
+    """The noise of dropout, None without dropout."""
     return noise.fold("dropout") if dropout else None
+
+
+def no_ends(x: Tensor) -> Ends:
+    """Both terms 0: a likelihood that needs no closing."""
+    zeros = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    return Ends(zeros, zeros)
 
 
 Reconstruction = Callable[[Tensor, Tensor], Tensor]
@@ -54,36 +58,39 @@ def end_terms(process: Process, schedule: Schedule, x: Tensor, noise: Noise, rec
     return Ends(prior, reconstruct(z, level))
 
 
-@dataclass(frozen=True)
-class BeliefBound:
-    """E_t of a continuous-time bound for a model that answers with a belief: corrupt, ask, pay by a formula.
+def belief_in(
+    process: Process,
+    denoiser: AnyDenoiser,
+    z: Tensor,
+    alpha: Tensor,
+    valid: Tensor | None = None,
+    dropout: Noise | None = None,
+) -> Belief:
+    """The belief of a denoiser that fits the process: over its states, and never in its mask token."""
+    belief = belief_of(denoiser, z, alpha, valid, dropout)
+    if belief.num_states != process.vocab_size:
+        raise ValueError(
+            f"the denoiser has {belief.num_states} states and {process} {process.vocab_size}: build the network with "
+            f"{process.vocab_size}"
+        )
+    if process.mask_id is not None and belief.num_outputs > process.mask_id and not excludes(belief, process.mask_id):
+        raise ValueError(
+            f"the denoiser gives the mask token of {process} a probability, so its loss would be no bound: use "
+            "SubsDenoiser, which excludes it"
+        )
+    return belief
 
-    A kind of noise changes the formula and who pays, which a subclass gives; ``alpha``, ``alpha_prime`` come as (B, 1).
-    """
 
-    process: Process
-    schedule: Schedule
-    kind: Kind = "bound"
+def excludes(belief: Belief, state: int) -> bool:
+    """Whether a materialised belief gives a state probability 0 at every position; a network's output never does."""
+    return belief.head is None and bool((belief.vectors[..., state] == -torch.inf).all())
 
-    def formula(self, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Formula:
-        raise NotImplementedError
 
-    def pays(self, z: Tensor) -> Tensor | None:
-        """The tokens (B, L) whose loss is not 0 from the start; None: all."""
-        return None
-
-    def __call__(
-        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
-    ) -> Loss:
-        alpha = self.schedule.alpha(t)
-        z = self.process.corrupt(x, alpha, noise)
-        belief = belief_of(denoiser, z, alpha, mask, dropout_of(noise, dropout))
-        formula = self.formula(x, z, alpha[:, None], self.schedule.alpha_prime(t)[:, None])
-        return fused_loss(belief, formula, both(self.pays(z), mask))
-
-    def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
-        def reconstruct(z: Tensor, alpha: Tensor) -> Tensor:
-            p = belief_of(denoiser, z, alpha, mask).log_probs().double().exp()
-            return posterior.reconstruction(p, x, z, alpha[:, None], self.process.prior().to(x.device))
-
-        return end_terms(self.process, self.schedule, x, noise, reconstruct)
+def vector_denoiser(denoiser: AnyDenoiser) -> VectorDenoiser:
+    """A Gaussian model; any other is refused."""
+    if not isinstance(denoiser, VectorDenoiser):
+        raise ValueError(
+            f"a Gaussian model is needed, which predicts vectors, and a {type(denoiser).__name__} reads tokens: use "
+            "the objective and the sampler of its own method"
+        )
+    return denoiser

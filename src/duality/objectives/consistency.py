@@ -15,34 +15,40 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.denoisers.conditioning import told_like
+from duality.denoisers.conditioning import with_labels_of
 from duality.diffusion.divergences import Divergence
 from duality.diffusion.gaussian import coupled_argmax
 from duality.diffusion.schedules import Dual
-from duality.fused.formulas import Gap
+from duality.fused.formulas import BeliefDivergence
 from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
 from duality.objectives.base import dropout_of
-from duality.protocols import Denoiser, Loss
+from duality.protocols import AnyDenoiser, Loss
 
 
 @dataclass(frozen=True)
 class Consistency:
-    """E_t of the divergence between the student at t and the teacher at t - ``delta``, both times of ``window``."""
+    """E_t of the divergence between the student at t and the teacher at t - ``delta``, both times of ``schedule``."""
 
-    teacher: Denoiser
-    window: Dual
+    teacher: AnyDenoiser
+    schedule: Dual
     delta: float
-    kind: Divergence = "kl-backward"
+    divergence: Divergence = "kl-backward"
 
     def __call__(
-        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+        self,
+        denoiser: AnyDenoiser,
+        x: Tensor,
+        t: Tensor,
+        noise: Noise,
+        valid: Tensor | None = None,
+        dropout: bool = False,
     ) -> Loss:
         s = (t - self.delta).clamp_min(0.0)
-        mu_t, mu_s = self.window.mu(t)[:, None], self.window.mu(s)[:, None]
-        z_t, z_s = coupled_argmax(x, mu_t, mu_s, self.window.vocab_size, noise)
+        mu_t, mu_s = self.schedule.mu(t)[:, None], self.schedule.mu(s)[:, None]
+        z_t, z_s = coupled_argmax(x, mu_t, mu_s, self.schedule.vocab_size, noise)
         with torch.no_grad():
-            target = belief_of(told_like(denoiser, self.teacher), z_s, self.window.alpha(s), mask)
-        belief = belief_of(denoiser, z_t, self.window.alpha(t), mask, dropout_of(noise, dropout))
-        return fused_loss(belief, Gap(target, self.kind), mask)
+            target = belief_of(with_labels_of(denoiser, self.teacher), z_s, self.schedule.alpha(s), valid)
+        belief = belief_of(denoiser, z_t, self.schedule.alpha(t), valid, dropout_of(noise, dropout))
+        return fused_loss(belief, BeliefDivergence(target, self.divergence), valid)

@@ -21,7 +21,7 @@ from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
 from duality.objectives.base import dropout_of
-from duality.protocols import Denoiser, Loss
+from duality.protocols import AnyDenoiser, Loss
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class TemperedBound:
 
     def __post_init__(self) -> None:
         if not self.tau > 0:
-            raise ValueError(f"tau is {self.tau}: it must be positive; for tau = 0 use Bound, which is its limit")
+            raise ValueError(
+                f"tau is {self.tau}: it must be positive; for tau = 0 use ContinuousTimeBound, which is its limit"
+            )
 
     @cached_property
     def num_kept(self) -> int:
@@ -43,12 +45,18 @@ class TemperedBound:
         return gaussian.kept_entries((mu_last, mu_first), self.tau, self.schedule.vocab_size, self.tolerance)
 
     def __call__(
-        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+        self,
+        denoiser: AnyDenoiser,
+        x: Tensor,
+        t: Tensor,
+        noise: Noise,
+        valid: Tensor | None = None,
+        dropout: bool = False,
     ) -> Loss:
         vocab_size = self.schedule.vocab_size
         mu = self.schedule.mu(t)
         alpha = gaussian.level(mu, vocab_size)
         soft, z = gaussian.tempered_latents(x, mu[:, None], self.tau, self.num_kept, vocab_size, noise)
-        belief = belief_of(denoiser, soft, alpha, mask, dropout_of(noise, dropout))
+        belief = belief_of(denoiser, soft, alpha, valid, dropout_of(noise, dropout))
         slope = self.schedule.alpha_prime(t)[:, None]
-        return fused_loss(belief, UniformBound(x, z, alpha[:, None], slope, vocab_size), mask)
+        return fused_loss(belief, UniformBound(x, z, alpha[:, None], slope, vocab_size), valid)

@@ -1,10 +1,10 @@
-"""D3PM: the bound of a chain with T steps, a sum of divergences between two posteriors.
+"""D3PM: the bound of a chain with T steps, a sum of divergences between two posteriors, for any process.
 
     sum over i = 2 .. T of KL(q(z_s | z_t, x) || q(z_s | z_t, p)) - log p(x | z_{1/T}) + KL(q(z_1 | x) || prior)
 
 with t = i/T, s = (i-1)/T. The reconstruction is the divergence at i = 1, where alpha_s = 1: training draws i from
 1 .. T and weighs by T. Evaluation draws from 2 .. T and reports the reconstruction on its own (``separate``). As T
-grows it falls to the continuous-time bound as 1/T.
+grows the bound falls to the continuous-time bound as 1/T.
 """
 
 from __future__ import annotations
@@ -14,21 +14,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.diffusion import closed_forms
-from duality.diffusion.processes import Absorbing, Uniform
-from duality.fused.formulas import Surprisal, UniformDivergence
-from duality.fused.lazy import Belief, belief_of
+from duality.fused.closed_forms import formulas_of
+from duality.fused.lazy import Belief
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
-from duality.objectives.base import both, dropout_of, end_terms, summed
-from duality.protocols import Denoiser, Ends, Kind, Loss, Schedule
+from duality.objectives.base import belief_in, dropout_of, end_terms, intersection, loss_of_nats
+from duality.protocols import AnyDenoiser, Ends, Kind, Loss, Process, Schedule
 
 
 @dataclass(frozen=True)
-class DiscreteTime:
+class DiscreteTimeBound:
     """The T-step bound, T being ``num_steps``; with ``separate``, the reconstruction is one of the ends."""
 
-    process: Uniform | Absorbing
+    process: Process
     schedule: Schedule
     num_steps: int = 1000
     separate: bool = False
@@ -43,32 +41,37 @@ class DiscreteTime:
         return torch.where(step == 0, 1.0, self.schedule.alpha(step / self.num_steps))
 
     def __call__(
-        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+        self,
+        denoiser: AnyDenoiser,
+        x: Tensor,
+        t: Tensor,
+        noise: Noise,
+        valid: Tensor | None = None,
+        dropout: bool = False,
     ) -> Loss:
         first = 2 if self.separate else 1
         count = self.num_steps + 1 - first
-        if not count:  # T = 1: all is reconstruction
-            return summed(torch.zeros(x.shape, dtype=torch.float64, device=x.device), mask)
+        if not count:  # T = 1: the reconstruction is the whole bound
+            return loss_of_nats(torch.zeros(x.shape, dtype=torch.float64, device=x.device), valid)
         step = first + (t.double() * count).long().clamp_max(count - 1)
         alpha_t, alpha_s = self.level(step), self.level(step - 1)
         z = self.process.corrupt(x, alpha_t, noise)
-        belief = belief_of(denoiser, z, alpha_t, mask, dropout_of(noise, dropout))
-        return self.divergence(belief, x, z, alpha_t[:, None], alpha_s[:, None], count, mask)
+        belief = belief_in(self.process, denoiser, z, alpha_t, valid, dropout_of(noise, dropout))
+        return self.divergence(belief, x, z, alpha_t[:, None], alpha_s[:, None], count, valid)
 
     def divergence(
-        self, belief: Belief, x: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, count: int, mask: Tensor | None
+        self, belief: Belief, x: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, count: int, valid: Tensor | None
     ) -> Loss:
         """``count`` times the KL between the posteriors given x and given the belief."""
-        if isinstance(self.process, Absorbing):
-            chance = count * closed_forms.shown_chance(alpha_t, alpha_s)
-            return fused_loss(belief, Surprisal(x, chance), both(z == self.process.mask_id, mask))
-        return fused_loss(belief, UniformDivergence(x, z, alpha_t, alpha_s, self.process.vocab_size, count), mask)
+        formulas = formulas_of(self.process)
+        formula = formulas.divergence(x, z, alpha_t, alpha_s, count)
+        return fused_loss(belief, formula, intersection(formulas.loss_positions(z), valid))
 
-    def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Tensor | None = None) -> Ends:
         ends = end_terms(self.process, self.schedule, x, noise, lambda z, alpha: torch.zeros(x.shape, device=x.device))
         if not self.separate:
             return ends
         alpha = self.level(torch.ones(len(x), dtype=torch.int64, device=x.device))
         z = self.process.corrupt(x, alpha, noise.fold("reconstruction"))
-        belief, one = belief_of(denoiser, z, alpha, mask), torch.ones_like(alpha)[:, None]
-        return Ends(ends.prior, self.divergence(belief, x, z, alpha[:, None], one, 1, mask).nats)
+        belief, one = belief_in(self.process, denoiser, z, alpha, valid), torch.ones_like(alpha)[:, None]
+        return Ends(ends.prior, self.divergence(belief, x, z, alpha[:, None], one, 1, valid).nats)

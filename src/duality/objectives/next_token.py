@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.fused.formulas import Surprisal
+from duality.fused.formulas import CrossEntropy
 from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
-from duality.objectives.base import dropout_of
-from duality.protocols import Denoiser, Ends, Kind, Loss
+from duality.objectives.base import dropout_of, no_ends
+from duality.protocols import AnyDenoiser, Ends, Kind, Loss
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,16 @@ class NextToken:
     kind: Kind = "exact"
 
     def __call__(
-        self, denoiser: Denoiser, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
+        self,
+        denoiser: AnyDenoiser,
+        x: Tensor,
+        t: Tensor,
+        noise: Noise,
+        valid: Tensor | None = None,
+        dropout: bool = False,
     ) -> Loss:
-        belief = belief_of(denoiser, x, torch.ones_like(t), mask, dropout_of(noise, dropout))
-        return fused_loss(belief, Surprisal(x, torch.ones_like(t)[:, None]), mask)
+        belief = belief_of(denoiser, x, torch.ones_like(t), valid, dropout_of(noise, dropout))
+        return fused_loss(belief, CrossEntropy(x, torch.ones_like(t)[:, None]), valid)
 
-    def ends(self, denoiser: Denoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
-        nothing = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-        return Ends(nothing, nothing)
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Tensor | None = None) -> Ends:
+        return no_ends(x)

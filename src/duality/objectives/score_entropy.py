@@ -1,7 +1,7 @@
-"""SEDD: score entropy, the continuous-time bound of a network that answers with ratios q(y) / q(z).
+"""SEDD: score entropy, the continuous-time bound of a network that gives ratios q(y) / q(z), for any process.
 
-The same bound as MDLM's and Duo's, in another parametrisation: any positive ratios will do, they need not belong to a
-belief. Closed forms of its sum over the data's ratios for either process are in ``formulas``.
+The same bound as MDLM's and Duo's, in another parametrisation: any positive ratios are allowed, they need not belong
+to a belief. Closed forms of its sum over the data's ratios are in ``fused.closed_forms``.
 """
 
 from __future__ import annotations
@@ -11,41 +11,57 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from duality.diffusion import posterior
-from duality.diffusion.processes import Absorbing, Uniform
-from duality.fused.formulas import AbsorbingScoreEntropy, UniformScoreEntropy
-from duality.fused.lazy import ratios_of
+from duality.fused.closed_forms import formulas_of
+from duality.fused.lazy import Ratios, ratios_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
-from duality.objectives.base import both, dropout_of, end_terms
-from duality.protocols import Ends, Kind, Loss, Schedule, Score
+from duality.objectives.base import dropout_of, end_terms, intersection
+from duality.protocols import AnyDenoiser, Ends, Kind, Loss, Process, Schedule
 
 
 @dataclass(frozen=True)
 class ScoreEntropy:
-    """E_t of the score entropy, for uniform or absorbing noise."""
+    """E_t of the score entropy of ``process``."""
 
-    process: Uniform | Absorbing
+    process: Process
     schedule: Schedule
     kind: Kind = "bound"
 
-    def __call__(
-        self, denoiser: Score, x: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None, dropout: bool = False
-    ) -> Loss:
-        alpha = self.schedule.alpha(t)
-        z = self.process.corrupt(x, alpha, noise)
-        ratios = ratios_of(denoiser, z, alpha, mask, dropout_of(noise, dropout))
-        level, slope = alpha[:, None], self.schedule.alpha_prime(t)[:, None]
-        if isinstance(self.process, Absorbing):
-            return fused_loss(ratios, AbsorbingScoreEntropy(x, level, slope), both(z == self.process.mask_id, mask))
-        return fused_loss(ratios, UniformScoreEntropy(x, z, level, slope, self.process.vocab_size), mask)
+    def ratios(
+        self, denoiser: AnyDenoiser, z: Tensor, alpha: Tensor, valid: Tensor | None, dropout: Noise | None = None
+    ) -> Ratios:
+        """The ratios of a score model over the states of the process."""
+        ratios = ratios_of(denoiser, z, alpha, valid, dropout)
+        if ratios.num_states != self.process.vocab_size:
+            raise ValueError(
+                f"the score model has {ratios.num_states} states and {self.process} {self.process.vocab_size}: build "
+                f"the network with {self.process.vocab_size}"
+            )
+        return ratios
 
-    def ends(self, denoiser: Score, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
+    def __call__(
+        self,
+        denoiser: AnyDenoiser,
+        x: Tensor,
+        t: Tensor,
+        noise: Noise,
+        valid: Tensor | None = None,
+        dropout: bool = False,
+    ) -> Loss:
+        alpha, alpha_prime = self.schedule.alpha(t), self.schedule.alpha_prime(t)
+        z = self.process.corrupt(x, alpha, noise)
+        ratios = self.ratios(denoiser, z, alpha, valid, dropout_of(noise, dropout))
+        formulas = formulas_of(self.process)
+        formula = formulas.score_entropy(x, z, alpha[:, None], alpha_prime[:, None])
+        return fused_loss(ratios, formula, intersection(formulas.loss_positions(z), valid))
+
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Tensor | None = None) -> Ends:
         def reconstruct(z: Tensor, alpha: Tensor) -> Tensor:
-            ratios = ratios_of(denoiser, z, alpha, mask).log_ratios()
+            ratios = self.ratios(denoiser, z, alpha, valid).log_ratios()
             prior = self.process.prior().to(x.device)
             probs = posterior.analytic(ratios, z, alpha[:, None], alpha.new_ones(len(x), 1), prior)
-            if isinstance(self.process, Absorbing):
-                probs = probs[..., : self.process.mask_id]
+            if self.process.mask_id is not None:
+                probs[..., self.process.mask_id] = 0.0
             return probs.sum(-1).log() - probs.gather(-1, x[..., None])[..., 0].log()
 
         return end_terms(self.process, self.schedule, x, noise, reconstruct)

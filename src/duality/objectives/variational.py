@@ -1,4 +1,10 @@
-"""The bound of a Gaussian model."""
+"""The variational bound of a Gaussian diffusion over vectors (Kingma et al., 2021), per token.
+
+    -log p(x) <= KL(q(z_1 | x) || N(0, I)) + E_t 1/2 gamma'(t) exp(-gamma) ||e - x_hat||^2 - E log p(x | z_0)
+
+The middle term is an integral over gamma: how t runs through [gamma_0, gamma_1] changes its variance, not its value.
+What must hold: a perfect x_hat makes the bound the entropy of the data plus KL(q(z_1) || N(0, I)).
+"""
 
 from __future__ import annotations
 
@@ -7,15 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.diffusion.vectors import (
-    cross_entropy,
-    diffuse,
-    diffusion_nats,
-    prior_nats,
-)
+from duality.diffusion.vectors import cross_entropy, diffuse, diffusion_nats, prior_nats
 from duality.noise import Noise
-from duality.objectives.base import dropout_of, summed
-from duality.protocols import Ends, Kind, Loss, VectorDenoiser
+from duality.objectives.base import dropout_of, loss_of_nats, vector_denoiser
+from duality.protocols import AnyDenoiser, Ends, Kind, Loss, VectorDenoiser
 
 
 def gamma_ends(denoiser: VectorDenoiser, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,24 +38,26 @@ class Variational:
 
     def __call__(
         self,
-        denoiser: VectorDenoiser,
+        denoiser: AnyDenoiser,
         x: Tensor,
         t: Tensor,
         noise: Noise,
-        mask: Tensor | None = None,
+        valid: Tensor | None = None,
         dropout: bool = False,
     ) -> Loss:
-        gamma, slope = denoiser.gamma(t.double())
+        model = vector_denoiser(denoiser)
+        gamma, slope = model.gamma(t.double())
         if self.even:
-            first, final = gamma_ends(denoiser, x)
+            first, final = gamma_ends(model, x)
             gamma, slope = first + (final - first) * t.double(), (final - first).expand(len(t))
-        e = denoiser.embeddings()[x]
+        e = model.embeddings()[x]
         z = diffuse(e, gamma, noise.normal("vector", *e.shape[1:]))
-        x_hat = denoiser.predict(z, gamma, mask, dropout_of(noise, dropout)).x_hat
-        return summed(diffusion_nats(e, x_hat, gamma, slope), mask)
+        x_hat = model.predict(z, gamma, valid, dropout_of(noise, dropout)).x_hat
+        return loss_of_nats(diffusion_nats(e, x_hat, gamma, slope), valid)
 
-    def ends(self, denoiser: VectorDenoiser, x: Tensor, noise: Noise, mask: Tensor | None = None) -> Ends:
-        first, final = gamma_ends(denoiser, x)
-        e = denoiser.embeddings()[x]
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Tensor | None = None) -> Ends:
+        model = vector_denoiser(denoiser)
+        first, final = gamma_ends(model, x)
+        e = model.embeddings()[x]
         z = diffuse(e, first.expand(len(x)), noise.fold("reconstruction").normal("vector", *e.shape[1:]))
-        return Ends(prior_nats(e, final), cross_entropy(denoiser.decode(z, mask), x))
+        return Ends(prior_nats(e, final), cross_entropy(model.decode(z, valid), x))

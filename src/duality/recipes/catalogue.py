@@ -1,67 +1,59 @@
-"""All recipes."""
+"""All recipes by name, a recipe as JSON and back, and ``--set field=value``.
+
+The types that JSON may name and the ready-made components that ``--set`` may choose come from the registries of
+methods, schedules, backbones, tokenizers and distillations: what is registered can be saved, read back and chosen.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
-from duality.data.tokenizer_specs import BPE, Bytes, Characters, Pretrained
-from duality.diffusion import schedules
-from duality.diffusion.schedules import Cosine, LogLinear, Polynomial
+from duality.data import TOKENIZERS
+from duality.diffusion import GAUSSIAN_SCHEDULES, SCHEDULES
 from duality.methods import METHODS
-from duality.networks.dit import SIZES, DiT
+from duality.networks import BACKBONES, SIZES
 from duality.recipes import laptop, paper
-from duality.recipes.config import from_jsonable, nearest, override, to_jsonable
+from duality.recipes.config import from_jsonable, override, to_jsonable
 from duality.recipes.recipe import Data, Recipe
-from duality.training.distillation import DISTILLATIONS
+from duality.registry import suggestion
+from duality.training import DISTILLATIONS
 from duality.training.settings import Training
 
 RECIPES: dict[str, Callable[[], Recipe]] = {make().name: make for make in (*laptop.ROWS, *paper.ROWS)}
 
-
-_COMPONENTS: tuple[type, ...] = (
-    Recipe,
-    Data,
-    Training,
-    DiT,
-    Bytes,
-    Characters,
-    BPE,
-    Pretrained,
-    *METHODS,
-    *DISTILLATIONS.values(),
-    *schedules.CLOCKS,
-    LogLinear,
-    Cosine,
-    Polynomial,
-)
-
-
-REGISTRY: dict[str, type] = {kind.__name__: kind for kind in _COMPONENTS}
-
-
-CHOICES: dict[str, Any] = {
-    **SIZES,
-    "bytes": Bytes(),
-    "characters": Characters(),
-    "bpe": BPE(),
-    "gpt2": Pretrained("gpt2"),
-    "bert-base-uncased": Pretrained("bert-base-uncased"),
-    **{kind.__name__: kind() for kind in (*schedules.CLOCKS, LogLinear, Cosine, Polynomial, *METHODS)},
+# What fields were called in recipes that older versions wrote.
+_FORMER_NAMES: dict[tuple[object, str], str] = {
+    ("Duo", "clock"): "gaussian_schedule",
+    ("DCD", "clock"): "gaussian_schedule",
+    **{(name, "times"): "training_schedule" for name in ("Duo", "UDLM", "MDLM", "SEDD", "D3PM")},
 }
+
+
+def choices() -> dict[str, object]:
+    """Ready-made components by name, for ``--set backbone=tiny`` or ``--set data.tokenizer=bytes``."""
+    registries = (SIZES, BACKBONES, TOKENIZERS, SCHEDULES, GAUSSIAN_SCHEDULES, METHODS)
+    return {name: entry() for registry in registries for name, entry in registry.items()}
+
+
+def components() -> dict[str, type]:
+    """The types that the JSON of a recipe may name."""
+    registered = (*choices().values(), *(entry() for entry in DISTILLATIONS.values()))
+    kinds = (Recipe, Data, Training, *dict.fromkeys(type(each) for each in registered))
+    return {kind.__name__: kind for kind in kinds}
 
 
 def recipe(name: str, assignments: tuple[str, ...] = ()) -> Recipe:
     """A recipe by name, with ``field=value`` assignments applied."""
     if name not in RECIPES:
-        raise ValueError(f"unknown recipe {name!r}: {nearest(name, RECIPES)}")
+        raise ValueError(f"unknown recipe {name!r}: {suggestion(name, RECIPES)}")
     return modified(RECIPES[name](), assignments)
 
 
 def modified(base: Recipe, assignments: tuple[str, ...]) -> Recipe:
     """``base`` with ``field=value`` assignments applied."""
-    return override(base, assignments, REGISTRY, CHOICES)
+    return override(base, assignments, components(), choices())
 
 
 def to_json(chosen: Recipe) -> Any:
@@ -71,17 +63,25 @@ def to_json(chosen: Recipe) -> Any:
 
 def from_json(data: Any) -> Recipe:
     """The recipe that ``to_json`` wrote."""
-    loaded = from_jsonable(data, REGISTRY)
+    loaded = from_jsonable(current_names(data), components())
     if not isinstance(loaded, Recipe):
         raise ValueError(f"this is a {type(loaded).__name__}, not a recipe: the file is not a run's recipe.json")
     return loaded
+
+
+def current_names(data: Any) -> Any:
+    """The JSON of a recipe with the names that its fields have now."""
+    if not isinstance(data, dict):
+        return [current_names(each) for each in data] if isinstance(data, list) else data
+    kind = data.get("type")
+    return {_FORMER_NAMES.get((kind, name), name): current_names(value) for name, value in data.items()}
 
 
 def differences(left: Recipe, right: Recipe) -> list[str]:
     """Where two recipes differ, as ``path: left -> right``."""
 
     def walk(a: Any, b: Any, path: str) -> list[str]:
-        if type(a) is type(b) and type(a) in _COMPONENTS:
+        if type(a) is type(b) and is_dataclass(a):
             return [
                 line
                 for field in fields(a)

@@ -8,12 +8,13 @@ refused with the nearest names, a value of the wrong type with what was got and 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 import types
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from duality.registry import suggestion
 
 T = TypeVar("T")
 
@@ -28,19 +29,12 @@ def to_jsonable(value: Any) -> Any:
     return value
 
 
-def nearest(name: str, choices: Iterable[str]) -> str:
-    """'; did you mean a or b?' or the list of what there is."""
-    names = sorted(choices)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(names)}"
-
-
 def from_jsonable(data: Any, registry: dict[str, type]) -> Any:
     """Rebuild what ``to_jsonable`` wrote, with the classes of ``registry``."""
     if isinstance(data, dict):
         kind = data.get("type")
         if kind not in registry:
-            raise ValueError(f"unknown component {kind!r}: {nearest(str(kind), registry)}")
+            raise ValueError(f"unknown component {kind!r}: {suggestion(str(kind), registry)}")
         values = {name: from_jsonable(item, registry) for name, item in data.items() if name != "type"}
         return build(registry[kind], values)
     if isinstance(data, list):
@@ -55,7 +49,7 @@ def build(kind: type[T], values: dict[str, Any]) -> T:
     names = [field.name for field in fields]
     for name in values:
         if name not in names:
-            raise ValueError(f"{kind.__name__} has no field {name!r}: {nearest(name, names)}")
+            raise ValueError(f"{kind.__name__} has no field {name!r}: {suggestion(name, names)}")
     checked = {name: check(value, hints[name], f"{kind.__name__}.{name}") for name, value in values.items()}
     missing = [field.name for field in fields if field.name not in values and field.default is dataclasses.MISSING]
     if missing:
@@ -84,7 +78,7 @@ def check(value: Any, hint: Any, where: str) -> Any:
             return float(value)
     elif hint is int and isinstance(value, bool):
         pass
-    elif isinstance(hint, type) and (getattr(hint, "_is_protocol", False) or isinstance(value, hint)):
+    elif isinstance(hint, type) and isinstance(value, hint):
         return value
     raise ValueError(f"{where} is {value!r}: it must be {describe(hint)}")
 
@@ -152,7 +146,7 @@ def _assign(node: Any, path: str, text: str, registry: dict[str, type], choices:
 def _known(node: dict[str, Any], name: str, path: str) -> None:
     names = [each for each in node if each != "type"]
     if name not in names:
-        raise ValueError(f"no field {path!r} ({node['type']} has no {name!r}): {nearest(name, names)}")
+        raise ValueError(f"no field {path!r} ({node['type']} has no {name!r}): {suggestion(name, names)}")
 
 
 def _fits(value: Any, hint: Any) -> bool:

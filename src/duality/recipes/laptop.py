@@ -20,7 +20,7 @@ from duality.methods.mdlm import MDLM
 from duality.methods.plaid import Plaid
 from duality.methods.sedd import SEDD
 from duality.methods.udlm import UDLM
-from duality.networks.dit import SIZES
+from duality.networks import SIZES
 from duality.recipes.recipe import Data, Recipe, derived, duo_of
 from duality.training.settings import Training
 
@@ -33,9 +33,11 @@ def duo_laptop() -> Recipe:
         source="laptop twin of Table 1, row 11",
         # A quarter of so few steps for the curriculum; a window and times that spend samples where little noise is
         # left, which is where a small network learns most (docs/experiments.md).
-        method=Duo(curriculum=0.25, tau=0.03, alpha_max=0.99, clock=LinearLogSnr(), times=Polynomial()),
+        method=Duo(
+            curriculum=0.25, tau=0.03, alpha_max=0.99, gaussian_schedule=LinearLogSnr(), training_schedule=Polynomial()
+        ),
         data=Data(length=64),
-        backbone=SIZES["laptop"],
+        backbone=SIZES["laptop"](),
         training=Training(
             steps=2600,
             batch_size=16,
@@ -82,7 +84,7 @@ def duo_laptop_authors() -> Recipe:
     return replace(
         base,
         name="duo-laptop-authors",
-        summary="duo-laptop told the author, for guidance",
+        summary="duo-laptop conditioned on the author, for guidance",
         source="laptop scale; guidance is the reason to choose uniform noise",
         data=replace(base.data, packing="document", labels=True, split="position"),
     )
@@ -95,7 +97,7 @@ def udlm_laptop() -> Recipe:
         "udlm-laptop",
         "UDLM: the uniform bound in its dense form",
         "laptop twin of Table 1, row 10; Table 3, row 3",
-        UDLM(times=Polynomial()),
+        UDLM(training_schedule=Polynomial()),
     )
 
 
@@ -106,7 +108,7 @@ def mdlm_laptop() -> Recipe:
         "mdlm-laptop",
         "MDLM: masked diffusion",
         "laptop twin of Table 1, row 6",
-        MDLM(times=Polynomial(eps=0.0)),
+        MDLM(training_schedule=Polynomial(eps=0.0)),
     )
 
 
@@ -117,7 +119,7 @@ def sedd_absorb_laptop() -> Recipe:
         "sedd-absorb-laptop",
         "SEDD with absorbing noise",
         "laptop twin of Table 1, row 5",
-        SEDD(noise="absorbing", times=Polynomial()),
+        SEDD(noise="absorbing", training_schedule=Polynomial()),
     )
 
 
@@ -128,7 +130,7 @@ def sedd_uniform_laptop() -> Recipe:
         "sedd-uniform-laptop",
         "SEDD with uniform noise",
         "laptop twin of Table 1, row 9",
-        SEDD(noise="uniform", times=Polynomial()),
+        SEDD(noise="uniform", training_schedule=Polynomial()),
     )
 
 
@@ -139,7 +141,7 @@ def d3pm_absorb_laptop() -> Recipe:
         "d3pm-absorb-laptop",
         "D3PM with absorbing noise, T = 1000",
         "laptop twin of Table 1, row 3",
-        D3PM(noise="absorbing", times=Polynomial(eps=0.0)),
+        D3PM(noise="absorbing", training_schedule=Polynomial(eps=0.0)),
     )
 
 
@@ -150,7 +152,7 @@ def d3pm_uniform_laptop() -> Recipe:
         "d3pm-uniform-laptop",
         "D3PM with uniform noise, T = 1000",
         "laptop twin of Table 1, row 7",
-        D3PM(noise="uniform", times=Polynomial()),
+        D3PM(noise="uniform", training_schedule=Polynomial()),
     )
 
 

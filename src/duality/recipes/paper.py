@@ -27,7 +27,7 @@ from duality.methods.mdlm import MDLM
 from duality.methods.plaid import Plaid
 from duality.methods.sedd import SEDD
 from duality.methods.udlm import UDLM
-from duality.networks.dit import SIZES
+from duality.networks import SIZES
 from duality.recipes.recipe import Data, Recipe, derived
 from duality.training.settings import Training
 
@@ -40,7 +40,7 @@ def duo_lm1b() -> Recipe:
         source="Table 1, row 11",
         method=Duo(),
         data=Data(corpus="lm1b", tokenizer=Pretrained("bert-base-uncased"), length=128),
-        backbone=SIZES["small"],
+        backbone=SIZES["small"](),
         training=Training(),
     )
 

@@ -6,22 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from duality.data.sources import DEFAULT_SOURCE
-from duality.data.tokenizer_specs import BPE, Bytes, Characters, Pretrained
-from duality.methods.ar import AR
-from duality.methods.bert_mouth import BertMouth
-from duality.methods.d3pm import D3PM
-from duality.methods.diffusion_bert import DiffusionBERT
-from duality.methods.diffusion_lm import DiffusionLM
+from duality.data.tokenizer_specs import BPE, TokenizerSpec
 from duality.methods.duo import Duo
-from duality.methods.mdlm import MDLM
-from duality.methods.plaid import Plaid
-from duality.methods.sedd import SEDD
-from duality.methods.udlm import UDLM
-from duality.networks.dit import DiT
-from duality.training.distillation import DCD, SDTT
+from duality.protocols import Backbone, Method
+from duality.training.distillation import Distillation
 from duality.training.settings import Training
-
-Method = AR | BertMouth | D3PM | DiffusionBERT | DiffusionLM | Duo | MDLM | Plaid | SEDD | UDLM
 
 
 @dataclass(frozen=True)
@@ -29,7 +18,7 @@ class Data:
     """What is learnt: a corpus (a named source, a file, a folder), how it becomes tokens and sequences."""
 
     corpus: str = DEFAULT_SOURCE
-    tokenizer: Bytes | Characters | BPE | Pretrained = BPE(vocab_size=2048)
+    tokenizer: TokenizerSpec = BPE(vocab_size=2048)
     length: int = 128
     validation: float = 0.05
     split: Literal["auto", "document", "position"] = "auto"
@@ -55,9 +44,9 @@ class Recipe:
     source: str
     method: Method
     data: Data
-    backbone: DiT
+    backbone: Backbone
     training: Training
-    distillation: DCD | SDTT | None = None
+    distillation: Distillation | None = None
 
     def __post_init__(self) -> None:
         if self.distillation is not None and self.training.steps != self.distillation.steps:
@@ -73,7 +62,7 @@ def duo_of(base: Recipe) -> Duo:
     return base.method
 
 
-def distilled(base: Recipe, distillation: DCD | SDTT, step: int) -> Recipe:
+def distilled(base: Recipe, distillation: Distillation, step: int) -> Recipe:
     """The distillation of a run of ``base`` that has been trained for ``step`` steps, in the paper's proportions.
 
     A fifth of its learning rate, a hundredth of the steps to warm up, then constant; an average over the last tenth of

@@ -1,7 +1,35 @@
-"""Ways to write: one file each."""
+"""How a model writes: one file for each sampler, what they share in ``base``, time grids, and the one loop.
 
-from duality.samplers.analytic import Analytic
-from duality.samplers.ancestral import Ancestral
-from duality.samplers.psi import Psi
+    ancestral        the plug-in posterior, for any process
+    psi              the same, with a share of the tokens given back to noise
+    analytic         SEDD's steps, for score models
+    autoregressive   left to right
+    gaussian         vectors instead of tokens
+    grids            where the steps are
+    generate         the only sampling loop
 
-SAMPLERS: tuple[type, ...] = (Ancestral, Analytic, Psi)
+``SAMPLERS`` are those that a user can choose by name for a model with a discrete process.
+"""
+
+from duality.registry import Registry
+
+SAMPLERS = Registry(
+    "sampler",
+    {
+        "ancestral": "duality.samplers.ancestral:Ancestral",
+        "analytic": "duality.samplers.analytic:Analytic",
+        "psi-constant": "duality.samplers.psi:constant",
+        "psi-cap": "duality.samplers.psi:cap",
+        "psi-rescale": "duality.samplers.psi:rescale",
+        "psi-loop": "duality.samplers.psi:loop",
+        "psi-mix": "duality.samplers.psi:mix",
+    },
+)
+GRIDS = Registry(
+    "grid",
+    {
+        "linear": "duality.samplers.grids:Linear",
+        "cosine": "duality.samplers.grids:Cosine",
+        "loop": "duality.samplers.grids:LinearConstantLinear",
+    },
+)

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.denoisers.wrapping import bare
+from duality.denoisers.wrapping import unwrapped
 from duality.diffusion import draws, posterior
-from duality.diffusion.processes import Absorbing
 from duality.fused.lazy import ratios_of
 from duality.noise import Noise
-from duality.protocols import Process, Score
+from duality.protocols import AnyDenoiser, Process, Score
+from duality.samplers.base import DEFAULT_STEPS
 
 Choice = Callable[[Tensor, Tensor], Tensor]
 
@@ -29,28 +29,28 @@ class Analytic:
 
     process: Process
 
-    def start(self, denoiser: Score, length: int, steps: int, noise: Noise) -> Tensor:
+    def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> Tensor:
         if not isinstance(denoiser, Score):
             raise ValueError(
-                f"the analytic sampler needs the ratios of a score model, and a {type(bare(denoiser)).__name__} gives "
-                "none: sample it with its own sampler (ancestral)"
+                "the analytic sampler needs the ratios of a score model, and a "
+                f"{type(unwrapped(denoiser)).__name__} gives none: sample it with its own sampler (ancestral)"
             )
         return self.process.sample_prior(length, noise)
 
-    def step(self, denoiser: Score, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
+    def step(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
         u = noise.uniform("draw", state.shape[1]).flatten()
         return self.each(denoiser, state, alpha_t, alpha_s, lambda p, rows: draws.categorical(p, u[rows]))
 
-    def last(self, denoiser: Score, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
+    def last(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
         u = noise.uniform("draw", state.shape[1]).flatten()
-        tokens = slice(self.process.mask_id if isinstance(self.process, Absorbing) else None)
+        tokens = slice(self.process.mask_id)
 
         def choose(probs: Tensor, rows: Tensor) -> Tensor:
             return probs[:, tokens].argmax(-1) if greedy else draws.categorical(probs[:, tokens], u[rows])
 
         return self.each(denoiser, state, alpha_t, torch.ones_like(alpha_t), choose)
 
-    def each(self, denoiser: Score, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, choose: Choice) -> Tensor:
+    def each(self, denoiser: AnyDenoiser, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, choose: Choice) -> Tensor:
         """A token for each position, ``choose``n from its (unnormalised) law, a few rows of the ratios at a time.
 
         What the prior excludes is no noise, and stays: a token that absorbing noise has not hidden.
@@ -59,15 +59,15 @@ class Analytic:
         states, length = z.flatten(), z.shape[1]
         levels = [level.repeat_interleave(length) for level in (alpha_t, alpha_s)]
         chosen, noisy = states.clone(), (self.process.prior_of(states) > 0).nonzero()[:, 0]
-        size = draws.rows_at_once(len(prior), z.device)
+        size = draws.block_rows(len(prior), z.device)
         for read, log_ratios in ratios.each(noisy):
             for rows, part in zip(torch.split(read, size), torch.split(log_ratios, size)):
                 law = posterior.analytic(part, states[rows], levels[0][rows], levels[1][rows], prior)
                 chosen[rows] = choose(draws.finite(law), rows)
         return chosen.view(z.shape)
 
-    def tokens(self, denoiser: Score, state: Tensor) -> Tensor:
+    def tokens(self, denoiser: AnyDenoiser, state: Tensor) -> Tensor:
         return state
 
-    def default_steps(self, length: int) -> int:
-        return 32
+    def steps(self, length: int, wanted: int | None = None) -> int:
+        return DEFAULT_STEPS if wanted is None else wanted

@@ -1,7 +1,7 @@
 """Ancestral sampling: draw z_s from the posterior evaluated at the belief p (the paper's Eq. 5).
 
 The posterior is a mixture of three routes (``functional.routes``): keep z, draw from p, draw from the prior. They are
-taken in ``routing``. Works unchanged for uniform and absorbing noise, and for any process of the family.
+taken in ``base``. Works unchanged for uniform and absorbing noise, and for any process of the family.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from duality.diffusion import posterior
 from duality.diffusion.posterior import Routes
-from duality.samplers.base import Routed
+from duality.samplers.base import RouteSampler
 
 
 @dataclass(frozen=True)
-class Ancestral(Routed):
+class Ancestral(RouteSampler):
     """One plug-in posterior step after another."""
 
     def routes(self, p_z: Tensor, prior_z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Routes:
-        """The chances of a step's three routes."""
+        """The probabilities of a step's three routes."""
         return posterior.routes(p_z, prior_z, alpha_t, alpha_s)

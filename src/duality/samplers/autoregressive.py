@@ -1,27 +1,26 @@
 """Autoregressive sampling: one token after another, each from the belief given the ones before it.
 
-The network keeps keys and values of what it has read (``backbones.dit.Memory``): a step costs one token, not the
-whole prefix. There is nothing to choose about steps: as many as tokens.
+The network keeps keys and values of what it has read (``networks.dit.KVCache``): a step costs one token, not the
+whole prefix. The number of steps is the number of tokens.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from duality.denoisers.wrapping import bare
+from duality.denoisers.wrapping import network_of
 from duality.diffusion import draws
 from duality.fused.lazy import belief_of
 from duality.noise import Noise
-from duality.protocols import Denoiser, Prefix
+from duality.protocols import AnyDenoiser, Prefix
 
 
 @dataclass(frozen=True)
-class Written:
-    """What has been written, (B, n), and the network's memory of it."""
+class PrefixState:
+    """The tokens so far, (B, n), and the network's input for the next one."""
 
     ids: Tensor
     prefix: Prefix
@@ -33,32 +32,40 @@ class Autoregressive:
 
     begin: int
 
-    def start(self, denoiser: Any, length: int, steps: int, noise: Noise) -> Written:
+    def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> PrefixState:
         if steps != length:
             raise ValueError(
                 f"steps is {steps}: an autoregressive model writes one token per network call, so {length} tokens take "
                 f"{length} steps; leave steps out"
             )
+        network = network_of(denoiser)
+        if not network.causal:
+            raise ValueError(
+                "the autoregressive sampler needs a causal network: sample this model with its own sampler"
+            )
         batch, device = len(noise.keys), noise.keys.device
         first = torch.full((batch, 1), self.begin, dtype=torch.int64, device=device)
-        memory = bare(denoiser).backbone.memory(batch, length)
-        return Written(first[:, :0], Prefix(first, 0, memory))
+        return PrefixState(first[:, :0], Prefix(first, 0, network.empty_cache(batch, length)))
 
-    def step(self, denoiser: Denoiser, state: Written, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Written:
+    def step(
+        self, denoiser: AnyDenoiser, state: PrefixState, alpha_t: Tensor, alpha_s: Tensor, noise: Noise
+    ) -> PrefixState:
         return self.append(denoiser, state, alpha_t, False, noise)
 
-    def last(self, denoiser: Denoiser, state: Written, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
+    def last(self, denoiser: AnyDenoiser, state: PrefixState, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
         return self.append(denoiser, state, alpha_t, greedy, noise).ids
 
-    def append(self, denoiser: Denoiser, state: Written, alpha: Tensor, greedy: bool, noise: Noise) -> Written:
+    def append(
+        self, denoiser: AnyDenoiser, state: PrefixState, alpha: Tensor, greedy: bool, noise: Noise
+    ) -> PrefixState:
         """One more token."""
         log_p = draws.finite(belief_of(denoiser, state.prefix, alpha).log_probs())
         token = log_p.argmax(-1) if greedy else draws.categorical(log_p.exp(), noise.uniform("draw", 1))
         prefix = replace(state.prefix, ids=token, position=state.prefix.position + 1)
-        return Written(torch.cat([state.ids, token], 1), prefix)
+        return PrefixState(torch.cat([state.ids, token], 1), prefix)
 
-    def tokens(self, denoiser: Denoiser, state: Written) -> Tensor:
+    def tokens(self, denoiser: AnyDenoiser, state: PrefixState) -> Tensor:
         return state.ids
 
-    def default_steps(self, length: int) -> int:
+    def steps(self, length: int, wanted: int | None = None) -> int:
         return length

@@ -1,8 +1,8 @@
 """One step of a sampler that is a mixture of three routes: keep the token, draw it from the belief, or from the prior.
 
-Choosing the route needs the belief at one token only, and drawing from the belief its whole row: positions that need
-neither are not projected to the vocabulary at all, and the others some rows at a time. Samplers that differ in the
-probabilities of the routes (``Ancestral``, ``Psi``) share this.
+Choosing the route needs the belief at one token only, and drawing from the belief its whole row. Positions that need
+neither are not projected to the vocabulary at all; the others are projected some rows at a time. Samplers that differ
+in the probabilities of the routes (``Ancestral``, ``Psi``) share this.
 """
 
 from __future__ import annotations
@@ -12,63 +12,69 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.denoisers.wrapping import bare
-from duality.diffusion import draws
+from duality.denoisers.wrapping import unwrapped
+from duality.diffusion.draws import drawn, finite
 from duality.diffusion.posterior import Routes
 from duality.fused.lazy import belief_of
 from duality.noise import Noise
-from duality.protocols import Denoiser, Process
+from duality.protocols import AnyDenoiser, Denoiser, Process
+
+DEFAULT_STEPS = 32
 
 
 @dataclass(frozen=True)
-class Routed:
-    """A sampler whose step is a mixture of the three routes; what a kind of it gives is their chances."""
+class RouteSampler:
+    """A sampler whose step is a mixture of the three routes; a kind of it gives their probabilities."""
 
     process: Process
 
     def routes(self, p_z: Tensor, prior_z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Routes:
-        """The chances of a step's three routes; all broadcast to (B, L)."""
+        """The probabilities of a step's three routes; all arguments broadcast to (B, L)."""
         raise NotImplementedError
 
-    def start(self, denoiser: Denoiser, length: int, steps: int, noise: Noise) -> Tensor:
+    def corrupt(self, denoiser: AnyDenoiser, x: Tensor, alpha: Tensor, noise: Noise) -> Tensor:
+        """The noise that the steps reverse."""
+        return self.process.corrupt(x, alpha, noise)
+
+    def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> Tensor:
         if not isinstance(denoiser, Denoiser):
             raise ValueError(
-                f"the {type(self).__name__.lower()} sampler needs probabilities, and a {type(bare(denoiser)).__name__} "
-                "gives none: sample a score model with the analytic sampler"
+                f"the {type(self).__name__.lower()} sampler needs probabilities, and a "
+                f"{type(unwrapped(denoiser)).__name__} gives none: sample a score model with the analytic sampler"
             )
         return self.process.sample_prior(length, noise)
 
-    def step(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
+    def step(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
         """z_s from z_t: one network call, then a route for each token."""
         length, z = state.shape[1], state.flatten()
         belief = belief_of(denoiser, state, alpha_t)
         now, later = (level.repeat_interleave(length) for level in (alpha_t, alpha_s))
-        prior_z, named = self.process.prior_of(z), z < belief.num_named
+        prior_z, believable = self.process.prior_of(z), z < belief.num_outputs
         route, draw = (noise.uniform(tag, length).flatten() for tag in ("route", "draw"))
 
-        # There is no belief in a state without a name (the mask), and to one that is not noise it does not matter:
-        # the ways from these are known, and only who goes the way of the belief has it read.
-        ways = self.routes(torch.zeros_like(prior_z), prior_z, now, later)
-        from_prior = (route >= ways.belief) & (route < ways.belief + ways.prior)
-        read, drawn = torch.where(named, prior_z > 0, route < ways.belief), z.clone()
+        # Mask tokens and tokens outside the prior's support have known route probabilities: the belief at z is 0 or
+        # does not matter. Of these, only positions that take the belief route are projected.
+        known = self.routes(torch.zeros_like(prior_z), prior_z, now, later)
+        from_prior = (route >= known.belief) & (route < known.belief + known.prior)
+        read, tokens = torch.where(believable, prior_z > 0, route < known.belief), z.clone()
         for rows, log_p in belief.each(read.nonzero()[:, 0]):
-            log_p_z = draws.finite(log_p).gather(-1, z[rows, None].clamp_max(belief.num_named - 1))[:, 0]
-            p_z = torch.where(named[rows], log_p_z.double().exp(), 0.0)
-            ways = self.routes(p_z, prior_z[rows], now[rows], later[rows])
-            chosen, u = (route[rows] < ways.belief).nonzero()[:, 0], route[rows]
-            from_prior[rows] = (u >= ways.belief) & (u < ways.belief + ways.prior)
-            drawn[rows[chosen]] = draws.drawn(log_p, chosen, draw[rows[chosen]])
+            log_p_z = finite(log_p).gather(-1, z[rows, None].clamp_max(belief.num_outputs - 1))[:, 0]
+            p_z = torch.where(believable[rows], log_p_z.double().exp(), 0.0)
+            routes, u = self.routes(p_z, prior_z[rows], now[rows], later[rows]), route[rows]
+            chosen = (u < routes.belief).nonzero()[:, 0]
+            from_prior[rows] = (u >= routes.belief) & (u < routes.belief + routes.prior)
+            tokens[rows[chosen]] = drawn(log_p, chosen, draw[rows[chosen]])
         fresh = self.process.sample_prior(length, noise.fold("fresh"))
-        return torch.where(from_prior.view(state.shape), fresh, drawn.view(state.shape))
+        return torch.where(from_prior.view(state.shape), fresh, tokens.view(state.shape))
 
-    def last(self, denoiser: Denoiser, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
-        """The step to clean tokens; ``greedy`` takes the most likely ones instead of drawing (Greedy-Tail)."""
+    def last(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
+        """The step to clean tokens; ``greedy`` takes the most likely tokens instead of drawing (Greedy-Tail)."""
         if greedy:
-            return belief_of(denoiser, state, alpha_t).likeliest()
+            return belief_of(denoiser, state, alpha_t).argmax_states()
         return self.step(denoiser, state, alpha_t, torch.ones_like(alpha_t), noise)
 
-    def tokens(self, denoiser: Denoiser, state: Tensor) -> Tensor:
+    def tokens(self, denoiser: AnyDenoiser, state: Tensor) -> Tensor:
         return state
 
-    def default_steps(self, length: int) -> int:
-        return 32
+    def steps(self, length: int, wanted: int | None = None) -> int:
+        return DEFAULT_STEPS if wanted is None else wanted

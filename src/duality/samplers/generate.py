@@ -11,21 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from duality.noise import Noise
-from duality.protocols import Sampler, Schedule
-from duality.samplers.grids import LINEAR, Grid
-
-Tail = Literal["greedy", "ancestral"]
+from duality.protocols import AnyDenoiser, Grid, Sampler, Schedule, Tail
+from duality.samplers.grids import LINEAR
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The state after a step, for whoever watches; step 0 is the start. ``first`` is the index of the first sample."""
+    """The state after a step, for ``watch``; step 0 is the start. ``first`` is the index of the first sample."""
 
     step: int
     steps: int
@@ -47,7 +44,7 @@ def levels(schedule: Schedule, steps: int, grid: Grid = LINEAR) -> Tensor:
 
 @torch.no_grad()
 def generate(
-    denoiser: Any,
+    denoiser: AnyDenoiser,
     schedule: Schedule,
     sampler: Sampler,
     *,

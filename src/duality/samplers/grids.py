@@ -2,24 +2,21 @@
 
     Linear                  t_i = 1 - i / steps
     Cosine                  t_i = cos(pi i / (2 steps)): small steps at the noisy end, as MaskGIT's
-    LinearConstantLinear    down to one level, there for a while, and down to 0: room for a corrector (``Psi``)
+    LinearConstantLinear    down to one level, several steps there for a corrector (``Psi``), and down to 0
 
 A grid is given the schedule because it may speak of levels. What must hold: ``steps`` transitions exactly, the first
-time 1, the last 0. A step between equal times changes no level: only samplers that draw anew do anything in it.
+time 1, the last 0. A step between equal times changes no level: only a sampler that draws again uses it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from duality.protocols import Schedule
-
-Grid = Callable[[Schedule, int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -78,6 +75,3 @@ class LinearConstantLinear:
         down = torch.linspace(1, time, high + 1, dtype=torch.float64)
         still = torch.full((steps - low - high,), time, dtype=torch.float64)
         return torch.cat([down, still, torch.linspace(time, 0, low + 1, dtype=torch.float64)[1:]])
-
-
-GRIDS: tuple[type, ...] = (Linear, Cosine, LinearConstantLinear)

@@ -20,6 +20,7 @@ the literature has both. From the follow-up of the paper, for any process of the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from duality.diffusion import posterior
 from duality.diffusion.posterior import Routes
-from duality.samplers.base import Routed
+from duality.samplers.base import RouteSampler
 
 Rule = Literal["constant", "cap", "rescale", "loop", "mix"]
 
@@ -51,7 +52,7 @@ def kappa(rule: Rule, eta: float, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Psi(Routed):
+class Psi(RouteSampler):
     """Ancestral steps that give a share of the tokens back to noise, by a ``rule`` of strength ``eta``."""
 
     rule: Rule = "rescale"
@@ -61,11 +62,22 @@ class Psi(Routed):
         if self.rule not in get_args(Rule):
             raise ValueError(f"rule is {self.rule!r}: choose one of {', '.join(get_args(Rule))}")
         if not 0 <= self.eta < float("inf"):
-            raise ValueError(f"eta is {self.eta}: it is a chance of drawing anew and must be at least 0 (0: ancestral)")
+            raise ValueError(
+                f"eta is {self.eta}: it is a probability of drawing again and must be at least 0 (0: ancestral)"
+            )
         if self.rule == "mix" and self.eta > 1:
             raise ValueError(f"eta is {self.eta}: for rule 'mix' it is kappa itself, in [0, 1]; 1 is ancestral")
 
     def routes(self, p_z: Tensor, prior_z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Routes:
-        """The chances of a step's three routes."""
+        """The probabilities of a step's three routes."""
         share = kappa(self.rule, self.eta, alpha_t, alpha_s)
         return posterior.psi_routes(p_z, prior_z, alpha_t, alpha_s, share)
+
+
+# The rules by name, with the follow-up paper's strengths: a small probability in every step of the loop, a larger one
+# where the rule itself makes it small.
+constant = partial(Psi, rule="constant", eta=0.01)
+cap = partial(Psi, rule="cap", eta=0.05)
+rescale = partial(Psi, rule="rescale", eta=0.05)
+loop = partial(Psi, rule="loop", eta=0.01)
+mix = partial(Psi, rule="mix", eta=0.5)

@@ -1,0 +1,19 @@
+"""How a recipe is trained: settings, state, the loop, checkpoints, distillation.
+
+settings       ``Training``: steps, batch, learning rate, precision
+state          weights, their average, the optimizer, a teacher
+loop           one step, and ``fit``
+interruption   signals that end training between two steps
+checkpoint     atomic, verified, safetensors; no pickle
+distillation   DCD and SDTT: rounds in which a model learns from itself
+"""
+
+from duality.registry import Registry
+
+DISTILLATIONS = Registry(
+    "distillation",
+    {
+        "dcd": "duality.training.distillation:DCD",
+        "sdtt": "duality.training.distillation:SDTT",
+    },
+)

@@ -1,4 +1,11 @@
-"""The training loop."""
+"""One training loop: ``fit`` takes steps until the last phase ends, or until it is asked to stop.
+
+A step is a pure function of the state and the step's number: which sequences, which times and which noise depend on
+(seed, step, index in the global batch) only. Hence a resumed run repeats the uninterrupted one bit for bit, and
+dividing the batch into micro-batches changes rounding, not noise.
+
+Loss = sum of nats over the valid tokens of the global batch / their number.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +13,15 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from duality.data.loader import Loader, Prefetch
-from duality.denoisers.conditioning import labelled
+from duality.denoisers.conditioning import with_labels
+from duality.denoisers.wrapping import num_labels_of
 from duality.noise import Noise, stratified_times
-from duality.protocols import Phase
+from duality.protocols import AnyDenoiser, Phase
 from duality.training.settings import Training, resolve_precision
 from duality.training.state import TrainState
 
@@ -65,27 +72,26 @@ def gradients(state: TrainState, loader: Loader | Prefetch, phase: Phase, traini
     dtype = resolve_precision(training.precision, device)
     times = stratified_times(training.seed, state.step, training.batch_size, device)
     batch = loader.batch(state.step)
-    num_tokens = batch.ids.numel() if batch.mask is None else int(batch.mask.sum())
+    num_tokens = batch.ids.numel() if batch.valid is None else int(batch.valid.sum())
     batch = batch.to(device)
     total = torch.zeros((), dtype=torch.float64, device=device)
     for rows in micro_batches(training):
         noise = Noise.of(training.seed, state.step, torch.arange(rows.start, rows.stop, device=device))
-        real = None if batch.mask is None else batch.mask[rows]
+        valid = None if batch.valid is None else batch.valid[rows]
         with torch.autocast(device.type, dtype) if dtype != torch.float32 else nullcontext():
-            told: Any = state.model
+            denoiser: AnyDenoiser = state.model
             if batch.labels is not None:
-                told = forgetful(state.model, batch.labels[rows], training, noise)
-            loss = phase.objective(told, batch.ids[rows], times[rows], noise, real, dropout=True)
+                denoiser = with_labels(denoiser, drop_labels(denoiser, batch.labels[rows], training, noise))
+            loss = phase.objective(denoiser, batch.ids[rows], times[rows], noise, valid, dropout=True)
         torch.autograd.backward(loss.total / num_tokens)
         total += loss.nats.sum()
     return total / num_tokens, num_tokens
 
 
-def forgetful(model: nn.Module, labels: Tensor, training: Training, noise: Noise) -> Any:
-    """The model told the classes, but for some of the samples: so it learns to write without one as well."""
+def drop_labels(denoiser: AnyDenoiser, labels: Tensor, training: Training, noise: Noise) -> Tensor:
+    """The labels, and "no label" for some of the samples: so the model learns to write without one as well."""
     dropped = noise.uniform("label", 1)[:, 0] < training.label_dropout
-    nobody: Any = model.backbone.num_labels  # type: ignore[union-attr]
-    return labelled(model, torch.where(dropped, nobody, labels))
+    return torch.where(dropped, num_labels_of(denoiser), labels)
 
 
 def take_step(

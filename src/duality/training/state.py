@@ -1,4 +1,7 @@
-"""What a step changes."""
+"""Everything that a training step changes: weights, their moving average, the optimizer's moments, the step, a teacher.
+
+This is what a checkpoint holds; nothing else is needed to continue bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,17 @@ from typing import Literal
 import torch
 from torch import nn
 
-from duality.networks.dit import Network
+from duality.protocols import Network
 from duality.training.checkpoint import Checkpoint, Tensors
 from duality.training.settings import Training, check_compiler
 
 
 def prepare_networks(model: nn.Module, training: Training) -> None:
-    """Tell every network in ``model`` how ``training`` wants it computed."""
+    """Prepare every network in ``model`` for how ``training`` computes it."""
+    if training.compile:
+        check_compiler(next(model.parameters()).device)
     for network in (part for part in model.modules() if isinstance(part, Network)):
-        network.recompute = training.recompute
-        if training.compile:
-            check_compiler(network.norm.weight.device)
-            network.compile_blocks()
+        network.prepare(recompute=training.recompute, compile=training.compile)
 
 
 @dataclass

@@ -1,0 +1,74 @@
+"""Registries: one per kind of choice, next to what it lists.
+
+A registry maps a name to the place where the named thing is defined, ``"module:attribute"``. The thing is imported when
+it is first asked for, so the names are known without importing torch. The command line takes its choices from
+the registries, the JSON of a recipe its types, and the common tests their parameters: what is registered is tested, and
+what is not registered does not exist for a user.
+
+    SAMPLERS = Registry("sampler", {"ancestral": "duality.samplers.ancestral:Ancestral"})
+    list(SAMPLERS)                  the names; nothing is imported
+    SAMPLERS["ancestral"]           the class
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+Entry = Callable[..., Any]
+
+
+def suggestion(name: str, choices: Iterable[str]) -> str:
+    """'did you mean a or b?', or the list of what there is."""
+    names = sorted(choices)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(names)}"
+
+
+class Registry(Mapping[str, Entry]):
+    """Names and what they stand for: classes, or functions that build an object."""
+
+    def __init__(self, kind: str, places: dict[str, str]):
+        self.kind = kind
+        self._places: dict[str, str | Entry] = dict(places)
+
+    def __getitem__(self, name: str) -> Entry:
+        if name not in self._places:
+            raise ValueError(f"no {self.kind} {name!r}: {suggestion(name, self._places)}")
+        place = self._places[name]
+        if not isinstance(place, str):
+            return place
+        module, _, attribute = place.partition(":")
+        entry: Entry = getattr(import_module(module), attribute)
+        return entry
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def types(self) -> tuple[type, ...]:
+        """The registered classes."""
+        return tuple(entry for entry in self.values() if isinstance(entry, type))
+
+    def register(self, name: str, entry: Entry) -> None:
+        """Add a choice at run time, for a notebook or a plug-in; a name is never replaced."""
+        if name in self._places:
+            raise ValueError(f"there is a {self.kind} {name!r} already: choose another name")
+        self._places[name] = entry
+
+    @contextmanager
+    def extended(self, name: str, entry: Entry) -> Iterator[None]:
+        """Add a choice for the duration of a ``with`` block."""
+        self.register(name, entry)
+        try:
+            yield
+        finally:
+            del self._places[name]
