@@ -10,8 +10,8 @@ import pytest
 
 from duality.data import corpus
 from duality.data.corpus import Corpus, encode_corpus, prepare
-from duality.data.tokenizer_specs import BPE, Bytes, Characters, TokenizerSpec
-from duality.data.tokenizers import ByteTokenizer
+from duality.data.tokenizer_specs import BPE, Bytes, Characters, Pretrained, TokenizerSpec
+from duality.data.tokenizers import ByteTokenizer, Tokenizer
 
 
 @pytest.fixture
@@ -66,6 +66,24 @@ def test_another_request_finds_another_folder(novel: Path, cache: Path) -> None:
     os.utime(novel, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     prepare(novel, Bytes(), cache=cache)
     assert len(keys(cache)) == 9
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "key"),
+    [
+        (Bytes(), "1b927576f147c5b3ebcfe85a5abd1b23fd29f167356639dbe0d290d5103b393c"),
+        (Characters(), "b65e2efb202fab4403d67019e9cabf2fbdfc8aee184a23feea999af2ffd292aa"),
+        (Characters(extra="é"), "cbedf94fd3e3c1043c8c71b355e1a5e8be123c44d9c43e3a2d767e7ff350aece"),
+        (BPE(2048), "6b108241f9f8fe6c58f8616a25512181257564077ef6b8781c2ef092f799605d"),
+        (Pretrained("gpt2"), "39c72c229f36f6d807cb7cd05edb7549de671a1c84ce327440fcd6cfba6ed1e9"),
+        (ByteTokenizer(), "3054d85419ea453f9d1732bebdcb1cbb089040ebc590660f5c5e0a56ba15f039"),
+    ],
+    ids=str,
+)
+def test_the_keys_of_the_cache_stay(tokenizer: TokenizerSpec | Tokenizer, key: str, cache: Path) -> None:
+    """Another key would prepare every corpus again; if that is meant, raise VERSION and change these."""
+    choices: dict[str, str | float | list[str]] = {"validation": 0.05, "split": "auto", "labels": False}
+    assert corpus.store_folder(cache, "austen", tokenizer, choices) == cache / "stores" / key
 
 
 def test_the_tokenizer_sees_the_training_part_alone(tmp_path: Path, cache: Path) -> None:

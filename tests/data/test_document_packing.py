@@ -57,18 +57,18 @@ def test_rows_are_the_windows_of_single_documents(
         )
         sequences = Sequences(store, length, "document")
         assert len(sequences) == len(expected)
-        ids, mask = sequences.rows(np.arange(len(sequences)))
-        assert (ids.dtype, mask.dtype, ids.shape, mask.shape) == (
+        ids, valid = sequences.rows(np.arange(len(sequences)))
+        assert (ids.dtype, valid.dtype, ids.shape, valid.shape) == (
             torch.int64,
             torch.bool,
             *[(len(expected), length)] * 2,
         )
-        assert [row[real].tolist() for row, real in zip(ids, mask, strict=True)] == expected
-        assert mask.sum(1).tolist() == [len(row) for row in expected]
-        assert all(real[: int(real.sum())].all() for real in mask)
-        assert (ids[~mask] == 0).all()
-        assert ids[mask].tolist() == store[:].tolist()
-        assert int(mask.sum()) == sequences.num_tokens == len(store)
+        assert [row[real].tolist() for row, real in zip(ids, valid, strict=True)] == expected
+        assert valid.sum(1).tolist() == [len(row) for row in expected]
+        assert all(real[: int(real.sum())].all() for real in valid)
+        assert (ids[~valid] == 0).all()
+        assert ids[valid].tolist() == store[:].tolist()
+        assert int(valid.sum()) == sequences.num_tokens == len(store)
         order = data.draw(st.lists(st.integers(0, len(expected) - 1), max_size=8))
         assert torch.equal(sequences.rows(order)[0], ids[order])
         chosen = sequences.labels(order)
@@ -79,10 +79,10 @@ def test_rows_are_the_windows_of_single_documents(
 
 def test_an_example(labelled: TokenStore) -> None:
     sequences = Sequences(labelled, 4, "document")
-    ids, mask = sequences.rows(range(5))
+    ids, valid = sequences.rows(range(5))
     a, b, d, end = *b"abd", 256
     assert ids.tolist() == [[a, a, a, a], [a, end, 0, 0], [b, b, end, 0], [end, 0, 0, 0], [d, d, d, end]]
-    assert mask.sum(1).tolist() == [4, 2, 3, 1, 4]
+    assert valid.sum(1).tolist() == [4, 2, 3, 1, 4]
     labels = sequences.labels(range(5))
     assert labels is not None
     assert labels.tolist() == [2, 2, 0, 2, 1]
@@ -168,9 +168,9 @@ def test_rows_of_a_million_documents(tmp_path: Path, labelled: TokenStore) -> No
     sequences = Sequences(TokenStore(folder, index), 2, "document")
     assert len(sequences) == 2 * count
     asked = np.array([0, 1, 2 * count - 2, 2 * count - 1, 999_999])
-    ids, mask = sequences.rows(asked)
+    ids, valid = sequences.rows(asked)
     assert ids.tolist() == [[1, 2], [256, 0], [1, 2], [256, 0], [256, 0]]
-    assert mask.sum(1).tolist() == [2, 1, 2, 1, 1]
+    assert valid.sum(1).tolist() == [2, 1, 2, 1, 1]
     labels = sequences.labels(asked)
     assert labels is not None
     assert labels.tolist() == [0, 0, (count - 1) % 3, (count - 1) % 3, 499_999 % 3]

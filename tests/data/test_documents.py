@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from duality.data.documents import CorpusSpec, Document, identity, read_documents
+from duality.data.documents import CorpusSpec, identity, read_documents
 from duality.data.textfiles import Excerpt, TextFile
 from duality.data.tokenizer_specs import BPE
 
@@ -23,7 +23,7 @@ SPACED = st.text(alphabet="ab \n\t\x1cé'😀.", max_size=80)
 
 def read(spec: CorpusSpec) -> list[tuple[str, str]]:
     """Name and text of every document."""
-    return [(document.name, document.text) for document in read_documents(spec)]
+    return [(document.name, "".join(document.pieces)) for document in read_documents(spec)]
 
 
 def jsonl(*texts: str) -> bytes:
@@ -107,6 +107,25 @@ def test_pieces_end_at_borders_and_encode_like_the_whole(text: str, size: int, t
     assert encoded == TOKENIZER.encode(text).tolist()
 
 
+@SHARED_FOLDER
+@given(
+    numbers=st.lists(st.integers(0, 10**19)),
+    space=st.sampled_from([" ", "\n", "\t", "\r\n", ", "]),
+    size=st.integers(1, 40),
+)
+def test_pieces_cut_no_number(numbers: list[int], space: str, size: int, tmp_path: Path) -> None:
+    path = tmp_path / "any.txt"
+    path.write_bytes(space.join(map(str, numbers)).encode())
+    found = [word for piece in TextFile(path, size) for word in piece.replace(",", " ").split()]
+    assert found == [str(number) for number in numbers]
+
+
+def test_a_file_of_one_long_number_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "pi.txt"
+    path.write_text("31415926535" * 50)
+    assert max(len(piece) for piece in TextFile(path, 30)) <= 50
+
+
 def test_a_large_file_is_cut_at_borders(tmp_path: Path) -> None:
     path = tmp_path / "large.txt"
     path.write_text("some words of text. " * 500)
@@ -121,8 +140,10 @@ def test_an_excerpt_is_a_slice(pieces: list[str], start: int, stop: int) -> None
 
 
 def test_a_name_nearly_right_is_suggested() -> None:
-    with pytest.raises(ValueError, match=r"'austin'; .* one of gutenberg-prose, austen, enwik8; did you mean austen\?"):
+    with pytest.raises(ValueError, match=r"'austin'; give a path that exists or a named corpus: did you mean austen\?"):
         read_documents("austin")
+    with pytest.raises(ValueError, match=r"named corpus 'xyz'; .* choose from austen, enwik8, gutenberg-prose"):
+        read_documents("xyz")
 
 
 @pytest.mark.parametrize("spec", ["", "  ", "no/such/file.txt"])
@@ -210,5 +231,9 @@ def test_identity_changes_with_the_file(tmp_path: Path) -> None:
     assert identity("austen") != identity("gutenberg-prose")
 
 
-def test_a_document_has_its_text() -> None:
-    assert Document("a", ("one ", "two")).text == "one two"
+def test_a_document_can_be_read_again(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one two")
+    (tmp_path / "b.jsonl").write_bytes(jsonl("three"))
+    documents = list(read_documents(tmp_path))
+    for _ in range(2):
+        assert ["".join(document.pieces) for document in documents] == ["one two", "three"]

@@ -1,4 +1,4 @@
-"""Labels: from lines, folders and named corpora through the split into the store, and nothing where none are asked."""
+"""Labels: from lines, folders and named corpora through the split into the store; none if they are not requested."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def test_a_book_has_its_author(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         archive.writestr("tale/tale.txt", "The end.\n")
     package = Package("tale==1.0", wheel.name, hashlib.sha256(wheel.read_bytes()).hexdigest(), 1, ())
     member = Member("tale/tale.txt", hashlib.sha256(b"The end.\n").hexdigest())
-    source = Source("tale", "a tale", "none", package, {"nobody-a-tale.txt": member}, "gutenberg", 0.1)
+    source = Source("tale", "a tale", "none", package, {"smith-a-tale.txt": member}, "gutenberg", 0.1)
     monkeypatch.setitem(SOURCES, "tale", source)
     (document,) = read_documents("tale", cache=tmp_path)
-    assert (document.name, document.label) == ("nobody-a-tale.txt", "nobody")
+    assert (document.name, document.label) == ("smith-a-tale.txt", "smith")
 
 
 def test_the_authors_of_the_named_corpora() -> None:
@@ -136,7 +136,7 @@ def test_without_asking_there_are_no_labels(reviews: Path, cache: Path) -> None:
 def test_a_document_without_a_label_is_named(tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "a.jsonl"
     write_lines(path, [{"text": "long enough", "label": "x"}, {"text": "t"}, {"text": "t"}])
-    with pytest.raises(ValueError, match=r'a\.jsonl:2 has no label.*key "label".*subfolders.*or ask for no labels'):
+    with pytest.raises(ValueError, match=r'a\.jsonl:2 has no label.*key "label".*subfolders.*or request no labels'):
         prepare(path, Bytes(), labels=True, cache=cache)
     with pytest.raises(ValueError, match=r"a\.jsonl:2 has no label"):
         encode_corpus(path, ByteTokenizer(), label_names=("x",), cache=cache)

@@ -54,10 +54,10 @@ def test_a_batch_does_not_depend_on_how_it_is_sliced(
     size = data.draw(st.integers(1, batch_size))
     parts = [loader.batch(step, slice(start, start + size)) for start in range(0, batch_size, size)]
     assert torch.equal(torch.cat([part.ids for part in parts]), whole.ids)
-    assert torch.cat([part.index for part in parts]).tolist() == list(range(batch_size))
-    filled = torch.ones_like(whole.ids, dtype=torch.bool)
-    masks = [filled[: len(part.ids)] if part.mask is None else part.mask for part in parts]
-    assert torch.equal(torch.cat(masks), filled if whole.mask is None else whole.mask)
+    assert len(whole.ids) == batch_size
+    unpadded = torch.ones_like(whole.ids, dtype=torch.bool)
+    valid = [unpadded[: len(part.ids)] if part.valid is None else part.valid for part in parts]
+    assert torch.equal(torch.cat(valid), unpadded if whole.valid is None else whole.valid)
 
 
 def test_batches_are_the_rows_of_the_sequences(make_store: MakeStore) -> None:
@@ -68,11 +68,11 @@ def test_batches_are_the_rows_of_the_sequences(make_store: MakeStore) -> None:
     assert torch.equal(loader.batch(1, slice(2, 3)).ids, sequences.rows(loader.indices(1)[2:3])[0])
 
 
-def test_the_mask_is_there_only_where_something_is_padded(sequences: Callable[[int], Sequences]) -> None:
+def test_valid_is_given_only_if_something_is_padded(sequences: Callable[[int], Sequences]) -> None:
     loader = Loader(sequences(5), 1, 0)
-    masks = {int(loader.indices(step)[0]): loader.batch(step).mask for step in range(5)}
-    assert {index: mask.tolist() for index, mask in masks.items() if mask is not None} == {4: [[True, False]]}
-    assert len(masks) == 5
+    by_index = {int(loader.indices(step)[0]): loader.batch(step).valid for step in range(5)}
+    assert {index: valid.tolist() for index, valid in by_index.items() if valid is not None} == {4: [[True, False]]}
+    assert len(by_index) == 5
 
 
 def test_the_order_depends_on_seed_and_epoch_alone(sequences: Callable[[int], Sequences]) -> None:
@@ -93,7 +93,7 @@ def test_a_later_step_needs_no_earlier_one(sequences: Callable[[int], Sequences]
     assert [loader.indices(step).tolist() for step in reversed(range(30))] == in_order[::-1]
 
 
-def test_nobody_can_change_the_order_in_the_cache() -> None:
+def test_the_cached_order_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="read-only"):
         epoch_order(0, 0, 5)[0] = 1
 
@@ -103,7 +103,7 @@ def test_a_text_shorter_than_one_sequence(make_store: MakeStore) -> None:
         ValueError, match=r"has 5 tokens, less than one sequence of length 8; .*data.length=2\) or give"
     ):
         Loader(Sequences(make_store(["abcd"]), 8), 2, 0)
-    assert Loader(Sequences(make_store(["abcd"]), 5), 2, 0).batch(0).mask is None
+    assert Loader(Sequences(make_store(["abcd"]), 5), 2, 0).batch(0).valid is None
 
 
 def test_wrong_arguments(sequences: Callable[[int], Sequences]) -> None:

@@ -1,4 +1,4 @@
-"""Packing: every token in exactly one row, and filling that the mask shows."""
+"""Packing: every token is in exactly one row, and `valid` is False on padding."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ def test_every_token_is_in_one_row(texts: list[str], shard_tokens: int, length: 
         documents = [Document("", (text,)) for text in texts]
         store = write_store(Path(folder) / "s", documents, ByteTokenizer(), shard_tokens=shard_tokens)
         sequences = Sequences(store, length)
-        ids, mask = sequences.rows(np.arange(len(sequences)))
-        assert (ids.dtype, mask.dtype) == (torch.int64, torch.bool)
-        assert ids.shape == mask.shape == (len(sequences), length)
-        assert ids[mask].tolist() == store[:].tolist()
-        assert int(mask.sum()) == sequences.num_tokens == len(store)
-        assert mask[:-1].all()
-        assert mask[-1].any()
-        assert (ids[~mask] == 0).all()
+        ids, valid = sequences.rows(np.arange(len(sequences)))
+        assert (ids.dtype, valid.dtype) == (torch.int64, torch.bool)
+        assert ids.shape == valid.shape == (len(sequences), length)
+        assert ids[valid].tolist() == store[:].tolist()
+        assert int(valid.sum()) == sequences.num_tokens == len(store)
+        assert valid[:-1].all()
+        assert valid[-1].any()
+        assert (ids[~valid] == 0).all()
 
 
 def test_rows_come_in_the_order_asked(make_store: MakeStore) -> None:
     sequences = Sequences(make_store(["abcdefgh"]), 3)
-    ids, mask = sequences.rows([2, 0, 2])
+    ids, valid = sequences.rows([2, 0, 2])
     assert ids.tolist() == [[103, 104, 256], [97, 98, 99], [103, 104, 256]]
-    assert mask.all()
+    assert valid.all()
 
 
 def test_a_text_shorter_than_a_row_is_one_row(make_store: MakeStore) -> None:
     sequences = Sequences(make_store(["ab"]), 5)
     assert len(sequences) == 1
-    ids, mask = sequences.rows([0])
+    ids, valid = sequences.rows([0])
     assert ids.tolist() == [[97, 98, 256, 0, 0]]
-    assert mask.tolist() == [[True, True, True, False, False]]
+    assert valid.tolist() == [[True, True, True, False, False]]
 
 
 def test_no_rows(make_store: MakeStore) -> None:
-    ids, mask = Sequences(make_store(["ab"]), 5).rows([])
-    assert ids.shape == mask.shape == (0, 5)
+    ids, valid = Sequences(make_store(["ab"]), 5).rows([])
+    assert ids.shape == valid.shape == (0, 5)
 
 
 @pytest.mark.parametrize("index", [-1, 3])

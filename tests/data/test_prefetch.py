@@ -41,8 +41,9 @@ def test_batches_are_the_loaders(loader: Loader, steps: tuple[int, ...]) -> None
         for step in steps:
             ours, theirs = ahead.batch(step), loader.batch(step)
             assert torch.equal(ours.ids, theirs.ids)
-            assert torch.equal(ours.index, theirs.index)
-            assert (ours.mask is None) == (theirs.mask is None)
+            assert (ours.valid is None) == (theirs.valid is None)
+            if ours.valid is not None and theirs.valid is not None:
+                assert torch.equal(ours.valid, theirs.valid)
 
 
 def test_the_next_batch_is_made_while_this_one_is_used_and_none_beyond_the_end(loader: Loader) -> None:
@@ -57,7 +58,7 @@ def test_the_next_batch_is_made_while_this_one_is_used_and_none_beyond_the_end(l
     with Prefetch(make, 3) as ahead:
         for step in range(3):
             ahead.batch(step)
-            assert begun[min(step + 1, 2)].wait(60)  # nobody has asked for it yet
+            assert begun[min(step + 1, 2)].wait(60)  # it has not been requested yet
     assert asked == [0, 1, 2]
 
 
@@ -105,10 +106,10 @@ def test_an_error_is_raised_where_its_step_is_asked_for(loader: Loader) -> None:
 
 def test_a_batch_moves_as_a_whole(loader: Loader) -> None:
     plain = loader.batch(0)
-    full = Batch(plain.ids, torch.ones_like(plain.ids, dtype=torch.bool), plain.index, torch.zeros(3))
+    full = Batch(plain.ids, torch.ones_like(plain.ids, dtype=torch.bool), torch.zeros(3))
     for batch in (plain, full):
         moved = batch.to(torch.device("meta"))
-        parts = [moved.ids] if batch is plain else [moved.ids, moved.mask, moved.labels]
+        parts = [moved.ids] if batch is plain else [moved.ids, moved.valid, moved.labels]
         assert all(part is not None and part.device.type == "meta" for part in parts)
 
 

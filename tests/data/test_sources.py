@@ -120,8 +120,10 @@ def test_text_with_another_checksum_is_refused(
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="unknown corpus 'emma'; the named corpora are gutenberg-prose, austen"):
+    with pytest.raises(ValueError, match="no named corpus 'emma': choose from austen, enwik8, gutenberg-prose"):
         fetch("emma", cache=tmp_path)
+    with pytest.raises(ValueError, match=r"no named corpus 'gutenberg': did you mean gutenberg-prose"):
+        fetch("gutenberg", cache=tmp_path)
 
 
 def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,6 +12,11 @@ from duality.data.splitting import Split, check_split, choose_split, cut_positio
 FRACTIONS = st.floats(0.01, 0.99)
 
 
+def text_of(document: Document) -> str:
+    """The whole text."""
+    return "".join(document.pieces)
+
+
 def document(text: str, size: int = 7) -> Document:
     """A document in pieces of `size` characters."""
     return Document("a", tuple(text[start : start + size] for start in range(0, len(text), size)))
@@ -20,8 +25,8 @@ def document(text: str, size: int = 7) -> Document:
 @given(st.lists(st.text(alphabet="ab \n", max_size=60), max_size=4), FRACTIONS)
 def test_by_position_the_parts_make_up_each_document(texts: list[str], fraction: float) -> None:
     split = Split("position", fraction, len(texts))
-    training = [part.text for part in split.training(map(document, texts))]
-    held_out = iter([part.text for part in split.held_out(map(document, texts))])
+    training = [text_of(part) for part in split.training(map(document, texts))]
+    held_out = iter([text_of(part) for part in split.held_out(map(document, texts))])
     assert len(training) == len(texts)
     for text, first in zip(texts, training, strict=True):
         assert first + (next(held_out) if first != text else "") == text
@@ -49,6 +54,23 @@ def test_without_line_ends_the_cut_is_before_a_space() -> None:
 
 def test_without_any_border_the_cut_is_exact() -> None:
     assert cut_position(document("x" * 1000), 0.05) == (950, 1000)
+
+
+@given(st.lists(st.integers(0, 10**19), max_size=30), FRACTIONS, st.integers(1, 9))
+def test_no_number_is_cut(numbers: list[int], fraction: float, size: int) -> None:
+    text = " ".join(map(str, numbers))
+    cut, end = cut_position(document(text, size), fraction)
+    assert (text[:cut].split(), text[cut:end].split()) in [
+        ([str(number) for number in numbers[:place]], [str(number) for number in numbers[place:]])
+        for place in range(len(numbers) + 1)
+    ]
+
+
+def test_a_cut_inside_a_number_moves_to_its_nearer_end() -> None:
+    assert cut_position(document("ab12345678"), 0.6) == (2, 10)
+    assert cut_position(document("ab12345678"), 0.2) == (10, 10)
+    assert cut_position(document("ab12cd5678"), 0.4) == (6, 10)
+    assert cut_position(document("7" * 1000), 0.05) == (950, 1000)  # too many digits to be a number
 
 
 @pytest.mark.parametrize(("count", "fraction", "held_out"), [(100, 0.05, 5), (3, 0.05, 1), (10, 0.26, 3)])

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from duality.data import write
 from duality.data.cache import atomic_folder
 from duality.data.documents import Document
-from duality.data.store import TokenStore
+from duality.data.store import Shard, TokenStore
 from duality.data.tokenizer_specs import BPE
 from duality.data.tokenizers import ByteTokenizer
 from duality.data.write import write_store
@@ -195,6 +197,21 @@ def test_a_failing_writer_leaves_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         write_store(tmp_path / "store", documents(), ByteTokenizer(), shard_tokens=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_differs_from_its_index_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = write.write_shards
+
+    def damaged(*arguments: Any) -> tuple[Shard, ...]:
+        shards = written(*arguments)
+        path = arguments[0] / shards[0].name
+        path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+        return shards
+
+    monkeypatch.setattr(write, "write_shards", damaged)
+    with pytest.raises(ValueError, match=r"shard-00000\.bin is damaged: its sha256 has changed"):
+        write_store(tmp_path / "store", [Document("", ("whole",))], ByteTokenizer())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,23 +13,46 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from duality.data.tokenizer_specs import BPE, Bytes, Characters
-from duality.data.tokenizers import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer, load_tokenizer
+from duality.data import TOKENIZERS
+from duality.data.tokenizer_specs import BPE, Bytes, Characters, Numbers, Pretrained, TokenizerSpec
+from duality.data.tokenizers import (
+    BPETokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    NumberTokenizer,
+    Tokenizer,
+    load_tokenizer,
+)
 
 TEXTS = ["the cat sat on the mat. " * 20, "Ünïcödé 😀 and <|endoftext|> as text\n\n" * 5]
 BPE_280 = BPE(280).train(TEXTS)
 CHARACTERS = Characters().train(TEXTS)
-ALL: list[Tokenizer] = [ByteTokenizer(), CHARACTERS, BPE_280]
+NUMBERS = Numbers(300).train([])
+ALL: dict[str, Tokenizer] = {"bytes": ByteTokenizer(), "characters": CHARACTERS, "bpe": BPE_280, "numbers": NUMBERS}
 ANY: list[Tokenizer] = [ByteTokenizer(), BPE_280]
 
+# What can be encoded and comes back exactly, and two examples of it.
+NUMBER_TEXTS = st.lists(st.integers(0, 299)).map(lambda ids: " ".join(map(str, ids)))
+ENCODABLE = {"bytes": st.text(), "characters": st.text(CHARACTERS.alphabet), "bpe": st.text(), "numbers": NUMBER_TEXTS}
+EXAMPLES = {name: ("3 14", "15") if name == "numbers" else ("the cat", "sat") for name in ALL}
 
-@settings(deadline=None)
-@given(st.text())
-@pytest.mark.parametrize("tokenizer", ANY, ids=["bytes", "bpe"])
-def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+every_tokenizer = pytest.mark.parametrize("name", ALL)
+
+
+def test_every_registered_tokenizer_needs_no_arguments() -> None:
+    made = {name: entry() for name, entry in TOKENIZERS.items()}
+    assert all(isinstance(spec, TokenizerSpec) for spec in made.values())
+    assert made["numbers"] == Numbers(256)
+    assert [name for name, spec in made.items() if not isinstance(spec, Pretrained)] == list(ALL)
+
+
+@given(data=st.data())
+@every_tokenizer
+def test_text_comes_back(name: str, data: st.DataObject) -> None:
+    tokenizer, text = ALL[name], data.draw(ENCODABLE[name])
     ids = tokenizer.encode(text)
     assert ids.dtype == np.int64
     assert tokenizer.decode(ids) == text
@@ -37,14 +61,51 @@ def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
 
 
 @given(st.text(alphabet=CHARACTERS.alphabet))
-def test_text_of_the_alphabet_comes_back(text: str) -> None:
-    ids = CHARACTERS.encode(text)
-    assert len(ids) == len(text)
-    assert CHARACTERS.decode(ids) == text
+def test_a_character_is_an_id(text: str) -> None:
+    assert len(CHARACTERS.encode(text)) == len(text)
 
 
-@pytest.mark.parametrize("tokenizer", ALL, ids=["bytes", "characters", "bpe"])
-def test_every_id_is_a_state_of_text_or_the_separator(tokenizer: Tokenizer) -> None:
+@given(data=st.data(), num_values=st.integers(1, (1 << 32) - 1))
+def test_numbers_are_the_ids(data: st.DataObject, num_values: int) -> None:
+    tokenizer = Numbers(num_values).train([])
+    ids = data.draw(st.lists(st.integers(0, num_values - 1)))
+    text = " ".join(map(str, ids))
+    assert tokenizer.encode(text).tolist() == ids
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.encode("\n" + "\t\n ".join(f"00{index}" for index in ids)).tolist() == ids
+    assert (tokenizer.vocab_size, tokenizer.separator) == (num_values + 1, num_values)
+
+
+@pytest.mark.parametrize("word", ["x", "-1", "+1", "1.0", "1_0", "0x1", "٣", "²", "<|endoftext|>", "1<|endoftext|>"])
+def test_a_word_that_is_no_number_is_named(word: str) -> None:
+    problem = f"the word {word!r} at position 2 is no number; the tokens are whole numbers from 0 to 299, separated"
+    with pytest.raises(ValueError, match=f"{re.escape(problem)}.* use another tokenizer, such as Bytes or BPE"):
+        NUMBERS.encode(f"3 14 {word} 15")
+
+
+@pytest.mark.parametrize("word", ["300", "0300", "4294967296", "9" * 24])
+def test_a_number_outside_the_vocabulary_is_named(word: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"the word '{word}' at position 1 is too large; .* from 0 to 299, .* raise the"
+    ):
+        NUMBERS.encode(f"299 {word}")
+
+
+def test_a_very_long_word_is_shown_in_part() -> None:
+    with pytest.raises(ValueError, match=r"the word '9{20}\.\.\.' at position 0 is too large"):
+        NUMBERS.encode("9" * 10_000)
+    assert NUMBERS.encode("0" * 10_000 + "7").tolist() == [7]
+
+
+@pytest.mark.parametrize("wrong", [0, -3, 1 << 32])
+def test_a_number_of_numbers_that_cannot_be(wrong: int) -> None:
+    with pytest.raises(ValueError, match=f"from 1 to 4294967295 values; got {wrong}: give the largest id"):
+        Numbers(wrong)
+
+
+@every_tokenizer
+def test_every_id_is_a_state_of_text_or_the_separator(name: str) -> None:
+    tokenizer = ALL[name]
     shown = [tokenizer.decode([index]) for index in range(tokenizer.vocab_size)]
     assert all(shown)
     assert shown[tokenizer.separator] == "<|endoftext|>"
@@ -54,50 +115,55 @@ def test_every_id_is_a_state_of_text_or_the_separator(tokenizer: Tokenizer) -> N
         tokenizer.decode([-1])
 
 
-@pytest.mark.parametrize("tokenizer", ALL, ids=["bytes", "characters", "bpe"])
-def test_a_text_cannot_hold_a_separator(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize("name", [name for name in ALL if name != "numbers"])  # to which it is no number
+def test_a_text_cannot_hold_a_separator(name: str) -> None:
+    tokenizer = ALL[name]
     ids = tokenizer.encode("<|endoftext|>")
     assert len(ids) > 1
     assert tokenizer.separator not in ids
     assert tokenizer.decode(ids) == "<|endoftext|>"
 
 
-@pytest.mark.parametrize("tokenizer", ALL, ids=["bytes", "characters", "bpe"])
-def test_documents_are_shown_apart(tokenizer: Tokenizer) -> None:
+@every_tokenizer
+def test_documents_are_shown_apart(name: str) -> None:
+    tokenizer, (first, second) = ALL[name], EXAMPLES[name]
     end = [tokenizer.separator]
-    row = np.concatenate([tokenizer.encode("the cat"), end, end, tokenizer.encode("sat"), end])
-    assert tokenizer.decode(row) == "the cat<|endoftext|><|endoftext|>sat<|endoftext|>"
+    row = np.concatenate([tokenizer.encode(first), end, end, tokenizer.encode(second), end])
+    assert tokenizer.decode(row) == f"{first}<|endoftext|><|endoftext|>{second}<|endoftext|>"
     assert tokenizer.decode(torch.from_numpy(row)) == tokenizer.decode(row)
     assert tokenizer.decode([]) == ""
 
 
-@pytest.mark.parametrize("tokenizer", ALL, ids=["bytes", "characters", "bpe"])
+@every_tokenizer
 @pytest.mark.parametrize("ids", [[[1, 2]], [0.5]])
-def test_only_one_row_of_integers_is_decoded(tokenizer: Tokenizer, ids: list[Any]) -> None:
+def test_only_one_row_of_integers_is_decoded(name: str, ids: list[Any]) -> None:
     with pytest.raises(ValueError, match="decode takes one row of integers; got"):
-        tokenizer.decode(ids)
+        ALL[name].decode(ids)
 
 
-@pytest.mark.parametrize("tokenizer", ALL, ids=["bytes", "characters", "bpe"])
-def test_a_saved_tokenizer_comes_back(tokenizer: Tokenizer, tmp_path: Path) -> None:
+@every_tokenizer
+def test_a_saved_tokenizer_comes_back(name: str, tmp_path: Path) -> None:
+    tokenizer, (text, _) = ALL[name], EXAMPLES[name]
     tokenizer.save(tmp_path / "new" / "folder")
     loaded = load_tokenizer(tmp_path / "new" / "folder")
     assert loaded == tokenizer
     assert loaded.fingerprint == tokenizer.fingerprint
     assert loaded.vocab_size == tokenizer.vocab_size
-    assert loaded.encode("the cat").tolist() == tokenizer.encode("the cat").tolist()
+    assert loaded.encode(text).tolist() == tokenizer.encode(text).tolist()
     assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["tokenizer.json"]
 
 
 def test_fingerprints_tell_tokenizers_apart() -> None:
     others: list[Tokenizer] = [Characters().train(["ab"]), BPE(281).train(TEXTS), BPE(280).train(TEXTS[:1])]
-    assert len({tokenizer.fingerprint for tokenizer in [*ALL, *others]}) == 6
+    others.append(Numbers(301).train([]))
+    assert len({tokenizer.fingerprint for tokenizer in [*ALL.values(), *others]}) == 8
 
 
 def test_sizes() -> None:
     assert (ByteTokenizer().vocab_size, ByteTokenizer().separator) == (257, 256)
     assert (CharTokenizer("abc").vocab_size, CharTokenizer("abc").separator) == (4, 3)
     assert (BPE_280.vocab_size, BPE_280.separator) == (280, 0)
+    assert (NumberTokenizer(300).vocab_size, NumberTokenizer(300).separator) == (301, 300)
     assert BPE(4000).train(["tiny"]).vocab_size == 257
 
 
@@ -152,7 +218,9 @@ def test_files_that_hold_no_tokenizer(tmp_path: Path) -> None:
         ("{", "is damaged"),
         ("[]", "is damaged"),
         ('{"kind": "characters"}', "is damaged"),
-        ('{"kind": "words"}', "unknown kind 'words'; known are bytes, characters, bpe"),
+        ('{"kind": "numbers", "num_values": "3"}', "is damaged"),
+        ('{"kind": "numbers", "num_values": 0}', "is damaged"),
+        ('{"kind": "words"}', "unknown kind 'words'; known are bytes, characters, bpe, wordpiece, numbers"),
     ):
         (tmp_path / "tokenizer.json").write_text(content)
         with pytest.raises(ValueError, match=problem):

@@ -1,0 +1,40 @@
+"""Data: from the name of a corpus to batches of ids.
+
+    files            checksums, flushing to the disk, atomic replacement of a file
+    cache            the folder where fetched and prepared data are kept
+    gutenberg        books of Project Gutenberg as plain text
+    sources          named corpora, fetched from the package index and checked
+    textfiles        text files as a stream of pieces
+    documents        the documents of a corpus: text files, folders, .jsonl files, named corpora
+    splitting        the documents for training and for validation
+    tokenizers       text to ids and back
+    pretrained       published tokenizers
+    tokenizer_specs  what a recipe says about its tokenizer: what to train or to fetch
+    memory           texts and tensors given from Python, written as a corpus
+    store            the ids on the disk, mapped into memory, in shards
+    write            documents written as a store
+    corpus           a corpus read, split, tokenized and stored in one call, kept in the cache
+    packing          the ids of a store as rows of one length, with padding
+    loader           the rows as batches: a pure function of (seed, step)
+
+    corpus = prepare("austen", BPE(2048))
+    loader = Loader(Sequences(corpus.train, length=128), batch_size=32, seed=1)
+    batch = loader.batch(step=0)
+
+Each module imports only from the modules above it. What must hold: no text is dropped or changed, except by a tokenizer
+whose docstring says so; the batch of a step depends on the seed and the step only.
+"""
+
+from duality.registry import Registry
+
+TOKENIZERS = Registry(
+    "tokenizer",
+    {
+        "bytes": "duality.data.tokenizer_specs:Bytes",
+        "characters": "duality.data.tokenizer_specs:Characters",
+        "bpe": "duality.data.tokenizer_specs:BPE",
+        "gpt2": "duality.data.tokenizer_specs:gpt2",
+        "bert-base-uncased": "duality.data.tokenizer_specs:bert_base_uncased",
+        "numbers": "duality.data.tokenizer_specs:Numbers",
+    },
+)

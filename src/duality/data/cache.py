@@ -1,15 +1,15 @@
-"""Where fetched and prepared data are kept, and how a folder comes to be there.
+"""The cache: where fetched and prepared data are kept.
 
 The cache folder is $DUALITY_CACHE, or else the user's cache folder of the operating system. It holds
 
-    archives/   packages as downloaded (a file put here by hand is used as if it had been downloaded)
+    archives/   packages as downloaded (a file that the user puts here is used like a downloaded one)
     sources/    the text files of the named corpora
     tokenizers/ the files of published tokenizers
+    judges/     the files of published language models that score samples
     stores/     tokenized corpora, each under the hash of everything it was made from
 
-What must hold: a folder is either absent or complete. It is written under another name beside its target,
-flushed to the disk, then renamed; a process killed at any moment leaves at worst a `.partial-*` folder that
-nothing reads.
+What must hold: a folder of the cache is absent or complete. It is written under another name beside its target,
+flushed to the disk, then renamed. A process that is killed leaves at most a ``.partial-*`` folder, which nothing reads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Progress = Callable[[str], None]
 
 
 def silent(message: str) -> None:
-    """A progress callback that says nothing."""
+    """A progress callback that prints nothing."""
 
 
 def cache_folder(cache: Path | None = None) -> Path:
@@ -44,7 +44,7 @@ def cache_folder(cache: Path | None = None) -> Path:
 
 @contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
-    """A new folder to fill, which takes the name `target` at the end, or vanishes if the block fails."""
+    """A new folder to write into, which is renamed to ``target`` at the end; if the block fails it is deleted."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.parent / f".partial-{target.name}-{secrets.token_hex(6)}"
     partial.mkdir()
@@ -55,7 +55,7 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         try:
             partial.rename(target)
         except OSError:
-            # Another process made the same folder meanwhile: the first one stays.
+            # Another process made the same folder in the meantime: the first one stays.
             if not target.is_dir():
                 raise
         flush_to_disk(target.parent)

@@ -1,17 +1,17 @@
-"""From a corpus to token stores, once: read, split, train the tokenizer, encode, keep.
+"""A corpus as token stores, made once: read, split, train the tokenizer, encode, keep.
 
-    prepare("austen", BPE(2048))        ->  Corpus(tokenizer, train, validation)
-    encode_corpus("more.txt", tokenizer) ->  TokenStore          other text for a tokenizer that exists
+    prepare("austen", BPE(2048))         ->  Corpus(tokenizer, train, validation)
+    encode_corpus("more.txt", tokenizer) ->  TokenStore     other text, with a tokenizer that is trained already
 
-The tokenizer is trained on the training part alone. The result is kept in the cache folder under the sha256
-of all that it depends on: the files (path, size, time of change) or the source's checksums, the tokenizer,
+The tokenizer is trained on the training part only. The result is kept in the cache folder under the sha256
+of everything it depends on: the files (path, size, time of change) or the source's checksums, the tokenizer,
 the split, the labels, the format.
 
-With `labels=True` every document must have a label (documents.py), and the stores keep them. Their names are those
-of the whole corpus, sorted, so that a number means the same in both parts.
+With ``labels=True`` every document must have a label (documents.py), and the stores keep the labels. The label names
+are those of the whole corpus, sorted, so that a number means the same label in both parts.
 
-What must hold: the same request finds the same folder and reads no text; a different tokenizer, split or file
-finds another one; a damaged folder of the cache is made again; without labels asked for none are kept.
+What must hold: the same request finds the same folder and reads no text; another tokenizer, split or file finds
+another folder; a damaged folder of the cache is made again; labels are kept only if they are requested.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from duality.data.cache import Progress, atomic_folder, cache_folder, silent
 from duality.data.documents import CorpusSpec, Document, identity, read_documents
 from duality.data.splitting import check_split, choose_split
 from duality.data.store import FORMAT, TokenStore
-from duality.data.tokenizer_specs import Pretrained, TokenizerSpec
+from duality.data.tokenizer_specs import TokenizerSpec
 from duality.data.tokenizers import Tokenizer, load_tokenizer
 from duality.data.write import required_label, write_store
 
-VERSION = 2  # of everything between the text and the ids that the rest of the key does not name
+VERSION = 2  # of the steps from text to ids, as far as the rest of the key does not describe them
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus ready to learn from and to judge by."""
+    """A tokenized corpus: the part for training and the part for validation."""
 
     tokenizer: Tokenizer
     train: TokenStore
@@ -48,7 +48,7 @@ class Corpus:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """What the labels of both parts mean, in their order; empty where none were asked for."""
+        """The names of the labels, in the order of their numbers; empty without labels."""
         return self.train.label_names
 
 
@@ -62,14 +62,14 @@ def prepare(
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> Corpus:
-    """The corpus, split and tokenized; from the cache if it has been prepared before."""
+    """The corpus, split and tokenized; it comes from the cache if it was prepared before."""
     check_split(split, validation)
     folder = store_folder(cache, spec, tokenizer, {"validation": validation, "split": split, "labels": labels})
 
     def build(target: Path) -> None:
         """Write the tokenizer and both stores."""
         documents = partial(read_documents, spec, cache=cache, progress=progress)
-        num_documents, names = survey(documents(), labels)
+        num_documents, names = count_and_labels(documents(), labels)
         rule = choose_split(split, validation, num_documents)
         if next(rule.held_out(documents()), None) is None:
             raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
@@ -93,7 +93,7 @@ def encode_corpus(
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> TokenStore:
-    """All documents of a corpus in one store, for a tokenizer and, if there are labels, names that exist."""
+    """All documents of a corpus in one store, with a given tokenizer and, for labels, given names."""
     names = label_names or ()
     folder = store_folder(cache, spec, tokenizer, {"split": "none", "labels": list(names)})
 
@@ -112,8 +112,8 @@ def open_corpus(folder: Path) -> Corpus:
     return Corpus(load_tokenizer(folder), *stores)
 
 
-def survey(documents: Iterable[Document], labels: bool) -> tuple[int, tuple[str, ...]]:
-    """How many documents there are and, if labels are asked for, the names of all, sorted."""
+def count_and_labels(documents: Iterable[Document], labels: bool) -> tuple[int, tuple[str, ...]]:
+    """The number of documents and, if labels are requested, the sorted names of all labels."""
     count, names = 0, set()
     for document in documents:
         count += 1
@@ -125,10 +125,10 @@ def survey(documents: Iterable[Document], labels: bool) -> tuple[int, tuple[str,
 def trained_tokenizer(
     tokenizer: TokenizerSpec | Tokenizer, texts: Iterable[str], cache: Path | None, progress: Progress
 ) -> Tokenizer:
-    """The tokenizer itself, or what its specification makes of the texts."""
-    if isinstance(tokenizer, Pretrained):
-        return tokenizer.fetch(cache=cache, progress=progress)
-    return tokenizer.train(texts) if isinstance(tokenizer, TokenizerSpec) else tokenizer
+    """The tokenizer itself, or the one that its specification makes from the texts."""
+    if isinstance(tokenizer, TokenizerSpec):
+        return tokenizer.train(texts, cache=cache, progress=progress)
+    return tokenizer
 
 
 def store_folder(
@@ -137,7 +137,7 @@ def store_folder(
     tokenizer: TokenizerSpec | Tokenizer,
     choices: dict[str, str | float | list[str]],
 ) -> Path:
-    """The folder of the cache for one request: its name is the hash of all that the content depends on."""
+    """The folder of the cache for one request; its name is the hash of everything that the content depends on."""
     if isinstance(tokenizer, TokenizerSpec):
         made_by = {"train": type(tokenizer).__name__, **asdict(tokenizer)}
     else:
@@ -149,7 +149,7 @@ def store_folder(
 
 
 def from_cache(folder: Path, open_it: Callable[[Path], T], build: Callable[[Path], None], progress: Progress) -> T:
-    """What is kept in the folder, which is made if it is absent and made again if it is damaged."""
+    """The content of a folder, which is made if it is absent and made again if it is damaged."""
     if folder.exists():
         try:
             return open_it(folder)

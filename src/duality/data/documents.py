@@ -1,29 +1,27 @@
-"""Documents: what a corpus is made of.
+"""Documents: the parts of a corpus.
 
-A corpus is named by a path or by the name of a source (sources.py), or by a list of them:
+A corpus is given as a path, as the name of a source (sources.py), or as a list of them:
 
-    a text file          one document               book.txt, notes.md, anything that is UTF-8
-    a .jsonl file        one document a line        the value of the key "text"
+    a text file          one document                book.txt, notes.md, any UTF-8 file
+    a .jsonl file        one document per line       the value of the key "text"
     a folder             every .txt, .text, .md and .jsonl file below it, sorted by path
 
-Any of these files may be compressed (.gz, .xz). A path that exists wins over a source of the same name.
+Any of these files may be compressed (.gz, .xz). If a path and a source have the same name, the path is used.
 
-A document may have a label, which says what kind of text it is:
+A document may have a label, the class of its text:
 
     a .jsonl file        the value of the key "label", a string or a whole number (as its digits)
-    a folder             the first-level subfolder that the file lies in: reviews/good/17.txt is "good"
+    a folder             the first-level subfolder of the file: reviews/good/17.txt is "good"
     a named corpus       the author of a book of Project Gutenberg: austen-emma.txt is "austen"
 
-The label of a line wins over that of its file. A value that is neither string nor number is no label.
+The label of a line is used before that of its file. A value that is neither string nor whole number is no label.
 
-What must hold: a document gives its text in pieces, as often as it is asked, so that one larger than memory
-is a document like any other; the order of documents depends on their paths alone; no document is dropped, an
-empty one neither.
+What must hold: a document gives its text in pieces, any number of times, so that it may be larger than the memory;
+the order of the documents depends on their paths only; no document is dropped, not even an empty one.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +29,7 @@ from pathlib import Path
 from duality.data.cache import Progress, silent
 from duality.data.sources import SOURCES, Source, fetch
 from duality.data.textfiles import COMPRESSIONS, TextFile, json_texts
+from duality.registry import suggestion
 
 TEXT_ENDINGS = (".txt", ".text", ".md", ".jsonl")
 
@@ -39,16 +38,11 @@ CorpusSpec = str | Path | Sequence[str | Path]
 
 @dataclass(frozen=True)
 class Document:
-    """A name for messages, the text in pieces that can be run through again and again, and perhaps a label."""
+    """A name for messages, the text in pieces that can be read any number of times, and the label if there is one."""
 
     name: str
     pieces: Iterable[str]
     label: str | None = None
-
-    @property
-    def text(self) -> str:
-        """The whole text, in memory."""
-        return "".join(self.pieces)
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ class CorpusFile:
 
 
 def read_documents(spec: CorpusSpec, *, cache: Path | None = None, progress: Progress = silent) -> Iterator[Document]:
-    """The documents of a corpus; a wrong specification is an error at once, not at the first document."""
+    """The documents of a corpus; a wrong specification is an error at the call, before the first document."""
     files = [found for place in locate(spec) for found in text_files(place, cache, progress)]
     if all(file.path.stat().st_size == 0 for file in files):
         raise ValueError(f"the corpus {spec!s} is empty ({len(files)} file(s) of 0 bytes); give one with text in it")
@@ -78,7 +72,7 @@ def documents_of(file: CorpusFile) -> Iterator[Document]:
 
 
 def locate(spec: CorpusSpec) -> list[Path | Source]:
-    """What each part of a corpus specification means: an existing path, else a named source."""
+    """The path or the named source that each part of a corpus specification stands for."""
     if not isinstance(spec, (str, Path)):
         if not spec:
             raise ValueError("the list of corpora is empty; give at least one path or name")
@@ -89,17 +83,16 @@ def locate(spec: CorpusSpec) -> list[Path | Source]:
         return [path]
     if name in SOURCES:
         return [SOURCES[name]]
-    near = difflib.get_close_matches(name, SOURCES, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else ""
     raise ValueError(
-        f"no file, folder or named corpus {name!r}; give a path that exists or one of {', '.join(SOURCES)}{hint}"
+        f"no file, folder or named corpus {name!r}; give a path that exists or a named corpus: "
+        f"{suggestion(name, SOURCES)}"
     )
 
 
 def identity(spec: CorpusSpec, *, labels: bool = False) -> list[list[str | int | None]]:
-    """What tells one state of a corpus from another, found without reading it: a part of cache keys.
+    """What identifies the content of a corpus without reading it: a part of cache keys.
 
-    With labels, those of the files too: the same file has another one if another folder above it is given.
+    With labels it includes those of the files: the label of a file depends on which folder above it is given.
     """
     parts: list[list[str | int | None]] = []
     for place in locate(spec):
@@ -129,11 +122,11 @@ def text_files(place: Path | Source, cache: Path | None = None, progress: Progre
 
 
 def author(source: Source, file: str) -> str | None:
-    """Who wrote a file of a named corpus, where its name says so."""
+    """The author of a file of a named corpus, if the name of the file has it."""
     return file.partition("-")[0] if source.kind == "gutenberg" and "-" in file else None
 
 
 def unpacked_name(path: Path) -> str:
-    """The file's name in small letters, without the ending of a compression."""
+    """The file's name in lower case, without the ending of a compression."""
     name = path.name.lower()
     return name[: -len(path.suffix)] if name.endswith(COMPRESSIONS) else name

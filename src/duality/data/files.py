@@ -1,10 +1,17 @@
-"""Files that are whole or absent: checksums, flushing to the disk, atomic replacement."""
+"""Files that are complete or absent: checksums, flushing to the disk, atomic replacement.
+
+What must hold: a file written with ``atomic_file`` or ``write_atomically`` has its old content or its new content at
+every moment, also after a crash; a block that fails leaves the old content and no temporary file.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 
 def file_sha256(path: Path) -> str:
@@ -27,10 +34,22 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text``; a reader sees the old or the new, never a part."""
+@contextmanager
+def atomic_file(path: Path) -> Iterator[TextIO]:
+    """A new UTF-8 file to write into, which replaces ``path`` at the end of the block."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    flush_to_disk(temporary)
-    os.replace(temporary, path)
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            yield stream
+        flush_to_disk(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     flush_to_disk(path.parent)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace the content of ``path`` by ``text``."""
+    with atomic_file(path) as stream:
+        stream.write(text)

@@ -1,8 +1,8 @@
-"""Plain books into plain text: undo the typesetting of Project Gutenberg files.
+"""Books of Project Gutenberg as plain text without typesetting.
 
-The books come hard-wrapped at about 70 columns, with blank lines between paragraphs, a bracketed title line
-on top and, in one of them, the licence of the file at the end. A language model should learn to write prose,
-not where a typist's lines ended, so a paragraph becomes one line:
+The books have hard line breaks at about 70 columns, blank lines between paragraphs, a title in brackets in the first
+line and, in one of them, the licence of the file at the end. A language model should learn to write prose, not the
+line breaks of an edition, so a paragraph becomes one line:
 
     [Emma by Jane Austen 1816]          ->      CHAPTER I
                                                 Emma Woodhouse, handsome, clever, and rich, with ...
@@ -27,7 +27,7 @@ LICENCE_STARTS = (
 
 
 def clean_book(text: str) -> str:
-    """One paragraph a line, single spaces, without the title line and the file's licence."""
+    """The book with one paragraph per line and single spaces, without the title line and the licence."""
     lines = [" ".join(line.split()) for line in text.split("\n")]
     first = next((number for number, line in enumerate(lines) if line), 0)
     if lines[first].startswith("[") and lines[first].endswith("]"):
@@ -41,6 +41,6 @@ def join_lines(lines: list[str]) -> str:
     """The lines of one paragraph as one line."""
     joined = lines[0]
     for line in lines[1:]:
-        # A line that ends in a dash or a hyphen was broken inside "business!--Selina" or "to-day".
+        # A line break after a dash or a hyphen is inside a word: "business!--Selina", "to-day".
         joined += line if joined.endswith("-") else " " + line
     return joined

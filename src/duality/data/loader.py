@@ -1,15 +1,15 @@
-"""The loader: which sequences make up the batch of a step, as a pure function of (seed, step).
+"""The loader: which sequences are in the batch of a step, as a pure function of (seed, step).
 
 Epoch e visits the n sequences in an order drawn from a counter-based generator with the key (seed, e). The
-epochs, one after another, are an endless row of sequences; step s takes places [s*B, (s+1)*B) of it:
+epochs, one after another, are an endless list of sequences; step s takes places [s*B, (s+1)*B) of it:
 
     epoch 0: 3 0 4 1 2 | epoch 1: 1 4 2 0 3 | ...         B = 2:  (3 0) (4 1) (2 1) (4 2) (0 3) ...
 
-There is no state: to resume is to ask for a later step, and a process of many asks for its rows of the same
-batch. ``Prefetch`` makes the next step's batch while the present one is computed with; which thread made a batch
-cannot be seen in it.
+The loader has no state: a resumed run requests a later step, and one of many processes requests its rows of the
+batch. ``Prefetch`` makes the batch of the next step in a thread while the current one is used; the batches are the
+same with and without it.
 
-What must hold: every epoch has every sequence exactly once, also where a batch lies across the border of two
+What must hold: every epoch has every sequence exactly once, also if a batch lies across the border of two
 epochs or is larger than an epoch; the rows of a batch do not depend on how it is sliced.
 """
 
@@ -34,41 +34,39 @@ class Batch:
 
     ids: torch.Tensor
     """(B, L) int64."""
-    mask: torch.Tensor | None
-    """(B, L) bool, True on real tokens; None when all are real, so that attention may take its fast path."""
-    index: torch.Tensor
-    """(B,) int64: each row's place in the global batch, which is what its noise depends on."""
+    valid: torch.Tensor | None
+    """(B, L) bool, True on real tokens, False on padding; None if nothing is padded, which makes attention faster."""
     labels: torch.Tensor | None = None
-    """(B,) int64: the label of each row's document; None where the store has no labels."""
+    """(B,) int64: the label of each row's document; None if the store has no labels."""
 
     def pinned(self) -> Batch:
-        """The same in memory that a GPU reads by itself, while the CPU goes on."""
+        """The same batch in pinned memory, from which a GPU copies while the CPU continues."""
         return self._each(torch.Tensor.pin_memory)
 
     def to(self, device: torch.device) -> Batch:
-        """The same on a device; if it was pinned, without waiting until it has arrived."""
+        """The same batch on a device; if it is pinned, the call does not wait for the copy."""
         return self._each(lambda part: part.to(device, non_blocking=True))
 
     def _each(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        mask, labels = (None if part is None else move(part) for part in (self.mask, self.labels))
-        return Batch(move(self.ids), mask, self.index, labels)
+        valid, labels = (None if part is None else move(part) for part in (self.valid, self.labels))
+        return Batch(move(self.ids), valid, labels)
 
 
 @dataclass(frozen=True)
 class Loader:
-    """Batches for training, shuffled anew each epoch."""
+    """Batches for training, in a new order each epoch."""
 
     sequences: Sequences
     batch_size: int
     seed: int
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained on."""
+        """Refuse settings and sequences that training cannot use."""
         if self.batch_size < 1:
             raise ValueError(f"the batch size must be at least 1; got {self.batch_size}")
         if not 0 <= self.seed < 1 << 64:
             raise ValueError(f"the seed must be from 0 to 2**64 - 1; got {self.seed}")
-        self.sequences.labels([])  # for its error: rows that cannot have the labels their store has
+        self.sequences.labels([])  # raises an error if rows cannot have the labels of their store
         tokens, length = self.sequences.num_tokens, self.sequences.length
         if tokens < length:
             raise ValueError(
@@ -90,23 +88,22 @@ class Loader:
         return chosen
 
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
-        """The batch of a step, or the rows of it that a process or a micro-batch takes."""
+        """The batch of a step, or some rows of it, for one of many processes or a micro-batch."""
         chosen = self.indices(step)[rows]
-        ids, mask = self.sequences.rows(chosen)
-        index = torch.arange(self.batch_size)[rows]
-        return Batch(ids, None if bool(mask.all()) else mask, index, self.sequences.labels(chosen))
+        ids, valid = self.sequences.rows(chosen)
+        return Batch(ids, None if bool(valid.all()) else valid, self.sequences.labels(chosen))
 
 
 class Prefetch:
-    """Batches one step ahead: asked for a step, it begins to ``make`` the next one's in a thread.
+    """Batches made one step ahead: a request for a step also starts to ``make`` the batch of the next step in a thread.
 
-    A warm batch takes far less than a step; a cold disk, a network file system and the shuffle at the start of an epoch
-    need not be waited for either. An error is raised to whoever asks for the step that it happened in. Leaving the
-    ``with`` block ends the thread, whatever the reason.
+    A batch from memory takes far less time than a step; a slow disk, a network file system and the shuffle at the start
+    of an epoch take longer, and training does not wait for them. An error is raised when the step in which it happened
+    is requested. The thread ends with the ``with`` block, also after an error.
     """
 
     def __init__(self, make: Callable[[int], Batch], until: int, pin: bool = False):
-        """``make`` is a loader's ``batch``; from step ``until`` on nothing is made ahead; ``pin`` is for a GPU."""
+        """``make`` is a loader's ``batch``; ``until`` is the first step that is not needed; ``pin`` is for a GPU."""
         self.make = make
         self.until = until
         self.pin = pin
@@ -124,7 +121,7 @@ class Prefetch:
     def batch(self, step: int) -> Batch:
         """The batch of a step."""
         ready = self._ahead.pop(step, None) or self._thread.submit(self._make, step)
-        self._ahead.clear()  # what was made for a step that nobody asked for
+        self._ahead.clear()  # a batch for a step that is not requested
         if step + 1 < self.until:
             self._ahead[step + 1] = self._thread.submit(self._make, step + 1)
         return ready.result()
@@ -134,9 +131,9 @@ class Prefetch:
         return batch.pinned() if self.pin else batch
 
 
-@lru_cache(maxsize=2)  # the epoch under way and, where a batch lies across the border, the next
+@lru_cache(maxsize=2)  # the current epoch and, if a batch lies across the border, the next one
 def epoch_order(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
-    """The order of an epoch."""
+    """The order in which an epoch visits ``count`` sequences; read-only, as it is cached."""
     key = np.array([seed, epoch], dtype=np.uint64)
     order = np.random.Generator(np.random.Philox(key=key)).permutation(count)
     order.setflags(write=False)

@@ -1,21 +1,21 @@
 """Packing: a token store as rows of one length.
 
-    "wrap"       the store is one row of N ids; sequence i is its window [i*L, (i+1)*L), documents or not
-    "document"   each document is cut into such windows by itself: a sequence never has two documents
+    "wrap"       the store is one row of N ids; sequence i is its window [i*L, (i+1)*L), across documents
+    "document"   each document is cut into such windows separately: a sequence never has two documents
 
-    store   a a a a a # b b # c #      L = 4         # the separator
+    store   a a a a a # b b # c #      L = 4         # the separator, . padding
     wrap        a a a a | a # b b | # c # .
     document    a a a a | a # . . | b b # . | c # . .
 
-The windows do not overlap and miss nothing: n ids, of the store or of one document, give ceil(n / L) of them, and
-the last one, shorter, is filled up with id 0 that the mask marks as no token.
+The windows do not overlap and leave nothing out: n ids, of the store or of one document, give ceil(n / L) windows. If
+the last one is shorter, padding (id 0) completes it.
 
-    ids     (B, L) int64    the rows asked for
-    mask    (B, L) bool     True on real tokens, False on filling
-    labels  (B,) int64      of the documents, if the store has labels; only where a row has one document
+    ids     (B, L) int64    the requested rows
+    valid   (B, L) bool     True on real tokens, False on padding
+    labels  (B,) int64      of the documents, if the store has labels; only if each row has one document
 
-What must hold: over all rows, the tokens under the mask are the store's tokens, each once and in order,
-whatever the shards; no id lies outside the vocabulary.
+What must hold: over all rows, the valid tokens are the store's tokens, each once and in order, for every size of the
+shards; no id lies outside the vocabulary.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Sequences:
-    """The windows of `length` tokens over a store."""
+    """The windows of ``length`` tokens over a store."""
 
     store: TokenStore
     length: int
     packing: Literal["wrap", "document"] = "wrap"
 
     def __post_init__(self) -> None:
-        """Refuse a length that is no length, and a packing that does not exist."""
+        """Refuse a length below 1 and an unknown packing."""
         if self.length < 1:
             raise ValueError(f"the length of a sequence must be at least 1; got {self.length}")
         if self.packing not in ("wrap", "document"):
             raise ValueError(f"a packing is 'wrap' or 'document'; got {self.packing!r}")
 
     def __len__(self) -> int:
-        """The number of sequences, the shorter ones included."""
+        """The number of sequences, including those with padding."""
         if self.packing == "document":
             return int(self.window_ends[-1])
         return (len(self.store) + self.length - 1) // self.length
 
     @property
     def num_tokens(self) -> int:
-        """The real tokens in all sequences together, which are all tokens of the store."""
+        """The number of valid tokens in all sequences, which is that of the store."""
         return len(self.store)
 
     @cached_property
     def window_ends(self) -> Places:
-        """For each document the number of windows up to and with its last, when packed by document."""
+        """For each document the number of windows up to and including its last one, if packed by document."""
         ends = self.store.document_ends
         lengths = np.diff(ends, prepend=0)
         if lengths.min() < 1 or ends[-1] != len(self.store):
@@ -72,7 +72,7 @@ class Sequences:
         return np.cumsum((lengths + self.length - 1) // self.length)
 
     def rows(self, indices: npt.ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
-        """The ids and the mask of some sequences."""
+        """``ids`` and ``valid`` of some sequences."""
         starts, stops = self.windows(self.checked(indices))
         ids = np.zeros((len(starts), self.length), dtype=np.int64)
         for row, start, stop in zip(ids, starts.tolist(), stops.tolist(), strict=True):
@@ -82,8 +82,8 @@ class Sequences:
                 f"id {ids.max()} in {self.store.folder} is outside the vocabulary of {self.store.vocab_size} "
                 "ids: the store is damaged; delete the folder and make it again"
             )
-        mask = np.arange(self.length)[None, :] < (stops - starts)[:, None]
-        return torch.from_numpy(ids), torch.from_numpy(mask)
+        valid = np.arange(self.length)[None, :] < (stops - starts)[:, None]
+        return torch.from_numpy(ids), torch.from_numpy(valid)
 
     def labels(self, indices: npt.ArrayLike) -> torch.Tensor | None:
         """The labels of some sequences, (B,) int64; None if the store has none."""
@@ -104,7 +104,7 @@ class Sequences:
         return torch.from_numpy(labels)
 
     def checked(self, indices: npt.ArrayLike) -> Places:
-        """The numbers of sequences as one row; one that does not exist is an error."""
+        """The numbers of sequences as one array; a number that does not exist is an error."""
         chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
         if chosen.size and not 0 <= chosen.min() <= chosen.max() < len(self):
             raise ValueError(f"sequences are numbered 0 to {len(self) - 1}; got {chosen.min()} to {chosen.max()}")
@@ -122,10 +122,10 @@ class Sequences:
         return starts, np.minimum(starts + self.length, ends)
 
     def documents(self, chosen: Places) -> Places:
-        """Which document each sequence is of, when packed by document."""
+        """The document that each sequence belongs to, if packed by document."""
         return np.searchsorted(self.window_ends, chosen, side="right")
 
 
 def before(ends: Places, documents: Places) -> Places:
-    """What `ends` has for the document before each; before the first there is nothing."""
+    """The entry of ``ends`` for the document before each; 0 for the first document."""
     return np.where(documents > 0, ends[documents - 1], 0)

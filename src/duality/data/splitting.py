@@ -1,14 +1,14 @@
-"""Splitting a corpus into training and validation text, before anything is tokenized.
+"""Splitting a corpus into training and validation text, before it is tokenized.
 
-    by document    the last documents, a fraction `validation` of their number, at least one
+    by document    the last documents, a fraction ``validation`` of their number, at least one
     by position    the last fraction of each document, so that every book is in both parts
 
-By position, the cut lies at the line end nearest to the exact place, else at the nearest space, as long as
-that leaves the validation part between half and three halves of what was asked (and within 4096 characters);
-else at the exact place.
+By position, the cut is at the line end nearest to the exact place, else at the nearest space, if this leaves the
+validation part between half and three halves of the requested size (and the border is within 4096 characters). Else
+the cut is at the exact place, or at the nearer end of the number that the exact place lies in.
 
-What must hold: the two parts together are the corpus, without overlap; they depend on the documents alone; a part
-of a document has its label.
+What must hold: the two parts together are the corpus, without overlap; they depend on the documents only; a part
+of a document has its label; no number of up to 20 digits is cut in two, so that corpora of ids can be split.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from duality.data.documents import Document
-from duality.data.textfiles import Excerpt
+from duality.data.textfiles import DIGITS, LONGEST_NUMBER, Excerpt
 
 MANY_DOCUMENTS = 100
 FARTHEST_BORDER = 4096
@@ -26,7 +26,7 @@ FARTHEST_BORDER = 4096
 
 @dataclass(frozen=True)
 class Split:
-    """A rule that cuts a corpus of `num_documents` documents in two."""
+    """A rule that cuts a corpus of ``num_documents`` documents into two parts."""
 
     by: Literal["document", "position"]
     validation: float
@@ -34,11 +34,11 @@ class Split:
 
     @property
     def num_training(self) -> int:
-        """The documents for training, when the split is by document."""
+        """The number of documents for training, if the split is by document."""
         return self.num_documents - max(1, round(self.num_documents * self.validation))
 
     def training(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """The part to learn from."""
+        """The part for training."""
         for number, document in enumerate(documents):
             if self.by == "position":
                 yield replace(document, pieces=Excerpt(document.pieces, 0, cut_position(document, self.validation)[0]))
@@ -46,7 +46,7 @@ class Split:
                 yield document
 
     def held_out(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """The part to judge by; of a document too short to be cut nothing."""
+        """The part for validation; a document that is too short to be cut is not in it."""
         for number, document in enumerate(documents):
             if self.by == "position":
                 cut, end = cut_position(document, self.validation)
@@ -65,7 +65,7 @@ def check_split(by: str, validation: float) -> None:
 
 
 def choose_split(by: Literal["auto", "document", "position"], validation: float, num_documents: int) -> Split:
-    """The split asked for; "auto" is by document where there are many."""
+    """The requested split; "auto" is by document if there are many."""
     check_split(by, validation)
     if by == "auto":
         by = "document" if num_documents >= MANY_DOCUMENTS else "position"
@@ -86,5 +86,18 @@ def cut_position(document: Document, validation: float) -> tuple[int, int]:
     window = "".join(Excerpt(document.pieces, exact - reach, exact + reach))
     line_ends = [place + 1 for place, character in enumerate(window) if character == "\n"]
     spaces = [place for place, character in enumerate(window) if character == " "]
-    nearest = min(line_ends or spaces or [reach], key=lambda place: abs(place - reach))
+    if not (line_ends or spaces):
+        return outside_number(document, exact), end
+    nearest = min(line_ends or spaces, key=lambda place: abs(place - reach))
     return exact - reach + nearest, end
+
+
+def outside_number(document: Document, cut: int) -> int:
+    """The cut itself or, if it lies inside a number, the nearer end of the number."""
+    before = "".join(Excerpt(document.pieces, cut - LONGEST_NUMBER, cut))
+    after = "".join(Excerpt(document.pieces, cut, cut + LONGEST_NUMBER))
+    digits_before = len(before) - len(before.rstrip(DIGITS))
+    digits_after = len(after) - len(after.lstrip(DIGITS))
+    if not (digits_before and digits_after) or digits_before + digits_after > LONGEST_NUMBER:
+        return cut
+    return cut - digits_before if digits_before <= digits_after else cut + digits_after

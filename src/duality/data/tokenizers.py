@@ -2,19 +2,20 @@
 
 A specification (tokenizer_specs.py) says what to make; training it on text gives the tokenizer:
 
-    Bytes()                           K = 257            the 256 bytes of UTF-8
-    Characters()                      K = alphabet + 1   the characters of the training text
-    BPE(vocab_size=2048)              K <= vocab_size    byte-level pairs: any text can be written
-    Pretrained("gpt2")                K = 50 257         the same with published pairs
-    Pretrained("bert-base-uncased")   K = 30 522         published pieces of words, in small letters
+    Bytes()                           K = 257              the 256 bytes of UTF-8
+    Characters()                      K = alphabet + 1     the characters of the training text
+    BPE(vocab_size=2048)              K <= vocab_size      byte-level pairs: any text can be encoded
+    Pretrained("gpt2")                K = 50 257           the same with published pairs
+    Pretrained("bert-base-uncased")   K = 30 522           published word pieces, in lower case
+    Numbers(vocab_size=256)           K = vocab_size + 1   "3 14 15": the text is the ids
 
-K counts the states a model really has to tell apart: the pieces of text and one end of document, the
-`separator`. Nothing is added for padding or masks, and nothing taken away from what was published. Decoding shows
-the separator as "<|endoftext|>"; the same letters inside a text are ordinary text and never become a separator.
+K counts the states that a model has to distinguish: the pieces of text and one id for the end of a document, the
+``separator``. No id is added for padding or for the mask token, and none of a published vocabulary is removed. Decoding
+shows the separator as "<|endoftext|>". The same characters inside a text are ordinary text, never a separator.
 
-What must hold: decode(encode(text)) = text for every text that can be encoded (Bytes, BPE: every text), except by
-pieces of words, which lose capitals, accents, white space and rare signs; the same text gives the same tokenizer;
-`fingerprint` tells two tokenizers apart if and only if they differ.
+What must hold: decode(encode(text)) = text for every text that can be encoded (Bytes, BPE: every text), with two
+exceptions: word pieces lose capitals, accents, white space and rare characters, numbers lose leading zeros and the kind
+of white space. The same text gives the same tokenizer; two fingerprints are equal exactly if the tokenizers are equal.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,7 @@ from duality.data.files import write_atomically
 
 END_OF_DOCUMENT = "<|endoftext|>"
 FILE = "tokenizer.json"
+MOST_NUMBERS = (1 << 32) - 1  # with the separator, as many ids as a token store can hold
 
 Ids = npt.NDArray[np.int64]
 
@@ -43,7 +45,7 @@ class Tokenizer(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """K, the number of ids, the separator among them."""
+        """K, the number of ids, including the separator."""
 
     @property
     def separator(self) -> int:
@@ -73,15 +75,13 @@ class ByteTokenizer:
     fingerprint: ClassVar[str] = hashlib.sha256(definition.encode("utf-8")).hexdigest()
 
     def encode(self, text: str) -> Ids:
-        """One id a byte."""
+        """One id per byte."""
         return np.frombuffer(utf8(text), dtype=np.uint8).astype(np.int64)
 
     def decode(self, ids: npt.ArrayLike) -> str:
-        """The text; bytes that are no UTF-8 read as the replacement character."""
-        row = checked_ids(ids, self.vocab_size)
-        documents = np.split(row, np.flatnonzero(row == self.separator))
-        parts = [part[part != self.separator].astype(np.uint8).tobytes() for part in documents]
-        return END_OF_DOCUMENT.join(part.decode("utf-8", "replace") for part in parts)
+        """The text; bytes that are not UTF-8 become the replacement character."""
+        documents = split_at(self.separator, checked_ids(ids, self.vocab_size))
+        return END_OF_DOCUMENT.join(part.astype(np.uint8).tobytes().decode("utf-8", "replace") for part in documents)
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json into the folder."""
@@ -90,7 +90,7 @@ class ByteTokenizer:
 
 @dataclass(frozen=True)
 class CharTokenizer:
-    """The characters of an alphabet, in order, and one id more for the end of a document."""
+    """The characters of an alphabet, in order, and one more id for the end of a document."""
 
     alphabet: str
 
@@ -121,11 +121,11 @@ class CharTokenizer:
 
     @cached_property
     def code_points(self) -> npt.NDArray[np.uint32]:
-        """The alphabet as Unicode numbers, which are in order too."""
+        """The alphabet as Unicode numbers, which are sorted too."""
         return code_points(self.alphabet)
 
     def encode(self, text: str) -> Ids:
-        """One id a character; a character outside the alphabet is an error."""
+        """One id per character; a character outside the alphabet is an error."""
         points = code_points(text)
         ids = np.searchsorted(self.code_points, points)
         unknown = np.flatnonzero(self.code_points[np.minimum(ids, len(self.alphabet) - 1)] != points)
@@ -151,23 +151,23 @@ class CharTokenizer:
 class BPETokenizer:
     """Byte-level pair encoding by the library `tokenizers`."""
 
-    definition: str = field(repr=False)  # some 60 000 characters
+    definition: str = field(repr=False)  # about 60 000 characters
 
     @cached_property
     def library(self) -> tokenizers.Tokenizer:
-        """The library's object, made from the definition."""
+        """The tokenizer of the library, made from the definition."""
         made = tokenizers.Tokenizer.from_str(json.dumps(json.loads(self.definition)["bpe"]))
         made.encode_special_tokens = True  # "<|endoftext|>" inside a text is text
         return made
 
     @cached_property
     def vocab_size(self) -> int:
-        """What training really gave, which a small text makes smaller than was asked."""
+        """The number of ids after training, which is smaller than requested if the text is small."""
         return self.library.get_vocab_size()
 
     @cached_property
     def separator(self) -> int:
-        """The end of a document: id 0 if the pairs were trained here, 50 256 in those of GPT-2."""
+        """The end of a document: id 0 if the pairs were trained by ``BPE``, 50 256 for GPT-2."""
         return piece_id(self.library, END_OF_DOCUMENT)
 
     @cached_property
@@ -180,7 +180,7 @@ class BPETokenizer:
         return library_ids(self.library, text)
 
     def decode(self, ids: npt.ArrayLike) -> str:
-        """The text; bytes that are no UTF-8 read as the replacement character."""
+        """The text; bytes that are not UTF-8 become the replacement character."""
         row = checked_ids(ids, self.vocab_size)
         return str(self.library.decode(row.tolist(), skip_special_tokens=False))
 
@@ -191,27 +191,27 @@ class BPETokenizer:
 
 @dataclass(frozen=True)
 class WordPieceTokenizer:
-    """Pieces of words by the library `tokenizers`, as in BERT: the longest piece first, "##" before the others.
+    """Word pieces by the library `tokenizers`, as in BERT: the longest piece first, "##" before the others.
 
-    It does not give the text back exactly: that is cleaned of control characters, its words are in small letters
-    without accents and one space apart, and a word of unknown signs, or of more than 100, is "[UNK]".
+    Decoding does not give the text back exactly. Control characters are removed, words are in lower case, without
+    accents and one space apart; a word with an unknown character, or with more than 100 characters, is "[UNK]".
     """
 
-    definition: str = field(repr=False)  # some 600 000 characters
+    definition: str = field(repr=False)  # about 600 000 characters
 
     @cached_property
     def library(self) -> tokenizers.Tokenizer:
-        """The library's object, made from the definition."""
+        """The tokenizer of the library, made from the definition."""
         return tokenizers.Tokenizer.from_str(json.dumps(json.loads(self.definition)["wordpiece"]))
 
     @cached_property
     def vocab_size(self) -> int:
-        """All pieces of the published list, those that no text needs among them."""
+        """All pieces of the published list, including those that no text contains."""
         return self.library.get_vocab_size()
 
     @cached_property
     def separator(self) -> int:
-        """The end of a document: 102 in the list of BERT. No text has it, as "[" is a word of its own."""
+        """The end of a document: 102 for BERT. No text contains it, because "[" is a separate word."""
         return piece_id(self.library, "[SEP]")
 
     @cached_property
@@ -224,27 +224,95 @@ class WordPieceTokenizer:
         return library_ids(self.library, text)
 
     def decode(self, ids: npt.ArrayLike) -> str:
-        """The words, one space apart, punctuation marks at the word before."""
-        row = checked_ids(ids, self.vocab_size)
-        documents = np.split(row, np.flatnonzero(row == self.separator))
-        parts = [part[part != self.separator].tolist() for part in documents]
-        return END_OF_DOCUMENT.join(str(self.library.decode(part, skip_special_tokens=False)) for part in parts)
+        """The words, one space apart, punctuation marks without a space before them."""
+        documents = split_at(self.separator, checked_ids(ids, self.vocab_size))
+        parts = (self.library.decode(part.tolist(), skip_special_tokens=False) for part in documents)
+        return END_OF_DOCUMENT.join(str(part) for part in parts)
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json into the folder."""
         write_definition(Path(folder), self.definition)
 
 
+@dataclass(frozen=True)
+class NumberTokenizer:
+    """The whole numbers 0 ... num_values - 1, separated by white space, and one more id for the end of a document."""
+
+    num_values: int
+
+    def __post_init__(self) -> None:
+        """Refuse a number of values that a token store cannot hold."""
+        if not 1 <= self.num_values <= MOST_NUMBERS:
+            raise ValueError(
+                f"numbers as tokens need from 1 to {MOST_NUMBERS} values; got {self.num_values}: "
+                "give the largest id + 1, or number the ids from 0 without gaps"
+            )
+
+    @property
+    def vocab_size(self) -> int:
+        """The numbers and the separator."""
+        return self.num_values + 1
+
+    @property
+    def separator(self) -> int:
+        """The id after the last number."""
+        return self.num_values
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the tokenizer's file."""
+        return sha256(self.definition)
+
+    @property
+    def definition(self) -> str:
+        """The text of tokenizer.json."""
+        return canonical({"kind": "numbers", "num_values": self.num_values})
+
+    def encode(self, text: str) -> Ids:
+        """One id per number; another word, or a number that is too large, is an error."""
+        return np.array([self.value(word, place) for place, word in enumerate(text.split())], dtype=np.int64)
+
+    def value(self, word: str, place: int) -> int:
+        """The id that a word stands for."""
+        problem, remedy = "is no number", "use another tokenizer, such as Bytes or BPE"
+        if word.isascii() and word.isdigit():
+            digits = word.lstrip("0") or "0"
+            # The length comes first: Python does not read very long numbers.
+            if len(digits) <= len(str(MOST_NUMBERS)) and int(digits) < self.num_values:
+                return int(digits)
+            problem, remedy = "is too large", "raise the vocab_size of Numbers"
+        shown = word if len(word) <= 24 else word[:20] + "..."
+        raise ValueError(
+            f"the word {shown!r} at position {place} {problem}; the tokens are whole numbers from 0 to "
+            f"{self.num_values - 1}, separated by white space: change the text, or {remedy}"
+        )
+
+    def decode(self, ids: npt.ArrayLike) -> str:
+        """The numbers, one space apart."""
+        documents = split_at(self.separator, checked_ids(ids, self.vocab_size))
+        return END_OF_DOCUMENT.join(" ".join(map(str, part.tolist())) for part in documents)
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json into the folder."""
+        write_definition(Path(folder), self.definition)
+
+
+def split_at(separator: int, row: Ids) -> list[Ids]:
+    """The ids of the documents in a row, without the separators."""
+    parts = np.split(row, np.flatnonzero(row == separator))
+    return [part[part != separator] for part in parts]
+
+
 def library_ids(library: tokenizers.Tokenizer, text: str) -> Ids:
-    """The ids that the library gives a text, without anything around it."""
-    utf8(text)  # for its error
-    # The batch call spares the offsets into the text, half of the time.
+    """The ids that the library gives a text, without special tokens around it."""
+    utf8(text)  # raises an error for half a surrogate pair
+    # The batch call does not compute the offsets into the text, which take half of the time.
     (encoding,) = library.encode_batch_fast([text], add_special_tokens=False)
     return np.array(encoding.ids, dtype=np.int64)
 
 
 def piece_id(library: tokenizers.Tokenizer, piece: str) -> int:
-    """The id of a piece that must be there."""
+    """The id of a piece that the vocabulary must have."""
     found = library.token_to_id(piece)
     if found is None:
         raise ValueError(f"the tokenizer has no piece {piece!r} to end a document with; use one that has")
@@ -267,13 +335,15 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
             return BPETokenizer(canonical({"kind": kind, "bpe": definition["bpe"]}))
         if kind == "wordpiece":
             return WordPieceTokenizer(canonical({"kind": kind, "wordpiece": definition["wordpiece"]}))
+        if kind == "numbers":
+            return NumberTokenizer(definition["num_values"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); save the tokenizer again") from None
-    raise ValueError(f"{path} has the unknown kind {kind!r}; known are bytes, characters, bpe, wordpiece")
+    raise ValueError(f"{path} has the unknown kind {kind!r}; known are bytes, characters, bpe, wordpiece, numbers")
 
 
-def canonical(definition: dict[str, Any]) -> str:
-    """One text for one definition, whatever the order of its keys."""
+def canonical(definition: dict[str, object]) -> str:
+    """The definition as JSON, the same text for every order of its keys."""
     return json.dumps(definition, sort_keys=True, separators=(",", ":"))
 
 
@@ -283,13 +353,13 @@ def sha256(text: str) -> str:
 
 
 def write_definition(folder: Path, definition: str) -> None:
-    """Write tokenizer.json so that it is there whole or not at all."""
+    """Write tokenizer.json, which is then complete or absent."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / FILE, definition)
 
 
 def utf8(text: str) -> bytes:
-    """The bytes of a text; half a surrogate pair has none."""
+    """The bytes of a text; half a surrogate pair is an error."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -303,7 +373,7 @@ def code_points(text: str) -> npt.NDArray[np.uint32]:
 
 
 def checked_ids(ids: npt.ArrayLike, vocab_size: int) -> Ids:
-    """The ids as one row of int64; anything else than ids of the vocabulary is an error."""
+    """The ids as one row of int64; anything but ids of the vocabulary is an error."""
     row = np.asarray(ids)
     if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
         raise ValueError(f"decode takes one row of integers; got {row.dtype} of shape {row.shape}")

@@ -1,12 +1,12 @@
-"""Writing a token store: documents in, files out, in one pass and in little memory.
+"""Writing a token store: one pass over the documents, in little memory.
 
     documents --encode piece by piece, + separator--> blocks of ids --cut at shard borders--> shard files
 
-With `label_names` the label of each document is written beside them, as its place among the names.
+With ``label_names`` the label of each document is written too, as its place among the names.
 
-What must hold: the ids are those of the documents in order, each document followed by the separator; neither
-the size of the pieces nor that of the shards changes them; with labels every document has one of the names; the
-folder appears whole, flushed to the disk, or not at all.
+What must hold: the ids are those of the documents in order, each document followed by the separator; they depend
+neither on the size of the pieces nor on that of the shards; with labels every document has one of the names; the
+folder is absent, or complete, flushed to the disk and verified.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def write_store(
     label_names: tuple[str, ...] | None = None,
     shard_tokens: int = SHARD_TOKENS,
 ) -> TokenStore:
-    """Encode the documents into a new folder and open it; their labels too, if there are names for them."""
+    """Encode the documents, and their labels if there are names for them, into a new folder and open it."""
     target, names = Path(folder), label_names or ()
     check_arguments(target, names, shard_tokens)
     dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
@@ -66,11 +66,12 @@ def write_store(
             labels_sha256=file_sha256(partial / LABELS) if names else None,
         )
         (partial / INDEX).write_text(json.dumps(asdict(index), indent=1), encoding="utf-8")
+        TokenStore.open(partial).verify()
     return TokenStore.open(target)
 
 
 def check_arguments(target: Path, names: tuple[str, ...], shard_tokens: int) -> None:
-    """Refuse what no store can be made of, before any work."""
+    """Refuse arguments that no store can be made from, before any work."""
     if shard_tokens < 1:
         raise ValueError(f"shard_tokens must be at least 1; got {shard_tokens}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -81,7 +82,7 @@ def check_arguments(target: Path, names: tuple[str, ...], shard_tokens: int) -> 
 
 @dataclass
 class Count:
-    """What has been encoded so far."""
+    """The numbers of what has been encoded so far."""
 
     tokens: int = 0
     documents: int = 0
@@ -90,7 +91,7 @@ class Count:
 
 
 def labelled(documents: Iterable[Document], names: tuple[str, ...], path: Path) -> Iterator[Document]:
-    """The same documents, with the place of each one's label among the names written to a file."""
+    """The same documents; the place of each label among the names is written to a file."""
     places = {name: place for place, name in enumerate(names)}
     with path.open("wb") as stream:
         for document in documents:
@@ -105,18 +106,18 @@ def labelled(documents: Iterable[Document], names: tuple[str, ...], path: Path) 
 
 
 def required_label(document: Document) -> str:
-    """The document's label; to have none is an error."""
+    """The document's label; a document without one is an error."""
     if document.label is None:
         raise ValueError(
-            f"the document {document.name} has no label, and labels were asked for: write a string or a whole number "
-            'under the key "label" of a .jsonl line, or give a folder whose text files lie in subfolders named by '
-            "their label, or ask for no labels"
+            f"the document {document.name} has no label, and labels were requested: write a string or a whole number "
+            'under the key "label" of a .jsonl line, or give a folder whose text files are in subfolders named by '
+            "their label, or request no labels"
         )
     return document.label
 
 
 def encoded(documents: Iterable[Document], tokenizer: Tokenizer, count: Count, ends: IO[bytes]) -> Iterator[Ids]:
-    """The ids of all documents in blocks, counted, with the end of each document written to `ends`."""
+    """The ids of all documents in blocks; they are counted, and the end of each document is written to ``ends``."""
     separator = np.array([tokenizer.separator], dtype=np.int64)
     for document in documents:
         start = count.characters
@@ -133,7 +134,7 @@ def encoded(documents: Iterable[Document], tokenizer: Tokenizer, count: Count, e
 
 
 def encode_piece(piece: str, tokenizer: Tokenizer, where: str) -> Ids:
-    """The ids of one piece; an error says where in the corpus it is."""
+    """The ids of one piece; an error names its place in the corpus."""
     try:
         ids = tokenizer.encode(piece)
     except ValueError as error:
@@ -144,7 +145,7 @@ def encode_piece(piece: str, tokenizer: Tokenizer, where: str) -> Ids:
 
 
 def write_shards(folder: Path, blocks: Iterable[Ids], dtype: str, shard_tokens: int) -> tuple[Shard, ...]:
-    """Write the blocks one after another into files of `shard_tokens` ids, the last one shorter."""
+    """Write the blocks one after another into files of ``shard_tokens`` ids; the last one may be shorter."""
     shards = []
     for number, parts in groupby(cut_at_shards(blocks, shard_tokens), key=itemgetter(0)):
         name, num_tokens, digest = f"shard-{number:05d}.bin", 0, hashlib.sha256()
