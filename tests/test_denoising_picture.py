@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from support.frames import frame
 from support.oracles import absorbing_toy
 
-from duality.cli.trace import MASK, Pieces, Recording, Trace, read_trace, visible
+from duality.cli.trace import Recording, Trace, read_trace, visible
 from duality.data.tokenizers import CharTokenizer
 from duality.diffusion.schedules import LogLinear
+from duality.runs.pieces import MASK, Pieces
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import Frame, generate
 from experiments import denoising_picture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -148,7 +149,7 @@ def test_a_class_conditional_model_writes_in_its_class(
         assert sum(text.count(letter) for letter in mine) > 10 * (1 + sum(text.count(letter) for letter in other))
     corpus = corpora.prepared(chosen, quiet)
     held_out = Sequences(corpus.validation, 19, "document")
-    informed = model.evaluate(held_out, num_draws=4).nats_per_token
+    informed = model.likelihood(held_out, num_draws=4).nats_per_token
     assert informed < 2.0
 
     class Forgotten(Sequences):
@@ -156,10 +157,10 @@ def test_a_class_conditional_model_writes_in_its_class(
             return None
 
     # not told the class, the model has to pay for it: about log 2 nats a sequence of 19 tokens
-    uninformed = model.evaluate(Forgotten(corpus.validation, 19, "document"), num_draws=4).nats_per_token
+    uninformed = model.likelihood(Forgotten(corpus.validation, 19, "document"), num_draws=4).nats_per_token
     assert uninformed > informed + 0.01
     for arguments, message in (
-        (["--label", "middle"], "unknown --label 'middle'"),
+        (["--label", "middle"], "unknown label 'middle'"),
         (["--guidance", "2"], "without --label: say towards which of low, up"),
     ):
         assert main(["sample", str(tmp_path / "run"), *arguments]) == 2
@@ -213,7 +214,7 @@ def test_a_kept_belief_changes_no_sample_and_spares_calls() -> None:
     plain, kept = Counting(), Counting()
     memo = Memoized(kept)
     process, steps, num, length = Absorbing(7), 64, 12, 5
-    options = {"num": num, "length": length, "steps": steps, "batch_size": 5}
+    options: dict[str, Any] = {"num": num, "length": length, "steps": steps, "batch_size": 5}
     first = generate(plain, LogLinear(0.0), Ancestral(process), **options)
     second = generate(memo, LogLinear(0.0), Ancestral(process), **options)
     assert torch.equal(first, second)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
 from duality.diffusion import GAUSSIAN_SCHEDULES, SCHEDULES
-from duality.diffusion.schedules import Cosine, Dual, LinearVariance, LogLinear
+from duality.diffusion.schedules import Cosine, Dual, LinearLogSnr, LinearVariance, LogLinear, Polynomial
 from duality.protocols import Schedule
 
 CASES: list[Schedule] = [
-    *(kind(eps=eps) for kind in SCHEDULES.values() for eps in (1e-3, 0.0)),
+    *(kind() for kind in SCHEDULES.values()),
+    LogLinear(0.0),
+    Cosine(0.0),
+    Polynomial(eps=0.0),
     *(Dual(vocab_size, kind()) for kind in GAUSSIAN_SCHEDULES.values() for vocab_size in (2, 27, 50_257)),
     Dual(1000, alpha_min=0.2, alpha_max=0.6),
 ]
@@ -58,3 +64,27 @@ def test_the_papers_window_belongs_to_linear_variance() -> None:
 def test_window_is_checked() -> None:
     with pytest.raises(ValueError, match="alpha_min < alpha_max"):
         Dual(27, alpha_min=0.9, alpha_max=0.1)
+
+
+def test_levels_are_those_of_the_released_code(golden: Path) -> None:
+    """Their cosine scales time by 1 - eps, so that it ends at 1e-6 instead of eps; their slope lacks that factor."""
+    data = np.load(golden / "schedules.npz")
+    for name, schedule, scale in (("log_linear", LogLinear(), 1.0), ("cosine", Cosine(0.0), 1 - 1e-3)):
+        t = scale * torch.from_numpy(data[f"{name}/t"]).double()
+        assert torch.allclose(schedule.alpha(t), torch.from_numpy(data[f"{name}/alpha"]).double(), atol=1e-6)
+        assert torch.allclose(schedule.alpha_prime(t), torch.from_numpy(data[f"{name}/dalpha"]).double(), atol=1e-5)
+
+
+def test_the_latent_of_the_released_code(golden: Path) -> None:
+    """w = alpha~ x + sigma~ eps at their gamma, its argmax, and its tempered softmax."""
+    from duality.diffusion import gaussian
+
+    data = np.load(golden / "curriculum.npz")
+    mu = LinearLogSnr().mu(torch.from_numpy(data["gamma"]).double())
+    signal, spread = (part[:, None, None] for part in gaussian.split_mu(mu))
+    clean = torch.nn.functional.one_hot(torch.from_numpy(data["x0"]), 27)
+    w = signal * clean + spread * torch.from_numpy(data["epsilon"]).double()
+    assert torch.allclose(w, torch.from_numpy(data["w_t"]).double(), atol=1e-6)
+    assert torch.equal(w.argmax(-1), torch.from_numpy(data["xt_argmax"]))
+    soft = torch.softmax(torch.from_numpy(data["w_t"]).double() * 1000.0, -1)
+    assert torch.allclose(soft, torch.from_numpy(data["softmax"]).double(), atol=2e-4)

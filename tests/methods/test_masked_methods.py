@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support import plain_forms
 from support.masked_models import MASK, METHODS, PROCESS, SMALL, STRENGTH, TIMES, agrees, batch, draw_data, trained
 from support.oracles import LENGTH, absorbing_toy, all_states, data_law, entropy, gauss_legendre, total_variation
-from support import plain_forms
 from torch import Tensor
 
 from duality.denoisers.conditioning import with_labels
 from duality.denoisers.filters import Temperature
 from duality.denoisers.memo import Memoized
-from duality.diffusion import closed_forms
 from duality.diffusion.processes import Absorbing
 from duality.diffusion.schedules import Polynomial
 from duality.fused.lazy import belief_from

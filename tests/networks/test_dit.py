@@ -4,6 +4,7 @@ own.
 
 from __future__ import annotations
 
+import ast
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -186,3 +187,13 @@ def test_small_is_the_papers_size() -> None:
 def test_impossible_sizes_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(SIZES["nano"](), **changes)
+
+
+def test_the_papers_size_has_the_papers_parameters(golden: Path) -> None:
+    """The same shapes as the released 170 M network, whatever the names; their rotary buffer has no weights."""
+    text = (golden / "state_dict_small_170M.txt").read_text(encoding="utf-8").split("# ")[1]
+    rows = [line.split("\t") for line in text.splitlines()[1:] if line.strip()]
+    theirs = sorted(tuple(ast.literal_eval(shape)) for name, shape, _ in rows if "inv_freq" not in name)
+    with torch.device("meta"):
+        network = SIZES["small"]().build(50_258)
+    assert sorted(tuple(value.shape) for value in network.parameters()) == theirs

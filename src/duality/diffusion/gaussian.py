@@ -88,7 +88,7 @@ def split_mu(mu: Tensor) -> tuple[Tensor, Tensor]:
 def distinct_others(x: Tensor, count: int, vocab_size: int, noise: Noise) -> Tensor:
     """``count`` distinct tokens other than ``x``, uniform as an ordered tuple: (B, L, count).
 
-    Duplicates are redrawn until there are none. Any such rule that treats all labels alike gives the uniform
+    Duplicates are redrawn until there are none. A rule that treats all tokens alike gives the uniform
     law, because permuting labels takes any ordered tuple of distinct tokens to any other.
     """
     num_others = vocab_size - 1

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import Any
 
 from duality.data import TOKENIZERS
 from duality.diffusion import GAUSSIAN_SCHEDULES, SCHEDULES
 from duality.methods import METHODS
 from duality.networks import BACKBONES, SIZES
 from duality.recipes import laptop, paper
-from duality.recipes.config import from_jsonable, override, to_jsonable
+from duality.recipes.config import Json, from_jsonable, override, to_jsonable
 from duality.recipes.recipe import Data, Recipe
 from duality.registry import suggestion
 from duality.training import DISTILLATIONS
@@ -24,7 +23,7 @@ from duality.training.settings import Training
 RECIPES: dict[str, Callable[[], Recipe]] = {make().name: make for make in (*laptop.ROWS, *paper.ROWS)}
 
 # What fields were called in recipes that older versions wrote.
-_FORMER_NAMES: dict[tuple[object, str], str] = {
+_FORMER_NAMES: dict[tuple[str, str], str] = {
     ("Duo", "clock"): "gaussian_schedule",
     ("DCD", "clock"): "gaussian_schedule",
     **{(name, "times"): "training_schedule" for name in ("Duo", "UDLM", "MDLM", "SEDD", "D3PM")},
@@ -56,12 +55,12 @@ def modified(base: Recipe, assignments: tuple[str, ...]) -> Recipe:
     return override(base, assignments, components(), choices())
 
 
-def to_json(chosen: Recipe) -> Any:
+def to_json(chosen: Recipe) -> Json:
     """The recipe as plain JSON data."""
     return to_jsonable(chosen)
 
 
-def from_json(data: Any) -> Recipe:
+def from_json(data: Json) -> Recipe:
     """The recipe that ``to_json`` wrote."""
     loaded = from_jsonable(current_names(data), components())
     if not isinstance(loaded, Recipe):
@@ -69,18 +68,18 @@ def from_json(data: Any) -> Recipe:
     return loaded
 
 
-def current_names(data: Any) -> Any:
+def current_names(data: Json) -> Json:
     """The JSON of a recipe with the names that its fields have now."""
     if not isinstance(data, dict):
         return [current_names(each) for each in data] if isinstance(data, list) else data
-    kind = data.get("type")
+    kind = str(data.get("type"))
     return {_FORMER_NAMES.get((kind, name), name): current_names(value) for name, value in data.items()}
 
 
 def differences(left: Recipe, right: Recipe) -> list[str]:
     """Where two recipes differ, as ``path: left -> right``."""
 
-    def walk(a: Any, b: Any, path: str) -> list[str]:
+    def walk(a: object, b: object, path: str) -> list[str]:
         if type(a) is type(b) and is_dataclass(a):
             return [
                 line

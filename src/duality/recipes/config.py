@@ -12,28 +12,37 @@ import json
 import math
 import types
 from collections.abc import Iterable
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from duality.registry import suggestion
 
 T = TypeVar("T")
+Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
 
-def to_jsonable(value: Any) -> Any:
+def to_jsonable(value: object) -> Json:
     """Plain JSON data for a dataclass, a tuple or a scalar."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: to_jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"type": type(value).__name__, **fields}
+        return component(value)
     if isinstance(value, tuple):
         return [to_jsonable(item) for item in value]
-    return value
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    raise TypeError(f"{value!r} cannot be saved: a component is made of dataclasses, tuples, numbers, text and none")
 
 
-def from_jsonable(data: Any, registry: dict[str, type]) -> Any:
+def component(value: object) -> dict[str, Json]:
+    """A dataclass as a JSON object, with its class under "type"."""
+    assert dataclasses.is_dataclass(value)
+    fields = {field.name: to_jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return {"type": type(value).__name__, **fields}
+
+
+def from_jsonable(data: Json, registry: dict[str, type]) -> object:
     """Rebuild what ``to_jsonable`` wrote, with the classes of ``registry``."""
     if isinstance(data, dict):
         kind = data.get("type")
-        if kind not in registry:
+        if not isinstance(kind, str) or kind not in registry:
             raise ValueError(f"unknown component {kind!r}: {suggestion(str(kind), registry)}")
         values = {name: from_jsonable(item, registry) for name, item in data.items() if name != "type"}
         return build(registry[kind], values)
@@ -42,7 +51,7 @@ def from_jsonable(data: Any, registry: dict[str, type]) -> Any:
     return data
 
 
-def build(kind: type[T], values: dict[str, Any]) -> T:
+def build(kind: type[T], values: dict[str, object]) -> T:
     """``kind(**values)`` with every name and type checked."""
     hints = get_type_hints(kind)
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
@@ -57,7 +66,7 @@ def build(kind: type[T], values: dict[str, Any]) -> T:
     return kind(**checked)
 
 
-def check(value: Any, hint: Any, where: str) -> Any:
+def check(value: object, hint: object, where: str) -> object:
     """``value`` if it fits the type ``hint`` (an int is also a float), else a ValueError."""
     origin = get_origin(hint)
     if origin is Literal:
@@ -83,7 +92,7 @@ def check(value: Any, hint: Any, where: str) -> Any:
     raise ValueError(f"{where} is {value!r}: it must be {describe(hint)}")
 
 
-def describe(hint: Any) -> str:
+def describe(hint: object) -> str:
     """A type in words."""
     origin = get_origin(hint)
     if origin is Literal:
@@ -96,7 +105,7 @@ def describe(hint: Any) -> str:
     return f"a list of {len(get_args(hint))}" if origin is tuple else str(getattr(hint, "__name__", hint))
 
 
-def parse(text: str, hint: Any) -> Any:
+def parse(text: str, hint: object) -> object:
     """What a user typed, as the data its type asks for."""
     if hint is str or get_origin(hint) is Literal:
         return text
@@ -107,49 +116,51 @@ def parse(text: str, hint: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def override(root: T, assignments: Iterable[str], registry: dict[str, type], choices: dict[str, Any]) -> T:
+def override(root: T, assignments: Iterable[str], registry: dict[str, type], choices: dict[str, object]) -> T:
     """``root`` with ``path.to.field=value`` assignments applied, checked together at the end: their order is no matter.
 
     ``choices`` names ready-made components, for ``backbone=tiny`` or ``data.tokenizer=bytes``.
     """
-    data = to_jsonable(root)
+    data = component(root)
     for assignment in assignments:
         path, separator, text = (part.strip() for part in assignment.partition("="))
         if not separator or not path:
             raise ValueError(f"{assignment!r} is no assignment: write --set field=value, such as training.steps=1000")
         _assign(data, path, text, registry, choices)
-    changed: T = from_jsonable(data, registry)
+    changed = from_jsonable(data, registry)
+    assert isinstance(changed, type(root)), "a component keeps its type"
     return changed
 
 
-def _assign(node: Any, path: str, text: str, registry: dict[str, type], choices: dict[str, Any]) -> None:
+def _assign(root: dict[str, Json], path: str, text: str, registry: dict[str, type], choices: dict[str, object]) -> None:
     *parents, leaf = path.split(".")
+    node = root
     for part in parents:
-        _known(node, part, path)
-        node = node[part]
-        if not isinstance(node, dict):
-            raise ValueError(f"no field {path!r}: {part} is {node!r}, which has no parts")
-    _known(node, leaf, path)
-    hint = get_type_hints(registry[node["type"]])[leaf]
-    if isinstance(node[leaf], dict):
-        ready = {name: choice for name, choice in choices.items() if _fits(choice, hint)}
-        if text not in ready:
-            parts = ", ".join(f"{path}.{name}" for name in node[leaf] if name != "type")
-            raise ValueError(
-                f"{path} is {text!r}: choose from {', '.join(ready)}" + (f", or set {parts}" if parts else "")
-            )
-        node[leaf] = to_jsonable(ready[text])
-    else:
+        inner = _field(node, part, path)
+        if not isinstance(inner, dict):
+            raise ValueError(f"no field {path!r}: {part} is {inner!r}, which has no parts")
+        node = inner
+    before = _field(node, leaf, path)
+    hint = get_type_hints(registry[str(node["type"])])[leaf]
+    if not isinstance(before, dict):
         node[leaf] = to_jsonable(check(parse(text, hint), hint, path))
+        return
+    ready = {name: choice for name, choice in choices.items() if _fits(choice, hint)}
+    if text not in ready:
+        parts = ", ".join(f"{path}.{name}" for name in before if name != "type")
+        raise ValueError(f"{path} is {text!r}: choose from {', '.join(ready)}" + (f", or set {parts}" if parts else ""))
+    node[leaf] = component(ready[text])
 
 
-def _known(node: dict[str, Any], name: str, path: str) -> None:
+def _field(node: dict[str, Json], name: str, path: str) -> Json:
+    """The value of a field; a wrong name is answered with the nearest ones."""
     names = [each for each in node if each != "type"]
     if name not in names:
         raise ValueError(f"no field {path!r} ({node['type']} has no {name!r}): {suggestion(name, names)}")
+    return node[name]
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _fits(value: object, hint: object) -> bool:
     try:
         check(value, hint, "")
     except ValueError:

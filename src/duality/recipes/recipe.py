@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from duality.data.sources import DEFAULT_SOURCE
 from duality.data.tokenizer_specs import BPE, TokenizerSpec
@@ -91,13 +91,13 @@ def distilled(base: Recipe, distillation: Distillation, step: int) -> Recipe:
     )
 
 
-def derived(base: Recipe, name: str, summary: str, source: str, method: Method, **training: Any) -> Recipe:
-    """``base`` with another method, and what else of its training that method needs."""
+def derived(base: Recipe, name: str, summary: str, source: str, method: Method, steps: int | None = None) -> Recipe:
+    """``base`` with another method, and another number of steps if one is given."""
     return replace(
         base,
         name=name,
         summary=summary,
         source=source,
         method=method,
-        training=replace(base.training, **training),
+        training=base.training if steps is None else replace(base.training, steps=steps),
     )

@@ -4,7 +4,7 @@ settings       ``Training``: steps, batch, learning rate, precision
 state          weights, their average, the optimizer, a teacher
 loop           one step, and ``fit``
 interruption   signals that end training between two steps
-checkpoint     atomic, verified, safetensors; no pickle
+checkpoint     atomic, verified, safetensors; loading runs no code
 distillation   DCD and SDTT: rounds in which a model learns from itself
 """
 
