@@ -1,15 +1,18 @@
-# Three commands, each complete on a fresh machine with Python >= 3.10:
-#   make demo   train Duo on real prose, measure its perplexity, read what it writes (minutes on 2 CPU cores)
-#   make test   lint, types, tests
-#   make bench  what everything costs beside the bare network: a table, build/bench.json, build/bench.png (ten minutes)
+# Four commands, each complete on a fresh machine with Python >= 3.10:
+#   make demo       train Duo on real prose, measure its perplexity, read what it writes (minutes on 2 CPU cores)
+#   make test       lint, types, tests
+#   make test-fast  the identities and a smoke run, in less than a minute
+#   make bench      what everything costs beside the bare network: a table, build/bench.json, build/bench.png (ten minutes)
 PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/demo
+FAST := tests/diffusion tests/fused tests/denoisers/test_composition.py tests/objectives tests/networks \
+	tests/test_package.py tests/test_noise.py tests/test_registries.py
 # Threads that wait for each other by spinning are slow when the machine is shared, by sleeping always a little: spin shortly.
 export OMP_WAIT_POLICY ?= passive
 export GOMP_SPINCOUNT ?= 10000
 
-.PHONY: demo test bench lint types tests format clean
+.PHONY: demo test test-fast bench lint types tests format clean
 
 demo: .venv/installed
 	$(BIN)/duality train duo-laptop --out $(RUN) --resume
@@ -19,6 +22,9 @@ demo: .venv/installed
 	@echo "Everything is in $(RUN): recipe.json, metrics.jsonl, loss.png, samples/, checkpoints/"
 
 test: lint types tests
+
+test-fast: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(FAST)
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.bench --json build/bench.json --figure build/bench.png

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import duality
 
 SOURCE = Path(duality.__file__).parent
@@ -76,6 +78,7 @@ def test_siblings_do_not_import_each_other() -> None:
             assert inside <= shared, f"{path.name} imports {inside - shared}"
 
 
+@pytest.mark.slow
 def test_import_loads_nothing_that_only_some_commands_need() -> None:
     """Plots, judges and compilers are imported by the functions that use them."""
     everything = "import sys, duality\nfor name in duality.__all__: getattr(duality, name)\nprint(*sys.modules)"
@@ -85,6 +88,7 @@ def test_import_loads_nothing_that_only_some_commands_need() -> None:
     assert not {"matplotlib", "transformers", "datasets", "scipy", "torch._inductor.compile_fx"} & set(loaded)
 
 
+@pytest.mark.slow
 def test_import_opens_no_connection() -> None:
     script = (
         "import socket\n"

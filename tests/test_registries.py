@@ -27,7 +27,7 @@ from duality.networks import BACKBONES, SIZES
 from duality.noise import Noise
 from duality.objectives import OBJECTIVES
 from duality.objectives.continuous_time import ContinuousTimeBound
-from duality.protocols import AnyDenoiser, Loss, Network, Phase, Schedule
+from duality.protocols import AnyDenoiser, Loss, Network, Phase, Schedule, Valid
 from duality.recipes.catalogue import components, from_json, recipe, to_json
 from duality.registry import Registry
 from duality.runs import session
@@ -121,13 +121,7 @@ class Doubled:
     bound: ContinuousTimeBound
 
     def __call__(
-        self,
-        denoiser: AnyDenoiser,
-        x: Tensor,
-        t: Tensor,
-        noise: Noise,
-        valid: Tensor | None = None,
-        dropout: bool = False,
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
         loss = self.bound(denoiser, x, t, noise, valid, dropout)
         return Loss(2 * loss.total, 2 * loss.nats)

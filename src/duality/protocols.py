@@ -37,6 +37,9 @@ from torch import Tensor, nn
 
 from duality.noise import Noise
 
+Valid = Tensor | None  # (B, L) bool, True on real tokens; None if nothing is padded
+Labels = Tensor | None  # (B,) int64; None without labels
+Dropout = Noise | None  # the noise that dropout is drawn from; None without dropout
 Kind = Literal["bound", "exact", "pseudo-likelihood"]
 Tail = Literal["greedy", "ancestral"]
 Reporter = Callable[[str], None]
@@ -131,12 +134,7 @@ class Network(Protocol):
     head: nn.Linear
 
     def hidden(
-        self,
-        z: Latent,
-        condition: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Latent, condition: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Tensor: ...
     def empty_cache(self, batch: int, length: int) -> object: ...
     def prepare(self, *, recompute: bool, compile: bool) -> None: ...
@@ -159,18 +157,14 @@ class Denoiser(Protocol):
     without a tensor of that size. A class-conditional one takes ``labels`` (B,) as a fifth argument.
     """
 
-    def log_probs(
-        self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None
-    ) -> Tensor: ...
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor: ...
 
 
 @runtime_checkable
 class Score(Protocol):
     """How likely other states are: log q(y) / q(z) for every state y, (B, L, K), 0 at y = z. Lazy form: ``ratios``."""
 
-    def log_ratios(
-        self, z: Tensor, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None
-    ) -> Tensor: ...
+    def log_ratios(self, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -191,14 +185,9 @@ class VectorDenoiser(Protocol):
     def embeddings(self) -> Tensor: ...
     def gamma(self, t: Tensor) -> tuple[Tensor, Tensor]: ...
     def predict(
-        self,
-        z: Tensor,
-        gamma: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        guess: Tensor | None = None,
+        self, z: Tensor, gamma: Tensor, valid: Valid = None, dropout: Dropout = None, guess: Tensor | None = None
     ) -> Prediction: ...
-    def decode(self, z: Tensor, valid: Tensor | None = None) -> Tensor: ...
+    def decode(self, z: Tensor, valid: Valid = None) -> Tensor: ...
 
 
 AnyDenoiser = Denoiser | Score | VectorDenoiser | nn.Module
@@ -219,13 +208,7 @@ class Objective(Protocol):
     """
 
     def __call__(
-        self,
-        denoiser: AnyDenoiser,
-        x: Tensor,
-        t: Tensor,
-        noise: Noise,
-        valid: Tensor | None = None,
-        dropout: bool = False,
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss: ...
 
 
@@ -234,7 +217,7 @@ class Measure(Objective, Protocol):
 
     @property
     def kind(self) -> Kind: ...
-    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Tensor | None = None) -> Ends: ...
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends: ...
 
 
 class Sampler(Protocol):

@@ -20,7 +20,7 @@ from duality.diffusion.processes import Absorbing, Uniform
 from duality.fused.lazy import belief_of, ratios_of
 from duality.networks import SIZES
 from duality.noise import Noise
-from duality.protocols import AnyDenoiser, Latent
+from duality.protocols import AnyDenoiser, Dropout, Labels, Latent, Valid
 
 TOKENS = torch.tensor([3, 0, 5, 0, 0])
 KNOWN = torch.tensor([True, False, True, False, False])
@@ -44,7 +44,7 @@ def dense_temperature(inner: Dense) -> Dense:
 
 
 def dense_top_p(inner: Dense) -> Dense:
-    def outer(z: Tensor, labels: Tensor | None) -> Tensor:
+    def outer(z: Tensor, labels: Labels) -> Tensor:
         log_p = inner(z, labels)
         ordered, ids = log_p.exp().sort(-1, descending=True)
         cut = torch.zeros_like(ordered, dtype=torch.bool).scatter(-1, ids, ordered.cumsum(-1) - ordered >= 0.8)
@@ -54,7 +54,7 @@ def dense_top_p(inner: Dense) -> Dense:
 
 
 def dense_clamp(inner: Dense) -> Dense:
-    def outer(z: Tensor, labels: Tensor | None) -> Tensor:
+    def outer(z: Tensor, labels: Labels) -> Tensor:
         log_p = inner(torch.where(KNOWN, TOKENS, z), labels)
         certain = torch.nn.functional.one_hot(TOKENS, log_p.shape[-1]).double().log().expand_as(log_p)
         return torch.where(KNOWN[:, None], certain, log_p)
@@ -63,7 +63,7 @@ def dense_clamp(inner: Dense) -> Dense:
 
 
 def dense_guidance(inner: Dense) -> Dense:
-    def outer(z: Tensor, labels: Tensor | None) -> Tensor:
+    def outer(z: Tensor, labels: Labels) -> Tensor:
         assert labels is None
         told, free = (inner(z, torch.full((len(z),), label)) for label in (1, 3))
         mixed = torch.where(told == -torch.inf, -torch.inf, 2.5 * told - 1.5 * torch.where(told == -torch.inf, 0, free))
@@ -194,9 +194,7 @@ def test_a_wrapper_of_a_user_is_a_wrapper() -> None:
     class Mine:
         denoiser: AnyDenoiser
 
-        def log_probs(
-            self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None
-        ) -> Tensor:
+        def log_probs(self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
             return belief_of(self.denoiser, z, alpha, valid, dropout).log_probs()
 
     model = conditional(False)

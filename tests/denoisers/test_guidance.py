@@ -25,7 +25,7 @@ from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear
 from duality.networks import SIZES
 from duality.noise import Noise
-from duality.protocols import Latent
+from duality.protocols import Dropout, Latent, Valid
 from duality.runs import corpora, folder, session
 from duality.runs import model as run_model
 from duality.samplers.analytic import Analytic
@@ -200,7 +200,7 @@ class Counting:
     def __init__(self) -> None:
         self.asked = 0
 
-    def log_probs(self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
         assert isinstance(z, Tensor)
         self.asked += len(z)
         generator = torch.Generator().manual_seed(1)

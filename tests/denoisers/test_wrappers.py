@@ -23,7 +23,7 @@ from duality.diffusion.schedules import LogLinear
 from duality.fused import lazy
 from duality.networks import SIZES
 from duality.noise import Noise
-from duality.protocols import Latent, Process, Tail, TopK
+from duality.protocols import Dropout, Latent, Process, Tail, TopK, Valid
 from duality.samplers import SAMPLERS
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
@@ -37,7 +37,7 @@ class Fixed:
     def __init__(self, log_p: Tensor):
         self.log_p = log_p
 
-    def log_probs(self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
         assert isinstance(z, Tensor)
         return self.log_p.expand(*z.shape, -1)
 
@@ -77,9 +77,7 @@ def test_clamped_tokens_stay_and_reach_the_network_clean(process: Process, tail:
     seen: list[Tensor] = []
 
     class Recording(Fixed):
-        def log_probs(
-            self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None
-        ) -> Tensor:
+        def log_probs(self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
             assert isinstance(z, Tensor)
             seen.append(z)
             return super().log_probs(z, alpha)
@@ -155,7 +153,7 @@ class Asked(Fixed):
 
     backbone = SimpleNamespace(num_labels=1)
 
-    def log_probs(self, z: Latent, alpha: Tensor, valid: Tensor | None = None, *rest: Any) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Valid = None, *rest: Any) -> Tensor:
         self.last: tuple[Any, ...] = (z, alpha, valid)
         return super().log_probs(z, alpha)
 

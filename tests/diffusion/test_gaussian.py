@@ -31,6 +31,7 @@ def exact_level(mu: float, vocab_size: int) -> mpmath.mpf:
         return (vocab_size * hit - 1) / (vocab_size - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vocab_size", SIZES)
 def test_level_matches_quadrature_with_30_digits(vocab_size: int) -> None:
     points = [0.0, 0.3, 1.0, 2.5, 4.0, 5.5, 8.0]
@@ -134,6 +135,7 @@ def mean_input(soft: TopK | torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return (soft @ table).flatten(0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vocab_size", [3, 27, 1000])
 @pytest.mark.parametrize("tau", [0.001, 0.02, 0.1])
 @pytest.mark.parametrize("alpha", [0.1, 0.6])
@@ -167,6 +169,7 @@ def test_sparse_latents_have_the_dense_law(vocab_size: int, tau: float, alpha: f
     assert abs(float(ours_sq.mean() - theirs_sq.mean())) < 4.5 * error_sq + 2 * tolerance
 
 
+@pytest.mark.slow
 def test_kept_entries_grow_with_temperature_and_their_bound_holds() -> None:
     """The fraction left out, measured on dense latents, is what the bound says."""
     vocab_size, tolerance = 2000, 1e-2

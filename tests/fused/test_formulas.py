@@ -319,6 +319,7 @@ def test_a_frozen_head_gets_no_gradient_and_frozen_vectors_need_none() -> None:
         assert not fused_loss(Belief(vectors, head, 6, 6), formula).total.requires_grad
 
 
+@pytest.mark.slow
 def test_logits_of_a_batch_never_exist() -> None:
     """Of all tensors that a loss and its gradient make, none has as many numbers as the logits, or half of them."""
     sizes: list[int] = []

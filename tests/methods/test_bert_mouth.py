@@ -16,7 +16,7 @@ from torch import Tensor
 from duality.diffusion.processes import Absorbing
 from duality.methods.bert_mouth import BertMouth, Gibbs, GibbsState, MaskedTokens, PseudoLikelihood
 from duality.noise import Noise
-from duality.protocols import Denoiser, Latent
+from duality.protocols import Denoiser, Dropout, Latent, Valid
 from duality.samplers.generate import generate
 
 
@@ -27,7 +27,7 @@ class Lopsided:
     denoiser: Denoiser
     first: Tensor
 
-    def log_probs(self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
         assert isinstance(z, Tensor)
         log_p = self.denoiser.log_probs(z, alpha.clamp(0.1, 0.9))
         blank = (z == MASK).all(-1)[:, None, None]

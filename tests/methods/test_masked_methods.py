@@ -37,7 +37,7 @@ from duality.methods.diffusion_bert import (
 )
 from duality.noise import Noise
 from duality.objectives.continuous_time import ContinuousTimeBound
-from duality.protocols import Denoiser, Latent, Method, Vocabulary
+from duality.protocols import Denoiser, Dropout, Latent, Method, Valid, Vocabulary
 from duality.samplers.generate import generate, levels
 from duality.training.state import load_weights
 
@@ -61,7 +61,7 @@ class SpindleOracle:
     law: Tensor
     information: Tensor
 
-    def log_probs(self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
         assert isinstance(z, Tensor)
         shown = F.one_hot(z, MASK + 1).double()[..., :MASK]
         likelihood = torch.where((z == MASK)[..., None], 1 - spindle(1 - alpha)[:, None], shown)

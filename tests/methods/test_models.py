@@ -21,7 +21,7 @@ from duality.methods.mdlm import MDLM
 from duality.networks import SIZES
 from duality.noise import Noise, stratified_times
 from duality.objectives import OBJECTIVES
-from duality.protocols import Phase, Vocabulary
+from duality.protocols import Phase, Valid, Vocabulary
 from duality.recipes import laptop, paper
 from duality.recipes.catalogue import RECIPES, recipe
 from duality.recipes.recipe import Recipe
@@ -130,7 +130,7 @@ def test_nothing_in_the_lists_goes_untested() -> None:
     assert {Ancestral, Analytic} <= {type(method.sampler(NUM_TOKENS)) for method in chosen}
 
 
-def losses(network: Any, chosen: Recipe, x: Tensor, rows: slice, valid: Tensor | None) -> list[Tensor]:
+def losses(network: Any, chosen: Recipe, x: Tensor, rows: slice, valid: Valid) -> list[Tensor]:
     """nats of every phase and of the measure, for some rows of a batch."""
     objectives = [phase.objective for phase in chosen.method.phases(NUM_TOKENS, 10)]
     noise = Noise.of(0, 0, torch.arange(rows.start, rows.stop))

@@ -96,6 +96,7 @@ def test_the_sampler_has_the_exact_law_and_comes_near_the_data() -> None:
     assert errors[2] < errors[1] / 3 < errors[0] / 9
 
 
+@pytest.mark.slow
 def test_it_trains() -> None:
     """A network learns the toy language under unigram noise: its bound falls towards the entropy."""
     torch.manual_seed(0)

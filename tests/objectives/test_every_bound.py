@@ -32,7 +32,7 @@ from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.discrete_time import DiscreteTimeBound
 from duality.objectives.next_token import NextToken
 from duality.objectives.score_entropy import ScoreEntropy
-from duality.protocols import Latent, Measure, Prefix, Process
+from duality.protocols import Dropout, Latent, Measure, Prefix, Process, Valid
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.autoregressive import Autoregressive
@@ -160,7 +160,7 @@ class OracleCausal:
 
     backbone: Any
 
-    def log_probs(self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
         law = data_law()
         first, second = law.sum(1).log(), (law / law.sum(1, keepdim=True)).log()
         if isinstance(z, Prefix):
@@ -239,9 +239,7 @@ def test_the_analytic_sampler_never_writes_the_mask(greedy: bool) -> None:
     """Also when the score is nonsense."""
 
     class Random:
-        def log_ratios(
-            self, z: Tensor, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None
-        ) -> Tensor:
+        def log_ratios(self, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
             torch.manual_seed(0)
             # small ratios: most of the mass stays with the mask unless it is forbidden
             return (torch.randn(*z.shape, 4, dtype=torch.float64) - 5).scatter(-1, z[..., None], 0.0)

@@ -25,7 +25,7 @@ from duality.diffusion.schedules import Cosine, Dual, LogLinear
 from duality.noise import Noise
 from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.curriculum import TemperedBound
-from duality.protocols import Denoiser, Latent, Process, Schedule, TopK
+from duality.protocols import Denoiser, Dropout, Latent, Process, Schedule, TopK, Valid
 from duality.samplers import SAMPLERS
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
@@ -101,6 +101,7 @@ def test_bound_objective_estimates_the_entropy(schedule: Schedule) -> None:
     assert float(loss.total) == pytest.approx(float(loss.nats.sum()))
 
 
+@pytest.mark.slow
 def test_tempered_bound_at_small_tau_is_the_bound_on_its_window() -> None:
     """tau -> 0: the same integral over alpha in the window, through the Gaussian path."""
     law, process, oracle = uniform_toy()
@@ -109,7 +110,7 @@ def test_tempered_bound_at_small_tau_is_the_bound_on_its_window() -> None:
         """Reads the mixture as its largest token, which is what tau -> 0 makes of it."""
 
         def log_probs(
-            self, z: Latent, alpha: torch.Tensor, valid: torch.Tensor | None = None, dropout: Noise | None = None
+            self, z: Latent, alpha: torch.Tensor, valid: Valid = None, dropout: Dropout = None
         ) -> torch.Tensor:
             assert isinstance(z, TopK)
             return oracle.log_probs(z.ids.gather(-1, z.weights.argmax(-1, keepdim=True))[..., 0], alpha)
@@ -183,7 +184,7 @@ def test_one_ancestral_step_has_the_posterior_law(process: Process, alpha_s: flo
 
     class Fixed:
         def log_probs(
-            self, z: Latent, alpha: torch.Tensor, valid: torch.Tensor | None = None, dropout: Noise | None = None
+            self, z: Latent, alpha: torch.Tensor, valid: Valid = None, dropout: Dropout = None
         ) -> torch.Tensor:
             assert isinstance(z, torch.Tensor)
             return belief.log().expand(*z.shape, -1)
@@ -203,7 +204,7 @@ def test_steps_are_network_calls_and_samples_do_not_depend_on_the_batch(steps: i
 
     class Counting:
         def log_probs(
-            self, z: Latent, alpha: torch.Tensor, valid: torch.Tensor | None = None, dropout: Noise | None = None
+            self, z: Latent, alpha: torch.Tensor, valid: Valid = None, dropout: Dropout = None
         ) -> torch.Tensor:
             calls.append(float(alpha[0]))
             return oracle.log_probs(z, alpha)
@@ -226,7 +227,7 @@ def test_greedy_tail_is_the_argmax_of_the_belief_at_the_last_level() -> None:
 
     class Recording:
         def log_probs(
-            self, z: Latent, alpha: torch.Tensor, valid: torch.Tensor | None = None, dropout: Noise | None = None
+            self, z: Latent, alpha: torch.Tensor, valid: Valid = None, dropout: Dropout = None
         ) -> torch.Tensor:
             log_p = oracle.log_probs(z, alpha)
             seen.append(log_p)
@@ -243,7 +244,7 @@ def test_a_belief_that_is_no_number_is_refused() -> None:
 
     class Broken:
         def log_probs(
-            self, z: Latent, alpha: torch.Tensor, valid: torch.Tensor | None = None, dropout: Noise | None = None
+            self, z: Latent, alpha: torch.Tensor, valid: Valid = None, dropout: Dropout = None
         ) -> torch.Tensor:
             return oracle.log_probs(z, alpha) * torch.nan
 

@@ -17,7 +17,7 @@ from duality.diffusion import vectors
 from duality.diffusion.schedules import LogLinear
 from duality.noise import Noise, stratified_times
 from duality.objectives import variational
-from duality.protocols import Measure, Sampler
+from duality.protocols import Dropout, Measure, Sampler, Valid
 from duality.samplers import gaussian
 from duality.samplers.generate import generate
 
@@ -53,17 +53,12 @@ class Oracle:
         return marginal.clamp_min(1e-300).log()
 
     def predict(
-        self,
-        z: Tensor,
-        gamma: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        guess: Tensor | None = None,
+        self, z: Tensor, gamma: Tensor, valid: Valid = None, dropout: Dropout = None, guess: Tensor | None = None
     ) -> protocols.Prediction:
         logits = self.belief(z, gamma)
         return protocols.Prediction(logits.exp() @ self.table, logits)
 
-    def decode(self, z: Tensor, valid: Tensor | None = None) -> Tensor:
+    def decode(self, z: Tensor, valid: Valid = None) -> Tensor:
         return self.belief(z, torch.full((len(z),), self.first, dtype=torch.float64))
 
 

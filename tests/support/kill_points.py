@@ -1,8 +1,9 @@
 """kill -9 at random moments: what is lost is at most the steps since the last checkpoint, and nothing is ever corrupt.
 
-The test suite runs a few points; ``python tests/kill_points.py 100`` runs as many as one likes. Each point starts a
-real process that trains (resuming what the killed ones left), kills it with SIGKILL after a random delay, and inspects
-the folder. When a run completes, its final checkpoint is compared, bit for bit, with that of a run that nobody touched.
+The test suite runs a few points; ``python -m support.kill_points 100`` in tests/ runs as many as one likes. Each point
+starts a real process that trains (resuming what the killed ones left), kills it with SIGKILL after a random delay, and
+inspects the folder. When a run completes, its final checkpoint is compared, bit for bit, with that of a run that was
+not killed.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def same_end(left: Path, right: Path) -> None:
 def kill_points(count: int, folder: Path, seed: int = 0, distill: bool = False) -> Tally:
     """Kill ``count`` times; returns what was seen."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["kill_points"])
+    context.set_forkserver_preload(["support.kill_points"])
     base = str(folder / "base") if distill else None
     if base is not None:
         start(context, folder / "base", None).join()

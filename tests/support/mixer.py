@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from duality.noise import Noise
-from duality.protocols import Latent, TopK
+from duality.protocols import Dropout, Labels, Latent, TopK, Valid
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,7 @@ class MixerNetwork(nn.Module):
         self.head = nn.Linear(config.width, num_states)
 
     def hidden(
-        self,
-        z: Latent,
-        condition: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Latent, condition: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Tensor:
         if isinstance(z, TopK):
             x = (self.embedding(z.ids) * z.weights[..., None].to(self.embedding.weight.dtype)).sum(-2)

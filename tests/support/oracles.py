@@ -11,8 +11,7 @@ from torch import Tensor
 
 from duality.diffusion import posterior
 from duality.diffusion.processes import Absorbing, Uniform
-from duality.noise import Noise
-from duality.protocols import Denoiser, Grid, Latent, Process, Schedule
+from duality.protocols import Denoiser, Dropout, Grid, Latent, Process, Schedule, Valid
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import levels
@@ -46,7 +45,7 @@ class Oracle:
     process: Process
     leave_out: bool
 
-    def log_probs(self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
         assert isinstance(z, Tensor)
         num_tokens, num_states = len(self.law), self.process.vocab_size
         prior = self.process.prior()
@@ -75,7 +74,7 @@ class OracleScore:
     denoiser: Denoiser
     process: Process
 
-    def log_ratios(self, z: Tensor, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def log_ratios(self, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
         p = self.denoiser.log_probs(z, alpha).exp()
         return posterior.log_ratios(p, z, alpha[:, None], self.process.prior())
 
@@ -109,7 +108,7 @@ class SingleToken:
     law: Tensor
     process: Process
 
-    def log_probs(self, z: Latent, alpha: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
         assert isinstance(z, Tensor)
         num_states = self.process.vocab_size
         belief = F.pad(self.law, (0, num_states - len(self.law))).expand(*z.shape, -1)

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def quiet(_message: str) -> None:
-    """A reporter that tells nobody."""
+    """A reporter that says nothing."""
 
 
 def small_recipe(corpus: Path, *assignments: str, name: str = "duo-laptop") -> Recipe:

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from duality.denoisers.wrapping import needs_belief
 from duality.diffusion import posterior
 from duality.fused.lazy import Belief, Ratios, belief_of, materialised_log_probs, materialised_log_ratios, ratios_of
-from duality.noise import Noise
-from duality.protocols import AnyDenoiser, Latent, Prefix, Process, TopK
+from duality.protocols import AnyDenoiser, Dropout, Labels, Latent, Prefix, Process, TopK, Valid
 
 
 @dataclass(frozen=True)
@@ -30,12 +29,7 @@ class Clamped:
         needs_belief(self.denoiser, "Clamped", "use ClampedScore")
 
     def belief(
-        self,
-        z: Latent,
-        alpha: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
         if isinstance(z, TopK):
             raise TypeError("Clamped takes token ids, not a mixture: known tokens are certain")
@@ -62,12 +56,7 @@ class ClampedScore:
     known: Tensor
 
     def ratios(
-        self,
-        z: Tensor,
-        alpha: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Ratios:
         ratios = ratios_of(self.denoiser, torch.where(self.known, self.tokens, z), alpha, valid, dropout, labels)
         prior, levels = self.process.prior().to(z.device), alpha.repeat_interleave(z.shape[1])

@@ -24,8 +24,7 @@ from duality.fused.lazy import (
     materialised_log_ratios,
     ratios_of,
 )
-from duality.noise import Noise
-from duality.protocols import AnyDenoiser, Denoiser, Latent, Score
+from duality.protocols import AnyDenoiser, Denoiser, Dropout, Labels, Latent, Score, Valid
 
 
 def chosen_once(own: Tensor, outer: Tensor | None) -> Tensor:
@@ -43,12 +42,7 @@ class Labelled:
     labels: Tensor
 
     def belief(
-        self,
-        z: Latent,
-        alpha: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
         return belief_of(self.denoiser, z, alpha, valid, dropout, chosen_once(self.labels, labels))
 
@@ -63,12 +57,7 @@ class LabelledScore:
     labels: Tensor
 
     def ratios(
-        self,
-        z: Tensor,
-        alpha: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Ratios:
         return ratios_of(self.denoiser, z, alpha, valid, dropout, chosen_once(self.labels, labels))
 
@@ -120,12 +109,7 @@ class Guided:
             )
 
     def belief(
-        self,
-        z: Latent,
-        alpha: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
         if not isinstance(z, Tensor):
             raise TypeError("Guided takes token ids")

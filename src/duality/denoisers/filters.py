@@ -9,8 +9,7 @@ from torch import Tensor
 
 from duality.denoisers.wrapping import needs_belief
 from duality.fused.lazy import Belief, belief_of, materialised_log_probs
-from duality.noise import Noise
-from duality.protocols import AnyDenoiser, Latent
+from duality.protocols import AnyDenoiser, Dropout, Labels, Latent, Valid
 
 
 @dataclass(frozen=True)
@@ -38,12 +37,7 @@ class Temperature:
         needs_belief(self.denoiser, "temperature", "leave it at 1")
 
     def belief(
-        self,
-        z: Latent,
-        alpha: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
         belief = belief_of(self.denoiser, z, alpha, valid, dropout, labels)
         return belief.with_transform(PowerTransform(self.temperature))
@@ -80,12 +74,7 @@ class TopP:
         needs_belief(self.denoiser, "top-p", "leave it at 1")
 
     def belief(
-        self,
-        z: Latent,
-        alpha: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
         belief = belief_of(self.denoiser, z, alpha, valid, dropout, labels)
         return belief if self.mass == 1 else belief.with_transform(NucleusTransform(self.mass))

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from duality.fused.lazy import Belief, belief_of, materialised_log_probs
-from duality.noise import Noise
-from duality.protocols import AnyDenoiser, Latent
+from duality.protocols import AnyDenoiser, Dropout, Labels, Latent, Valid
 
 
 class Memoized:
@@ -21,16 +20,11 @@ class Memoized:
         self.denoiser = denoiser
         self.calls = 0
         self._seen: Tensor | None = None
-        self._labels: Tensor | None = None
+        self._labels: Labels = None
         self._belief: Belief | None = None
 
     def belief(
-        self,
-        z: Latent,
-        alpha: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
         if not isinstance(z, Tensor):
             raise TypeError("Memoized takes token ids")
@@ -50,7 +44,7 @@ class Memoized:
 
     log_probs = materialised_log_probs
 
-    def _changed(self, z: Tensor, labels: Tensor | None) -> Tensor:
+    def _changed(self, z: Tensor, labels: Labels) -> Tensor:
         """Which sequences (B,) are not what they were in the last call."""
         everything = torch.ones(len(z), dtype=torch.bool, device=z.device)
         if self._seen is None or self._seen.shape != z.shape:
@@ -65,18 +59,13 @@ class Memoized:
 class Recorded:
     """Keeps its last ``answer``, and reads with ``valid``: it shows which belief a sampler was given."""
 
-    def __init__(self, denoiser: AnyDenoiser, valid: Tensor | None = None):
+    def __init__(self, denoiser: AnyDenoiser, valid: Valid = None):
         self.denoiser = denoiser
         self.valid = valid
         self.answer: Belief | None = None
 
     def belief(
-        self,
-        z: Latent,
-        alpha: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
         self.answer = belief_of(self.denoiser, z, alpha, self.valid, dropout, labels)
         return self.answer

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from duality.fused.lazy import Belief, Ratios, materialised_log_probs, materialised_log_ratios
-from duality.noise import Noise
-from duality.protocols import Latent, Network, Prefix, Process, TopK
+from duality.protocols import Dropout, Labels, Latent, Network, Prefix, Process, TopK, Valid
 
 LEAST_ALPHA = 1e-3
 
@@ -51,12 +50,7 @@ class MeanDenoiser(nn.Module):
         self.backbone = backbone
 
     def belief(
-        self,
-        z: Latent,
-        alpha: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
         """The belief about each clean token."""
         vectors = self.backbone.hidden(z, noise_level(alpha), valid, dropout, labels)
@@ -86,12 +80,7 @@ class SubsDenoiser(nn.Module):
         self.depends_on_alpha = time
 
     def belief(
-        self,
-        z: Latent,
-        alpha: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
         """The belief about each clean token: certain where one is shown; the mask token's column is never projected."""
         if not isinstance(z, Tensor):
@@ -118,12 +107,7 @@ class ScoreDenoiser(nn.Module):
         self.process = process
 
     def ratios(
-        self,
-        z: Tensor,
-        alpha: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Ratios:
         """log ratios, 0 at z."""
         vectors = self.backbone.hidden(z, noise_level(alpha), valid, dropout, labels)
@@ -154,12 +138,7 @@ class CausalDenoiser(nn.Module):
         return self.backbone.num_states - 1
 
     def belief(
-        self,
-        z: Latent,
-        alpha: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
         """p(x_l | x_<l) over the K - 1 tokens; (B, 1) of them for a prefix. ``alpha`` is not used."""
         if isinstance(z, TopK):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from duality.protocols import AnyDenoiser, Denoiser, Network, Wrapper
+from duality.protocols import AnyDenoiser, Denoiser, Network, VectorDenoiser, Wrapper
 
 
 @runtime_checkable
@@ -44,3 +44,13 @@ def num_labels_of(denoiser: AnyDenoiser) -> int:
     """How many labels a denoiser knows; 0 for one without a network."""
     inner = unwrapped(denoiser)
     return inner.backbone.num_labels if isinstance(inner, Readout) else 0
+
+
+def vector_denoiser(denoiser: AnyDenoiser) -> VectorDenoiser:
+    """A Gaussian model; any other is refused."""
+    if not isinstance(denoiser, VectorDenoiser):
+        raise ValueError(
+            f"a Gaussian model is needed, which moves vectors, and a {type(denoiser).__name__} reads tokens: use "
+            "the objective and the sampler of its own method"
+        )
+    return denoiser

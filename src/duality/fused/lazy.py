@@ -25,8 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from duality.diffusion.draws import block_rows, finite
-from duality.noise import Noise
-from duality.protocols import AnyDenoiser, Denoiser, Latent, Score
+from duality.protocols import AnyDenoiser, Denoiser, Dropout, Labels, Latent, Score, Valid
 
 A = TypeVar("A", bound="LazyLogits")
 
@@ -278,12 +277,7 @@ class LazyDenoiser(Protocol):
     """A denoiser with a lazy belief."""
 
     def belief(
-        self,
-        z: Latent,
-        alpha: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief: ...
 
 
@@ -292,30 +286,23 @@ class LazyScore(Protocol):
     """A score model with lazy ratios."""
 
     def ratios(
-        self,
-        z: Tensor,
-        alpha: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Ratios: ...
 
 
 class Conditional(Protocol):
     """A denoiser without a lazy belief that takes labels."""
 
-    def log_probs(
-        self, z: Latent, alpha: Tensor, valid: Tensor | None, dropout: Noise | None, labels: Tensor | None
-    ) -> Tensor: ...
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Valid, dropout: Dropout, labels: Labels) -> Tensor: ...
 
 
 def belief_of(
     denoiser: AnyDenoiser | LazyDenoiser,
     z: Latent,
     alpha: Tensor,
-    valid: Tensor | None = None,
-    dropout: Noise | None = None,
-    labels: Tensor | None = None,
+    valid: Valid = None,
+    dropout: Dropout = None,
+    labels: Labels = None,
 ) -> Belief:
     """A denoiser's belief, lazy if it can be; a model without one is refused."""
     if isinstance(denoiser, LazyDenoiser):
@@ -334,9 +321,9 @@ def ratios_of(
     score: AnyDenoiser | LazyScore,
     z: Tensor,
     alpha: Tensor,
-    valid: Tensor | None = None,
-    dropout: Noise | None = None,
-    labels: Tensor | None = None,
+    valid: Valid = None,
+    dropout: Dropout = None,
+    labels: Labels = None,
 ) -> Ratios:
     """A score model's ratios, lazy if they can be; a model without ratios is refused."""
     if isinstance(score, LazyScore):
@@ -356,21 +343,16 @@ def materialised_log_probs(
     denoiser: LazyDenoiser,
     z: Latent,
     alpha: Tensor,
-    valid: Tensor | None = None,
-    dropout: Noise | None = None,
-    labels: Tensor | None = None,
+    valid: Valid = None,
+    dropout: Dropout = None,
+    labels: Labels = None,
 ) -> Tensor:
     """log of the belief (B, L, K): the method ``log_probs`` of a class that has ``belief``."""
     return denoiser.belief(z, alpha, valid, dropout, labels).log_probs()
 
 
 def materialised_log_ratios(
-    score: LazyScore,
-    z: Tensor,
-    alpha: Tensor,
-    valid: Tensor | None = None,
-    dropout: Noise | None = None,
-    labels: Tensor | None = None,
+    score: LazyScore, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
 ) -> Tensor:
     """log ratios (B, L, K): the method ``log_ratios`` of a class that has ``ratios``."""
     return score.ratios(z, alpha, valid, dropout, labels).log_ratios()

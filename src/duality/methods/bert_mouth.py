@@ -36,7 +36,7 @@ from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
 from duality.objectives.base import dropout_of, intersection, no_ends
-from duality.protocols import AnyDenoiser, Backbone, Ends, Kind, Loss, Phase, Schedule, Vocabulary
+from duality.protocols import AnyDenoiser, Backbone, Ends, Kind, Loss, Phase, Schedule, Valid, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,7 @@ class MaskedTokens:
     rate: float = 0.15
 
     def __call__(
-        self,
-        denoiser: AnyDenoiser,
-        x: Tensor,
-        t: Tensor,
-        noise: Noise,
-        valid: Tensor | None = None,
-        dropout: bool = False,
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
         hidden = noise.uniform("hide", x.shape[1]) < self.rate
         z = torch.where(hidden, self.process.mask_id, x)
@@ -72,13 +66,7 @@ class PseudoLikelihood:
     kind: Kind = "pseudo-likelihood"
 
     def __call__(
-        self,
-        denoiser: AnyDenoiser,
-        x: Tensor,
-        t: Tensor,
-        noise: Noise,
-        valid: Tensor | None = None,
-        dropout: bool = False,
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
         real = torch.ones_like(x, dtype=torch.bool) if valid is None else valid
         count = real.sum(-1)
@@ -89,7 +77,7 @@ class PseudoLikelihood:
         belief = belief_of(denoiser, z, level, valid, dropout_of(noise, dropout))
         return fused_loss(belief, CrossEntropy(x, count[:, None].double()), intersection(hidden, valid))
 
-    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Tensor | None = None) -> Ends:
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends:
         return no_ends(x)
 
 

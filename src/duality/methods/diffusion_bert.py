@@ -42,8 +42,8 @@ from duality.fused.lazy import belief_of
 from duality.fused.loss import Backward, Formula, fused_loss
 from duality.noise import Noise
 from duality.objectives.base import dropout_of, intersection, no_ends
-from duality.protocols import AnyDenoiser, Backbone, Ends, Kind, Loss, Network, Phase, Schedule, Vocabulary
-from duality.samplers.base import DEFAULT_STEPS
+from duality.protocols import AnyDenoiser, Backbone, Ends, Kind, Loss, Network, Phase, Schedule, Valid, Vocabulary
+from duality.samplers.base import RouteSampler
 
 
 def unigram_information(counts: Tensor) -> Tensor:
@@ -147,13 +147,7 @@ class SpindleBound:
     kind: Kind = "bound"
 
     def __call__(
-        self,
-        denoiser: AnyDenoiser,
-        x: Tensor,
-        t: Tensor,
-        noise: Noise,
-        valid: Tensor | None = None,
-        dropout: bool = False,
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
         # t = u^2, weighted by 2 u: with equal times the variance is infinite (``schedules.Polynomial``)
         u, skew = t.double(), skews(information_of(denoiser), self.strength)
@@ -163,19 +157,19 @@ class SpindleBound:
         formula = SpindleNats(x, t[:, None], 2 * u[:, None], skew)
         return fused_loss(belief, formula, intersection(z == self.process.mask_id, valid))
 
-    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Tensor | None = None) -> Ends:
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends:
         return no_ends(x)
 
 
 @dataclass(frozen=True)
-class SpindleSampler:
+class SpindleSampler(RouteSampler):
     """Ancestral steps: a hidden token is v with chance p_v, and then still hidden at s with chance m_v.
 
     m_v = (1 - alpha_v(s)) / (1 - alpha_v(t)). Time is 1 - alpha of the level that ``generate`` gives.
     """
 
     process: Absorbing
-    strength: float
+    strength: float = 0.3
 
     def corrupt(self, denoiser: AnyDenoiser, x: Tensor, alpha: Tensor, noise: Noise) -> Tensor:
         """What the steps reverse."""
@@ -190,7 +184,7 @@ class SpindleSampler:
         belief = belief_of(denoiser, state, alpha_t)
         stay = hidden_chance(skew, later) / hidden_chance(skew, now)
         u = noise.uniform("show", state.shape[1])
-        # Whoever stays hidden whatever it is need not be drawn.
+        # A position that stays masked whatever its token is need not be drawn.
         drawn = (state == self.process.mask_id) & (u >= stay.amin(-1, keepdim=True))
         draw, clean = noise.uniform("draw", state.shape[1]).flatten(), state.flatten().clone()
         for rows, log_p in belief.each(drawn.flatten().nonzero()[:, 0]):
@@ -198,17 +192,6 @@ class SpindleSampler:
         clean = clean.view(state.shape)
         shown = drawn & (u >= stay.gather(1, clean.clamp_max(len(skew) - 1)))
         return torch.where(shown, clean, state)
-
-    def last(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
-        if greedy:
-            return belief_of(denoiser, state, alpha_t).argmax_states()
-        return self.step(denoiser, state, alpha_t, torch.ones_like(alpha_t), noise)
-
-    def tokens(self, denoiser: AnyDenoiser, state: Tensor) -> Tensor:
-        return state
-
-    def steps(self, length: int, wanted: int | None = None) -> int:
-        return DEFAULT_STEPS if wanted is None else wanted
 
 
 @dataclass(frozen=True)

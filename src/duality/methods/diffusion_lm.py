@@ -34,7 +34,18 @@ from duality.methods.base import required
 from duality.noise import Noise
 from duality.objectives.base import dropout_of, loss_of_nats
 from duality.objectives.variational import Variational, gamma_ends
-from duality.protocols import AnyDenoiser, Backbone, Loss, Network, Phase, Prediction, Schedule, Vocabulary
+from duality.protocols import (
+    AnyDenoiser,
+    Backbone,
+    Dropout,
+    Loss,
+    Network,
+    Phase,
+    Prediction,
+    Schedule,
+    Valid,
+    Vocabulary,
+)
 from duality.samplers.gaussian import GaussianAncestral
 
 LEAST = 1e-4
@@ -64,21 +75,16 @@ class DiffusionLMDenoiser(nn.Module):
         return sqrt_gamma(t, self.offset)
 
     def predict(
-        self,
-        z: Tensor,
-        gamma: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        guess: Tensor | None = None,
+        self, z: Tensor, gamma: Tensor, valid: Valid = None, dropout: Dropout = None, guess: Tensor | None = None
     ) -> Prediction:
         x_hat = self.regress(z, gamma, valid, dropout)
         return Prediction(x_hat, self.decode(x_hat))
 
-    def regress(self, z: Tensor, gamma: Tensor, valid: Tensor | None = None, dropout: Noise | None = None) -> Tensor:
+    def regress(self, z: Tensor, gamma: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
         """x_hat alone."""
         return at_least_float32(self.backbone.head(self.backbone.hidden(z, gamma, valid, dropout)))
 
-    def decode(self, z: Tensor, valid: Tensor | None = None) -> Tensor:
+    def decode(self, z: Tensor, valid: Valid = None) -> Tensor:
         with torch.autocast(z.device.type, enabled=False):
             return z @ self.table.T + self.bias
 
@@ -88,13 +94,7 @@ class SimpleLoss:
     """L_simple: squared error and rounding, of equal weight. Not nats: see ``Variational`` for those."""
 
     def __call__(
-        self,
-        denoiser: AnyDenoiser,
-        x: Tensor,
-        t: Tensor,
-        noise: Noise,
-        valid: Tensor | None = None,
-        dropout: bool = False,
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
         model = required(denoiser, DiffusionLMDenoiser, "DiffusionLM")
         e = model.embeddings()[x]

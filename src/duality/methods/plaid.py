@@ -37,7 +37,18 @@ from duality.methods.base import required
 from duality.noise import Noise
 from duality.objectives.base import dropout_of, loss_of_nats
 from duality.objectives.variational import Variational
-from duality.protocols import AnyDenoiser, Backbone, Loss, Network, Phase, Prediction, Schedule, Vocabulary
+from duality.protocols import (
+    AnyDenoiser,
+    Backbone,
+    Dropout,
+    Loss,
+    Network,
+    Phase,
+    Prediction,
+    Schedule,
+    Valid,
+    Vocabulary,
+)
 from duality.samplers.gaussian import GaussianAncestral
 
 
@@ -99,12 +110,7 @@ class PlaidDenoiser(nn.Module):
         return levels
 
     def predict(
-        self,
-        z: Tensor,
-        gamma: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        guess: Tensor | None = None,
+        self, z: Tensor, gamma: Tensor, valid: Valid = None, dropout: Dropout = None, guess: Tensor | None = None
     ) -> Prediction:
         width = z.shape[-1]
         alpha, sigma = levels(gamma)
@@ -120,7 +126,7 @@ class PlaidDenoiser(nn.Module):
             logits = logits + (spread(alpha / sigma.square(), z) * z) @ table.T
             return Prediction(torch.softmax(logits, -1) @ table, logits)
 
-    def decode(self, z: Tensor, valid: Tensor | None = None) -> Tensor:
+    def decode(self, z: Tensor, valid: Valid = None) -> Tensor:
         return self.predict(z, self.schedule.ends()[0].expand(len(z)), valid).logits
 
 
@@ -148,13 +154,7 @@ class PlaidBound:
             raise ValueError(f"share is {self.share}, guessed {self.guessed}: (0, 1] and [0, 1] are allowed")
 
     def __call__(
-        self,
-        denoiser: AnyDenoiser,
-        x: Tensor,
-        t: Tensor,
-        noise: Noise,
-        valid: Tensor | None = None,
-        dropout: bool = False,
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
         model = required(denoiser, PlaidDenoiser, "Plaid")
         real = torch.ones_like(x, dtype=torch.bool) if valid is None else valid
@@ -177,7 +177,7 @@ class PlaidBound:
         return loss_of_nats((diffusion + prior_nats(e, final)).index_add(0, chosen, reconstruction), valid)
 
     def predict(
-        self, denoiser: PlaidDenoiser, z: Tensor, gamma: Tensor, valid: Tensor | None, noise: Noise, dropout: bool
+        self, denoiser: PlaidDenoiser, z: Tensor, gamma: Tensor, valid: Valid, noise: Noise, dropout: bool
     ) -> Prediction:
         """With a first prediction to look at for some of the samples, if the network looks at one."""
         guess = torch.zeros_like(z)

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from duality.noise import Noise
-from duality.protocols import Latent, Prefix, TopK
+from duality.protocols import Dropout, Labels, Latent, Prefix, TopK, Valid
 
 
 @dataclass(frozen=True)
@@ -150,12 +150,7 @@ class DiTNetwork(nn.Module):
         return F.embedding(ids, self.embedding)
 
     def hidden(
-        self,
-        z: Latent,
-        condition: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Latent, condition: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Tensor:
         """What the head projects: (B, L, D). ``condition`` is the noise level -log(alpha), (B,)."""
         cache = cache_of(z)
@@ -212,7 +207,7 @@ class DiTNetwork(nn.Module):
             for block in self.blocks:
                 block.compile()
 
-    def conditioning(self, condition: Tensor, labels: Tensor | None) -> Tensor:
+    def conditioning(self, condition: Tensor, labels: Labels) -> Tensor:
         """The embedding of noise level and class, (B, time_width)."""
         time: Tensor = self.time(condition)
         if not self.num_labels:
@@ -224,12 +219,7 @@ class DiTNetwork(nn.Module):
         return time + label
 
     def forward(
-        self,
-        z: Latent,
-        condition: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        self, z: Latent, condition: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Tensor:
         """Logits (B, L, K)."""
         logits: Tensor = self.head(self.hidden(z, condition, valid, dropout, labels))
@@ -328,7 +318,7 @@ class LocalMixing(nn.Module):
         self.depthwise = nn.Conv1d(width, width, kernel, groups=width, bias=False)
         self.around = (kernel - 1, 0) if causal else (kernel // 2, kernel // 2)
 
-    def forward(self, x: Tensor, valid: Tensor | None, cache: KVCache | None = None) -> Tensor:
+    def forward(self, x: Tensor, valid: Valid, cache: KVCache | None = None) -> Tensor:
         if cache is None:
             real = x if valid is None else x * valid[..., None].to(x.dtype)
             wide = F.pad(real.transpose(1, 2), self.around)

@@ -16,10 +16,10 @@ from torch import Tensor
 from duality.diffusion import posterior
 from duality.fused.lazy import Belief, belief_of
 from duality.noise import Noise
-from duality.protocols import AnyDenoiser, Ends, Loss, Process, Schedule, VectorDenoiser
+from duality.protocols import AnyDenoiser, Dropout, Ends, Loss, Process, Schedule, Valid
 
 
-def loss_of_nats(nats: Tensor, valid: Tensor | None) -> Loss:
+def loss_of_nats(nats: Tensor, valid: Valid) -> Loss:
     """The loss of nats per token; padding has none."""
     if valid is not None:
         nats = torch.where(valid, nats, 0.0)
@@ -59,12 +59,7 @@ def end_terms(process: Process, schedule: Schedule, x: Tensor, noise: Noise, rec
 
 
 def belief_in(
-    process: Process,
-    denoiser: AnyDenoiser,
-    z: Tensor,
-    alpha: Tensor,
-    valid: Tensor | None = None,
-    dropout: Noise | None = None,
+    process: Process, denoiser: AnyDenoiser, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None
 ) -> Belief:
     """The belief of a denoiser that fits the process: over its states, and never in its mask token."""
     belief = belief_of(denoiser, z, alpha, valid, dropout)
@@ -84,13 +79,3 @@ def belief_in(
 def excludes(belief: Belief, state: int) -> bool:
     """Whether a materialised belief gives a state probability 0 at every position; a network's output never does."""
     return belief.head is None and bool((belief.vectors[..., state] == -torch.inf).all())
-
-
-def vector_denoiser(denoiser: AnyDenoiser) -> VectorDenoiser:
-    """A Gaussian model; any other is refused."""
-    if not isinstance(denoiser, VectorDenoiser):
-        raise ValueError(
-            f"a Gaussian model is needed, which predicts vectors, and a {type(denoiser).__name__} reads tokens: use "
-            "the objective and the sampler of its own method"
-        )
-    return denoiser

@@ -24,7 +24,7 @@ from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
 from duality.objectives.base import dropout_of
-from duality.protocols import AnyDenoiser, Loss
+from duality.protocols import AnyDenoiser, Loss, Valid
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,7 @@ class Consistency:
     divergence: Divergence = "kl-backward"
 
     def __call__(
-        self,
-        denoiser: AnyDenoiser,
-        x: Tensor,
-        t: Tensor,
-        noise: Noise,
-        valid: Tensor | None = None,
-        dropout: bool = False,
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
         s = (t - self.delta).clamp_min(0.0)
         mu_t, mu_s = self.schedule.mu(t)[:, None], self.schedule.mu(s)[:, None]

@@ -19,7 +19,7 @@ from duality.fused.closed_forms import formulas_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
 from duality.objectives.base import belief_in, dropout_of, end_terms, intersection
-from duality.protocols import AnyDenoiser, Ends, Kind, Loss, Process, Schedule
+from duality.protocols import AnyDenoiser, Ends, Kind, Loss, Process, Schedule, Valid
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,7 @@ class ContinuousTimeBound:
     kind: Kind = "bound"
 
     def __call__(
-        self,
-        denoiser: AnyDenoiser,
-        x: Tensor,
-        t: Tensor,
-        noise: Noise,
-        valid: Tensor | None = None,
-        dropout: bool = False,
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
         alpha, alpha_prime = self.schedule.alpha(t), self.schedule.alpha_prime(t)
         z = self.process.corrupt(x, alpha, noise)
@@ -46,7 +40,7 @@ class ContinuousTimeBound:
         formula = formulas.bound(x, z, alpha[:, None], alpha_prime[:, None])
         return fused_loss(belief, formula, intersection(formulas.loss_positions(z), valid))
 
-    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Tensor | None = None) -> Ends:
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends:
         def reconstruct(z: Tensor, alpha: Tensor) -> Tensor:
             p = belief_in(self.process, denoiser, z, alpha, valid).log_probs().double().exp()
             return posterior.reconstruction(p, x, z, alpha[:, None], self.process.prior().to(x.device))

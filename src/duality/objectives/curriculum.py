@@ -21,7 +21,7 @@ from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
 from duality.objectives.base import dropout_of
-from duality.protocols import AnyDenoiser, Loss
+from duality.protocols import AnyDenoiser, Loss, Valid
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,7 @@ class TemperedBound:
         return gaussian.kept_entries((mu_last, mu_first), self.tau, self.schedule.vocab_size, self.tolerance)
 
     def __call__(
-        self,
-        denoiser: AnyDenoiser,
-        x: Tensor,
-        t: Tensor,
-        noise: Noise,
-        valid: Tensor | None = None,
-        dropout: bool = False,
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
         vocab_size = self.schedule.vocab_size
         mu = self.schedule.mu(t)

@@ -19,7 +19,7 @@ from duality.fused.lazy import Belief
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
 from duality.objectives.base import belief_in, dropout_of, end_terms, intersection, loss_of_nats
-from duality.protocols import AnyDenoiser, Ends, Kind, Loss, Process, Schedule
+from duality.protocols import AnyDenoiser, Ends, Kind, Loss, Process, Schedule, Valid
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,7 @@ class DiscreteTimeBound:
         return torch.where(step == 0, 1.0, self.schedule.alpha(step / self.num_steps))
 
     def __call__(
-        self,
-        denoiser: AnyDenoiser,
-        x: Tensor,
-        t: Tensor,
-        noise: Noise,
-        valid: Tensor | None = None,
-        dropout: bool = False,
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
         first = 2 if self.separate else 1
         count = self.num_steps + 1 - first
@@ -60,14 +54,14 @@ class DiscreteTimeBound:
         return self.divergence(belief, x, z, alpha_t[:, None], alpha_s[:, None], count, valid)
 
     def divergence(
-        self, belief: Belief, x: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, count: int, valid: Tensor | None
+        self, belief: Belief, x: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, count: int, valid: Valid
     ) -> Loss:
         """``count`` times the KL between the posteriors given x and given the belief."""
         formulas = formulas_of(self.process)
         formula = formulas.divergence(x, z, alpha_t, alpha_s, count)
         return fused_loss(belief, formula, intersection(formulas.loss_positions(z), valid))
 
-    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Tensor | None = None) -> Ends:
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends:
         ends = end_terms(self.process, self.schedule, x, noise, lambda z, alpha: torch.zeros(x.shape, device=x.device))
         if not self.separate:
             return ends

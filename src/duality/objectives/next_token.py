@@ -12,7 +12,7 @@ from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
 from duality.objectives.base import dropout_of, no_ends
-from duality.protocols import AnyDenoiser, Ends, Kind, Loss
+from duality.protocols import AnyDenoiser, Ends, Kind, Loss, Valid
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,10 @@ class NextToken:
     kind: Kind = "exact"
 
     def __call__(
-        self,
-        denoiser: AnyDenoiser,
-        x: Tensor,
-        t: Tensor,
-        noise: Noise,
-        valid: Tensor | None = None,
-        dropout: bool = False,
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
         belief = belief_of(denoiser, x, torch.ones_like(t), valid, dropout_of(noise, dropout))
         return fused_loss(belief, CrossEntropy(x, torch.ones_like(t)[:, None]), valid)
 
-    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Tensor | None = None) -> Ends:
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends:
         return no_ends(x)

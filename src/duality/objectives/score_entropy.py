@@ -16,7 +16,7 @@ from duality.fused.lazy import Ratios, ratios_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
 from duality.objectives.base import dropout_of, end_terms, intersection
-from duality.protocols import AnyDenoiser, Ends, Kind, Loss, Process, Schedule
+from duality.protocols import AnyDenoiser, Dropout, Ends, Kind, Loss, Process, Schedule, Valid
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,7 @@ class ScoreEntropy:
     schedule: Schedule
     kind: Kind = "bound"
 
-    def ratios(
-        self, denoiser: AnyDenoiser, z: Tensor, alpha: Tensor, valid: Tensor | None, dropout: Noise | None = None
-    ) -> Ratios:
+    def ratios(self, denoiser: AnyDenoiser, z: Tensor, alpha: Tensor, valid: Valid, dropout: Dropout = None) -> Ratios:
         """The ratios of a score model over the states of the process."""
         ratios = ratios_of(denoiser, z, alpha, valid, dropout)
         if ratios.num_states != self.process.vocab_size:
@@ -40,13 +38,7 @@ class ScoreEntropy:
         return ratios
 
     def __call__(
-        self,
-        denoiser: AnyDenoiser,
-        x: Tensor,
-        t: Tensor,
-        noise: Noise,
-        valid: Tensor | None = None,
-        dropout: bool = False,
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
         alpha, alpha_prime = self.schedule.alpha(t), self.schedule.alpha_prime(t)
         z = self.process.corrupt(x, alpha, noise)
@@ -55,7 +47,7 @@ class ScoreEntropy:
         formula = formulas.score_entropy(x, z, alpha[:, None], alpha_prime[:, None])
         return fused_loss(ratios, formula, intersection(formulas.loss_positions(z), valid))
 
-    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Tensor | None = None) -> Ends:
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends:
         def reconstruct(z: Tensor, alpha: Tensor) -> Tensor:
             ratios = self.ratios(denoiser, z, alpha, valid).log_ratios()
             prior = self.process.prior().to(x.device)

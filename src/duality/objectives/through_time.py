@@ -24,7 +24,7 @@ from duality.fused.lazy import Belief, belief_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
 from duality.objectives.base import dropout_of, intersection
-from duality.protocols import AnyDenoiser, Loss, Schedule, TokenSampler
+from duality.protocols import AnyDenoiser, Loss, Schedule, TokenSampler, Valid
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ThroughTime:
         return torch.eq(z, -1 if self.sampler.process.mask_id is None else self.sampler.process.mask_id)
 
     @torch.no_grad()
-    def target(self, teacher: AnyDenoiser, z: Tensor, t: Tensor, noise: Noise, valid: Tensor | None = None) -> Belief:
+    def target(self, teacher: AnyDenoiser, z: Tensor, t: Tensor, noise: Noise, valid: Valid = None) -> Belief:
         """The teacher's beliefs, each position's from the step in which it was shown."""
         recorded = Recorded(teacher, valid)
         state, target = z, None
@@ -62,13 +62,7 @@ class ThroughTime:
         return target
 
     def __call__(
-        self,
-        denoiser: AnyDenoiser,
-        x: Tensor,
-        t: Tensor,
-        noise: Noise,
-        valid: Tensor | None = None,
-        dropout: bool = False,
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
         alpha, teacher = self.schedule.alpha(t), with_labels_of(denoiser, self.teacher)
         z = self.sampler.corrupt(teacher, x, alpha, noise)

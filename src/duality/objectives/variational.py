@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from duality.denoisers.wrapping import vector_denoiser
 from duality.diffusion.vectors import cross_entropy, diffuse, diffusion_nats, prior_nats
 from duality.noise import Noise
-from duality.objectives.base import dropout_of, loss_of_nats, vector_denoiser
-from duality.protocols import AnyDenoiser, Ends, Kind, Loss, VectorDenoiser
+from duality.objectives.base import dropout_of, loss_of_nats
+from duality.protocols import AnyDenoiser, Ends, Kind, Loss, Valid, VectorDenoiser
 
 
 def gamma_ends(denoiser: VectorDenoiser, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,13 +38,7 @@ class Variational:
     kind: Kind = "bound"
 
     def __call__(
-        self,
-        denoiser: AnyDenoiser,
-        x: Tensor,
-        t: Tensor,
-        noise: Noise,
-        valid: Tensor | None = None,
-        dropout: bool = False,
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
         model = vector_denoiser(denoiser)
         gamma, slope = model.gamma(t.double())
@@ -55,7 +50,7 @@ class Variational:
         x_hat = model.predict(z, gamma, valid, dropout_of(noise, dropout)).x_hat
         return loss_of_nats(diffusion_nats(e, x_hat, gamma, slope), valid)
 
-    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Tensor | None = None) -> Ends:
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends:
         model = vector_denoiser(denoiser)
         first, final = gamma_ends(model, x)
         e = model.embeddings()[x]

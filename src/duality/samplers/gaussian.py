@@ -7,21 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from duality.denoisers.wrapping import vector_denoiser
 from duality.diffusion.draws import categorical, finite
 from duality.diffusion.vectors import nearest, posterior
 from duality.noise import Noise
-from duality.protocols import AnyDenoiser, VectorDenoiser
+from duality.protocols import AnyDenoiser
 from duality.samplers.base import DEFAULT_STEPS
-
-
-def vector_model(denoiser: AnyDenoiser) -> VectorDenoiser:
-    """A Gaussian model; any other is refused."""
-    if not isinstance(denoiser, VectorDenoiser):
-        raise ValueError(
-            f"the sampler of Gaussian models moves vectors, and a {type(denoiser).__name__} reads tokens: "
-            "sample it with the sampler of its own method"
-        )
-    return denoiser
 
 
 @dataclass(frozen=True)
@@ -43,14 +34,14 @@ class GaussianAncestral:
     clamp: bool = False
 
     def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> VectorState:
-        table = vector_model(denoiser).embeddings()
+        table = vector_denoiser(denoiser).embeddings()
         z = noise.normal("start", length, table.shape[-1]).to(table.dtype)
         return VectorState(z, torch.zeros_like(z))
 
     def step(
         self, denoiser: AnyDenoiser, state: VectorState, alpha_t: Tensor, alpha_s: Tensor, noise: Noise
     ) -> VectorState:
-        model = vector_model(denoiser)
+        model = vector_denoiser(denoiser)
         gamma_t, gamma_s = model.gamma(1 - alpha_t)[0], model.gamma(1 - alpha_s)[0]
         x_hat = finite(model.predict(state.z, gamma_t, guess=state.guess).x_hat)
         table = model.embeddings()
@@ -59,14 +50,14 @@ class GaussianAncestral:
         return VectorState(mean + deviation * noise.normal("posterior", *mean.shape[1:]).to(mean.dtype), x_hat)
 
     def last(self, denoiser: AnyDenoiser, state: VectorState, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
-        model = vector_model(denoiser)
+        model = vector_denoiser(denoiser)
         logits = finite(model.predict(state.z, model.gamma(1 - alpha_t)[0], guess=state.guess).logits)
         if greedy:
             return logits.argmax(-1)
         return categorical(torch.softmax(logits, -1), noise.uniform("draw", logits.shape[1]))
 
     def tokens(self, denoiser: AnyDenoiser, state: VectorState) -> Tensor:
-        return nearest(state.guess, vector_model(denoiser).embeddings())
+        return nearest(state.guess, vector_denoiser(denoiser).embeddings())
 
     def steps(self, length: int, wanted: int | None = None) -> int:
         return DEFAULT_STEPS if wanted is None else wanted
