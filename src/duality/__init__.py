@@ -3,13 +3,35 @@
 A model is a process (where noise goes), a schedule (how fast), a denoiser (what was there), an objective (how it
 learns) and a sampler (how it writes). Start with ``duality.protocols``.
 
+    model = duality.train("duo-laptop", data=texts, out="runs/mine")     a recipe and data in, a model out
+    few = duality.distill("runs/mine")                                   a model that needs fewer steps
+    model = duality.load("runs/mine")                                    sample, fill, log_likelihood, surprisal, hidden
+
+The parts work alone. Noise on three tokens, at the signal level of time 0.5:
+
+>>> import torch, duality
+>>> process, schedule = duality.Uniform(10), duality.LogLinear()
+>>> noise = duality.Noise.of(seed=0, step=0, index=torch.arange(2))
+>>> x = torch.tensor([[3, 1, 4], [1, 5, 9]])
+>>> alpha = schedule.alpha(torch.full((2,), 0.5, dtype=torch.float64))
+>>> process.corrupt(x, alpha, noise).shape
+torch.Size([2, 3])
+
 Names are imported when they are first used, so that the command line answers ``--help`` without loading torch.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # a type checker sees the signatures of what a user calls first
+    from duality.recipes.catalogue import recipe as recipe
+    from duality.runs.api import distill as distill
+    from duality.runs.api import train as train
+    from duality.runs.model import Model as Model
+    from duality.runs.model import load as load
+    from duality.runs.writing import Sample as Sample
 
 __version__ = "0.1.0"
 
@@ -19,26 +41,30 @@ _HOMES = {
     "Analytic": "samplers.analytic",
     "Ancestral": "samplers.ancestral",
     "Autoregressive": "samplers.autoregressive",
+    "BPE": "data.tokenizer_specs",
     "BertMouth": "methods.bert_mouth",
-    "Bound": "objectives.nelbo",
+    "Bytes": "data.tokenizer_specs",
     "CausalDenoiser": "denoisers.readouts",
+    "Characters": "data.tokenizer_specs",
     "Clamped": "denoisers.clamp",
     "Consistency": "objectives.consistency",
+    "ContinuousTimeBound": "objectives.continuous_time",
     "Cosine": "diffusion.schedules",
     "D3PM": "methods.d3pm",
     "DCD": "training.distillation",
     "DiT": "networks.dit",
     "DiffusionBERT": "methods.diffusion_bert",
     "DiffusionLM": "methods.diffusion_lm",
-    "DiscreteTime": "objectives.discrete_time",
+    "DiscreteTimeBound": "objectives.discrete_time",
     "Dual": "diffusion.schedules",
     "Duo": "methods.duo",
+    "GaussianAncestral": "samplers.gaussian",
     "Guided": "denoisers.conditioning",
     "LogLinear": "diffusion.schedules",
     "MDLM": "methods.mdlm",
-    "MaskedBound": "objectives.masked",
     "MeanDenoiser": "denoisers.readouts",
     "Memoized": "denoisers.memo",
+    "Model": "runs.model",
     "NextToken": "objectives.next_token",
     "Noise": "noise",
     "Plaid": "methods.plaid",
@@ -47,6 +73,7 @@ _HOMES = {
     "Recipe": "recipes.recipe",
     "SDTT": "training.distillation",
     "SEDD": "methods.sedd",
+    "Sample": "runs.writing",
     "ScoreDenoiser": "denoisers.readouts",
     "ScoreEntropy": "objectives.score_entropy",
     "SubsDenoiser": "denoisers.readouts",
@@ -55,15 +82,21 @@ _HOMES = {
     "ThroughTime": "objectives.through_time",
     "TopK": "protocols",
     "TopP": "denoisers.filters",
+    "Training": "training.settings",
+    "TrainingStopped": "runs.api",
     "UDLM": "methods.udlm",
     "Uniform": "diffusion.processes",
+    "Variational": "objectives.variational",
     "Vocabulary": "protocols",
+    "distill": "runs.api",
     "fit": "training.loop",
-    "labelled": "denoisers.conditioning",
+    "generate": "samplers.generate",
     "likelihood": "evaluation.likelihood",
     "load": "runs.model",
     "load_judge": "evaluation.judge",
     "recipe": "recipes.catalogue",
+    "train": "runs.api",
+    "with_labels": "denoisers.conditioning",
 }
 __all__ = sorted(_HOMES)
 

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from support.runs import small_recipe
 
+from duality.cli.commands import COMMANDS
+from duality.cli.common import TailName
 from duality.cli.main import main, spread
 from duality.data.tokenizers import CharTokenizer
+from duality.protocols import Tail
 from duality.recipes.catalogue import recipe
 from duality.runs import folder
 from duality.runs.metrics import read_metrics
+from duality.samplers import GRIDS, SAMPLERS
+from duality.training import DISTILLATIONS
 
 SMALL = [
     "--set",
@@ -67,19 +75,35 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return lines[0]
 
 
-def test_help_is_immediate_and_needs_no_torch() -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["sample", "--help"], ["distill", "--help"]], ids=" ".join)
+def test_help_needs_no_torch(arguments: list[str]) -> None:
     script = (
         "import sys; from duality.cli.main import main\n"
-        "try: main(['--help'])\n"
+        f"try: main({arguments})\n"
         "except SystemExit: pass\n"
         "assert 'torch' not in sys.modules"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    for command in ("train", "eval", "sample", "recipes", "data"):
-        assert command in result.stdout
+    shown = {"--help": COMMANDS, "sample": [*SAMPLERS, *GRIDS], "distill": DISTILLATIONS}[arguments[0]]
+    for name in shown:
+        assert name in result.stdout.replace("│\n│ ", "")
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "sample", "recipes", "data"])
+def test_commands_are_thin() -> None:
+    """What a command knows is in the library: at most 30 lines after its docstring."""
+    for name, command in COMMANDS.items():
+        (function,) = ast.parse(textwrap.dedent(inspect.getsource(command))).body
+        assert isinstance(function, ast.FunctionDef)
+        first, last = function.body[1].lineno, function.body[-1].end_lineno
+        assert last is not None
+        assert last - first < 30, name
+
+
+def test_choices_that_are_no_registry_are_those_of_the_library() -> None:
+    assert set(get_args(TailName)) == set(get_args(Tail))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit:
         main([command, "--help"])
@@ -122,8 +146,8 @@ def test_samples_are_reproducible_and_obey_their_flags(trained: Path, capsys: py
     assert first[:3] == samples(capsys, trained, "--num", "3", "--tail", "ancestral")
     assert first != samples(capsys, trained, "--num", "5", "--tail", "ancestral", "--seed", "1")
     assert all(len(row["tokens"]) == 24 for row in first)
-    both = samples(capsys, trained, "--prompt", "The ", "--suffix", " end", "--top-p", "0.9", "--temperature", "0.8")
-    assert all(str(row["text"]).startswith("The ") and str(row["text"]).endswith(" end") for row in both)
+    kept = samples(capsys, trained, "--prompt", "The ", "--suffix", " end", "--top-p", "0.9", "--temperature", "0.8")
+    assert all(str(row["text"]).startswith("The ") and str(row["text"]).endswith(" end") for row in kept)
 
 
 def test_evaluating_other_text(
@@ -159,8 +183,8 @@ def test_assignments_may_follow_one_set_or_many() -> None:
     expected = ["train", "r", "--set", "a=1", "--set", "b=2", "--resume"]
     assert spread(["train", "r", "--set", "a=1", "b=2", "--resume"]) == expected
     assert spread(["train", "r", "--set", "a=1", "--set", "b=2", "--resume"]) == expected
-    for bare in (["train", "r", "--set"], ["train", "r", "--set", "--resume"]):
-        assert spread(bare) == bare
+    for alone in (["train", "r", "--set"], ["train", "r", "--set", "--resume"]):
+        assert spread(alone) == alone
 
 
 def test_bad_corpora(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,7 +223,7 @@ def test_bad_requests(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         ("eval", trained, "--draws", "0"): "at least 1",
         ("sample", trained, "--steps", "0"): "steps is 0",
         ("sample", trained, "--num", "0"): "num is 0",
-        ("sample", trained, "--length", "0"): "--length is 0",
+        ("sample", trained, "--length", "0"): "length is 0",
         ("sample", trained, "--batch-size", "0"): "batch_size 0",
         ("sample", trained, "--top-p", "0"): "top-p is 0",
         ("sample", trained, "--temperature", "-1"): "temperature is -1",
@@ -235,7 +259,7 @@ def test_parser_errors_exit_with_2() -> None:
         assert exit.value.code == 2
 
 
-def test_a_damaged_checkpoint_is_told_and_the_one_before_used(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_reported_and_an_older_one_used(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (copy / "checkpoints" / "step-00000006" / "ema.safetensors").write_bytes(b"")
     assert main(["sample", str(copy), "--num", "1", "--steps", "1", "--json"]) == 0
     output = capsys.readouterr()
@@ -246,7 +270,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_used(copy: Path, capsys
 
 
 def test_a_token_outside_the_vocabulary_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A store of the cache that holds an id it cannot have: told, not trained on."""
+    """A store of the cache that holds an id it cannot have: refused, not trained on."""
     from duality.data.corpus import prepare
     from duality.data.tokenizer_specs import Bytes
 
@@ -262,12 +286,12 @@ def test_a_token_outside_the_vocabulary_is_refused(tmp_path: Path, capsys: pytes
     assert "outside the vocabulary" in line
 
 
-def test_a_checkpoint_of_another_vocabulary_is_told(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_of_another_vocabulary_is_refused(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     CharTokenizer("abc").save(copy)
     assert "trained with a vocabulary of 257 tokens" in refused(capsys, "sample", copy)
 
 
-def test_a_corpus_that_changed_is_told(tmp_path: Path, english: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_corpus_that_changed_is_refused(tmp_path: Path, english: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus, out = tmp_path / "text.txt", tmp_path / "run"
     corpus.write_text(english.read_text())
     assert main(["train", "duo-laptop", "--out", str(out), "--data", str(corpus), "--steps", "1", *SMALL]) == 0
@@ -275,7 +299,7 @@ def test_a_corpus_that_changed_is_told(tmp_path: Path, english: Path, capsys: py
     assert "has changed since the run began" in refused(capsys, "eval", out)
 
 
-def test_a_damaged_recipe_is_told(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_recipe_is_refused(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (copy / "recipe.json").write_text('{"type": "Recipe", ')
     assert "recipe.json is damaged" in refused(capsys, "eval", copy)
 
@@ -323,7 +347,7 @@ def test_a_signal_saves_and_the_same_command_continues(tmp_path: Path, english: 
     assert "(bound)" in result.stdout
 
 
-def test_quiet_when_nobody_watches(trained: Path) -> None:
+def test_quiet_without_a_terminal(trained: Path) -> None:
     result = duality("sample", str(trained), "--num", "1", "--steps", "2", "--json")
     assert result.stderr == ""
     assert len(result.stdout.splitlines()) == 1

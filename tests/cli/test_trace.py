@@ -16,10 +16,11 @@ from rich.console import Console
 from support.frames import LETTERS, NO_TEXT, frame
 from support.oracles import absorbing_toy
 
-from duality.cli.trace import Pieces, Trace, read_trace
+from duality.cli.trace import Trace, read_trace
 from duality.cli.watch import Watcher
 from duality.data.tokenizers import CharTokenizer
 from duality.diffusion.schedules import LogLinear
+from duality.runs.pieces import Pieces
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import Frame, generate
 
@@ -52,7 +53,7 @@ def test_a_trace_comes_back(tmp_path_factory: pytest.TempPathFactory, frames: li
     path = tmp_path_factory.getbasetemp() / "trace.json"
     trace_of(*frames).write(path)
     recording = read_trace(path)
-    told = {
+    read = {
         (sample.index, moment.step, moment.alpha): moment.tokens
         for sample in recording.samples
         for moment in sample.frames
@@ -62,11 +63,11 @@ def test_a_trace_comes_back(tmp_path_factory: pytest.TempPathFactory, frames: li
         for one in frames
         for number, row in enumerate(one.tokens.tolist())
     }
-    assert told == added
+    assert read == added
     used = {token for row in added.values() for token in row}
     assert recording.vocabulary == {token: Pieces(LETTERS).of(token) for token in used - {NO_TEXT}}
     assert [sample.index for sample in recording.samples] == sorted({index for index, _, _ in added})
-    assert (recording.mask, recording.about) == (NO_TEXT, {"run": "runs/letters", "seed": 3})
+    assert (recording.mask_id, recording.about) == (NO_TEXT, {"run": "runs/letters", "seed": 3})
 
 
 def test_the_file_as_others_read_it(tmp_path: Path) -> None:

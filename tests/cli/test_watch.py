@@ -20,11 +20,12 @@ from rich.style import Style
 from rich.text import Text
 from support.frames import LETTERS, NO_TEXT, frame
 
-from duality.cli.trace import MASK, Pieces, changes, visible
+from duality.cli.trace import changes, visible
 from duality.cli.watch import CHANGED, MASKED, Watcher, bracketed, styled, window
 from duality.data.pretrained import byte_pairs, word_pieces
 from duality.data.tokenizer_specs import BPE, Characters
 from duality.data.tokenizers import ByteTokenizer, Tokenizer
+from duality.runs.pieces import MASK, Pieces
 
 TEXTS = ["the cat sat on the mat. " * 20, "Ünïcödé 😀 “€” 漢字\n\n" * 9]
 WORDS = word_pieces(["[PAD]", "[UNK]", "[SEP]", "the", "cat", "##s", "s", "a", "##a", ".", "'", "n't", "do", "not"])
@@ -325,11 +326,11 @@ def test_the_terminal_is_as_before(error: type[BaseException]) -> None:
 def test_ctrl_c_on_a_real_terminal() -> None:
     """A process on a terminal of its own, interrupted while it waits; what it prints elsewhere is left alone."""
     script = (
-        # who was started in the background may have been told to ignore it
+        # a process that was started in the background may ignore it
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys, torch\nfrom rich.console import Console\n"
         "from duality.data.tokenizers import CharTokenizer\nfrom duality.samplers.generate import Frame\n"
-        "from duality.cli.trace import Pieces\nfrom duality.cli.watch import Watcher\n"
+        "from duality.runs.pieces import Pieces\nfrom duality.cli.watch import Watcher\n"
         "with Watcher(Console(stderr=True), Pieces(CharTokenizer('ab')), delay=60) as watcher:\n"
         "    print('result', flush=True)\n"
         "    for step in range(3): watcher.show(Frame(step, 2, 0.5, torch.tensor([[0, 1]]), 0))\n"
@@ -351,7 +352,7 @@ def test_ctrl_c_on_a_real_terminal() -> None:
 
 
 def read_until(terminal: int, enough: Callable[[str], bool]) -> str:
-    """What a terminal shows, until it is enough or nobody writes any more."""
+    """What a terminal shows, until it is enough or nothing more is written."""
     shown = b""
     while not enough(shown.decode("utf-8", "replace")):
         ready, _, _ = select.select([terminal], [], [], 120)

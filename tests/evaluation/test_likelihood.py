@@ -10,6 +10,7 @@ from typing import cast
 import numpy.typing as npt
 import pytest
 import torch
+from support.mixer import Mixer, MixerNetwork
 from support.oracles import entropy, uniform_toy
 from support.runs import small_recipe
 
@@ -18,13 +19,14 @@ from duality.data.documents import Document
 from duality.data.packing import Sequences
 from duality.data.tokenizers import ByteTokenizer
 from duality.data.write import write_store
+from duality.denoisers.readouts import MeanDenoiser
 from duality.diffusion import draws
 from duality.diffusion.processes import Uniform
 from duality.diffusion.schedules import LogLinear, Polynomial
 from duality.evaluation.likelihood import Likelihood, likelihood
 from duality.noise import Noise
-from duality.objectives.nelbo import Bound
-from duality.protocols import Schedule, Vocabulary
+from duality.objectives.continuous_time import ContinuousTimeBound
+from duality.protocols import Latent, Schedule, Vocabulary
 from duality.runs import model as run_model
 
 
@@ -52,7 +54,9 @@ class Toy:
 def toy_likelihood(schedule: Schedule, seed: int, count: int = 2000, num_draws: int = 1) -> Likelihood:
     law, process, oracle = uniform_toy()
     toy = cast(Sequences, Toy(law, count, seed))  # all that likelihood asks of them
-    return likelihood(oracle, Bound(process, schedule), toy, seed=seed, batch_size=count, num_draws=num_draws)
+    return likelihood(
+        oracle, ContinuousTimeBound(process, schedule), toy, seed=seed, batch_size=count, num_draws=num_draws
+    )
 
 
 @pytest.mark.parametrize("num_draws", [1, 3])
@@ -130,11 +134,47 @@ def test_bits_per_byte_and_character_count_the_text(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", [Document("d", [text])], ByteTokenizer())
     recipe = small_recipe(tmp_path)
     denoiser = run_model.network(recipe, Vocabulary(257))  # untrained: uniform
-    result = likelihood(denoiser, Bound(Uniform(257), LogLinear(0.0)), Sequences(store, 16), num_draws=100)
+    result = likelihood(
+        denoiser, ContinuousTimeBound(Uniform(257), LogLinear(0.0)), Sequences(store, 16), num_draws=100
+    )
     assert result.num_tokens == 601
     assert result.nats_per_token == pytest.approx(math.log(257), abs=4 * result.stderr)
     assert result.bytes_per_token == pytest.approx(600 / 601)
     assert result.bits_per_character == pytest.approx(2 * result.bits_per_byte)
+
+
+def test_each_sequence_is_measured_with_its_own_label() -> None:
+    """Labels 0, 1, 0, 1, ... reach the network with their sequences, also if only some sequences are measured."""
+
+    class Labelled(Toy):
+        def labels(self, index: npt.ArrayLike) -> torch.Tensor:  # type: ignore[override]
+            return torch.as_tensor(index) % 2
+
+    class Noting(MixerNetwork):
+        """Keeps the labels that it is given."""
+
+        def hidden(
+            self,
+            z: Latent,
+            condition: torch.Tensor,
+            valid: torch.Tensor | None = None,
+            dropout: Noise | None = None,
+            labels: torch.Tensor | None = None,
+        ) -> torch.Tensor:
+            assert labels is not None
+            seen.append(labels.tolist())
+            return super().hidden(z, condition, valid, dropout, labels)
+
+    seen: list[list[int]] = []
+    denoiser = MeanDenoiser(Noting(Mixer(), 3, 2))
+    bound = ContinuousTimeBound(Uniform(3), LogLinear(0.0))
+    toy = cast(Sequences, Labelled(uniform_toy()[0], 10, 0))
+    result = likelihood(denoiser, bound, toy, batch_size=4)
+    assert math.isfinite(result.nats_per_token)
+    assert {tuple(labels) for labels in seen} == {(0, 1, 0, 1), (0, 1)}
+    seen.clear()
+    likelihood(denoiser, bound, toy, batch_size=4, limit=3)  # sequences 0, 3 and 6
+    assert {tuple(labels) for labels in seen} == {(0, 1, 0)}
 
 
 def test_bad_requests_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Measures of samples: exact on tiny cases, errors against what theory says of them; figures and tables of rows."""
+"""Measures of samples: exact on tiny cases, errors against what theory says of them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.judges import table_judge
+from support.judges import generative_perplexity, table_judge
 
-from duality.evaluation.cases import REAL_TEXT, Row
-from duality.evaluation.figures import plot_quality, plot_rounds, style
 from duality.evaluation.judge import token_nats
-from duality.evaluation.tables import columns, details, has_rounds, markdown, remarks
 from duality.evaluation.text_metrics import (
-    Quality,
     bootstrap,
     distinct,
-    generative_perplexity,
     mauve,
     mauve_obstacle,
-    quality,
     self_repetition,
     unigram_entropy,
 )
@@ -39,8 +33,6 @@ def test_misuse_is_refused() -> None:
     judge = table_judge()
     with pytest.raises(ValueError, match="no texts to judge"):
         generative_perplexity(judge, [])
-    with pytest.raises(ValueError, match="2 texts and 3 rows"):
-        quality(judge, ["a", "b"], torch.zeros(3, 4, dtype=torch.int64))
     for bad in (torch.zeros(3, dtype=torch.int64), torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2, 3)):
         with pytest.raises(ValueError, match="tokens must be ids of shape"):
             unigram_entropy(bad)
@@ -112,15 +104,6 @@ def test_entropy_and_mask_of_the_released_code(golden: Path) -> None:
     assert float((nats[valid].sum() / valid.sum()).exp()) == pytest.approx(meta["gen_ppl/value"], 1e-5)
 
 
-def test_quality_has_both_numbers() -> None:
-    judge, texts = table_judge(), ["abab", "abcd"]
-    tokens = torch.tensor([list(text.encode()) for text in texts])
-    likely, entropy = generative_perplexity(judge, texts), unigram_entropy(tokens)
-    intervals = ((likely.low, likely.high), (entropy.low, entropy.high))
-    assert entropy.value == pytest.approx(1.5 * math.log(2))
-    assert quality(judge, texts, tokens) == Quality("table", likely.value, likely.stderr, entropy.value, 2, *intervals)
-
-
 def test_ngrams_of_known_samples() -> None:
     """1 2 1 2 1 has the pairs 12 21 12 21; 3 3 3 3 3 has one pair four times; across samples no n-gram reaches."""
     tokens = torch.tensor([[1, 2, 1, 2, 1], [3, 3, 3, 3, 3]])
@@ -137,10 +120,10 @@ def test_ngrams_of_known_samples() -> None:
 @given(st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=5), st.integers(1, 4))
 def test_ngrams_by_counting(rows: list[list[int]], n: int) -> None:
     grams = [[tuple(row[start : start + n]) for start in range(6 - n + 1)] for row in rows]
-    everything = [gram for row in grams for gram in row]
+    all_rows = [gram for row in grams for gram in row]
     repeated = [sum(gram in row[:place] for place, gram in enumerate(row)) / len(row) for row in grams]
     tokens = torch.tensor(rows)
-    assert distinct(tokens, n) == pytest.approx(len(set(everything)) / len(everything))
+    assert distinct(tokens, n) == pytest.approx(len(set(all_rows)) / len(all_rows))
     assert self_repetition(tokens, n) == pytest.approx(sum(repeated) / len(repeated))
 
 
@@ -181,104 +164,3 @@ def test_why_there_is_no_mauve(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install mauve-text" in str(mauve_obstacle(seeing, 100, 100))
     monkeypatch.setitem(sys.modules, "mauve", SimpleNamespace())
     assert mauve_obstacle(seeing, 100, 100) is None
-
-
-def row(label: str, steps: int, gen_ppl: float | None, entropy: float, **more: Any) -> Row:
-    """A row with the figures given and some others."""
-    known = gen_ppl is not None
-    base: dict[str, Any] = {
-        "label": label, "run": Path("runs") / label, "steps": steps, "num": 8, "length": 64,
-        "judge": "j" if known else None, "gen_ppl": gen_ppl, "stderr": 1.25 if known else None,
-        "low": gen_ppl - 2 if gen_ppl is not None else None, "high": gen_ppl + 3 if gen_ppl is not None else None,
-        "entropy": entropy, "entropy_low": entropy - 0.1, "entropy_high": entropy + 0.1,
-        "distinct_1": 0.1, "distinct_2": 0.2, "distinct_3": 0.3, "self_repetition": 0.04, "mauve": None,
-        "nfe": float(steps), "seconds_per_sample": 0.5,
-    }  # fmt: skip
-    return Row(**{**base, **more})
-
-
-REAL = row(REAL_TEXT, 0, 30.0, 5.5, run=Path(), sampler="none", tail="none")
-
-
-def lines_of(table: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-
-
-def test_the_table_has_the_papers_shape() -> None:
-    """Steps downwards from the most; a pair of columns for each model; real text stands below, not in it."""
-    rows = [row("duo", 8, 198.27, 5.57), row("duo", 16, 122.78, 5.58), row("ar", 16, 40.0, 5.6), REAL]
-    assert lines_of(markdown(rows)) == [
-        ["steps", "duo: Gen PPL", "duo: entropy", "ar: Gen PPL", "ar: entropy"],
-        ["---"] * 5,
-        ["16", "122.8 [120.8, 125.8]", "5.58", "40.0 [38.0, 43.0]", "5.60"],
-        ["8", "198.3 [196.3, 201.3]", "5.57", "–", "–"],
-    ]
-    assert remarks(rows)[-1] == "Real text, cut alike (8 pieces of 64): Gen PPL 30.0 [28.0, 33.0], entropy 5.50."
-    assert "under j" in remarks(rows)[1]
-
-
-def test_rounds_are_blocks_of_the_table() -> None:
-    """A label may name its round or not; the model that was not distilled is round 0."""
-    rows = [
-        row("duo", 8, 100.0, 5.0),
-        row("duo, round 1", 8, 90.0, 5.1, round=1),
-        row("duo", 8, 80.0, 5.2, round=2),
-        row("duo", 16, 70.0, 5.2, round=2),
-    ]
-    assert [line[:4] for line in lines_of(markdown(rows))[2:]] == [
-        ["0", "8", "100.0 [98.0, 103.0]", "5.00"],
-        ["1", "8", "90.0 [88.0, 93.0]", "5.10"],
-        ["2", "16", "70.0 [68.0, 73.0]", "5.20"],
-        ["2", "8", "80.0 [78.0, 83.0]", "5.20"],
-    ]
-
-
-def test_settings_that_differ_are_named() -> None:
-    rows = [row("duo", 8, 1.0, 5.0), row("duo", 8, 1.0, 5.0, tail="greedy"), row("ar", 8, 1.0, 5.0)]
-    assert list(columns(rows)) == ["duo, ancestral tail", "duo, greedy tail", "ar, ancestral tail"]
-    rows = [row("duo", 8, 1.0, 5.0, sampler="psi", eta=0.02), row("duo", 8, 1.0, 5.0), REAL]
-    assert list(columns(rows)) == ["duo, psi sampler, eta 0.02", "duo, own sampler"]
-    other = [row("duo", 8, 1.0, 5.0), row("duo", 8, 1.0, 5.0, judge="k")]
-    assert list(columns(other)) == ["duo, read by j", "duo, read by k"]
-    with pytest.raises(ValueError, match="a label of its own"):
-        columns([row("duo", 8, 1.0, 5.0), row("duo", 8, 2.0, 5.0, run=Path("another"))])
-
-
-def test_without_a_judge_there_is_entropy() -> None:
-    rows = [row("duo", 8, None, 5.0), row(REAL_TEXT, 0, None, 5.5)]
-    assert lines_of(markdown(rows))[2] == ["8", "–", "5.00"]
-    assert remarks(rows)[-1].endswith("64): entropy 5.50.")
-    assert not any("Gen PPL" in line for line in remarks(rows))
-
-
-def test_details_hold_everything() -> None:
-    head, _, first, real = lines_of(details([row("duo, round 2", 8, 10.0, 5.0, round=2, mauve=0.5), REAL]))
-    found = dict(zip(head, first))
-    assert found["model"] == "duo"
-    assert (found["round"], found["Gen PPL"], found["standard error"]) == ("2", "10.0 [8.0, 13.0]", "1.2")
-    assert (found["entropy"], found["MAUVE"], found["NFE"]) == ("5.000 [4.900, 5.100]", "0.500", "8.0")
-    assert (found["distinct-3"], found["self-repetition"], found["eta"]) == ("0.300", "0.040", "–")
-    assert dict(zip(head, real))["MAUVE"] == "–"
-
-
-def test_figures_are_drawn(tmp_path: Path) -> None:
-    """With and without a judge, rounds and real text; files that are pictures."""
-    rounds = [
-        row("duo", steps, 100.0 / (1 + number), 5.0, round=number or None) for number in range(3) for steps in (8, 64)
-    ]
-    plot_quality([*rounds, row("ar", 64, 20.0, 5.0), REAL], tmp_path / "steps.png")
-    plot_quality([row("duo", 8, None, 5.0)], tmp_path / "alone.png")
-    plot_rounds([*rounds, REAL], tmp_path / "rounds.png")
-    for path in tmp_path.iterdir():
-        assert path.read_bytes().startswith(b"\x89PNG")
-    assert has_rounds(rounds)
-    with pytest.raises(ValueError, match="no row has a round"):
-        plot_rounds([row("duo", 8, 1.0, 5.0)], tmp_path / "none.png")
-
-
-def test_later_rounds_and_fewer_steps_are_darker() -> None:
-    shades = [sum(style(0, place, 4)["color"][:3]) for place in range(4)]
-    assert shades == sorted(shades, reverse=True)
-    assert len(set(shades)) == 4
-    assert style(0, 0, 1) != style(1, 0, 1)
-    assert style(0, 0, 1)["ls"] != style(6, 0, 1)["ls"]

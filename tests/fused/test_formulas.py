@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from duality.denoisers.readouts import MeanDenoiser
-from duality.diffusion import closed_forms
-from duality.diffusion.divergences import Divergence, divergence
+from duality.diffusion import Divergence, closed_forms
+from duality.diffusion.divergences import divergence
 from duality.fused.formulas import (
     AbsorbingScoreEntropy,
     BeliefDivergence,

@@ -15,7 +15,8 @@ from torch import nn
 
 from duality.denoisers.conditioning import with_labels
 from duality.denoisers.readouts import MeanDenoiser, SubsDenoiser
-from duality.diffusion.divergences import Divergence, divergence
+from duality.diffusion import Divergence
+from duality.diffusion.divergences import divergence
 from duality.diffusion.gaussian import coupled_argmax, inverse_level
 from duality.diffusion.processes import Absorbing
 from duality.diffusion.schedules import Dual, LinearLogSnr, LogLinear

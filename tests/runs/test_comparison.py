@@ -1,41 +1,55 @@
-"""duality compare: one table for several recipes, complete, resumable, and frank about what else differs."""
+"""duality compare: one table for several recipes, complete, resumable, and with what else differs."""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from support.judges import table_judge
 from support.runs import quiet, small_recipe
+from support.sweep_rows import row as sweep_row
+from torch import Tensor
 
 from duality.cli.console import training_display
 from duality.cli.main import main
 from duality.data.packing import Sequences
-from duality.diffusion.processes import Uniform
+from duality.evaluation.cases import Case
 from duality.evaluation.judge import Judge
-from duality.evaluation.text_metrics import Quality
-from duality.runs import corpora
+from duality.evaluation.samples import Samples
+from duality.evaluation.sweep import Advance
+from duality.recipes.recipe import Recipe
+from duality.runs import corpora, sampling
 from duality.runs import model as run_model
 from duality.runs.comparison import (
+    ComparedRecipe,
     Plan,
-    Row,
     cells,
     compare,
     headers,
     markdown,
-    notes,
-    steps_of,
+    other_differences,
     tokens_seen,
     training_seconds,
 )
 from duality.runs.metrics import read_metrics
-from duality.samplers.ancestral import Ancestral
-from duality.samplers.autoregressive import Autoregressive
+from duality.runs.model import Model
+from duality.runs.sweep_runs import SweepSettings, measure_runs
+from duality.training.loop import StepRecord
 
 SMALL = ["data.tokenizer=bytes", "data.length=32", "backbone=nano", "training.batch_size=4", "training.log_every=1"]
 NAMES = ["ar-laptop", "mdlm-laptop", "sedd-uniform-laptop"]
+
+
+def no_display(_recipe: Recipe) -> AbstractContextManager[Callable[[StepRecord], None]]:
+    """A training that is not shown."""
+    return nullcontext(lambda record: None)
 
 
 def command(english: Path, out: Path, *more: str) -> list[str]:
@@ -55,7 +69,7 @@ def test_the_table_has_a_row_for_each(english: Path, tmp_path: Path, capsys: pyt
         assert row["tokens_seen"] == 6 * 4 * 32
         assert row["seconds"] > 0
         assert math.isfinite(row["perplexity_stderr"])
-        assert row["quality"] is None
+        assert row["samples"] is None
         model = run_model.load(tmp_path / "out" / row["recipe"], quiet)
         assert row["parameters"] == sum(value.numel() for value in model.denoiser.parameters())
         assert row["recipe"] in printed
@@ -78,7 +92,7 @@ def test_a_second_call_trains_nothing_again(english: Path, tmp_path: Path) -> No
 def wordless() -> Judge:
     """A judge to whom all four tokens of its vocabulary are the same."""
 
-    def logits(ids: torch.Tensor, _real: torch.Tensor) -> torch.Tensor:
+    def logits(ids: torch.Tensor, _valid: torch.Tensor) -> torch.Tensor:
         return torch.zeros(*ids.shape, 4)
 
     return Judge("wordless", lambda text: [len(text) % 4] * 3, logits, 64, 0, "cpu")
@@ -88,31 +102,111 @@ def test_a_judge_adds_columns(english: Path, tmp_path: Path) -> None:
     recipes = [small_recipe(english, "training.steps=3", name=name) for name in NAMES]
     plan = Plan(tmp_path / "out", 1, 4, wordless(), num_samples=3, sampling_steps=5)
     rows, remarks = compare(recipes, plan, quiet, lambda each: training_display(each.training.steps))
-    assert [row.sampling_steps for row in rows] == [32, 5, 5]
-    for row in rows:
-        assert row.quality is not None
-        assert row.quality.gen_ppl == pytest.approx(4.0)
-        assert row.quality.num_samples == 3
-        saved = (tmp_path / "out" / row.recipe / "samples" / "compared.jsonl").read_text().splitlines()
-        assert len(saved) == 3
+    for row, steps in zip(rows, (32, 5, 5)):
+        assert row.samples is not None
+        assert row.samples.gen_ppl == pytest.approx(4.0)
+        assert (row.samples.num, row.samples.steps) == (3, steps)
+        saved = (tmp_path / "out" / "samples" / f"{plan.case(recipes[rows.index(row)]).key}.jsonl").read_text()
+        assert len(saved.splitlines()) == 1 + 3  # what made them, and the samples
     table = markdown(rows, remarks)
     assert "| Gen PPL |" in table
-    assert "Gen PPL under wordless, on 3 samples of each model. Real text" in table
-    assert ": 4 ± 0, entropy" in table
+    assert "3 samples of 32 tokens in each setting" in table
+    assert "Gen PPL under wordless" in table
+    assert "Real text, cut alike (3 pieces of 32): Gen PPL 4.0 [4.0, 4.0], entropy" in table
     assert len(headers(rows)) == len(cells(rows[0]))
+    written = json.loads((tmp_path / "out" / "table.json").read_text())
+    assert [line["samples"]["entropy"] for line in written] == [row.samples.entropy for row in rows if row.samples]
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[Judge, list[int], list[str]]:
+    """A judge with the number of texts it read, and the labels of the cases that were sampled."""
+    base, read, sampled = table_judge(), list[int](), list[str]()
+    original = sampling.sample_case
+
+    def logits(ids: Tensor, valid: Tensor) -> Tensor:
+        read.append(len(ids))
+        return base.logits(ids, valid)
+
+    def sample_case(model: Model, case: Case, batch_size: int, advance: Advance) -> Samples:
+        sampled.append(case.label)
+        return original(model, case, batch_size, advance)
+
+    monkeypatch.setattr(sampling, "sample_case", sample_case)
+    return replace(base, logits=logits), read, sampled
+
+
+def test_nothing_is_sampled_or_judged_twice(english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipes = [small_recipe(english, "training.steps=3", name=name) for name in NAMES]
+    judge, read, sampled = counted(monkeypatch)
+    plan = Plan(tmp_path / "out", 1, 4, judge, num_samples=3, sampling_steps=5)
+    first, remarks = compare(recipes[:2], plan, quiet, no_display)
+    assert sampled == NAMES[:2]
+    assert sum(read) == 3 * 3  # two models and the real text
+    sampled.clear()
+    read.clear()
+    again, same_remarks = compare(recipes[:2], plan, quiet, no_display)
+    assert (again, same_remarks) == (first, remarks)
+    assert (sampled, read) == ([], [])
+    # a recipe more: only its own samples are made and read
+    more, _ = compare(recipes, plan, quiet, no_display)
+    assert more[:2] == first
+    assert sampled == NAMES[2:]
+    assert sum(read) == 3
+    # the same run folder with other weights: its samples are made and read again
+    shutil.rmtree(tmp_path / "out" / NAMES[0])
+    sampled.clear()
+    read.clear()
+    other = small_recipe(english, "training.steps=3", "training.seed=7", name=NAMES[0])
+    retrained, _ = compare([other], plan, quiet, no_display)
+    assert retrained != first[:1]
+    assert sampled == NAMES[:1]
+    assert sum(read) == 3
+
+
+def test_compare_and_quality_give_the_same_numbers(english: Path, tmp_path: Path) -> None:
+    """The row of a comparison is the row that `duality quality` measures on the same run, also that of real text."""
+    recipes = [small_recipe(english, "training.steps=3", name=name) for name in NAMES[:2]]
+    plan = Plan(tmp_path / "out", 1, 4, table_judge(), num_samples=3, sampling_steps=5)
+    compared, remarks = compare(recipes, plan, quiet, no_display)
+    settings = {"ar-laptop": SweepSettings(steps=(None,), num=3), "mdlm-laptop": SweepSettings(steps=(5,), num=3)}
+    for recipe, entry in zip(recipes, compared, strict=True):
+        run, out = plan.out / recipe.name, tmp_path / f"quality-{recipe.name}"
+        row, real = measure_runs([run], settings[recipe.name], judge=table_judge(), out=out, device="cpu")
+        assert entry.samples is not None
+        assert replace(entry.samples, seconds_per_sample=0.0) == replace(row, seconds_per_sample=0.0)
+        assert real.gen_ppl is not None
+        assert f"Real text, cut alike (3 pieces of 32): Gen PPL {real.gen_ppl:.1f} [" in "\n".join(remarks)
+        assert (plan.out / "samples" / "real-text.jsonl").read_text() == (
+            out / "samples" / "real-text.jsonl"
+        ).read_text()
+    # a sweep into the folder of the comparison finds everything there
+    said: list[str] = []
+    again = measure_runs(
+        [plan.out / "mdlm-laptop"], settings["mdlm-laptop"], judge=table_judge(), out=plan.out, report=said.append
+    )
+    assert again[0] == compared[1].samples
+    assert not any(line.startswith("sampling ") for line in said)
 
 
 def test_what_else_differs_is_said(english: Path) -> None:
     first, second = small_recipe(english, name="mdlm-laptop"), small_recipe(english, name="duo-laptop")
-    assert notes([first, second]) == []
+    assert other_differences([first, second]) == []
     third = small_recipe(english, "training.learning_rate=0.5", name="ar-laptop")
-    assert notes([first, third]) == ["ar-laptop: training.learning_rate: 0.006 -> 0.5"]
+    assert other_differences([first, third]) == ["ar-laptop: training.learning_rate: 0.006 -> 0.5"]
 
 
-def test_steps_where_there_is_a_choice() -> None:
-    assert steps_of(Ancestral(Uniform(3)), 8, 64) == 8
-    assert steps_of(Ancestral(Uniform(3)), None, 64) == 32
-    assert steps_of(Autoregressive(3), 8, 64) == 64
+def test_steps_where_there_is_a_choice(english: Path, tmp_path: Path) -> None:
+    duo, ar = (small_recipe(english, "data.length=64", name=name) for name in ("duo-laptop", "ar-laptop"))
+    assert Plan(tmp_path, sampling_steps=8).case(duo).steps == 8
+    assert Plan(tmp_path).case(duo).steps == 32
+    assert Plan(tmp_path, sampling_steps=8).case(ar).steps == 64
+
+
+def test_what_cannot_be_measured_is_refused_before_training(english: Path, tmp_path: Path) -> None:
+    short = small_recipe(english, "data.length=3")
+    with pytest.raises(ValueError, match="4-grams are counted"):
+        compare([short], Plan(tmp_path / "out", judge=table_judge()), quiet, no_display)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_clock_counts_every_sitting(tmp_path: Path) -> None:
@@ -141,15 +235,15 @@ def test_bad_comparisons_are_refused(english: Path, tmp_path: Path, capsys: pyte
         (["compare", "mdlm-laptop", "--limit", "0"], "at least 1"),
         (["compare", "mdlm-laptop", "--sample-steps", "0"], "at least 1"),
         (["compare", "d3pm-absorb-laptop", "--set", "method.num_steps=0"], "at least 1 step"),
-        (["compare", "d3pm-absorb-laptop", "--set", "method.times.eps=0.001"], "must end at the mask"),
+        (["compare", "d3pm-absorb-laptop", "--set", "method.training_schedule.eps=0.001"], "must end at the mask"),
     ):
         assert main(arguments) == 2
         assert message in capsys.readouterr().err
 
 
 def test_rows_read_as_what_they_are() -> None:
-    quality = Quality("j", 100.4, 3.2, 4.567, 8, (95.0, 106.0), (4.5, 4.6))
-    row = Row("r", "s", 1_400_000, 2_000_000, 90, "exact", 99.95, 1.26, 2.0, quality, 64)
+    samples = sweep_row("r", 64, 100.4, 4.567, low=95.0, high=106.04)
+    row = ComparedRecipe("r", "s", 1_400_000, 2_000_000, 90, "exact", 99.95, 1.26, 2.0, samples)
     assert cells(row) == [
-        "r", "1.40 M", "2.00 M", "1.5 min", "= 100.0 ± 1.3", "2.000", "exact", "100 ± 3", "4.57", "8", "64",
+        "r", "1.40 M", "2.00 M", "1.5 min", "= 100.0 ± 1.3", "2.000", "exact", "100.4 [95.0, 106.0]", "4.57", "8", "64",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The command line of few-step generation: distil, look at rounds, watch, measure; and what it refuses."""
+"""The command line of few-step generation: distill, look at rounds, watch, measure; and what it refuses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from duality.cli.trace import read_trace
 from duality.runs import model as run_model
 from duality.runs import session
 from duality.runs.folder import read_recipe
-from duality.runs.model import GRID_NAMES, SAMPLER_NAMES, named_grid
+from duality.samplers import GRIDS, SAMPLERS
+from duality.samplers.choice import grid_named
 from duality.samplers.psi import Psi
 from duality.training import checkpoint
 
@@ -101,11 +102,14 @@ def test_what_distilling_refuses(
     bases: Path, distilled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = ["--out", str(tmp_path / "few"), "--round-steps", "2"]
-    assert "autoregressive" in refused(capsys, "distill", str(bases / "ar-laptop"), *out)
-    assert "a score model answers with ratios" in refused(capsys, "distill", str(bases / "sedd-absorb-laptop"), *out)
+    assert "AR cannot be distilled" in refused(capsys, "distill", str(bases / "ar-laptop"), *out)
+    assert "does not draw from a belief" in refused(capsys, "distill", str(bases / "sedd-absorb-laptop"), *out)
     assert "use --method sdtt" in refused(capsys, "distill", str(bases / "mdlm-laptop"), "--method", "dcd", *out)
     assert "use --method dcd" in refused(capsys, "distill", str(bases / "duo-laptop"), "--method", "sdtt", *out)
     assert "rounds is 0" in refused(capsys, "distill", str(bases / "duo-laptop"), "--rounds", "0", *out)
+    for flag, field in (("--growth", "growth"), ("--teacher", "teacher"), ("--divergence", "divergence")):
+        line = refused(capsys, "distill", str(bases / "duo-laptop"), flag, "loud", *out)
+        assert f"DCD.{field} is 'loud': it must be one of" in line
     assert "is not a run" in refused(capsys, "distill", str(tmp_path / "nothing"), *out)
     assert "set the rounds instead" in refused(
         capsys, "distill", str(bases / "duo-laptop"), "--set", "training.steps=9", *out
@@ -142,7 +146,7 @@ def test_rounds_can_be_evaluated_and_sampled(distilled: Path, capsys: pytest.Cap
 # --- samplers and grids
 
 
-@pytest.mark.parametrize("name", SAMPLER_NAMES)
+@pytest.mark.parametrize("name", ["own", *SAMPLERS])
 @pytest.mark.parametrize("base", ["duo-laptop", "mdlm-laptop"])
 def test_every_sampler_by_name(bases: Path, capsys: pytest.CaptureFixture[str], base: str, name: str) -> None:
     arguments = ["sample", str(bases / base), "--num", "2", "--steps", "5", "--length", "6", "--sampler", name]
@@ -160,8 +164,8 @@ def test_names_of_the_command_line_are_those_of_the_library() -> None:
 
     from duality.cli.common import GridName, SamplerName
 
-    assert get_args(SamplerName) == SAMPLER_NAMES
-    assert get_args(GridName) == GRID_NAMES
+    assert get_args(SamplerName) == ("own", *SAMPLERS)
+    assert get_args(GridName) == tuple(GRIDS)
 
 
 def test_eta_and_grid_are_refused_where_they_mean_nothing(bases: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,12 +176,12 @@ def test_eta_and_grid_are_refused_where_they_mean_nothing(bases: Path, capsys: p
     assert "steps is 0" in refused(capsys, "sample", run_folder, "--steps", "0")
     assert "steps is -4" in refused(capsys, "sample", run_folder, "--steps", "-4")
     long = "x" * 40
-    assert "shorten them or raise --length" in refused(capsys, "sample", run_folder, "--prompt", long)
+    assert "shorten them or raise the length" in refused(capsys, "sample", run_folder, "--prompt", long)
     model = run_model.load(bases / "duo-laptop", quiet)
     chosen = model.named_sampler("psi-cap", 0.3)
     assert isinstance(chosen, Psi)
     assert (chosen.rule, chosen.eta) == ("cap", 0.3)
-    assert type(named_grid(None, "psi-loop")).__name__ == "LinearConstantLinear"
+    assert type(grid_named(None, "psi-loop")).__name__ == "LinearConstantLinear"
 
 
 # --- watching

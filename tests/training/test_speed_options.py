@@ -11,7 +11,8 @@ import pytest
 import torch
 from support.runs import quiet, small_recipe
 
-from duality.networks.dit import SIZES, Network
+from duality.networks import SIZES
+from duality.networks.dit import DiTNetwork
 from duality.noise import Noise
 from duality.protocols import TopK, Vocabulary
 from duality.runs import model as run_model
@@ -19,32 +20,32 @@ from duality.runs import session
 from duality.training.settings import Training
 from duality.training.state import TrainState
 
-NANO = replace(SIZES["nano"], dropout=0.3)
+NANO = replace(SIZES["nano"](), dropout=0.3)
 
 
-def awake(dtype: torch.dtype = torch.float32, **options: Any) -> Network:
+def awake(dtype: torch.dtype = torch.float32, **options: Any) -> DiTNetwork:
     """A network with dropout whose zero-initialised parts have been given weights."""
     torch.manual_seed(0)
-    network = NANO.build(11, **options).to(dtype)
+    network: DiTNetwork = NANO.build(11, **options).to(dtype)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     return network
 
 
-def outcome(network: Network, masked: bool = False, soft: bool = False) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def outcome(network: DiTNetwork, masked: bool = False, soft: bool = False) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The hidden states of three rows, and the gradient of all parameters that have one."""
     ids = torch.arange(18).view(3, 6) * 7 % 11
     z = TopK(torch.stack([ids, (ids + 1) % 11], -1), torch.tensor([0.75, 0.25]).expand(3, 6, 2)) if soft else ids
-    mask = torch.arange(6)[None] < torch.tensor([[6], [4], [5]]) if masked else None
+    valid = torch.arange(6)[None] < torch.tensor([[6], [4], [5]]) if masked else None
     labels = torch.tensor([0, 1, 2]) if network.num_labels else None
     network.zero_grad()
-    hidden = network.hidden(z, torch.tensor([0.1, 1.0, 3.0]), mask, Noise.of(0, 0, torch.arange(3)), labels)
+    hidden = network.hidden(z, torch.tensor([0.1, 1.0, 3.0]), valid, Noise.of(0, 0, torch.arange(3)), labels)
     torch.autograd.backward(hidden.square().sum())
     return hidden.detach(), [value.grad for value in network.parameters() if value.grad is not None]
 
 
-def saved_bytes(network: Network) -> int:
+def saved_bytes(network: DiTNetwork) -> int:
     """What a forward pass keeps for the backward pass, weights not counted."""
     own = {parameter.data_ptr() for parameter in network.parameters()}
     kept: dict[int, int] = {}
@@ -95,7 +96,7 @@ def test_options_reach_every_network_and_nothing_else_changes(english: Path, tmp
         patch.setattr(TrainState, "fresh", staticmethod(remember))
         again = replace(recipe, training=replace(recipe.training, recompute=True))
         session.train(again, tmp_path / "recomputed", report=quiet)
-    networks = [part for part in built[0].model.modules() if isinstance(part, Network)]
+    networks = [part for part in built[0].model.modules() if isinstance(part, DiTNetwork)]
     assert [network.recompute for network in networks] == [True]
     plain, recomputed = (run_model.load(tmp_path / name, quiet) for name in ("plain", "recomputed"))
     for ours, theirs in zip(plain.denoiser.parameters(), recomputed.denoiser.parameters(), strict=True):
@@ -121,7 +122,7 @@ def test_a_compiled_step_is_the_eager_one(monkeypatch: pytest.MonkeyPatch) -> No
     names = list(network.state_dict())
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    network.compile_blocks()
+    network.prepare(recompute=False, compile=True)
     assert list(network.state_dict()) == names
     for recompute in (False, True):
         network.recompute = recompute

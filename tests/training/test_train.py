@@ -234,10 +234,10 @@ def test_padding_is_not_counted_as_tokens(english: Path) -> None:
     recipe = small_recipe(english)
     state, loader, phases = parts(recipe, torch.float32)
     plain = loader.batch(0)
-    mask = torch.ones_like(plain.ids, dtype=torch.bool)
-    mask[0, 3:] = False
-    with Prefetch(lambda step: replace(plain, mask=mask), 0) as padded:
-        assert gradients(state, padded, phase_at(phases, 0), recipe.training)[1] == int(mask.sum())
+    valid = torch.ones_like(plain.ids, dtype=torch.bool)
+    valid[0, 3:] = False
+    with Prefetch(lambda step: replace(plain, valid=valid), 0) as padded:
+        assert gradients(state, padded, phase_at(phases, 0), recipe.training)[1] == int(valid.sum())
 
 
 def test_average_warms_up_and_follows_the_reference(golden: Path) -> None:

@@ -1,4 +1,4 @@
-"""The commands."""
+"""The commands by name; each is a typed function, whose signature and docstring are its help."""
 
 from __future__ import annotations
 

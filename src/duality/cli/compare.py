@@ -1,15 +1,19 @@
-"""Train several recipes and measure them alike."""
+"""Train several recipes and measure them in the same manner."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from duality.cli.common import Assignments, Device, pick
-from duality.runs import folder
+from duality.cli.common import Assignments, Device
+
+if TYPE_CHECKING:
+    from duality.runs.comparison import ComparedRecipe
 
 
 def compare(
@@ -27,7 +31,7 @@ def compare(
     sample_steps: int | None = None,
     device: Device = "auto",
 ) -> int:
-    """Train several recipes, measure them alike and print one table; continues what is there.
+    """Train several recipes, measure them in the same manner and print one table; an earlier comparison is continued.
 
     Args:
         recipes: names that `duality recipes` lists.
@@ -37,22 +41,20 @@ def compare(
         seed: seed of weights, data order and noise of each.
         assignments: change a field of every recipe, such as --set backbone=nano; can be repeated.
         draws: draws of time and noise for each sequence that is measured.
-        limit: measure on so many sequences only.
+        limit: measure on this many sequences only.
         judge: an external language model that reads samples: smollm2 (fetched), a .gguf file, a Hugging Face folder or
             name. Adds columns.
         samples: how many samples the judge reads.
         sample_steps: network calls for each sample, where the model leaves the choice.
         device: where to compute.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from duality.cli.console import say, training_display
     from duality.evaluation.judge import load_judge
-    from duality.recipes.catalogue import modified
     from duality.recipes.catalogue import recipe as find
-    from duality.runs.comparison import Plan, cells, headers
+    from duality.runs.comparison import Plan
     from duality.runs.comparison import compare as compare_recipes
+    from duality.runs.devices import device_named
+    from duality.runs.folder import with_corpus
 
     if not recipes:
         raise ValueError(
@@ -60,15 +62,27 @@ def compare(
         )
     shorthand = {"training.steps": steps, "training.seed": seed}
     changes = [f"{field}={value}" for field, value in shorthand.items() if value is not None]
-    chosen = [modified(find(name), (*changes, *assignments)) for name in recipes]
-    chosen = [folder.with_corpus(each, data or each.data.corpus) for each in chosen]
-    reader = None if judge is None else load_judge(judge, pick(device), say)
-    plan = Plan(out, draws, limit, reader, samples, sample_steps, pick(device))
+    chosen = [find(name, (*changes, *assignments)) for name in recipes]
+    chosen = [with_corpus(each, data or each.data.corpus) for each in chosen]
+    where = device_named(device)
+    plan = Plan(out, draws, limit, None, samples, sample_steps, where)
+    if judge is not None:
+        plan = replace(plan, judge=load_judge(judge, where, say))
     rows, remarks = compare_recipes(chosen, plan, say, lambda each: training_display(each.training.steps))
+    print_rows(rows, remarks)
+    return 0 if len(rows) == len(chosen) else 130
+
+
+def print_rows(rows: Sequence[ComparedRecipe], remarks: Sequence[str]) -> None:
+    """Print the table and its remarks; as wide as the terminal, or 160 columns."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from duality.runs.comparison import cells, headers
+
     table = Table(*headers(rows), box=None)
     for row in rows:
         table.add_row(*cells(row))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     for line in remarks:
         print(line)
-    return 0 if len(rows) == len(chosen) else 130

@@ -1,4 +1,4 @@
-"""What the terminal shows: progress on stderr while work is long, nothing but results when nobody watches."""
+"""What the terminal shows: progress bars and messages on stderr. Without a terminal there are no bars."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from duality.samplers.generate import Frame
 from duality.training.loop import StepRecord
 
 stderr = Console(stderr=True, highlight=False)
@@ -45,8 +46,8 @@ def training_display(steps: int) -> Iterator[Callable[[StepRecord], None]]:
         def show(record: StepRecord) -> None:
             nonlocal tokens, smooth, clock
             if not progress.tasks:
-                # The bar begins with the first step of this sitting, so that neither reading the corpus nor steps
-                # taken before a resume count as speed.
+                # The bar begins with the first step of this call, so that neither reading the corpus nor steps that
+                # were taken before count as speed.
                 progress.add_task("training", total=steps, completed=record.step, note="")
                 smooth, clock = record.loss, time.monotonic()
                 return
@@ -61,12 +62,25 @@ def training_display(steps: int) -> Iterator[Callable[[StepRecord], None]]:
 
 @contextmanager
 def counting_display(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar that is told how much more is done."""
+    """A bar; what is yielded is called with the amount of work that was done since the last call."""
     with _progress() as progress:
         task = progress.add_task(label, total=total, note="")
         yield lambda count: progress.advance(task, count)
 
 
+@contextmanager
+def sampling_display(batches: int) -> Iterator[Callable[[Frame], None]]:
+    """A bar over the steps of all batches of samples."""
+    with _progress() as progress:
+
+        def show(frame: Frame) -> None:
+            if not progress.tasks:
+                progress.add_task("sampling", total=frame.steps * batches, note="")
+            progress.advance(progress.task_ids[0], min(1, frame.step))  # step 0 is the start
+
+        yield show
+
+
 def say(message: str) -> None:
-    """A line for people, on stderr."""
+    """Print a message on stderr."""
     stderr.print(message, soft_wrap=True, markup=False)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from duality.cli.common import Device, Flag, Folder, Round, pick
+from duality.cli.common import Device, Flag, Folder, Round
+
+if TYPE_CHECKING:
+    from duality.evaluation.likelihood import Likelihood
 
 
 def evaluate(
@@ -36,39 +39,29 @@ def evaluate(
         device: where to compute.
         json: print one JSON object instead of text.
     """
-    from dataclasses import asdict
     from json import dumps
 
     from duality.cli.console import counting_display, say
-    from duality.data.corpus import encode_corpus
-    from duality.data.packing import Sequences
-    from duality.runs.corpora import prepared
+    from duality.runs.corpora import sequences_of_run
     from duality.runs.model import load
-    from duality.runs.provenance import check_corpus
 
-    where = pick(device)
-    model = load(run, say, where, weights, round_number)
-    own = model.recipe.data
-    if data is not None:
-        names = model.label_names or None
-        store = encode_corpus(data, model.tokenizer, label_names=names, progress=say)
-    else:
-        corpus = prepared(model.recipe, say)
-        check_corpus(run, corpus)
-        store = corpus.validation if split == "validation" else corpus.train
-    sequences = Sequences(store, own.length, own.packing)
-    total = min(limit or len(sequences), len(sequences))
-    with counting_display("evaluating", total) as advance:
-        result = model.evaluate(
-            sequences, num_draws=draws, limit=limit, batch_size=batch_size, seed=seed, device=where, advance=advance
+    model = load(run, say, device, weights, round_number)
+    sequences = sequences_of_run(model, run, data=data, split=split, report=say)
+    with counting_display("evaluating", min(limit or len(sequences), len(sequences))) as advance:
+        result = model.likelihood(
+            sequences, num_draws=draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
         )
     if json:
-        extra = {
-            name: getattr(result, name)
-            for name in ("perplexity", "perplexity_stderr", "bits_per_byte", "bits_per_character")
-        }
-        print(dumps({"run": str(run), "step": model.step, "data": data or split, **asdict(result), **extra}))
+        print(dumps({"run": str(run), "step": model.step, "data": data or split, **numbers(result)}))
     else:
-        print(f"{run}, step {model.step}, on {data or split + ' of ' + own.corpus}")
+        print(f"{run}, step {model.step}, on {data or split + ' of ' + model.recipe.data.corpus}")
         print("\n".join(result.lines()))
     return 0
+
+
+def numbers(result: Likelihood) -> dict[str, float | str]:
+    """All numbers of a likelihood by name."""
+    from dataclasses import asdict
+
+    derived = ("perplexity", "perplexity_stderr", "bits_per_byte", "bits_per_character")
+    return asdict(result) | {name: getattr(result, name) for name in derived}

@@ -1,4 +1,4 @@
-"""What there is: recipes and corpora."""
+"""List recipes and corpora; fetch a corpus."""
 
 from __future__ import annotations
 

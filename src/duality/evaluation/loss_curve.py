@@ -1,4 +1,7 @@
-"""The loss curve of a run, from its metrics."""
+"""The loss curve of a run: the rows of metrics.jsonl as a picture.
+
+Rows with a ``loss`` are training steps, rows with ``validation_nats`` are validations; others are not drawn.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ def running_mean(values: list[float]) -> list[float]:
 
 
 def plot_losses(metrics: list[dict[str, Any]], target: Path, title: str) -> None:
-    """Training loss by phase (faint: single steps) and validation bound against steps, as a PNG."""
+    """Training loss by phase (single steps are faint) and validation bound against steps, as a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,15 +1,16 @@
-"""Tables."""
+"""Rows in Markdown: the short table of the paper (``markdown``), all measures (``details``), and ``remarks``.
+
+A column of the short table is a model with the settings that differ among the rows; its lines are numbers of steps,
+in blocks by round of distillation. A dash stands for what was not measured.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from duality.evaluation.cases import Row
 
 _SETTINGS = ("sampler", "eta", "tail", "grid", "top_p", "temperature", "length", "num", "seed", "judge")
-
-
 _WORDS = {
     "sampler": "{} sampler",
     "tail": "{} tail",
@@ -21,13 +22,16 @@ _WORDS = {
 }
 
 
+SHORT = ("Gen PPL", "entropy")  # the heads of ``short_cells``
+
+
 def model_of(row: Row) -> str:
     """The label without its round."""
     return row.label if row.round is None else row.label.removesuffix(f", round {row.round}")
 
 
 def columns(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows of samples by model and by the settings that differ among them; steps and rounds are not told apart."""
+    """Rows of samples by model and by the settings that differ among them; steps and rounds share a column."""
     sampled = [row for row in rows if not row.real]
     differing = [name for name in _SETTINGS if len({getattr(row, name) for row in sampled}) > 1]
     found: dict[str, list[Row]] = {}
@@ -41,18 +45,18 @@ def columns(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def grouped(rows: Sequence[Row], by: Callable[[Row], Any]) -> list[tuple[Any, list[Row]]]:
-    """Rows by a value, in its order."""
+def grouped(rows: Sequence[Row], by: Callable[[Row], int]) -> list[tuple[int, list[Row]]]:
+    """Rows by a number, in its order."""
     return [(value, [row for row in rows if by(row) == value]) for value in sorted({by(row) for row in rows})]
 
 
 def round_of(row: Row) -> int:
-    """A model that was not distilled is where rounds begin."""
+    """The round of distillation; 0 for a model that was not distilled."""
     return row.round or 0
 
 
 def has_rounds(rows: Sequence[Row]) -> bool:
-    """Whether ``plot_rounds`` has anything to draw."""
+    """Whether any row is of a round of distillation."""
     return any(row.round is not None for row in rows)
 
 
@@ -66,25 +70,25 @@ def markdown(rows: Sequence[Row]) -> str:
     """Gen PPL with its interval, and entropy, of each model by steps, as the paper's tables; in blocks by round."""
     found = columns(rows)
     rounds = has_rounds(rows)
-    head = ["steps", *(f"{name}: {figure}" for name in found for figure in ("Gen PPL", "entropy"))]
+    head = ["steps", *(f"{name}: {figure}" for name in found for figure in SHORT)]
     lines = [["round", *head] if rounds else head]
     for number, block in grouped([row for row in rows if not row.real], round_of):
         for _, same in grouped(block, lambda row: -row.steps):
             cells = [str(same[0].steps)]
             for column in found.values():
                 match = [row for row in same if row in column]
-                cells += figures(match[0]) if match else ["–", "–"]
+                cells += short_cells(match[0]) if match else ["–", "–"]
             lines.append([str(number), *cells] if rounds else cells)
     return table(lines)
 
 
-def figures(row: Row) -> list[str]:
-    """Gen PPL with its interval, and entropy."""
+def short_cells(row: Row) -> list[str]:
+    """Gen PPL with its interval, and entropy, as cells."""
     return [interval(row.gen_ppl, row.low, row.high, 1), f"{row.entropy:.2f}"]
 
 
 def interval(value: float | None, low: float | None, high: float | None, digits: int) -> str:
-    """A figure with its interval, as far as they are known."""
+    """A value with its interval, as far as they are known."""
     if value is None:
         return "–"
     spread = "" if low is None or high is None else f" [{low:.{digits}f}, {high:.{digits}f}]"
@@ -92,13 +96,13 @@ def interval(value: float | None, low: float | None, high: float | None, digits:
 
 
 def details(rows: Sequence[Row]) -> str:
-    """All that is known of each row."""
-    lines = [detailed(row) for row in rows]
+    """A table of everything that is known of each row."""
+    lines = [named_cells(row) for row in rows]
     return table([list(lines[0]), *(list(line.values()) for line in lines)])
 
 
-def detailed(row: Row) -> dict[str, str]:
-    """A row as people read it, by the heads of its columns; a dash is what it has not."""
+def named_cells(row: Row) -> dict[str, str]:
+    """The cells of a row, by the heads of their columns."""
     settings = {
         "model": model_of(row),
         "round": row.round,
@@ -130,7 +134,7 @@ def detailed(row: Row) -> dict[str, str]:
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
-    """What has to be said with a table: who judged, how many samples, and what real text is to that judge."""
+    """Sentences that belong to a table: which judge, how many samples, and the measures of real text."""
     sampled = [row for row in rows if not row.real]
     counts = ", ".join(str(count) for count in sorted({row.num for row in sampled}))
     lengths = ", ".join(str(length) for length in sorted({row.length for row in sampled}))
@@ -139,6 +143,7 @@ def remarks(rows: Sequence[Row]) -> list[str]:
     if judges:
         lines.append(f"Gen PPL under {judges}; in brackets its 95 % interval, by a bootstrap over samples.")
     for row in [row for row in rows if row.real]:
-        likely = "" if row.gen_ppl is None else f"Gen PPL {interval(row.gen_ppl, row.low, row.high, 1)}, "
-        lines.append(f"Real text, cut alike ({row.num} pieces of {row.length}): {likely}entropy {row.entropy:.2f}.")
+        likely, entropy = short_cells(row)
+        judged = "" if row.gen_ppl is None else f"Gen PPL {likely}, "
+        lines.append(f"Real text, cut alike ({row.num} pieces of {row.length}): {judged}entropy {entropy}.")
     return lines

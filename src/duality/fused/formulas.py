@@ -25,8 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.diffusion import closed_forms
-from duality.diffusion.divergences import Divergence
+from duality.diffusion import Divergence, closed_forms
 from duality.fused.lazy import LazyLogits
 from duality.fused.loss import Backward, Formula
 

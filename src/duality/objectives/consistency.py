@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from duality.denoisers.conditioning import with_labels_of
-from duality.diffusion.divergences import Divergence
+from duality.diffusion import Divergence
 from duality.diffusion.gaussian import coupled_argmax
 from duality.diffusion.schedules import Dual
 from duality.fused.formulas import BeliefDivergence

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from duality.denoisers.conditioning import with_labels_of
 from duality.denoisers.memo import Recorded
-from duality.diffusion.divergences import Divergence
+from duality.diffusion import Divergence
 from duality.fused.formulas import BeliefDivergence
 from duality.fused.lazy import Belief, belief_of
 from duality.fused.loss import fused_loss

@@ -1,0 +1,23 @@
+"""Runs: a recipe that has been trained into a folder, and the model that comes out of it.
+
+folder       the files of a run folder, and which recipe may be trained into it
+provenance   which tokens, versions and commit a run comes from; checks that they are still the same
+metrics      metrics.jsonl
+corpora      the corpus of a run; data from memory, written into the run folder
+devices      the device to compute on, by name
+session      training into a run folder, with checkpoints, validation and samples
+api          ``train`` and ``distill``, as the library and the commands call them
+shaping      prompts, blanks, labels, guidance and filters as wrappers of a denoiser
+writing      a request for samples, and the samples
+scoring      the likelihood of given texts, whole and per token
+pieces       how token ids read as text
+model        ``load`` and ``Model``: sample, fill, measure, look inside
+describe     a recipe before it runs: its size and the memory it needs
+sampling     the samples of the cases of an evaluation
+sweep_runs   the cases of a sweep over runs
+comparison   several recipes, trained and measured alike
+
+folder/  recipe.json  env.json  tokenizer.json  corpus.json  metrics.jsonl  loss.png
+         checkpoints/step-00001000/  samples/step-00001000.jsonl
+         rounds/step-00000500/       (a distillation)   data/   (data that was given from memory)
+"""

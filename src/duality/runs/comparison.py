@@ -1,41 +1,48 @@
-"""Comparison: several recipes trained, measured and, with a judge, read by it; one table.
+"""Comparison: several recipes trained and measured; with a judge, also sampled and judged; one table.
 
-    OUT/<recipe>/     a run folder each, resumed if it is there
-    OUT/table.json    the rows            OUT/table.md    the same, to paste
+    OUT/<recipe>/             a run folder for each recipe, resumed if it exists
+    OUT/samples/, scores.json what the sweep keeps (``evaluation.sweep``), with a judge
+    OUT/table.json            the rows, a list of objects with the fields of ``ComparedRecipe``; ``samples`` is a row of
+                              the sweep (``evaluation.cases.Row``, as in quality.json), or null without a judge
+    OUT/table.md              the same as a table
 
-A comparison is fair when only the method differs. ``notes`` says where else the recipes do: data, network, training.
-All are measured on the same validation text, with the same draws, each by its own measure; the column says which kind.
+A comparison is fair if only the method differs. ``other_differences`` lists where else the recipes differ: data,
+network, training. All recipes are measured on the same validation text, with the same draws, each by its own measure;
+the column "measure" gives its kind. What must hold: nothing is trained, sampled or judged twice.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from duality.data.files import write_atomically
 from duality.data.loader import epoch_order
 from duality.data.packing import Sequences
+from duality.evaluation.cases import Case, Row
 from duality.evaluation.judge import Judge
-from duality.evaluation.text_metrics import Quality, quality
-from duality.methods.bert_mouth import Gibbs
-from duality.protocols import Kind, Reporter, Sampler
+from duality.evaluation.sweep import Sweep, check
+from duality.evaluation.tables import SHORT, short_cells, table
+from duality.evaluation.tables import remarks as sample_remarks
+from duality.protocols import Kind, Reporter
 from duality.recipes.catalogue import differences
 from duality.recipes.recipe import Recipe
 from duality.runs import corpora, session
-from duality.runs import model as run_model
 from duality.runs.metrics import read_metrics
-from duality.samplers.autoregressive import Autoregressive
+from duality.runs.sampling import RunSampler, held_out_text
 from duality.training.loop import StepRecord
+
+Watch = Callable[[StepRecord], None]
 
 
 @dataclass(frozen=True)
-class Row:
-    """One model of the table."""
+class ComparedRecipe:
+    """One row of the table: the training, the likelihood of held-out text and, with a judge, the row of its samples."""
 
     recipe: str
     source: str
@@ -46,13 +53,16 @@ class Row:
     perplexity: float
     perplexity_stderr: float
     bits_per_byte: float
-    quality: Quality | None
-    sampling_steps: int | None
+    samples: Row | None
+
+    def to_json(self) -> dict[str, object]:
+        """All fields, as table.json has them."""
+        return {**asdict(self), "samples": None if self.samples is None else self.samples.to_json()}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done to every recipe."""
+    """What is done with every recipe. ``sampling_steps`` counts where the sampler leaves a choice."""
 
     out: Path
     num_draws: int = 4
@@ -60,7 +70,7 @@ class Plan:
     judge: Judge | None = None
     num_samples: int = 64
     sampling_steps: int | None = None
-    device: str = "cpu"
+    device: torch.device | str = "cpu"
 
     def __post_init__(self) -> None:
         wanted = {
@@ -73,101 +83,78 @@ class Plan:
             if value is not None and value < 1:
                 raise ValueError(f"{name}: {value}; it must be at least 1")
 
+    def case(self, recipe: Recipe) -> Case:
+        """The samples of a recipe's run: its own sampler, as many steps as planned."""
+        length = recipe.data.length
+        # the number of steps does not depend on the vocabulary
+        steps = recipe.method.sampler(2).steps(length, self.sampling_steps)
+        return Case(label=recipe.name, run=self.out / recipe.name, steps=steps, num=self.num_samples, length=length)
+
 
 def compare(
-    recipes: list[Recipe],
+    recipes: Sequence[Recipe],
     plan: Plan,
     report: Reporter,
-    watching: Callable[[Recipe], Any],
-) -> tuple[list[Row], list[str]]:
-    """Train (or resume), measure and judge each recipe; rows and remarks, written after each: nothing is lost.
+    watching: Callable[[Recipe], AbstractContextManager[Watch]],
+) -> tuple[list[ComparedRecipe], list[str]]:
+    """Train (or resume), measure and judge each recipe; rows and remarks, in files after every recipe.
 
-    ``watching(recipe)`` gives a context manager whose value is told every step.
+    ``watching(recipe)`` is a context whose value is called with the record of every training step.
     """
     if len({recipe.name for recipe in recipes}) < len(recipes):
         raise ValueError("a recipe stands twice in the comparison: name each once")
-    rows: list[Row] = []
-    real = real_text(recipes[0], plan, report)
+    sampler = RunSampler(plan.device, report)
+    sweep, real = None, []
+    if plan.judge is not None:
+        check([plan.case(recipe) for recipe in recipes])
+        text = held_out_text(recipes[0], plan.num_samples, recipes[0].data.length, report)
+        sweep = Sweep(plan.out, sampler, report, plan.judge, text)
+        real = sweep.real_rows()
+    rows: list[ComparedRecipe] = []
     for recipe in recipes:
-        # Nothing but training between the first and the last step, so that the times compare.
+        # Between the first and the last step there is training alone, so that the times can be compared.
         chosen = replace(recipe, training=replace(recipe.training, eval_every=0))
         with watching(chosen) as watch:
             finished = train(chosen, plan, report, watch)
         if not finished:
             report(f"stopped in {recipe.name}; the same command continues")
             break
-        rows.append(measured(chosen, plan, report))
-        write_atomically(plan.out / "table.json", json.dumps([asdict(row) for row in rows], indent=1))
+        rows.append(measured(chosen, plan, sampler, sweep, report))
+        write_atomically(plan.out / "table.json", json.dumps([row.to_json() for row in rows], indent=1))
         write_atomically(plan.out / "table.md", markdown(rows, remarks(recipes, rows, real)))
     return rows, remarks(recipes, rows, real)
 
 
-def train(recipe: Recipe, plan: Plan, report: Reporter, watch: Callable[[StepRecord], None]) -> bool:
+def train(recipe: Recipe, plan: Plan, report: Reporter, watch: Watch) -> bool:
     """Train to the end; False if a signal stopped it."""
     outcome = session.train(recipe, plan.out / recipe.name, resume=True, device=plan.device, report=report, watch=watch)
     return outcome.signal == 0
 
 
-def measured(recipe: Recipe, plan: Plan, report: Reporter) -> Row:
+def measured(recipe: Recipe, plan: Plan, sampler: RunSampler, sweep: Sweep | None, report: Reporter) -> ComparedRecipe:
     """The row of a run that has been trained."""
-    folder = plan.out / recipe.name
-    model = run_model.load(folder, report, plan.device)
+    case = plan.case(recipe)
+    model = sampler.model(case)
     corpus = corpora.prepared(recipe, report)
     held_out = Sequences(corpus.validation, recipe.data.length, recipe.data.packing)
     report(f"measuring {recipe.name}")
-    result = model.evaluate(held_out, num_draws=plan.num_draws, limit=plan.limit, device=plan.device)
-    steps = None if plan.judge is None else steps_of(model.sampler, plan.sampling_steps, recipe.data.length)
-    return Row(
+    result = model.likelihood(held_out, num_draws=plan.num_draws, limit=plan.limit)
+    return ComparedRecipe(
         recipe=recipe.name,
         source=recipe.source,
         parameters=sum(value.numel() for value in model.denoiser.parameters()),
         tokens_seen=tokens_seen(Sequences(corpus.train, recipe.data.length, recipe.data.packing), recipe),
-        seconds=training_seconds(folder),
+        seconds=training_seconds(case.run),
         kind=result.kind,
         perplexity=result.perplexity,
         perplexity_stderr=result.perplexity_stderr,
         bits_per_byte=result.bits_per_byte,
-        quality=judged(model, plan, steps, folder, report),
-        sampling_steps=steps,
+        samples=None if sweep is None else sweep.row(case),
     )
 
 
-def real_text(recipe: Recipe, plan: Plan, report: Reporter) -> Quality | None:
-    """What the judge thinks of real text, cut as samples are: what Gen PPL and entropy should come near."""
-    if plan.judge is None:
-        return None
-    corpus = corpora.prepared(recipe, report)
-    held_out = Sequences(corpus.validation, recipe.data.length, recipe.data.packing)
-    count = min(plan.num_samples, len(held_out))
-    tokens, mask = held_out.rows(torch.arange(count).numpy() * len(held_out) // count)
-    tokens = tokens[mask.all(-1)]
-    return quality(plan.judge, [corpus.tokenizer.decode(row) for row in tokens.tolist()], tokens)
-
-
-def steps_of(sampler: Sampler, asked: int | None, length: int) -> int:
-    """The steps asked for, but where the model leaves no choice: token by token takes as many as there are."""
-    if asked is None or isinstance(sampler, (Autoregressive, Gibbs)):
-        return sampler.default_steps(length)
-    return asked
-
-
-def judged(model: run_model.Model, plan: Plan, steps: int | None, folder: Path, report: Reporter) -> Quality | None:
-    """What the judge thinks of the model's samples, which are kept."""
-    if plan.judge is None or steps is None:
-        return None
-    report(f"sampling {model.recipe.name}, {plan.num_samples} sequences in {steps} steps")
-    tokens = model.generate(
-        num=plan.num_samples, length=model.recipe.data.length, steps=steps, batch_size=16, device=plan.device
-    ).cpu()
-    rows = [run_model.sample_row(model, row.tolist(), i, steps, "ancestral", 0) for i, row in enumerate(tokens)]
-    (folder / "samples").mkdir(exist_ok=True)
-    write_atomically(folder / "samples" / "compared.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    with torch.no_grad():
-        return quality(plan.judge, [row["text"] for row in rows], tokens)
-
-
 def tokens_seen(sequences: Sequences, recipe: Recipe) -> int:
-    """Real tokens in all batches: whole epochs, and the beginning of the last one."""
+    """The number of valid tokens in all batches: whole epochs, and the beginning of the last one."""
     training = recipe.training
     epochs, rest = divmod(training.steps * training.batch_size, len(sequences))
     begun = epoch_order(training.seed, epochs, len(sequences))[:rest]
@@ -177,12 +164,12 @@ def tokens_seen(sequences: Sequences, recipe: Recipe) -> int:
 
 
 def training_seconds(folder: Path) -> float:
-    """Wall time of training, over all its sittings: the last clock of each."""
-    clocks = {row.get("since", 0): float(row["seconds"]) for row in read_metrics(folder) if "seconds" in row}
-    return sum(clocks.values(), 0.0)
+    """Wall time of training, summed over its sessions; metrics.jsonl counts the seconds of each from 0."""
+    last = {row.get("since", 0): float(row["seconds"]) for row in read_metrics(folder) if "seconds" in row}
+    return sum(last.values(), 0.0)
 
 
-def notes(recipes: list[Recipe]) -> list[str]:
+def other_differences(recipes: Sequence[Recipe]) -> list[str]:
     """Where recipes differ from the first in anything but name, texts and method."""
     first = recipes[0]
     found = []
@@ -193,11 +180,16 @@ def notes(recipes: list[Recipe]) -> list[str]:
 
 
 HEADERS = ("recipe", "parameters", "tokens seen", "training time", "PPL", "bits per byte", "measure")
-JUDGED = ("Gen PPL", "entropy", "samples", "steps")
+SAMPLE_HEADERS = (*SHORT, "samples", "steps")
 
 
-def cells(row: Row) -> list[str]:
-    """A row as people read it."""
+def headers(rows: Sequence[ComparedRecipe]) -> tuple[str, ...]:
+    """The columns that the rows have."""
+    return (*HEADERS, *SAMPLE_HEADERS) if any(row.samples is not None for row in rows) else HEADERS
+
+
+def cells(row: ComparedRecipe) -> list[str]:
+    """A row as text, in the order of ``headers``."""
     symbol = {"bound": "≤ ", "exact": "= ", "pseudo-likelihood": "pseudo "}[row.kind]
     line = [
         row.recipe,
@@ -208,38 +200,18 @@ def cells(row: Row) -> list[str]:
         f"{row.bits_per_byte:.3f}",
         row.kind,
     ]
-    if row.quality is not None:
-        read = row.quality
-        line += [f"{read.gen_ppl:.0f} ± {read.gen_ppl_stderr:.0f}", f"{read.entropy:.2f}"]
-        line += [str(read.num_samples), str(row.sampling_steps)]
+    if row.samples is not None:
+        line += [*short_cells(row.samples), str(row.samples.num), str(row.samples.steps)]
     return line
 
 
-def headers(rows: list[Row]) -> tuple[str, ...]:
-    """The columns that the rows have."""
-    return (*HEADERS, *JUDGED) if any(row.quality is not None for row in rows) else HEADERS
+def remarks(recipes: Sequence[Recipe], rows: Sequence[ComparedRecipe], real: Sequence[Row]) -> list[str]:
+    """Sentences that belong to the table: the remarks of the sweep, and in what else the recipes differ."""
+    sampled = [row.samples for row in rows if row.samples is not None]
+    judged = sample_remarks([*sampled, *real]) if sampled else []
+    return [*judged, *(f"Differs: {line}." for line in other_differences(recipes))]
 
 
-def remarks(recipes: list[Recipe], rows: list[Row], real: Quality | None) -> list[str]:
-    """What has to be said with the table: who judged, what real text is to that judge, and what else differs."""
-    lines = [f"Differs: {line}." for line in notes(recipes)]
-    if real is not None:
-        lines.insert(
-            0,
-            f"Gen PPL under {real.judge}, on {samples_read(rows)}. Real text of the validation set, cut alike "
-            f"({real.num_samples} pieces): {real.gen_ppl:.0f} ± {real.gen_ppl_stderr:.0f}, entropy {real.entropy:.2f}.",
-        )
-    return lines
-
-
-def samples_read(rows: list[Row]) -> str:
-    """How many samples were read."""
-    counts = sorted({row.quality.num_samples for row in rows if row.quality is not None})
-    return f"{', '.join(map(str, counts))} samples of each model"
-
-
-def markdown(rows: list[Row], lines: list[str]) -> str:
-    """The table in Markdown, and what has to be said with it."""
-    names = headers(rows)
-    lines_of_cells = [names, tuple("---" for _ in names), *(cells(row) for row in rows)]
-    return "\n\n".join(["\n".join("| " + " | ".join(line) + " |" for line in lines_of_cells), *lines]) + "\n"
+def markdown(rows: Sequence[ComparedRecipe], lines: Sequence[str]) -> str:
+    """The table in Markdown, and its remarks."""
+    return "\n\n".join([table([headers(rows), *map(cells, rows)]).rstrip("\n"), *lines]) + "\n"

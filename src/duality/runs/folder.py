@@ -1,4 +1,8 @@
-"""The run folder."""
+"""The run folder: its recipe, the rounds it has kept, and the check that a recipe may be trained into it.
+
+What must hold: nothing that is in a folder is overwritten; a run continues with the recipe that it began with, except
+for settings that only change how it is computed or logged from there on; a start that crashed can be started again.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,26 @@ from duality.runs.provenance import corpus_identity, environment
 from duality.training import checkpoint
 
 RECIPE = "recipe.json"
-
-
 ROUNDS = "rounds"
+DATA = "data"
+
+# What a start that crashed may leave before the recipe is written.
+_BEFORE_RECIPE = ("tokenizer.json", "env.json", "corpus.json", "checkpoints", ROUNDS, DATA, RECIPE)
+
+# What may change when a run continues: how it is optimised from here on and how it is logged, not what it is.
+_CHANGEABLE = (
+    "learning_rate",
+    "clip",
+    "warmup",
+    "micro_batch",
+    "precision",
+    "recompute",
+    "compile",
+    "log_every",
+    "eval_every",
+    "save_every",
+    "keep",
+)
 
 
 def exists(folder: Path) -> bool:
@@ -31,7 +52,7 @@ def read_recipe(folder: Path) -> Recipe:
     """The recipe of the run in ``folder``."""
     path = folder / RECIPE
     if not exists(folder):
-        raise ValueError(f"{folder} is not a run: it has no {RECIPE}; give the folder that `duality train --out` made")
+        raise ValueError(f"{folder} is not a run: it has no {RECIPE}; give the folder that `duality train --out` wrote")
     try:
         return catalogue.from_json(json.loads(path.read_text(encoding="utf-8")))
     except json.JSONDecodeError as error:
@@ -49,7 +70,7 @@ def saved_round(folder: Path, recipe: Recipe, number: int) -> checkpoint.Checkpo
     """The weights after round ``number``."""
     there = rounds_saved(folder, recipe)
     if recipe.distillation is None:
-        raise ValueError(f"{folder} is no distillation: it has no rounds; leave --round out")
+        raise ValueError(f"{folder} is no distillation: it has no rounds; leave the round out")
     if number not in there:
         raise ValueError(f"{folder} has no round {number}: there are {', '.join(map(str, there))}")
     path = folder / ROUNDS / f"step-{number * recipe.distillation.round_steps:08d}"
@@ -59,45 +80,39 @@ def saved_round(folder: Path, recipe: Recipe, number: int) -> checkpoint.Checkpo
     return checkpoint.load(path)
 
 
-_BEFORE_RECIPE = ("tokenizer.json", "env.json", "corpus.json", "checkpoints", ROUNDS, RECIPE)
+def check_folder(folder: Path, resume: bool) -> bool:
+    """Whether a run exists in ``folder``; a new folder is made, and one that must not be trained into is refused."""
+    if exists(folder):
+        if not resume:
+            raise ValueError(
+                f"{folder} already holds a run: continue it with --resume (resume=True), or choose another --out (out=)"
+            )
+        return True
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(errno.EACCES, "the run folder cannot be written", str(folder))
+    foreign = sorted(path.name for path in folder.iterdir() if not _left_by_a_crash(path.name))
+    if foreign:
+        raise ValueError(f"{folder} holds other files ({', '.join(foreign[:3])}): choose an empty --out (out=)")
+    return False
 
 
-# What may change when a run continues: how it is optimised from here on and how it is watched, not what it is.
-_CHANGEABLE = (
-    "learning_rate",
-    "clip",
-    "warmup",
-    "micro_batch",
-    "precision",
-    "recompute",
-    "compile",
-    "log_every",
-    "eval_every",
-    "save_every",
-    "keep",
-)
+def _left_by_a_crash(name: str) -> bool:
+    """Whether a start writes a file or folder of this name; ".corpus.json.123" is one that was being written."""
+    return name in _BEFORE_RECIPE or (name.startswith(".") and name[1:].startswith(_BEFORE_RECIPE))
 
 
 def open_folder(recipe: Recipe, folder: Path, resume: bool) -> tuple[Recipe, bool]:
     """The recipe to train and whether its run exists; nothing that is there is ever overwritten."""
-    if not exists(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(errno.EACCES, "the run folder cannot be written", str(folder))
-        # ".corpus.json.123" is what a crash leaves of a file that was being written
-        foreign = {path.name for path in folder.iterdir() if not path.name.lstrip(".").startswith(_BEFORE_RECIPE)}
-        if foreign:
-            raise ValueError(f"{folder} holds other files ({', '.join(sorted(foreign)[:3])}): choose an empty --out")
+    if not check_folder(folder, resume):
         return recipe, False
-    if not resume:
-        raise ValueError(f"{folder} already holds a run: continue it with --resume, or choose another --out")
     before = read_recipe(folder)
     changes = catalogue.differences(before, recipe)
     fixed = [change for change in changes if not change.startswith(tuple(f"training.{name}:" for name in _CHANGEABLE))]
     if fixed:
         raise ValueError(
             f"{folder} was started with another recipe ({'; '.join(fixed[:4])}): a run continues as it began, but for "
-            f"training.{{{', '.join(_CHANGEABLE)}}}; leave the changed flags out, or choose another --out"
+            f"training.{{{', '.join(_CHANGEABLE)}}}; leave the changed flags out, or choose another --out (out=)"
         )
     if changes:
         write_recipe(recipe, folder)
@@ -114,11 +129,11 @@ def create(recipe: Recipe, folder: Path, corpus: Corpus) -> None:
 
 
 def write_recipe(recipe: Recipe, folder: Path) -> None:
-    """Write down what runs."""
+    """Write the recipe of a run."""
     write_atomically(folder / RECIPE, json.dumps(catalogue.to_json(recipe), indent=1))
 
 
-def with_corpus(recipe: Recipe, corpus: str) -> Recipe:
+def with_corpus(recipe: Recipe, corpus: str | Path) -> Recipe:
     """The recipe on another corpus; a path is made absolute so that the run can be resumed from anywhere."""
     path = Path(corpus).expanduser()
-    return replace(recipe, data=replace(recipe.data, corpus=str(path.resolve()) if path.exists() else corpus))
+    return replace(recipe, data=replace(recipe.data, corpus=str(path.resolve() if path.exists() else corpus)))

@@ -30,6 +30,6 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def rewind_metrics(folder: Path, step: int) -> None:
-    """Forget what was logged after ``step``: those steps are about to be taken again."""
+    """Remove the rows after ``step``: those steps are taken again."""
     rows = [row for row in read_metrics(folder) if row["step"] <= step]
     write_atomically(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))

@@ -1,60 +1,62 @@
-"""A trained model."""
+"""A trained model: what it writes, how likely it finds a text, what it sees.
+
+    model = duality.load("runs/demo")
+    model.sample(4, steps=8, prompt="The ", tail="greedy")     list of Sample: .text, .tokens
+    model.fill("The ___ sat on the ___")                       known text stays, blanks are filled in
+    model.log_likelihood("A sentence.")                        .nats, .stderr, .kind
+    model.surprisal("A sentence.")                             nats of each token
+    model.hidden(tokens)                                       the network's vectors
+
+What must hold: a seed gives the same samples and the same likelihood whatever the batch size, and whatever else is
+asked for in the same call. Nothing is printed unless ``report`` prints.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from duality.data.cache import silent
 from duality.data.packing import Sequences
-from duality.data.tokenizers import Tokenizer, load_tokenizer
-from duality.denoisers.memo import Memoized
-from duality.denoisers.readouts import SubsDenoiser
+from duality.data.tokenizers import Ids, Tokenizer, load_tokenizer
 from duality.evaluation.likelihood import Likelihood, likelihood
-from duality.protocols import Process, Reporter, Sampler, Schedule, Vocabulary
-from duality.recipes.config import nearest
+from duality.fused.lazy import belief_of, ratios_of
+from duality.protocols import Denoiser, Grid, Measure, Process, Reporter, Sampler, Schedule, Score, Tail, Vocabulary
 from duality.recipes.recipe import Recipe
+from duality.runs.devices import device_named
 from duality.runs.folder import read_recipe, saved_round
+from duality.runs.pieces import Pieces
 from duality.runs.provenance import check_tokenizer, read_identity
-from duality.samplers.analytic import Analytic
-from duality.samplers.ancestral import Ancestral
+from duality.runs.scoring import TextLikelihood, TokenSurprisal, mean_and_stderr, token_nats
+from duality.runs.shaping import (
+    Wrap,
+    check_can_infill,
+    known_around_blanks,
+    known_ends,
+    unchanged,
+    with_label,
+    with_memo,
+)
+from duality.runs.writing import Request, Sample, Watch, write
+from duality.samplers.choice import sampler_named
 from duality.samplers.generate import generate
-from duality.samplers.grids import Cosine, Grid, Linear, LinearConstantLinear
-from duality.samplers.psi import Psi
+from duality.samplers.grids import LINEAR
 from duality.training import checkpoint
 from duality.training.state import load_weights
 
-# the follow-up paper's: a small chance in every step of the loop, a larger one where the rule itself makes it small
-_ETA = {"psi-constant": 0.01, "psi-cap": 0.05, "psi-rescale": 0.05, "psi-loop": 0.01, "psi-mix": 0.5}
 
-
-SAMPLER_NAMES = ("own", "ancestral", "analytic", *_ETA)
-
-
-GRID_NAMES = ("linear", "cosine", "loop")
-
-
-def named_grid(name: str | None, sampler: str) -> Grid:
-    """A grid of times by name; the one that suits the sampler if no name is given."""
-    grids: dict[str, Grid] = {"linear": Linear(), "cosine": Cosine(), "loop": LinearConstantLinear()}
-    chosen = ("loop" if sampler == "psi-loop" else "linear") if name is None else name
-    if chosen not in grids:
-        raise ValueError(f"no grid {chosen!r}: {nearest(chosen, grids)}")
-    if (chosen == "loop") != (sampler == "psi-loop"):
-        raise ValueError(
-            f"the grid {chosen} with the sampler {sampler}: the loop stands still at one level, where psi-loop draws "
-            "anew and every other sampler does nothing; use the two together, or neither"
-        )
-    return grids[chosen]
+def ignore(count: int) -> None:
+    """Progress that is not shown."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A trained model with all its parts."""
+    """A trained model with all its parts; ``step`` is the training step of its weights."""
 
     recipe: Recipe
     step: int
@@ -62,56 +64,265 @@ class Model:
     tokenizer: Tokenizer
     label_names: tuple[str, ...] = ()
 
+    # --- parts
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.denoiser.parameters()).device
+
+    @property
+    def length(self) -> int:
+        """The number of tokens of the sequences that it was trained on."""
+        return self.recipe.data.length
+
     @property
     def schedule(self) -> Schedule:
-        return self.recipe.method.schedule()
+        """The schedule that it is sampled with."""
+        return self.recipe.method.sampling_schedule()
 
     @property
     def sampler(self) -> Sampler:
+        """Its own sampler."""
         return self.recipe.method.sampler(self.tokenizer.vocab_size)
+
+    @property
+    def measure(self) -> Measure:
+        """Its likelihood."""
+        return self.recipe.method.measure(self.tokenizer.vocab_size)
+
+    @property
+    def mask_id(self) -> int | None:
+        """The mask token; None if it has none."""
+        process = self.recipe.method.process(self.tokenizer.vocab_size)
+        return None if process is None else process.mask_id
 
     def process(self) -> Process:
         """The discrete process that the model reverses."""
-        own = self.sampler
-        if not isinstance(own, (Ancestral, Analytic)):
+        process = self.recipe.method.process(self.tokenizer.vocab_size)
+        if process is None:
             raise ValueError(
-                f"{type(self.recipe.method).__name__} is written by no sampler but its own ({type(own).__name__}): "
+                f"{type(self.recipe.method).__name__} has no discrete process: it is written by its own sampler only; "
                 "leave the sampler out"
             )
-        return own.process
+        return process
 
-    def named_sampler(self, name: str, eta: float | None = None) -> Sampler:
+    def named_sampler(self, name: str = "own", eta: float | None = None) -> Sampler:
         """Its own sampler, or another one of its process by name; ``eta`` is the strength of a psi sampler."""
-        if name not in SAMPLER_NAMES:
-            raise ValueError(f"no sampler {name!r}: {nearest(name, SAMPLER_NAMES)}")
-        if name.startswith("psi-"):
-            rule: Any = name.removeprefix("psi-")
-            default = _ETA[name]
-            return Psi(self.process(), rule, default if eta is None else eta)
+        if name != "own":
+            return sampler_named(name, self.process(), eta=eta)
         if eta is not None:
-            raise ValueError(f"eta is {eta}, and the sampler {name} has none: it is the strength of a psi sampler")
-        if name == "own":
-            return self.sampler
-        return Ancestral(self.process()) if name == "ancestral" else Analytic(self.process())
+            raise ValueError(f"eta is {eta}, and the model's own sampler has none: it is the strength of a psi sampler")
+        return self.sampler
 
-    def evaluate(self, sequences: Sequences, **options: Any) -> Likelihood:
-        """Nats per token of ``sequences``, by the method's own measure; options as for ``evaluate.likelihood``."""
-        return likelihood(self.denoiser, self.recipe.method.measure(self.tokenizer.vocab_size), sequences, **options)
+    # --- writing
+
+    def sample(
+        self,
+        num: int = 1,
+        *,
+        steps: int | None = None,
+        prompt: str = "",
+        suffix: str = "",
+        length: int | None = None,
+        tail: Tail = "ancestral",
+        sampler: str = "own",
+        eta: float | None = None,
+        grid: str | None = None,
+        top_p: float = 1.0,
+        temperature: float = 1.0,
+        label: str | None = None,
+        guidance: float | None = None,
+        seed: int = 0,
+        batch_size: int = 16,
+        watch: Watch | None = None,
+    ) -> list[Sample]:
+        """``num`` samples; each begins with ``prompt`` and ends with ``suffix``.
+
+        ``steps`` are the network calls of a sample; the sampler's own number if not given. ``length`` counts all
+        tokens; the length of training if not given. ``tail`` "greedy" takes the most likely tokens in the last step.
+        ``sampler`` and ``grid`` are names of ``duality.samplers.SAMPLERS`` and ``GRIDS``; ``eta`` is the strength of a
+        psi sampler. ``top_p`` and ``temperature`` change the belief; ``label`` is a class to write in, ``guidance`` how
+        much it counts. Sample i of a seed is the same however many there are. ``watch`` gets a ``Frame`` per step.
+        """
+        known = known_ends(self.tokenizer, self.length if length is None else length, prompt, suffix)
+        if suffix:
+            check_can_infill(self.denoiser, "suffix")
+        request = Request(num, steps, tail, sampler, eta, grid, top_p, temperature, label, guidance, seed, batch_size)
+        return write(self, request, known, watch)
+
+    def fill(
+        self,
+        text: str,
+        num: int = 1,
+        *,
+        blank: str = "___",
+        tokens_per_blank: int | None = None,
+        steps: int | None = None,
+        tail: Tail = "ancestral",
+        sampler: str = "own",
+        eta: float | None = None,
+        grid: str | None = None,
+        top_p: float = 1.0,
+        temperature: float = 1.0,
+        label: str | None = None,
+        guidance: float | None = None,
+        seed: int = 0,
+        batch_size: int = 16,
+        watch: Watch | None = None,
+    ) -> list[Sample]:
+        """``num`` samples in which the blanks of ``text`` are filled in and everything else stays as it is.
+
+        A blank becomes ``tokens_per_blank`` tokens; if not given, as many as a word of the text has on average. The
+        sample is as long as the text with its blanks. The other arguments are those of ``sample``. A model that
+        writes from left to right, or that writes vectors, is refused.
+        """
+        check_can_infill(self.denoiser, "fill")
+        known = known_around_blanks(self.tokenizer, text, blank, tokens_per_blank)
+        request = Request(num, steps, tail, sampler, eta, grid, top_p, temperature, label, guidance, seed, batch_size)
+        return write(self, request, known, watch)
 
     def generate(
         self,
-        wrap: Callable[[Any], Any] = lambda denoiser: denoiser,
+        wrap: Wrap = unchanged,
         sampler: Sampler | None = None,
         steps: int | None = None,
-        **options: Any,
-    ) -> torch.Tensor:
-        """Tokens; options as for ``generate.generate``. ``wrap`` bends the belief (``wrappers``)."""
-        chosen = sampler or self.sampler
-        bent = wrap(self.denoiser)
-        if isinstance(self.denoiser, SubsDenoiser) and not self.denoiser.depends_on_alpha:
-            bent = Memoized(bent)
-        count = chosen.default_steps(options["length"]) if steps is None else steps
-        return generate(bent, self.schedule, chosen, steps=count, **options)
+        *,
+        num: int,
+        length: int,
+        seed: int = 0,
+        tail: Tail = "ancestral",
+        grid: Grid = LINEAR,
+        batch_size: int = 64,
+        device: torch.device | str | None = None,
+        watch: Watch | None = None,
+    ) -> Tensor:
+        """Tokens (num, length), from parts instead of names: a sampler, a grid, and ``wrap`` around the denoiser."""
+        chosen = self.sampler if sampler is None else sampler
+        return generate(
+            with_memo(wrap(self.denoiser)),
+            self.schedule,
+            chosen,
+            num=num,
+            length=length,
+            steps=chosen.steps(length) if steps is None else steps,
+            seed=seed,
+            tail=tail,
+            grid=grid,
+            batch_size=batch_size,
+            device=self.device if device is None else device,
+            watch=watch,
+        )
+
+    # --- measuring
+
+    def likelihood(
+        self,
+        sequences: Sequences,
+        *,
+        num_draws: int = 1,
+        limit: int | None = None,
+        batch_size: int = 32,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        advance: Callable[[int], None] = ignore,
+    ) -> Likelihood:
+        """Nats per token of the sequences of a store, by the method's own measure: what perplexity is computed from."""
+        return likelihood(
+            self.denoiser,
+            self.measure,
+            sequences,
+            num_draws=num_draws,
+            limit=limit,
+            batch_size=batch_size,
+            seed=seed,
+            device=self.device if device is None else device,
+            advance=advance,
+        )
+
+    @overload
+    def log_likelihood(  # type: ignore[overload-overlap]  # a str is a sequence of str, and comes first
+        self, texts: str, *, num_draws: int = 8, seed: int = 0, batch_size: int = 32, label: str | None = None
+    ) -> TextLikelihood: ...
+    @overload
+    def log_likelihood(
+        self, texts: Sequence[str], *, num_draws: int = 8, seed: int = 0, batch_size: int = 32, label: str | None = None
+    ) -> list[TextLikelihood]: ...
+    def log_likelihood(
+        self,
+        texts: str | Sequence[str],
+        *,
+        num_draws: int = 8,
+        seed: int = 0,
+        batch_size: int = 32,
+        label: str | None = None,
+    ) -> TextLikelihood | list[TextLikelihood]:
+        """-log p of a text, or of each of several, in nats, with its standard error and its kind.
+
+        The mean over ``num_draws`` draws of time and noise; more make the error smaller. ``label`` is the class that a
+        class-conditional model is given.
+        """
+        if isinstance(texts, str):
+            return self.log_likelihood([texts], num_draws=num_draws, seed=seed, batch_size=batch_size, label=label)[0]
+        rows, kind = [self.tokenizer.encode(text) for text in texts], self.measure.kind
+        found = []
+        for draws in self._token_nats(rows, num_draws, seed, batch_size, label):
+            nats, stderr = mean_and_stderr(draws.sum(1), kind)
+            found.append(TextLikelihood(float(nats), draws.shape[1], float(stderr), kind))
+        return found
+
+    def surprisal(
+        self, text: str, *, num_draws: int = 16, seed: int = 0, batch_size: int = 32, label: str | None = None
+    ) -> list[TokenSurprisal]:
+        """The nats of each token of a text; their sum is ``log_likelihood`` with the same draws.
+
+        A draw of a masked model says something of the hidden tokens only: of a short text, many draws are cheap. A
+        pseudo-likelihood hides one token per draw: give as many draws as there are tokens.
+        """
+        row = self.tokenizer.encode(text)
+        (draws,) = self._token_nats([row], num_draws, seed, batch_size, label)
+        nats, stderr = mean_and_stderr(draws, self.measure.kind)
+        texts = Pieces(self.tokenizer).per_token(row.tolist())
+        return [TokenSurprisal(*entry) for entry in zip(row.tolist(), texts, nats.tolist(), stderr.tolist())]
+
+    def _token_nats(
+        self, rows: list[Ids], num_draws: int, seed: int, batch_size: int, label: str | None
+    ) -> list[Tensor]:
+        """The nats of every token at every draw."""
+        return token_nats(
+            with_label(self.denoiser, label, None, self.label_names, self.device),
+            self.measure,
+            rows,
+            length=self.length,
+            num_draws=num_draws,
+            seed=seed,
+            batch_size=batch_size,
+            device=self.device,
+        )
+
+    # --- looking inside
+
+    @torch.no_grad()
+    def hidden(self, tokens: Tensor, *, alpha: float = 1.0, label: str | None = None) -> Tensor:
+        """The network's vectors (B, L, D) before the head, for tokens (B, L) or (L,) at the signal level ``alpha``.
+
+        The vector of an autoregressive model at a position is what it predicts that token from: it has read the tokens
+        before it. A Gaussian model reads vectors instead of tokens, and is refused.
+        """
+        z = torch.as_tensor(tokens, device=self.device)
+        z = z[None] if z.ndim == 1 else z
+        if z.ndim != 2 or z.is_floating_point() or not 0 < alpha <= 1:
+            raise ValueError(
+                f"tokens of shape {tuple(z.shape)} and type {z.dtype}, alpha {alpha}: give whole numbers (B, L) and an "
+                "alpha in (0, 1]"
+            )
+        level = torch.full((len(z),), alpha, dtype=torch.float64, device=self.device)
+        denoiser = with_label(self.denoiser, label, None, self.label_names, self.device)
+        if isinstance(denoiser, Denoiser):
+            return belief_of(denoiser, z.long(), level).vectors
+        if isinstance(denoiser, Score):
+            return ratios_of(denoiser, z.long(), level).vectors
+        raise ValueError(f"hidden of a {type(denoiser).__name__}: it reads vectors, not tokens; use a discrete model")
 
 
 def network(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str = "cpu") -> nn.Module:
@@ -122,20 +333,25 @@ def network(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str =
 
 
 def load(
-    folder: Path,
-    report: Reporter,
-    device: torch.device | str = "cpu",
-    weights: str = "ema",
-    round_number: int | None = None,
+    run: Path | str,
+    report: Reporter = silent,
+    device: torch.device | str = "auto",
+    weights: Literal["ema", "model"] = "ema",
+    round: int | None = None,
 ) -> Model:
-    """The newest intact checkpoint of the run in ``folder``, with its averaged (``ema``) or raw (``model``) weights.
+    """The model of the run in a folder: its newest intact checkpoint.
 
-    ``round_number`` asks for the weights after that round of a distillation instead; 0 is what it began from.
+    ``weights`` are the averaged ("ema") or the raw ones ("model"). ``round`` asks for the weights after that round of
+    a distillation instead; 0 is what it began from. ``report`` is called with what a user should know, such as a
+    damaged checkpoint; ``print`` shows it.
     """
-    recipe = read_recipe(folder)
+    folder = Path(run).expanduser()
+    if weights not in ("ema", "model"):
+        raise ValueError(f"weights is {weights!r}: choose 'ema' (averaged) or 'model' (raw)")
+    where, recipe = device_named(device), read_recipe(folder)
     tokenizer = load_tokenizer(folder)
-    if round_number is not None:
-        saved: checkpoint.Checkpoint | None = saved_round(folder, recipe, round_number)
+    if round is not None:
+        saved: checkpoint.Checkpoint | None = saved_round(folder, recipe, round)
     else:
         saved = checkpoint.load_newest(folder / "checkpoints", report)
     if saved is None:
@@ -144,20 +360,7 @@ def load(
         )
     check_tokenizer(saved.state, tokenizer, folder)
     names = tuple(read_identity(folder)["labels"])
-    denoiser = network(recipe, Vocabulary(tokenizer.vocab_size, len(names)), device)
+    denoiser = network(recipe, Vocabulary(tokenizer.vocab_size, len(names)), where)
     load_weights(denoiser, saved.groups[weights])
     denoiser.requires_grad_(False)
     return Model(recipe, saved.step, denoiser, tokenizer, names)
-
-
-def sample_row(model: Model, tokens: list[int], index: int, steps: int, tail: str, seed: int) -> dict[str, Any]:
-    """A sample with what made it."""
-    return {
-        "index": index,
-        "seed": seed,
-        "steps": steps,
-        "tail": tail,
-        "trained_steps": model.step,
-        "text": model.tokenizer.decode(tokens),
-        "tokens": tokens,
-    }

@@ -1,4 +1,8 @@
-"""Where a run's numbers come from: the very tokens, the versions, the commit; and the refusal to mix them up."""
+"""Where the numbers of a run come from: its tokens, the versions of the packages, the commit.
+
+What must hold: a checkpoint is read with the tokenizer that it was trained with, and a run continues on the tokens that
+it began with; anything else is refused.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from duality.data.tokenizers import Tokenizer
 
 
 def check_tokenizer(state: dict[str, Any], tokenizer: Tokenizer, where: Path) -> None:
-    """Refuse a checkpoint whose tokens mean something else."""
+    """Refuse a checkpoint that was trained with another tokenizer."""
     if (state["vocab_size"], state["tokenizer"]) != (tokenizer.vocab_size, tokenizer.fingerprint):
         raise ValueError(
             f"the checkpoint in {where} was trained with a vocabulary of {state['vocab_size']} tokens "
@@ -26,7 +30,7 @@ def check_tokenizer(state: dict[str, Any], tokenizer: Tokenizer, where: Path) ->
 
 
 def corpus_identity(corpus: Corpus) -> dict[str, Any]:
-    """Checksums of the very tokens."""
+    """Checksums of the tokens, and the names of the labels."""
     stores = {"train": corpus.train, "validation": corpus.validation}
     return {
         "tokenizer": corpus.tokenizer.fingerprint,
@@ -36,9 +40,9 @@ def corpus_identity(corpus: Corpus) -> dict[str, Any]:
 
 
 def read_identity(folder: Path) -> dict[str, Any]:
-    """What ``corpus_identity`` was when the run began."""
+    """The ``corpus_identity`` with which the run began."""
     identity: dict[str, Any] = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-    return {"labels": [], **identity}  # of runs from before there were labels
+    return {"labels": [], **identity}  # runs of older versions have no labels
 
 
 def check_corpus(folder: Path, corpus: Corpus) -> None:
@@ -62,7 +66,7 @@ def environment() -> dict[str, Any]:
 
 def source_commit() -> str | None:
     """The commit of this library's own repository, if it runs from one and git is there."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
         return None
     try:

@@ -1,47 +1,72 @@
-"""Samples of a case."""
+"""The samples of cases: runs are loaded, sampled as a case says, and the network calls are counted.
+
+``RunSampler`` is the sweep's source of samples (``evaluation.sweep.SampleSource``) for cases that name run folders.
+``held_out_text`` is the real text that they are compared with. What must hold: both commands that measure samples,
+`duality quality` and `duality compare`, use these two and nothing else.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from duality.data.packing import Sequences
+from duality.denoisers.wrapping import network_of
 from duality.evaluation.cases import Case
-from duality.evaluation.sweep import (
-    Advance,
-    Samples,
-)
-from duality.protocols import Sampler
-from duality.runs.model import Model
-from duality.samplers.grids import Grid
+from duality.evaluation.samples import Samples, real_text
+from duality.evaluation.sweep import Advance
+from duality.noise import Noise
+from duality.protocols import Latent, Network, Reporter, Tail
+from duality.recipes.recipe import Recipe
+from duality.runs import corpora
+from duality.runs.model import Model, load
+from duality.samplers.choice import grid_named
+
+_TAILS: dict[str, Tail] = {"ancestral": "ancestral", "greedy": "greedy"}
 
 
 @dataclass
 class Calls:
-    """How many sequences reached a network."""
+    """How many sequences a network was called with."""
 
-    rows: int = 0
+    sequences: int = 0
 
 
 @contextmanager
-def count_calls(module: nn.Module) -> Iterator[Calls]:
-    """Count the sequences that go through ``module`` in this context."""
-    calls = Calls()
+def count_calls(network: Network) -> Iterator[Calls]:
+    """Count the sequences that the network is called with, for the duration of a ``with`` block.
 
-    def count(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        calls.rows += len(output)
+    Every call goes through ``hidden``, and not every one through the head.
+    """
+    calls, hidden = Calls(), network.hidden
 
-    hook = module.register_forward_hook(count)
+    def counted(
+        z: Latent,
+        condition: Tensor,
+        valid: Tensor | None = None,
+        dropout: Noise | None = None,
+        labels: Tensor | None = None,
+    ) -> Tensor:
+        vectors = hidden(z, condition, valid, dropout, labels)
+        calls.sequences += len(vectors)
+        return vectors
+
+    own = vars(network).get("hidden")  # not None inside another such block
+    vars(network)["hidden"] = counted
     try:
         yield calls
     finally:
-        hook.remove()
+        if own is None:
+            del vars(network)["hidden"]
+        else:
+            vars(network)["hidden"] = own
 
 
 def weights_id(model: Model) -> str:
@@ -53,38 +78,82 @@ def weights_id(model: Model) -> str:
     return f"step {model.step}, {digest.hexdigest()[:16]}"
 
 
-def sample_case(
-    model: Model,
-    case: Case,
-    wrap: Callable[[Any], Any],
-    sampler: Sampler,
-    grid: Grid | None,
-    device: torch.device | str,
-    batch_size: int,
-    advance: Advance,
-) -> Samples:
-    """The samples of a case. ``wrap`` bends the belief as the case says (top-p, temperature); ``advance`` hears steps.
+def tail_of(case: Case) -> Tail:
+    """The tail of a case; one that does not exist is refused."""
+    if case.tail not in _TAILS:
+        raise ValueError(f"--tail {case.tail!r}: choose ancestral, greedy, or both with a comma")
+    return _TAILS[case.tail]
 
-    It is told 1 for every step of every batch: ``steps`` times ``num`` / ``batch_size``, rounded up, in all.
-    """
-    network: Any = model.denoiser
-    chosen = {} if grid is None else {"grid": grid}
-    # the final norm: every call goes through it, and not every one on to the head
-    with count_calls(network.backbone.norm) as calls:
+
+def sample_case(model: Model, case: Case, batch_size: int, advance: Advance) -> Samples:
+    """The samples of a case; ``advance(1)`` is called after every step of every batch."""
+    with count_calls(network_of(model.denoiser)) as calls:
         start = time.perf_counter()
-        tokens = model.generate(
-            wrap,
-            sampler,
-            case.steps,
-            num=case.num,
+        found = model.sample(
+            case.num,
+            steps=case.steps,
             length=case.length,
+            tail=tail_of(case),
+            sampler=case.sampler,
+            eta=case.eta,
+            grid=case.grid,
+            top_p=case.top_p,
+            temperature=case.temperature,
             seed=case.seed,
-            tail=case.tail,
             batch_size=batch_size,
-            device=device,
-            watch=lambda frame: advance(1) if frame.step else None,
-            **chosen,
-        ).cpu()
+            watch=lambda frame: advance(1) if frame.step else None,  # frame 0 is the start, before any step
+        )
         seconds = time.perf_counter() - start
-    texts = [model.tokenizer.decode(row) for row in tokens.tolist()]
-    return Samples(tokens, texts, seconds / case.num, calls.rows / case.num, weights_id(model))
+    tokens = torch.tensor([sample.tokens for sample in found])
+    texts = [sample.text for sample in found]
+    return Samples(tokens, texts, seconds / case.num, calls.sequences / case.num, weights_id(model))
+
+
+class RunSampler:
+    """Samples of cases that name run folders. One model is loaded at a time."""
+
+    def __init__(self, device: torch.device | str, report: Reporter, batch_size: int = 16):
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
+        self.device, self.report, self.batch_size = device, report, batch_size
+        self._loaded: tuple[tuple[Path, int | None], Model, str] | None = None
+
+    def model(self, case: Case) -> Model:
+        """The model of a case."""
+        return self._model_and_weights(case)[0]
+
+    def weights(self, case: Case) -> str:
+        """The identifier of the weights of a case's model."""
+        return self._model_and_weights(case)[1]
+
+    def sample(self, case: Case, advance: Advance) -> Samples:
+        """The samples of a case."""
+        return sample_case(self.model(case), case, self.batch_size, advance)
+
+    def check(self, cases: Sequence[Case]) -> None:
+        """Refuse, before anything is sampled, a run, round, sampler, grid or tail that does not exist."""
+        for case in cases:
+            self.model(case).named_sampler(case.sampler, case.eta)
+            grid_named(case.grid, case.sampler)
+            tail_of(case)
+
+    def total_steps(self, cases: Sequence[Case]) -> int:
+        """How many steps the samples of all cases take, over all batches."""
+        return sum(case.steps * -(-case.num // self.batch_size) for case in cases)
+
+    def _model_and_weights(self, case: Case) -> tuple[Model, str]:
+        """The model of a case and the identifier of its weights; loaded unless it is the last one used."""
+        name = (case.run, case.round)
+        if self._loaded is None or self._loaded[0] != name:
+            model = load(case.run, self.report, self.device, round=case.round)
+            self._loaded = (name, model, weights_id(model))
+        return self._loaded[1:]
+
+
+def held_out_text(recipe: Recipe, num: int, length: int, report: Reporter) -> Samples | None:
+    """Real text of the recipe's validation set, in whole sequences of ``length`` tokens; None if there is none."""
+    corpus = corpora.prepared(recipe, report)
+    found = real_text(Sequences(corpus.validation, length, recipe.data.packing), corpus.tokenizer, num)
+    if found is None:
+        report(f"no real text: no sequence of the validation set of {recipe.data.corpus} has {length} tokens")
+    return found

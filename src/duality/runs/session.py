@@ -1,4 +1,9 @@
-"""Training into a run folder."""
+"""Training into a run folder: from a new network, from the last checkpoint, or from another run (distillation).
+
+Between the steps a session writes metrics, checkpoints, the weights of a round that has ended, a validation
+likelihood and two samples. What must hold: an interrupted and resumed training equals an uninterrupted one bit for bit;
+what cannot be trained leaves no run behind.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from duality.data.cache import silent
 from duality.data.corpus import Corpus
 from duality.data.files import flush_to_disk, write_atomically
 from duality.data.loader import Loader
@@ -20,14 +26,9 @@ from duality.evaluation.loss_curve import plot_losses
 from duality.protocols import Phase, Reporter, Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.runs.corpora import prepared, vocabulary_of
-from duality.runs.folder import (
-    ROUNDS,
-    create,
-    exists,
-    open_folder,
-)
+from duality.runs.folder import ROUNDS, create, exists, open_folder
 from duality.runs.metrics import append_metrics, read_metrics, rewind_metrics
-from duality.runs.model import Model, network, sample_row
+from duality.runs.model import Model, network
 from duality.runs.provenance import check_corpus, check_tokenizer
 from duality.training import checkpoint
 from duality.training.interruption import interruptible
@@ -36,10 +37,16 @@ from duality.training.state import TrainState, load_weights
 
 _EVAL_SEQUENCES = 256
 
+Watch = Callable[[StepRecord], None]
+
+
+def ignore(record: StepRecord) -> None:
+    """A watcher that does nothing."""
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training ended: at which step, stopped by which signal (0: it is complete)."""
+    """How a training ended: at which step, and stopped by which signal; 0 is a complete training."""
 
     step: int
     signal: int
@@ -51,8 +58,8 @@ def train(
     *,
     resume: bool = False,
     device: torch.device | str = "cpu",
-    report: Reporter = print,
-    watch: Callable[[StepRecord], None] = lambda record: None,
+    report: Reporter = silent,
+    watch: Watch = ignore,
 ) -> Outcome:
     """Train ``recipe`` into ``folder``; with ``resume``, continue the run that is there."""
     recipe, existing = open_folder(recipe, folder, resume)
@@ -77,11 +84,10 @@ def train(
 
 
 def untrained(recipe: Recipe, corpus: Corpus, device: torch.device | str) -> TrainState:
-    """The state before the first step; with a place for the teacher, if there is to be one."""
+    """The state before the first step; with a teacher's network, if the recipe is a distillation."""
     model, teacher = network(recipe, vocabulary_of(corpus), device), None
     if recipe.distillation is not None:
-        names = corpus.label_names
-        teacher = network(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(names)), device)
+        teacher = network(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names)), device)
     return TrainState.fresh(model, recipe.training, teacher)
 
 
@@ -101,18 +107,18 @@ def begin_from(base: Path, recipe: Recipe, folder: Path, report: Reporter) -> No
         state.ema[name].copy_(value)
     if state.teacher is not None:
         state.teach("weights")
-    session = Session(recipe, folder, corpus, state, "cpu", lambda record: None)
+    session = Session(recipe, folder, corpus, state, "cpu", ignore)
     session.save_round()
     session.save()
     create(recipe, folder, corpus)
 
 
 def check_round(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
-    """Refuse a teacher of another round or stride than the recipe has at this step."""
+    """Refuse a teacher of another round or another delta than the recipe has at this step."""
     if recipe.distillation is None:
         return
     number = recipe.distillation.round_of(state["step"])
-    expected = {"round": number, "delta": recipe.distillation.stride(number)}
+    expected = {"round": number, "delta": recipe.distillation.delta_of_round(number)}
     found = {name: state.get(name) for name in expected}
     if found != expected:
         raise ValueError(
@@ -122,25 +128,24 @@ def check_round(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
 
 
 def phases_of(recipe: Recipe, corpus: Corpus, teacher: nn.Module | None) -> tuple[Phase, ...]:
-    """The stretches of training: the method's own, or a distillation's rounds."""
+    """The phases of training: the method's own, or a distillation's rounds."""
     num_tokens = corpus.tokenizer.vocab_size
-    if recipe.distillation is None:
+    if recipe.distillation is None or teacher is None:
         return recipe.method.phases(num_tokens, recipe.training.steps)
-    told: Any = teacher
-    return recipe.distillation.phases(recipe.method, num_tokens, told)
+    return recipe.distillation.phases(recipe.method, num_tokens, teacher)
 
 
-def distil(
+def distill(
     base: Path,
     recipe: Recipe,
     folder: Path,
     *,
     resume: bool = False,
     device: torch.device | str = "cpu",
-    report: Reporter = print,
-    watch: Callable[[StepRecord], None] = lambda record: None,
+    report: Reporter = silent,
+    watch: Watch = ignore,
 ) -> Outcome:
-    """Distil the run in ``base`` into ``folder`` as ``recipe`` (``recipes.distilled``) says; a run like any other."""
+    """Distill the run in ``base`` into ``folder`` as ``recipe`` (``recipes.recipe.distilled``) says."""
     if not exists(folder):
         begin_from(base, recipe, folder, report)
         resume = True
@@ -149,17 +154,17 @@ def distil(
 
 @dataclass(frozen=True)
 class Session:
-    """One sitting of training: steps, and what is written between them."""
+    """One call of ``train``: steps, and what is written between them."""
 
     recipe: Recipe
     folder: Path
     corpus: Corpus
     state: TrainState
     device: torch.device | str
-    watch: Callable[[StepRecord], None]
+    watch: Watch
 
     def run(self, loader: Loader, report: Reporter) -> Outcome:
-        """Train until the recipe's last step or a signal; what was learnt is saved either way."""
+        """Train until the recipe's last step or a signal; the last step is saved in both cases."""
         training, state = self.recipe.training, self.state
         phases = phases_of(self.recipe, self.corpus, state.teacher)
         rewind_metrics(self.folder, state.step)
@@ -196,11 +201,11 @@ class Session:
         append_metrics(self.folder, row)
 
     def evaluated(self) -> bool:
-        """Whether the present step has its validation bound."""
+        """Whether the present step has its validation likelihood."""
         return any(row["step"] == self.state.step and "validation_nats" in row for row in read_metrics(self.folder))
 
     def save(self) -> None:
-        if (self.folder / "metrics.jsonl").exists():  # a run that begins from another has none yet
+        if (self.folder / "metrics.jsonl").exists():  # a run that begins from another one has none yet
             flush_to_disk(self.folder / "metrics.jsonl")
         folder, keep = self.folder / "checkpoints", self.recipe.training.keep
         checkpoint.save(folder, self.state.step, self.state.groups(), self.description(), keep)
@@ -212,22 +217,22 @@ class Session:
         checkpoint.save(self.folder / ROUNDS, self.state.step, weights, self.description(), keep)
 
     def description(self) -> dict[str, Any]:
-        """What a checkpoint says beside its tensors."""
+        """What a checkpoint holds beside its tensors."""
         tokenizer, distillation = self.corpus.tokenizer, self.recipe.distillation
         state: dict[str, Any] = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
         if distillation is not None:
             number = distillation.round_of(self.state.step)
-            state |= {"round": number, "delta": distillation.stride(number)}
+            state |= {"round": number, "delta": distillation.delta_of_round(number)}
         return state
 
     def evaluate(self) -> None:
-        """Validation bound and two samples, with the averaged weights."""
+        """Log the validation likelihood and write two samples, with the averaged weights."""
         names, tokenizer = self.corpus.label_names, self.corpus.tokenizer
         denoiser = network(self.recipe, Vocabulary(tokenizer.vocab_size, len(names)), self.device)
         load_weights(denoiser, self.state.ema)
         model = Model(self.recipe, self.state.step, denoiser.requires_grad_(False), tokenizer, names)
         held_out = Sequences(self.corpus.validation, self.recipe.data.length, self.recipe.data.packing)
-        result = model.evaluate(held_out, limit=_EVAL_SEQUENCES, num_draws=4, device=self.device)
+        result = model.likelihood(held_out, limit=_EVAL_SEQUENCES, num_draws=4, device=self.device)
         self.log(
             {
                 "step": self.state.step,
@@ -237,17 +242,14 @@ class Session:
                 "validation_kind": result.kind,
             }
         )
-        length = self.recipe.data.length
-        tokens = model.generate(num=2, length=length, device=self.device)
-        steps = model.sampler.default_steps(length)
-        rows = [sample_row(model, row.tolist(), index, steps, "ancestral", 0) for index, row in enumerate(tokens)]
+        rows = [sample.row(model.step) for sample in model.sample(2)]
         target = self.folder / "samples" / f"step-{self.state.step:08d}.jsonl"
         target.parent.mkdir(exist_ok=True)
         write_atomically(target, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def log_row(record: StepRecord, since: int, seconds: float, tokens_per_second: float) -> dict[str, Any]:
-    """A step of the log; ``seconds`` count from step ``since``, where this sitting began."""
+    """A step of the log; ``seconds`` count from step ``since``, where this session began."""
     return {
         "step": record.step,
         "phase": record.phase,

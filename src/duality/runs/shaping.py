@@ -1,90 +1,172 @@
-"""What a user asks of samples (a prompt, a class, a temperature), as wrappers of the model's denoiser."""
+"""What a user asks of samples, as wrappers of the model's denoiser.
+
+    known tokens           a prompt, a suffix, the text around blanks: they stay in place (``Clamped``)
+    label, guidance        a class-conditional model writes in a class (``with_labels``, ``Guided``)
+    temperature, top-p     the belief is made sharper or flatter, or its tail is cut off
+    memo                   a belief that depends on the tokens alone is computed once for the same tokens
+
+The order from the network outwards is label or guidance, temperature, top-p, known tokens, memo. What must hold: every
+sample has the known tokens in their places, whatever else is asked for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Protocol, cast, runtime_checkable
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from duality.data.tokenizers import Ids, Tokenizer
 from duality.denoisers.clamp import Clamped, ClampedScore
-from duality.denoisers.conditioning import Guided, labelled
+from duality.denoisers.conditioning import Guided, with_labels
 from duality.denoisers.filters import Temperature, TopP
-from duality.diffusion.processes import Absorbing
-from duality.methods.bert_mouth import Gibbs
-from duality.methods.diffusion_bert import SpindleSampler
-from duality.protocols import Denoiser, Score
-from duality.recipes.config import nearest
-from duality.runs.model import Model
-from duality.samplers.analytic import Analytic
-from duality.samplers.ancestral import Ancestral
-from duality.samplers.autoregressive import Autoregressive
+from duality.denoisers.memo import Memoized
+from duality.denoisers.wrapping import network_of, unwrapped
+from duality.protocols import AnyDenoiser, Denoiser, Process, Score, VectorDenoiser
+from duality.registry import suggestion
+
+Wrap = Callable[[AnyDenoiser], AnyDenoiser]
 
 
-def mask_of(model: Model) -> int | None:
-    """The state that stands for a hidden token; None where the noise has none."""
-    own = model.sampler
-    if isinstance(own, (Ancestral, Analytic, Gibbs, SpindleSampler)) and isinstance(own.process, Absorbing):
-        return own.process.mask_id
-    return None
+def unchanged(denoiser: AnyDenoiser) -> AnyDenoiser:
+    """The wrapper that changes nothing."""
+    return denoiser
 
 
-def clamp(model: Model, length: int, prompt: str, suffix: str, device: str) -> Callable[[Any], Any]:
-    """The wrapper that keeps prompt and suffix in place."""
-    first, last = model.tokenizer.encode(prompt), model.tokenizer.encode(suffix)
-    if len(first) + len(last) > length:
+# --- known tokens
+
+
+@dataclass(frozen=True)
+class Known:
+    """The tokens (L,) of a sample that are known before it is written: those where ``fixed`` (L,) is True."""
+
+    tokens: Tensor
+    fixed: Tensor
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def to(self, device: torch.device) -> Known:
+        """The same on another device."""
+        return Known(self.tokens.to(device), self.fixed.to(device))
+
+
+def known_parts(parts: list[Ids | int]) -> Known:
+    """Known ids, and numbers of unknown tokens, one after another."""
+    ids = [np.zeros(part, dtype=np.int64) if isinstance(part, int) else part for part in parts]
+    fixed = [np.full(len(row), not isinstance(part, int)) for row, part in zip(ids, parts, strict=True)]
+    return Known(torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.concatenate(fixed)))
+
+
+def known_ends(tokenizer: Tokenizer, length: int, prompt: str, suffix: str) -> Known:
+    """A sample of ``length`` tokens that begins with the prompt and ends with the suffix."""
+    if length < 1:
+        raise ValueError(f"length is {length}: a sample needs at least 1 token")
+    first, last = tokenizer.encode(prompt), tokenizer.encode(suffix)
+    free = length - len(first) - len(last)
+    if free < 0:
         raise ValueError(
-            f"prompt and suffix have {len(first) + len(last)} tokens, the sample {length}: "
-            "shorten them or raise --length"
+            f"prompt and suffix have {length - free} tokens, the sample {length}: shorten them or raise the length"
         )
-    own = model.sampler
-    if suffix and isinstance(own, Autoregressive):
+    return known_parts([first, free, last])
+
+
+def known_around_blanks(tokenizer: Tokenizer, text: str, blank: str, tokens_per_blank: int | None) -> Known:
+    """The text with ``tokens_per_blank`` unknown tokens in place of every blank; None is ``tokens_of_a_word``."""
+    if not blank or blank not in text:
+        raise ValueError(f"the text {text!r} has no blank {blank!r}: write one where the model is to fill in")
+    if tokens_per_blank is not None and tokens_per_blank < 1:
+        raise ValueError(f"tokens_per_blank is {tokens_per_blank}: a blank has at least 1 token")
+    first, *others = [tokenizer.encode(part) for part in text.split(blank)]
+    count = tokens_of_a_word(tokenizer, text.split(blank)) if tokens_per_blank is None else tokens_per_blank
+    return known_parts([first, *(part for ids in others for part in (count, ids))])
+
+
+def tokens_of_a_word(tokenizer: Tokenizer, parts: list[str]) -> int:
+    """How many tokens a word of these texts has on average, with the space beside it, rounded up.
+
+    >>> from duality.data.tokenizers import ByteTokenizer
+    >>> tokens_of_a_word(ByteTokenizer(), ["The ", " sat on the ", "."])
+    4
+    """
+    words = sum(len(part.split()) for part in parts)
+    if not words:
+        raise ValueError("the text has no word beside its blanks that shows how long a blank is: give tokens_per_blank")
+    return -(-sum(len(tokenizer.encode(part)) for part in parts) // words)
+
+
+def check_can_infill(denoiser: AnyDenoiser, what: str) -> None:
+    """Refuse a model that cannot use known tokens behind the ones it writes."""
+    if isinstance(unwrapped(denoiser), VectorDenoiser):
+        raise ValueError(f"{what} with a Gaussian model: {_NO_TOKENS_IN_VECTORS}")
+    if network_of(denoiser).causal:
         raise ValueError(
-            "--suffix with an autoregressive model: it writes from left to right and cannot look ahead; "
-            "leave it out, or sample a diffusion model"
-        )
-    tokens = torch.zeros(length, dtype=torch.int64, device=device)
-    known = torch.zeros(length, dtype=torch.bool, device=device)
-    for part, start in ((first, 0), (last, length - len(last))):
-        tokens[start : start + len(part)] = torch.as_tensor(part)
-        known[start : start + len(part)] = True
-
-    def wrap(denoiser: Any) -> Any:
-        if not known.any():
-            return denoiser
-        if isinstance(denoiser, Denoiser):
-            return Clamped(denoiser, tokens, known)
-        if isinstance(denoiser, Score):
-            return ClampedScore(denoiser, model.process(), tokens, known)
-        raise ValueError(
-            f"--prompt and --suffix with {type(model.recipe.method).__name__}: it writes vectors, in which no token "
-            "can be held in place; leave them out, or sample a discrete model"
+            f"{what} with an autoregressive model: it writes from left to right and cannot look ahead; use a prompt "
+            "only, or sample a diffusion model"
         )
 
-    return wrap
+
+_NO_TOKENS_IN_VECTORS = (
+    "it writes vectors, in which no token can be held in place; leave known text out, or sample a discrete model"
+)
 
 
-def guide(model: Model, label: str | None, guidance: float | None, device: str) -> Callable[[Any], Any]:
-    """The wrapper that leans towards a class."""
+def with_known(denoiser: AnyDenoiser, known: Known, process: Process | None) -> AnyDenoiser:
+    """The denoiser that is certain of the known tokens."""
+    if not known.fixed.any():
+        return denoiser
+    if isinstance(denoiser, Denoiser):
+        return Clamped(denoiser, known.tokens, known.fixed)
+    if isinstance(denoiser, Score) and process is not None:
+        return ClampedScore(denoiser, process, known.tokens, known.fixed)
+    raise ValueError(f"prompt and suffix with a {type(denoiser).__name__}: {_NO_TOKENS_IN_VECTORS}")
+
+
+# --- label and guidance
+
+
+def with_label(
+    denoiser: AnyDenoiser, label: str | None, guidance: float | None, names: tuple[str, ...], device: torch.device
+) -> AnyDenoiser:
+    """The denoiser for a label, or guided towards it; ``names`` are the labels that the model was trained with."""
     if label is None and guidance is None:
-        return lambda denoiser: denoiser
-    if not model.label_names:
+        return denoiser
+    if not names:
         raise ValueError(
-            "--label and --guidance need a class-conditional model, and this one was trained without labels: "
-            "train one on labelled text with --set data.labels=true data.packing=document"
+            "label and guidance need a class-conditional model, and this one was trained without labels: train one on "
+            "labelled text with --set data.labels=true data.packing=document"
         )
     if label is None:
-        raise ValueError(f"--guidance without --label: say towards which of {', '.join(model.label_names)}")
-    if label not in model.label_names:
-        raise ValueError(f"unknown --label {label!r}: {nearest(label, model.label_names)}")
-    number = model.label_names.index(label)
+        raise ValueError(f"guidance without label: say towards which of {', '.join(names)}")
+    if label not in names:
+        raise ValueError(f"unknown label {label!r}: {suggestion(label, names)}")
+    number = names.index(label)
     if guidance is None:
-        return lambda denoiser: labelled(denoiser, torch.tensor([number], device=device))
-    return lambda denoiser: Guided(denoiser, number, guidance)
+        return with_labels(denoiser, torch.tensor([number], device=device))
+    return Guided(cast(Denoiser, denoiser), number, guidance)  # which refuses a model without a belief
 
 
-def bend(denoiser: Any, top_p: float, temperature: float) -> Any:
-    """The belief as a sample asks for it."""
+# --- filters and memo
+
+
+def transform(denoiser: AnyDenoiser, top_p: float = 1.0, temperature: float = 1.0) -> AnyDenoiser:
+    """The denoiser with temperature and top-p, where they are not 1; a model without a belief is refused."""
     if temperature != 1:
-        denoiser = Temperature(denoiser, temperature)
-    return TopP(denoiser, top_p) if top_p != 1 else denoiser
+        denoiser = Temperature(cast(Denoiser, denoiser), temperature)
+    return TopP(cast(Denoiser, denoiser), top_p) if top_p != 1 else denoiser
+
+
+@runtime_checkable
+class LevelAware(Protocol):
+    """A denoiser that says whether its belief depends on the noise level as well as on the tokens."""
+
+    depends_on_alpha: bool
+
+
+def with_memo(denoiser: AnyDenoiser) -> AnyDenoiser:
+    """The denoiser with a memo, if its belief depends on the tokens alone: then unchanged sequences cost nothing."""
+    inner = unwrapped(denoiser)
+    return Memoized(denoiser) if isinstance(inner, LevelAware) and not inner.depends_on_alpha else denoiser

@@ -8,7 +8,12 @@ checkpoint     atomic, verified, safetensors; loading runs no code
 distillation   DCD and SDTT: rounds in which a model learns from itself
 """
 
+from typing import Literal
+
 from duality.registry import Registry
+
+Growth = Literal["double", "linear"]
+TeacherCopy = Literal["weights", "ema"]
 
 DISTILLATIONS = Registry(
     "distillation",

@@ -1,12 +1,12 @@
-"""Checkpoints that survive anything: a folder per step, complete or absent.
+"""Checkpoints: a folder per step, complete or absent.
 
     checkpoints/step-00001000/   <name>.safetensors ..., state.json, manifest.json (size and sha256 of each file)
-    checkpoints/latest           the name of the newest one, for people and scripts
+    checkpoints/latest           the name of the newest one
 
 A checkpoint is written into a hidden temporary folder, every file is flushed to the disk, and the folder is
 renamed into place: after a crash at any moment there are whole checkpoints and hidden leftovers, which the next save
 removes. Reading verifies the manifest; a damaged checkpoint is reported and the next older good one is
-used. Only safetensors and JSON are read: loading can not run code.
+used. Only safetensors and JSON are read: loading cannot run code.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _write_tensors(path: Path, tensors: Tensors) -> None:
 def _prune(folder: Path, step: int, keep: int) -> None:
     """Remove what is older than the newest ``keep`` up to ``step``; newer ones, from which nothing was resumed, stay.
 
-    A folder is hidden before it is emptied: no moment shows half a checkpoint.
+    A folder is hidden before it is emptied, so that half a checkpoint is never visible.
     """
     older = [saved for saved in steps_saved(folder) if saved <= step]
     for old in older[:-keep]:

@@ -16,15 +16,15 @@ were, only the phases differ. To add another: a dataclass with ``phases`` and ``
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from duality.diffusion.divergences import Divergence
+from duality.diffusion import Divergence
 from duality.diffusion.processes import is_uniform
 from duality.diffusion.schedules import Dual, GaussianSchedule, LinearLogSnr
 from duality.objectives.consistency import Consistency
 from duality.objectives.through_time import ThroughTime
 from duality.protocols import AnyDenoiser, Method, Objective, Phase, Process, TokenSampler
-from duality.training import DISTILLATIONS
+from duality.training import DISTILLATIONS, Growth, TeacherCopy
 
 
 @runtime_checkable
@@ -51,8 +51,8 @@ class Rounds:
     rounds: int = 5
     round_steps: int = 10_000
     delta: float = 1 / 512
-    growth: Literal["double", "linear"] = "double"
-    teacher: Literal["weights", "ema"] = "weights"
+    growth: Growth = "double"
+    teacher: TeacherCopy = "weights"
     divergence: Divergence = "kl-backward"
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Signals."""
+"""Signals that end training between two steps, so that the last step can be saved."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SignalHandler = Callable[[int, FrameType | None], Any] | int | None
 
 @dataclass
 class Interruption:
-    """Set by Ctrl-C or SIGTERM; the loop looks at it between steps."""
+    """The signal that came, SIGINT (Ctrl-C) or SIGTERM; 0 if none did. The loop reads it between steps."""
 
     signal: int = 0
 

@@ -1,4 +1,4 @@
-"""How a recipe is optimised."""
+"""How a recipe is optimised: steps, batch, learning rate, precision; and what a device can compute with."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ Precision = Literal["auto", "float32", "bfloat16"]
 class Training:
     """How a recipe is optimised; defaults are the paper's.
 
-    ``recompute`` and ``compile`` change how a step is computed, not what: the first saves memory by computing each
-    block again in the backward pass, the second has ``torch.compile`` translate the blocks (see ``backbones/dit.py``).
+    ``recompute`` and ``compile`` change how a step is computed, not its result (but for rounding): the first saves
+    memory by computing each block again in the backward pass, the second compiles the blocks with ``torch.compile``
+    (``Network.prepare``).
     """
 
     steps: int = 1_000_000
@@ -73,9 +74,9 @@ def resolve_precision(precision: Precision, device: torch.device) -> torch.dtype
 
 
 def check_compiler(device: torch.device) -> None:
-    """Refuse ``training.compile`` where there is nothing to compile with, before anything has begun."""
+    """Refuse ``training.compile`` on a machine without a compiler, before anything has begun."""
     if device.type != "cpu":
-        return  # a GPU's comes with torch
+        return  # torch brings the compiler for a GPU
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(compiler) is None:
         raise ValueError(

@@ -1,0 +1,212 @@
+"""``train`` and ``distill``: a recipe or a run in, a trained model out. The commands of the same names call this.
+
+    model = duality.train("duo-laptop", data=["A text.", "Another text."], out="runs/mine", steps=500)
+    few = duality.distill("runs/mine", rounds=3, round_steps=100)
+
+A plan is what a call resolves to: the recipe with all changes, and its run folder. ``data`` may be a path, the name of
+a corpus, texts (a list, a generator) or tensors of ids; what is in memory is written into the run folder. What must
+hold: the same arguments with ``resume=True`` continue a run that was stopped, and give the model that an uninterrupted
+call gives.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from duality.data.cache import silent
+from duality.diffusion import Divergence
+from duality.protocols import Reporter
+from duality.recipes import catalogue
+from duality.recipes.config import build
+from duality.recipes.recipe import Recipe, distilled
+from duality.runs import session
+from duality.runs.corpora import TrainingData, with_data
+from duality.runs.devices import device_named
+from duality.runs.folder import check_folder, exists, read_recipe
+from duality.runs.metrics import read_metrics
+from duality.runs.model import Model, load
+from duality.runs.session import Outcome, Watch, ignore
+from duality.training import DISTILLATIONS, Growth, TeacherCopy, checkpoint
+from duality.training.distillation import Distillation, suited
+
+
+class TrainingStopped(RuntimeError):
+    """A signal stopped a training, which has been saved: at ``step``, by ``signal``."""
+
+    def __init__(self, folder: Path, outcome: Outcome):
+        super().__init__(
+            f"training in {folder} was stopped by {signal.Signals(outcome.signal).name} at step {outcome.step} and "
+            "saved: the same call with resume=True continues it"
+        )
+        self.step, self.signal = outcome.step, outcome.signal
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """A training that is ready to start: its recipe and its run folder; ``base`` is the run that is distilled."""
+
+    recipe: Recipe
+    folder: Path
+    resume: bool = False
+    base: Path | None = None
+
+    def run(self, *, device: torch.device | str = "auto", report: Reporter = silent, watch: Watch = ignore) -> Outcome:
+        """Train until the last step or a signal."""
+        where = device_named(device)
+        if self.base is not None:
+            return session.distill(
+                self.base, self.recipe, self.folder, resume=self.resume, device=where, report=report, watch=watch
+            )
+        return session.train(self.recipe, self.folder, resume=self.resume, device=where, report=report, watch=watch)
+
+    def model(self, *, device: torch.device | str = "auto", report: Reporter = silent, watch: Watch = ignore) -> Model:
+        """Train until the last step and load the result; ``TrainingStopped`` if a signal came first."""
+        outcome = self.run(device=device, report=report, watch=watch)
+        if outcome.signal:
+            raise TrainingStopped(self.folder, outcome)
+        return load(self.folder, report, device)
+
+    def result(self) -> str:
+        """The last validation likelihood of the run, in words."""
+        last = [row for row in read_metrics(self.folder) if "validation_nats" in row][-1]
+        nats = f"{last['validation_nats']:.4f} ± {last['validation_stderr']:.4f} nats per token"
+        return f"{self.folder}: step {last['step']}, validation {nats} ({last.get('validation_kind', 'bound')})"
+
+
+def plan_training(
+    recipe: str | Recipe,
+    *,
+    data: TrainingData | None = None,
+    out: Path | str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    set: Sequence[str] = (),
+    resume: bool = False,
+) -> TrainingPlan:
+    """What ``train`` does with these arguments; data from memory is written into the run folder here."""
+    name = recipe if isinstance(recipe, str) else recipe.name
+    folder = Path("runs") / name if out is None else Path(out).expanduser()
+    if isinstance(recipe, Recipe):
+        base = recipe
+    else:
+        base = read_recipe(folder) if resume and exists(folder) else catalogue.recipe(name)
+    if base.name != name:
+        raise ValueError(f"{folder} holds a run of {base.name}, not of {name}: resume it by its name")
+    shorthand = {"training.steps": steps, "training.seed": seed}
+    changes = [f"{field}={value}" for field, value in shorthand.items() if value is not None]
+    chosen = catalogue.modified(base, (*changes, *set))
+    if data is not None and not isinstance(data, (str, Path)):
+        check_folder(folder, resume)
+    return TrainingPlan(with_data(chosen, chosen.data.corpus if data is None else data, folder), folder, resume)
+
+
+def train(
+    recipe: str | Recipe,
+    *,
+    data: TrainingData | None = None,
+    out: Path | str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    set: Sequence[str] = (),
+    resume: bool = False,
+    device: torch.device | str = "auto",
+    report: Reporter = silent,
+    watch: Watch = ignore,
+) -> Model:
+    """Train a recipe into the run folder ``out`` (``runs/<name>`` if not given) and load the model.
+
+    ``recipe`` is a name (``duality recipes`` lists them) or a ``Recipe``. ``data`` replaces its corpus: a path, a named
+    corpus, texts or tensors of ids. ``set`` changes fields, such as ``set=["training.batch_size=8", "backbone=tiny"]``;
+    ``steps`` and ``seed`` are short for two of them. With ``resume`` a run that is in ``out`` continues. ``report``
+    is called with messages, ``watch`` with the ``StepRecord`` of every step. A signal (Ctrl-C) saves the run and raises
+    ``TrainingStopped``.
+    """
+    plan = plan_training(recipe, data=data, out=out, steps=steps, seed=seed, set=set, resume=resume)
+    return plan.model(device=device, report=report, watch=watch)
+
+
+def plan_distillation(
+    run: Path | str,
+    *,
+    method: str | None = None,
+    rounds: int | None = None,
+    round_steps: int | None = None,
+    delta: float | None = None,
+    growth: Growth | None = None,
+    teacher: TeacherCopy | None = None,
+    divergence: Divergence | None = None,
+    out: Path | str | None = None,
+    seed: int | None = None,
+    set: Sequence[str] = (),
+    resume: bool = False,
+) -> TrainingPlan:
+    """What ``distill`` does with these arguments."""
+    folder = Path(run).expanduser()
+    base = read_recipe(folder)
+    # without a distillation that fits, the first one says why
+    name = method or suited(base.method) or next(iter(DISTILLATIONS))
+    target = folder.with_name(f"{folder.name}-{name}") if out is None else Path(out).expanduser()
+    settings = {
+        "rounds": rounds,
+        "round_steps": round_steps,
+        "delta": delta,
+        "growth": growth,
+        "teacher": teacher,
+        "divergence": divergence,
+    }
+    given = {field: value for field, value in settings.items() if value is not None}
+    changes = (*(() if seed is None else (f"training.seed={seed}",)), *set)
+    if resume and exists(target):
+        assignments = (f"distillation.{field}={value}" for field, value in given.items())
+        return TrainingPlan(catalogue.modified(read_recipe(target), (*assignments, *changes)), target, True, folder)
+    kind = cast(type[Distillation], DISTILLATIONS[name])
+    distillation = build(kind, {"round_steps": max(1, base.training.steps // 100), **given})
+    chosen = distilled(base, distillation, checkpoint.latest_step(folder / "checkpoints"))
+    return TrainingPlan(catalogue.modified(chosen, changes), target, resume, folder)
+
+
+def distill(
+    run: Path | str,
+    *,
+    method: str | None = None,
+    rounds: int | None = None,
+    round_steps: int | None = None,
+    delta: float | None = None,
+    growth: Growth | None = None,
+    teacher: TeacherCopy | None = None,
+    divergence: Divergence | None = None,
+    out: Path | str | None = None,
+    seed: int | None = None,
+    set: Sequence[str] = (),
+    resume: bool = False,
+    device: torch.device | str = "auto",
+    report: Reporter = silent,
+    watch: Watch = ignore,
+) -> Model:
+    """Distill the run in a folder into a model that needs fewer steps, in the run folder ``out``, and load it.
+
+    ``method`` is a name of ``duality.training.DISTILLATIONS``; the one that suits the model's noise if not given. The
+    next six arguments are fields of the distillation (``duality.DCD``, ``duality.SDTT``). If not given, ``round_steps``
+    is a hundredth of the run's own steps and ``out`` is ``<run>-<method>``. The rest is as for ``train``.
+    """
+    plan = plan_distillation(
+        run,
+        method=method,
+        rounds=rounds,
+        round_steps=round_steps,
+        delta=delta,
+        growth=growth,
+        teacher=teacher,
+        divergence=divergence,
+        out=out,
+        seed=seed,
+        set=set,
+        resume=resume,
+    )
+    return plan.model(device=device, report=report, watch=watch)

@@ -1,0 +1,145 @@
+"""A sweep over runs: every combination of samplers, tails and numbers of steps, for each run and round.
+
+    measure_runs([Path("runs/demo")], SweepSettings(steps=(8, 32)), judge="smollm2", out=Path("runs/quality"))
+
+A run of a distillation has its rounds; any other run has one model. ``eta`` belongs to some samplers only; the cases of
+the others are without it. The real text is that of the first run's corpus, in sequences as long as its samples.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from duality.data.cache import silent
+from duality.evaluation.cases import Case, Row
+from duality.evaluation.figures import draw
+from duality.evaluation.judge import Judge, load_judge
+from duality.evaluation.sweep import Advance, Sweep, check
+from duality.protocols import Reporter
+from duality.registry import suggestion
+from duality.runs.devices import device_named
+from duality.runs.folder import read_recipe, rounds_saved
+from duality.runs.sampling import RunSampler, held_out_text
+from duality.samplers import SAMPLERS
+
+OWN = "own"
+SAMPLER_NAMES = (OWN, *SAMPLERS)
+Rounds = Literal["last", "all"] | tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepSettings:
+    """What a sweep measures of every run. In ``steps``, None is the model's own number of steps.
+
+    ``rounds`` of a distillation are the last, all that are saved, or the given ones. ``length`` None is that of the
+    run's training.
+    """
+
+    steps: tuple[int | None, ...]
+    samplers: tuple[str, ...] = (OWN,)
+    tails: tuple[str, ...] = ("ancestral",)
+    rounds: Rounds = "last"
+    num: int = 64
+    length: int | None = None
+    seed: int = 0
+    eta: float | None = None
+    grid: str | None = None
+    top_p: float = 1.0
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in self.samplers:
+            if name not in SAMPLER_NAMES:
+                raise ValueError(f"no sampler {name!r}: {suggestion(name, SAMPLER_NAMES)}")
+        if self.eta is not None and not any(has_eta(name) for name in self.samplers):
+            raise ValueError(
+                f"eta is {self.eta}, and no sampler of {', '.join(self.samplers)} has one: leave it out, or choose a "
+                "psi sampler"
+            )
+
+
+def has_eta(sampler: str) -> bool:
+    """Whether a sampler has the setting ``eta``."""
+    return sampler != OWN and "eta" in inspect.signature(SAMPLERS[sampler]).parameters
+
+
+def hidden_progress(_total: int) -> AbstractContextManager[Advance]:
+    """A display of progress that shows nothing."""
+    return nullcontext(lambda count: None)
+
+
+def measure_runs(
+    runs: Sequence[Path],
+    settings: SweepSettings,
+    *,
+    out: Path,
+    judge: Judge | str | None = None,
+    device: torch.device | str = "auto",
+    batch_size: int = 16,
+    report: Reporter = silent,
+    show: Callable[[int], AbstractContextManager[Advance]] = hidden_progress,
+) -> list[Row]:
+    """Measure the samples of runs into the folder ``out``: rows, tables and figures.
+
+    ``judge`` may be a name for ``load_judge``. ``show(total)`` is a context whose value is called with the number of
+    steps that are done.
+    """
+    where = device_named(device)
+    cases = cases_of(runs, settings)
+    check(cases)
+    source = RunSampler(where, report, batch_size)
+    source.check(cases)
+    reader = load_judge(judge, where, report) if isinstance(judge, str) else judge
+    text = held_out_text(read_recipe(cases[0].run), cases[0].num, cases[0].length, report)
+    with show(source.total_steps(cases)) as advance:
+        rows = Sweep(out, source, report, reader, text).measure(cases, advance)
+    draw(rows, out / "quality.png", out / "rounds.png")
+    return rows
+
+
+def cases_of(runs: Sequence[Path], settings: SweepSettings) -> list[Case]:
+    """All cases of a sweep over runs."""
+    if not runs:
+        raise ValueError("nothing to measure: name run folders, such as runs/demo")
+    return [case for run in runs for case in cases_of_run(run, settings)]
+
+
+def cases_of_run(run: Path, settings: SweepSettings) -> Iterator[Case]:
+    """The cases of one run."""
+    recipe = read_recipe(run)
+    length = recipe.data.length if settings.length is None else settings.length
+    # a sampler's own number of steps does not depend on the vocabulary
+    own_steps = recipe.method.sampler(2).steps(length)
+    for number in rounds_of(settings, rounds_saved(run, recipe)):
+        for sampler in settings.samplers:
+            for tail in settings.tails:
+                for steps in settings.steps:
+                    yield Case(
+                        label=run.name if number is None else f"{run.name}, round {number}",
+                        run=run,
+                        steps=own_steps if steps is None else steps,
+                        num=settings.num,
+                        length=length,
+                        seed=settings.seed,
+                        round=number,
+                        sampler=sampler,
+                        eta=settings.eta if has_eta(sampler) else None,
+                        tail=tail,
+                        grid=settings.grid,
+                        top_p=settings.top_p,
+                        temperature=settings.temperature,
+                    )
+
+
+def rounds_of(settings: SweepSettings, saved: list[int]) -> Sequence[int | None]:
+    """The rounds to measure of a run with these ``saved`` ones; None is the newest weights."""
+    if settings.rounds == "last" or not saved:
+        return [None]
+    return saved if settings.rounds == "all" else settings.rounds

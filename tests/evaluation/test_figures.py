@@ -1,0 +1,48 @@
+"""Figures: files that are pictures, and shades in the order of rounds and steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.sweep_rows import REAL, row
+
+from duality.evaluation.figures import draw, plot_rounds, plot_steps, style
+from duality.evaluation.tables import has_rounds
+
+
+def test_figures_are_drawn(tmp_path: Path) -> None:
+    """With and without a judge, rounds and real text; files that are pictures."""
+    rounds = [
+        row("duo", steps, 100.0 / (1 + number), 5.0, round=number or None) for number in range(3) for steps in (8, 64)
+    ]
+    plot_steps([*rounds, row("ar", 64, 20.0, 5.0), REAL], tmp_path / "steps.png")
+    plot_steps([row("duo", 8, None, 5.0)], tmp_path / "alone.png")
+    plot_rounds([*rounds, REAL], tmp_path / "rounds.png")
+    for path in tmp_path.iterdir():
+        assert path.read_bytes().startswith(b"\x89PNG")
+    assert has_rounds(rounds)
+    with pytest.raises(ValueError, match="no row has a round"):
+        plot_rounds([row("duo", 8, 1.0, 5.0)], tmp_path / "none.png")
+
+
+def test_later_rounds_and_fewer_steps_are_darker() -> None:
+    shades = [sum(style(0, place, 4)["color"][:3]) for place in range(4)]
+    assert shades == sorted(shades, reverse=True)
+    assert len(set(shades)) == 4
+    assert style(0, 0, 1) != style(1, 0, 1)
+    assert style(0, 0, 1)["ls"] != style(6, 0, 1)["ls"]
+
+
+def test_only_what_there_is_is_drawn(tmp_path: Path) -> None:
+    """The figure against rounds needs rounds, and has to be asked for."""
+    rounds = [row("duo", 8, 10.0, 5.0, round=number) for number in (0, 1)]
+    for name, rows, asked, expected in (
+        ("plain", [row("duo", 8, 10.0, 5.0)], True, ["steps.png"]),
+        ("rounds", rounds, True, ["rounds.png", "steps.png"]),
+        ("not-asked", rounds, False, ["steps.png"]),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        draw(rows, folder / "steps.png", folder / "rounds.png" if asked else None)
+        assert sorted(path.name for path in folder.iterdir()) == expected

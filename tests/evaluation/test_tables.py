@@ -1,0 +1,72 @@
+"""Tables: rows where the paper has them, settings that differ in the heads, a dash for what was not measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.sweep_rows import REAL, row
+
+from duality.evaluation.cases import REAL_TEXT
+from duality.evaluation.tables import columns, details, markdown, remarks
+
+
+def lines_of(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+
+
+def test_the_table_has_the_papers_shape() -> None:
+    """Steps downwards from the most; a pair of columns for each model; real text stands below, not in it."""
+    rows = [row("duo", 8, 198.27, 5.57), row("duo", 16, 122.78, 5.58), row("ar", 16, 40.0, 5.6), REAL]
+    assert lines_of(markdown(rows)) == [
+        ["steps", "duo: Gen PPL", "duo: entropy", "ar: Gen PPL", "ar: entropy"],
+        ["---"] * 5,
+        ["16", "122.8 [120.8, 125.8]", "5.58", "40.0 [38.0, 43.0]", "5.60"],
+        ["8", "198.3 [196.3, 201.3]", "5.57", "–", "–"],
+    ]
+    assert remarks(rows)[-1] == "Real text, cut alike (8 pieces of 64): Gen PPL 30.0 [28.0, 33.0], entropy 5.50."
+    assert "under j" in remarks(rows)[1]
+
+
+def test_rounds_are_blocks_of_the_table() -> None:
+    """A label may name its round or not; the model that was not distilled is round 0."""
+    rows = [
+        row("duo", 8, 100.0, 5.0),
+        row("duo, round 1", 8, 90.0, 5.1, round=1),
+        row("duo", 8, 80.0, 5.2, round=2),
+        row("duo", 16, 70.0, 5.2, round=2),
+    ]
+    assert [line[:4] for line in lines_of(markdown(rows))[2:]] == [
+        ["0", "8", "100.0 [98.0, 103.0]", "5.00"],
+        ["1", "8", "90.0 [88.0, 93.0]", "5.10"],
+        ["2", "16", "70.0 [68.0, 73.0]", "5.20"],
+        ["2", "8", "80.0 [78.0, 83.0]", "5.20"],
+    ]
+
+
+def test_settings_that_differ_are_named() -> None:
+    rows = [row("duo", 8, 1.0, 5.0), row("duo", 8, 1.0, 5.0, tail="greedy"), row("ar", 8, 1.0, 5.0)]
+    assert list(columns(rows)) == ["duo, ancestral tail", "duo, greedy tail", "ar, ancestral tail"]
+    rows = [row("duo", 8, 1.0, 5.0, sampler="psi", eta=0.02), row("duo", 8, 1.0, 5.0), REAL]
+    assert list(columns(rows)) == ["duo, psi sampler, eta 0.02", "duo, own sampler"]
+    other = [row("duo", 8, 1.0, 5.0), row("duo", 8, 1.0, 5.0, judge="k")]
+    assert list(columns(other)) == ["duo, read by j", "duo, read by k"]
+    with pytest.raises(ValueError, match="a label of its own"):
+        columns([row("duo", 8, 1.0, 5.0), row("duo", 8, 2.0, 5.0, run=Path("another"))])
+
+
+def test_without_a_judge_there_is_entropy() -> None:
+    rows = [row("duo", 8, None, 5.0), row(REAL_TEXT, 0, None, 5.5)]
+    assert lines_of(markdown(rows))[2] == ["8", "–", "5.00"]
+    assert remarks(rows)[-1].endswith("64): entropy 5.50.")
+    assert not any("Gen PPL" in line for line in remarks(rows))
+
+
+def test_details_hold_everything() -> None:
+    head, _, first, real = lines_of(details([row("duo, round 2", 8, 10.0, 5.0, round=2, mauve=0.5), REAL]))
+    found = dict(zip(head, first))
+    assert found["model"] == "duo"
+    assert (found["round"], found["Gen PPL"], found["standard error"]) == ("2", "10.0 [8.0, 13.0]", "1.2")
+    assert (found["entropy"], found["MAUVE"], found["NFE"]) == ("5.000 [4.900, 5.100]", "0.500", "8.0")
+    assert (found["distinct-3"], found["self-repetition"], found["eta"]) == ("0.300", "0.040", "–")
+    assert dict(zip(head, real))["MAUVE"] == "–"
