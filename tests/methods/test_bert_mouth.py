@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -20,8 +19,7 @@ from duality.protocols import Denoiser, Dropout, Latent, Valid
 from duality.samplers.generate import generate
 
 
-@dataclass(frozen=True)
-class Lopsided:
+class Lopsided(NamedTuple):
     """Exact conditionals, but wrong about the first token it is asked for: so the first sweep does not do it all."""
 
     denoiser: Denoiser

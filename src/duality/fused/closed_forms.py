@@ -111,18 +111,23 @@ def probabilities(logits: Tensor, num_states: int) -> Tensor:
 
 @dataclass(frozen=True)
 class GeneralBound(DenseFormula):
-    """``diffusion.closed_forms.bound`` at the ratios of a belief."""
+    """``diffusion.closed_forms.bound`` at the ratios of a belief, or with ``score`` at logits that are log ratios."""
 
     x: Tensor
     z: Tensor
     alpha: Tensor
     alpha_prime: Tensor
     prior: Tensor
+    score: bool = False
     shared: ClassVar[tuple[str, ...]] = ("prior",)
 
     def dense_nats(self, logits: Tensor) -> Tensor:
-        p = probabilities(logits, len(self.prior))
-        ratios = posterior.log_ratios(p, self.z, self.alpha, self.prior)
+        if self.score:
+            # 0 at z whatever the logits are there: a constant, so that no gradient reaches it
+            ratios = logits.scatter(-1, self.z[:, None], 0.0)
+        else:
+            p = probabilities(logits, len(self.prior))
+            ratios = posterior.log_ratios(p, self.z, self.alpha, self.prior)
         return closed_forms.bound(ratios, self.x, self.z, self.alpha, self.alpha_prime, self.prior)
 
 
@@ -150,23 +155,6 @@ class GeneralDivergence(DenseFormula):
 
 
 @dataclass(frozen=True)
-class GeneralScoreEntropy(DenseFormula):
-    """``diffusion.closed_forms.bound`` at ratios that are given."""
-
-    x: Tensor
-    z: Tensor
-    alpha: Tensor
-    alpha_prime: Tensor
-    prior: Tensor
-    shared: ClassVar[tuple[str, ...]] = ("prior",)
-
-    def dense_nats(self, logits: Tensor) -> Tensor:
-        # 0 at z whatever the logits are there: a constant, so that no gradient reaches it
-        ratios = logits.scatter(-1, self.z[:, None], 0.0)
-        return closed_forms.bound(ratios, self.x, self.z, self.alpha, self.alpha_prime, self.prior)
-
-
-@dataclass(frozen=True)
 class GeneralFormulas:
     """Any process: its prior is all that is needed. Outside the prior's support no noise arrives, and no loss."""
 
@@ -178,8 +166,8 @@ class GeneralFormulas:
     def divergence(self, x: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, scale: float) -> GeneralDivergence:
         return GeneralDivergence(x, z, alpha_t, alpha_s, self.process.prior().to(x.device), scale)
 
-    def score_entropy(self, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> GeneralScoreEntropy:
-        return GeneralScoreEntropy(x, z, alpha, alpha_prime, self.process.prior().to(x.device))
+    def score_entropy(self, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> GeneralBound:
+        return GeneralBound(x, z, alpha, alpha_prime, self.process.prior().to(x.device), score=True)
 
     def loss_positions(self, z: Tensor) -> Tensor:
         return self.process.prior_of(z) > 0
