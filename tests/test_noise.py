@@ -1,4 +1,4 @@
-"""Noise: uniform, independent between samples, steps, tags and counters, and a function of nothing else."""
+"""Noise: uniform, independent between samples, steps, tags and counters, and a function of these alone."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_mixer_is_the_published_splitmix64() -> None:
     assert got == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
-def test_the_numbers_are_those_of_every_run_before() -> None:
-    """A checkpoint is continued, and a result repeated, with these very bits."""
+def test_the_numbers_are_those_of_earlier_runs() -> None:
+    """Resuming a checkpoint and repeating a result need exactly these bits."""
     few = Noise.of(3, 5, torch.tensor([0, 7, 1000]))
     assert few.fold(4).fold("b").keys.tolist() == [-7561817633327737204, -716358728789762804, -3326663857340666451]
     assert few.bits("a", 2).tolist() == [
@@ -61,7 +61,7 @@ def test_the_numbers_are_those_of_every_run_before() -> None:
     ],
 )
 def test_many_numbers_are_made_in_blocks_and_are_the_same(law: str, digest: str) -> None:
-    """Five times 33 667 words, which is no multiple of any block, nor of the four masks in a word."""
+    """Five times 33 667 words, which is no multiple of any block, nor of the four dropout values in a word."""
     many, shape = noise(count=5), (131, 257)
     laws = {
         "bits": lambda: many.bits("big", *shape),
@@ -86,7 +86,7 @@ def test_uniform_is_uniform_in_every_direction() -> None:
     assert float(u.min()) > 0
     assert float(u.max()) < 1
     assert abs(chi_square((u * 256).long(), 256)) < 4.5
-    # neighbours along counters and along samples are independent: 2-d cells are equally filled
+    # neighbours along counters and along samples are independent: 2-d cells have equal counts
     for left, right in ((u[:, :-1], u[:, 1:]), (u[:-1], u[1:])):
         assert abs(chi_square((left * 16).long() * 16 + (right * 16).long(), 256)) < 4.5
 
@@ -136,6 +136,6 @@ def test_stratified_times_fill_every_stratum_in_random_order() -> None:
     times = stratified_times(3, 7, 64)
     assert torch.equal((times * 64).floor().sort().values, torch.arange(64, dtype=torch.float64))
     assert not torch.equal(times, stratified_times(3, 8, 64))
-    # a quarter of the batch (one process of four) sees all of (0, 1), not its own quarter
+    # a quarter of the batch (one process of four) covers all of (0, 1), not only a quarter of it
     firsts = torch.cat([stratified_times(3, step, 64)[:16] for step in range(200)])
     assert abs(float(firsts.mean()) - 0.5) < 4.5 * math.sqrt(1 / 12 / len(firsts))

@@ -185,6 +185,8 @@ def test_a_teacher_gets_the_labels_of_its_student() -> None:
     with torch.no_grad():
         found = belief_of(conditioned, z, alpha).log_probs()
         assert torch.equal(found, belief_of(teacher, z, alpha, None, None, labels).log_probs())
+        deeper = with_labels_of(TopP(Temperature(with_labels(student, labels), 0.5), 0.9), teacher)
+        assert torch.equal(belief_of(deeper, z, alpha).log_probs(), found)
 
 
 def test_a_wrapper_of_a_user_is_a_wrapper() -> None:

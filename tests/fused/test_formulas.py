@@ -1,4 +1,4 @@
-"""The fused output head: what is read a few rows at a time is the plain formula under autograd, value and gradient."""
+"""The fused output head: a formula read a few rows at a time equals the plain formula, in value and in gradient."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tokens(num_states: int) -> tuple[Tensor, Tensor]:
 
 
 def belief_cases(num_states: int, alpha: float) -> dict[str, Case]:
-    """Plain formula of log beliefs, fused formula; for a belief over all the states."""
+    """The plain formula of log beliefs and the fused formula, for a belief over all states."""
     x, z = tokens(num_states)
     level = torch.full((BATCH, 1), alpha, dtype=torch.float64)
     slope = -torch.linspace(0.5, 1.5, BATCH, dtype=torch.float64)[:, None]
@@ -94,12 +94,12 @@ NAMES = [*belief_cases(4, 0.5)]
 
 
 def compare(
-    plain: Callable[[Tensor], Tensor], answer: LazyLogits, dense: Tensor, formula: Formula, inputs: list[Tensor]
+    plain: Callable[[Tensor], Tensor], belief: LazyLogits, dense: Tensor, formula: Formula, inputs: list[Tensor]
 ) -> tuple[tuple[Tensor, list[Tensor]], tuple[Tensor, list[Tensor]]]:
-    """(nats, gradients) as autograd has them and as they are fused."""
+    """(nats, gradients) of the plain formula under autograd, and of the fused one."""
     nats = plain(dense)
     expected = torch.autograd.grad(nats.sum() / 3, inputs)
-    loss = fused_loss(answer, formula)
+    loss = fused_loss(belief, formula)
     found = torch.autograd.grad(loss.total / 3, inputs)
     assert torch.allclose(loss.total.detach(), loss.nats.sum())
     return (nats.detach(), list(expected)), (loss.nats, list(found))
@@ -116,7 +116,7 @@ def test_fused_is_plain(name: str, alpha: float, num_states: int) -> None:
     all_rows = [vectors, head.weight, head.bias]
     (nats, expected), (got, found) = compare(plain, belief, belief.log_probs(), make(torch.float64), all_rows)
     assert torch.allclose(got, nats, rtol=1e-9, atol=1e-9)
-    # at the ends the plain form itself loses digits in float64: the gradient is what is left of larger terms
+    # At the ends the plain form itself loses digits in float64: its gradient is a difference of larger terms.
     tolerance = 1e-6 if alpha in (ALPHAS[0], ALPHAS[-1]) else 1e-10
     for one, other in zip(found, expected):
         assert relative(one, other) < tolerance
@@ -141,7 +141,7 @@ def test_fused_in_float32_is_plain_in_float64(name: str, alpha: float, num_state
 
 
 def test_tokens_of_very_different_levels_are_read_together() -> None:
-    """In float32, each as precise as if it were alone."""
+    """In float32; each is as precise as alone."""
     num_states = 27
     x, z = tokens(num_states)
     level = torch.tensor([[*ALPHAS[:-1], 1 - 1e-12]], dtype=torch.float64)
@@ -209,8 +209,8 @@ def test_both_heads_of_a_distillation_are_read_together(kind: Divergence) -> Non
 
 
 @pytest.mark.parametrize("kind", ["kl-backward", "kl-forward", "mse", "tvd"])
-def test_what_both_beliefs_exclude_has_no_gap_and_no_gradient(kind: Divergence) -> None:
-    """Whether there is a column for it or not."""
+def test_states_that_both_beliefs_exclude_have_no_divergence_and_no_gradient(kind: Divergence) -> None:
+    """With a column for the excluded state and without."""
     torch.manual_seed(0)
     few, target = torch.randn(2, BATCH, LENGTH, 5, dtype=torch.float64).log_softmax(-1)
     few.requires_grad_()
@@ -228,20 +228,20 @@ def test_what_both_beliefs_exclude_has_no_gap_and_no_gradient(kind: Divergence) 
 
 @pytest.mark.parametrize("name", ["surprisal", "bound"])
 @pytest.mark.parametrize("shift", [-1000.0, 1000.0])
-def test_what_is_common_to_a_row_of_logits_changes_nothing(name: str, shift: float) -> None:
+def test_a_constant_added_to_a_row_of_logits_changes_nothing(name: str, shift: float) -> None:
     plain, make = belief_cases(11, 0.5)[name]
     vectors, head = inputs(11, torch.float64)
     logits = head(vectors).detach().requires_grad_()
     dense = torch.log_softmax(logits, -1)
-    answer = belief_from(logits + shift)
-    (nats, (expected,)), (got, (found,)) = compare(plain, answer, dense, make(torch.float64), [logits])
+    belief = belief_from(logits + shift)
+    (nats, (expected,)), (got, (found,)) = compare(plain, belief, dense, make(torch.float64), [logits])
     assert torch.allclose(got, nats, atol=1e-9)
     assert torch.allclose(found, expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("autocast", [False, True], ids=["bfloat16 weights", "autocast"])
-def test_the_softmax_is_float32_whatever_the_network(autocast: bool) -> None:
-    """The loss is the float32 formula of logits that are as coarse as the network's, to float32's rounding."""
+def test_the_softmax_is_float32_for_any_precision_of_the_network(autocast: bool) -> None:
+    """The loss is the float32 formula of logits in the network's precision, up to the rounding of float32."""
     model = network(Duo(), dtype=torch.float32 if autocast else torch.bfloat16)
     noise = Noise.of(0, 3, torch.arange(4))
     x, z = noise.integers("x", 13, 9), noise.integers("z", 13, 9)
@@ -266,7 +266,7 @@ def test_the_softmax_is_float32_whatever_the_network(autocast: bool) -> None:
 
 @pytest.mark.usefixtures("few_rows")
 def test_gradients_of_a_bfloat16_head_are_summed_in_float32() -> None:
-    """Over many chunks, of a sum that bfloat16 would soon stop adding to."""
+    """Over many chunks: in bfloat16 the sum would soon be too large for a further term to change it."""
     torch.manual_seed(0)
     count, num_states = 2000, 11
     _, head = inputs(num_states, torch.bfloat16)
@@ -282,7 +282,7 @@ def test_gradients_of_a_bfloat16_head_are_summed_in_float32() -> None:
 
 @pytest.mark.parametrize("largest", [1e-6, 3.0, 1e4, 1e12, 1e30])
 def test_sums_of_logarithms_by_products(largest: float) -> None:
-    """In float32 and for any number of states, also where products would be too large."""
+    """In float32 and for any number of states, also where products would overflow."""
     torch.manual_seed(0)
     for num_states in (1, 2, 3, 6, 7, 1001):
         share = torch.rand(20, num_states, dtype=torch.float64)
@@ -320,8 +320,8 @@ def test_a_frozen_head_gets_no_gradient_and_frozen_vectors_need_none() -> None:
 
 
 @pytest.mark.slow
-def test_logits_of_a_batch_never_exist() -> None:
-    """Of all tensors that a loss and its gradient make, none has as many numbers as the logits, or half of them."""
+def test_the_logits_of_a_batch_are_never_materialised() -> None:
+    """No tensor that a loss and its gradient make has half as many numbers as the logits, or more."""
     sizes: list[int] = []
 
     class Sizes(Mode):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""A network's answer before it is written out: who is read, as what, and that training reads what it would write."""
+"""Lazy logits: which rows are projected, what they contain, and that fused losses equal materialised ones."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from duality.training.distillation import DCD, SDTT
 
 
 @pytest.mark.usefixtures("few_rows")
-def test_a_bent_or_certain_belief_is_read_as_it_has_become() -> None:
-    """Of the model that is measured, and of the one that teaches; where it was not bent, nothing is written out."""
+def test_a_transformed_or_certain_belief_is_materialised() -> None:
+    """For a student and for a teacher; where no row has a transform, the belief stays lazy."""
     model = network(Duo())
     noise = Noise.of(0, 3, torch.arange(2))
     x, alpha = noise.integers("x", 13, 6), torch.full((2,), 0.5, dtype=torch.float64)
@@ -64,8 +64,8 @@ def objectives(method: Any) -> list[Any]:
     return found
 
 
-class PrefixState:
-    """A model that can only write its answer out, told as the real one: what the fused loss is compared with."""
+class Materialised:
+    """The same model with a materialised belief or materialised ratios only, to compare the fused loss with."""
 
     def __init__(self, model: Any):
         self.model = model
@@ -74,29 +74,29 @@ class PrefixState:
         setattr(self, name, getattr(model, name))
 
 
-class Denoises(PrefixState):
+class MaterialisedDenoiser(Materialised):
     def log_probs(self, *args: Any) -> Any: ...
 
 
-class Scores(PrefixState):
+class MaterialisedScore(Materialised):
     def log_ratios(self, *args: Any) -> Any: ...
 
 
 @pytest.mark.usefixtures("few_rows")
 @pytest.mark.parametrize("method", METHODS, ids=str)
 @pytest.mark.parametrize("padded", [False, True])
-def test_equal_seeds_give_equal_losses_fused_and_written_out(method: Any, padded: bool) -> None:
+def test_equal_seeds_give_equal_losses_fused_and_materialised(method: Any, padded: bool) -> None:
     """Every objective of every method: the same noise, the same nats, the same gradients of every parameter."""
     model = network(method)
     noise = Noise.of(0, 3, torch.arange(4))
     x, t = noise.integers("x", 13, 9), noise.uniform("t", 1)[:, 0]
     valid = torch.ones_like(x, dtype=torch.bool)
     valid[1, 6:] = valid[3, 2:] = False
-    written = (Scores if hasattr(model, "ratios") else Denoises)(model)
+    materialised = (MaterialisedScore if hasattr(model, "ratios") else MaterialisedDenoiser)(model)
     for objective in objectives(method):
         results = []
-        for who in (model, written):
-            loss = objective(who, x, t, noise, valid if padded else None, dropout=True)
+        for denoiser in (model, materialised):
+            loss = objective(denoiser, x, t, noise, valid if padded else None, dropout=True)
             learnt = [value for value in model.parameters() if value.requires_grad]
             results.append((loss.nats, torch.autograd.grad(loss.total, learnt, materialize_grads=True)))
         (nats, found), (expected, plain) = results
@@ -107,7 +107,7 @@ def test_equal_seeds_give_equal_losses_fused_and_written_out(method: Any, padded
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_only_positions_that_pay_are_projected(padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_loss_positions_are_projected(padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     projected: list[Tensor] = []
     plain = LazyLogits.project
 
@@ -131,7 +131,7 @@ def test_only_positions_that_pay_are_projected(padded: bool, monkeypatch: pytest
         assert torch.equal(loss.nats != 0, loss_positions)
 
 
-def test_nothing_to_pay_is_a_loss_of_zero_with_gradients_of_zero() -> None:
+def test_without_loss_positions_loss_and_gradients_are_zero() -> None:
     model = network(MDLM())
     x = torch.zeros(2, 5, dtype=torch.int64)
     belief = model.belief(x, torch.ones(2, dtype=torch.float64))
@@ -152,7 +152,7 @@ def test_chunks_are_of_one_size_and_fit_the_device() -> None:
     assert lazy.chunk_rows(30_522, cpu, learning=True) == 256
     assert lazy.chunk_rows(30_522, cpu) == 420
     assert lazy.chunk_rows(27, cpu) == 4096
-    # a gigabyte of float32 in one product, a quarter of it in one pass
+    # One product takes a gigabyte of float32, one pass a quarter of it.
     assert lazy.chunk_rows(50_257, gpu) * 50_257 * 4 == pytest.approx(2**30, rel=0.01)
     assert draws.block_rows(50_257, gpu) * 50_257 * 4 == pytest.approx(2**28, rel=0.01)
     assert draws.block_rows(10**9, cpu) == 1
@@ -160,7 +160,7 @@ def test_chunks_are_of_one_size_and_fit_the_device() -> None:
 
 @pytest.mark.usefixtures("few_rows")
 @pytest.mark.parametrize("kind", ["mean", "subs"])
-def test_rows_put_and_at_are_the_rows_of_the_belief_written_out(kind: str) -> None:
+def test_rows_put_and_at_are_the_rows_of_the_materialised_belief(kind: str) -> None:
     method: Any = Duo() if kind == "mean" else MDLM()
     model = network(method)
     noise = Noise.of(0, 0, torch.arange(3))
@@ -182,8 +182,8 @@ def test_rows_put_and_at_are_the_rows_of_the_belief_written_out(kind: str) -> No
 
 
 @pytest.mark.usefixtures("few_rows")
-def test_a_transform_knows_its_rows_and_may_change_the_argmax() -> None:
-    """Read in chunks, and written out with gradients and without."""
+def test_a_transform_is_given_its_rows_and_may_change_the_argmax() -> None:
+    """Read in chunks, and materialised with gradients and without."""
     vectors, head = inputs(9, torch.float64)
 
     class Reversed:

@@ -1,6 +1,4 @@
-"""The network: against the released one, with soft inputs, padding that is never seen, noise that is the sample's
-own.
-"""
+"""The network: equal to the released one, soft inputs, padding without effect, dropout that belongs to the sample."""
 
 from __future__ import annotations
 
@@ -90,8 +88,8 @@ def test_soft_inputs_are_the_released_ones(golden: Path) -> None:
     assert torch.allclose(network(sparse, tensors["sigma"].double()), tensors["logits_topk"].double(), atol=2e-5)
 
 
-def awake(config: DiT, vocab_size: int = 11, **options: Any) -> DiTNetwork:
-    """A network whose zero-initialised parts have been given weights."""
+def random_network(config: DiT, vocab_size: int = 11, **options: Any) -> DiTNetwork:
+    """A network in which zero-initialised weights are random too."""
     torch.manual_seed(0)
     network = config.build(vocab_size, **options).double()
     with torch.no_grad():
@@ -101,8 +99,8 @@ def awake(config: DiT, vocab_size: int = 11, **options: Any) -> DiTNetwork:
 
 
 @pytest.mark.parametrize("size", ["nano", "tiny"])
-def test_a_causal_network_does_not_look_ahead(size: str) -> None:
-    network = awake(SIZES[size](), causal=True)
+def test_a_causal_network_does_not_depend_on_later_tokens(size: str) -> None:
+    network = random_network(SIZES[size](), causal=True)
     x = torch.randint(0, 11, (2, 9))
     level = torch.zeros(2, dtype=torch.float64)
     before = network(x, level)
@@ -114,9 +112,9 @@ def test_a_causal_network_does_not_look_ahead(size: str) -> None:
 
 
 @pytest.mark.parametrize("size", ["nano", "tiny"])
-def test_memory_gives_what_the_whole_prefix_gives(size: str) -> None:
+def test_the_cache_gives_the_same_as_the_whole_prefix(size: str) -> None:
     """With the convolution of the laptop sizes and without."""
-    network = awake(SIZES[size](), causal=True)
+    network = random_network(SIZES[size](), causal=True)
     x, level = torch.randint(0, 11, (3, 8)), torch.zeros(3, dtype=torch.float64)
     whole, cache = network(x, level), network.empty_cache(3, 8)
     for place in range(8):
@@ -124,28 +122,28 @@ def test_memory_gives_what_the_whole_prefix_gives(size: str) -> None:
         assert torch.allclose(one[:, 0], whole[:, place], atol=1e-12)
 
 
-def test_labels_change_the_answer_and_none_is_a_label_of_its_own() -> None:
-    network = awake(SIZES["nano"](), num_labels=3)
+def test_labels_change_the_logits_and_no_label_is_the_last_label() -> None:
+    network = random_network(SIZES["nano"](), num_labels=3)
     x, level = torch.randint(0, 11, (4, 6)), torch.full((4,), 0.3, dtype=torch.float64)
-    answers = [network(x, level, labels=torch.full((4,), label)) for label in range(4)]
-    assert torch.equal(network(x, level), answers[3])
-    assert not torch.allclose(answers[0], answers[1])
+    logits = [network(x, level, labels=torch.full((4,), label)) for label in range(4)]
+    assert torch.equal(network(x, level), logits[3])
+    assert not torch.allclose(logits[0], logits[1])
     with pytest.raises(ValueError, match=r"data\.labels=true"):
-        awake(SIZES["nano"]())(x, level, labels=torch.zeros(4, dtype=torch.int64))
+        random_network(SIZES["nano"]())(x, level, labels=torch.zeros(4, dtype=torch.int64))
     with pytest.raises(ValueError, match="no conditioning"):
         SIZES["nano"]().build(11, causal=True, num_labels=2)
 
 
 def test_a_vertex_is_a_token() -> None:
-    network = awake(SIZES["nano"]())
+    network = random_network(SIZES["nano"]())
     x, level = torch.randint(0, 11, (2, 7)), torch.tensor([0.3, 2.0])
     vertex = TopK(torch.stack([x, (x + 1) % 11], -1), torch.tensor([1.0, 0.0]).expand(2, 7, 2))
     assert torch.allclose(network(x, level), network(vertex, level), atol=1e-12)
 
 
-def test_padding_reaches_attention() -> None:
-    """What stands in padded places, and how many there are, changes nothing elsewhere."""
-    network = awake(SIZES["nano"]())
+def test_attention_ignores_padding() -> None:
+    """The tokens at padding, and their number, change nothing at other positions."""
+    network = random_network(SIZES["nano"]())
     x, level = torch.randint(0, 11, (1, 6)), torch.tensor([0.5])
     alone = network(x, level)
     longer = torch.cat([x, torch.randint(0, 11, (1, 5))], 1)
@@ -155,7 +153,7 @@ def test_padding_reaches_attention() -> None:
 
 
 def test_dropout_belongs_to_the_sample_and_needs_noise() -> None:
-    network = awake(replace(SIZES["nano"](), dropout=0.3))
+    network = random_network(replace(SIZES["nano"](), dropout=0.3))
     x, level = torch.randint(0, 11, (4, 7)), torch.rand(4)
     noise = Noise.of(0, 0, torch.arange(4))
     dropped = network(x, level, None, noise)
@@ -190,7 +188,7 @@ def test_impossible_sizes_are_refused(changes: dict[str, Any], message: str) -> 
 
 
 def test_the_papers_size_has_the_papers_parameters(golden: Path) -> None:
-    """The same shapes as the released 170 M network, whatever the names; their rotary buffer has no weights."""
+    """The same shapes as the released 170 M network, under other names; its rotary buffer is no weight."""
     text = (golden / "state_dict_small_170M.txt").read_text(encoding="utf-8").split("# ")[1]
     rows = [line.split("\t") for line in text.splitlines()[1:] if line.strip()]
     theirs = sorted(tuple(ast.literal_eval(shape)) for name, shape, _ in rows if "inv_freq" not in name)

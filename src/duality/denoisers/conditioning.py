@@ -1,4 +1,4 @@
-"""Labels and guidance: a class-conditional denoiser is told the class of each sequence.
+"""Labels and guidance: a class-conditional denoiser is given the class of each sequence.
 
     with_labels(denoiser, labels)    the denoiser for these labels (B,); ``num_labels`` means "no label"
     Guided(denoiser, label, scale)   classifier-free guidance
@@ -10,6 +10,7 @@ composition is refused.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from duality.fused.lazy import (
     materialised_log_ratios,
     ratios_of,
 )
-from duality.protocols import AnyDenoiser, Denoiser, Dropout, Labels, Latent, Score, Valid
+from duality.protocols import AnyDenoiser, Denoiser, Dropout, Labels, Latent, Score, Valid, Wrapper
 
 
 def chosen_once(own: Tensor, outer: Tensor | None) -> Tensor:
@@ -75,9 +76,25 @@ def with_labels(denoiser: AnyDenoiser, labels: Tensor) -> Labelled | LabelledSco
 
 def with_labels_of(conditioned: AnyDenoiser, other: AnyDenoiser) -> AnyDenoiser:
     """``other`` with the labels of ``conditioned``, if it has any: a teacher gets the labels of its student."""
-    if isinstance(conditioned, (Labelled, LabelledScore)):
-        return with_labels(other, conditioned.labels)
-    return other
+    labels = labels_of(conditioned)
+    return other if labels is None else with_labels(other, labels)
+
+
+@runtime_checkable
+class Conditioned(Protocol):
+    """A wrapper that binds labels."""
+
+    @property
+    def labels(self) -> Tensor: ...
+
+
+def labels_of(denoiser: AnyDenoiser) -> Labels:
+    """The labels that a wrapper binds, however many wrappers are around it."""
+    while isinstance(denoiser, Wrapper):
+        if isinstance(denoiser, Conditioned):
+            return denoiser.labels
+        denoiser = denoiser.denoiser
+    return None
 
 
 @dataclass(frozen=True)

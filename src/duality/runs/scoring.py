@@ -72,7 +72,7 @@ def mean_and_stderr(draws: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Window:
-    """A part of a text: which text, the how-manieth window of it, its ids, and the size that it is padded to."""
+    """A part of a text: which text, the number of the window in it, its ids, and the size that it is padded to."""
 
     text: int
     number: int

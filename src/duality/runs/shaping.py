@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -146,7 +146,7 @@ def with_label(
     number = names.index(label)
     if guidance is None:
         return with_labels(denoiser, torch.tensor([number], device=device))
-    return Guided(cast(Denoiser, denoiser), number, guidance)  # which refuses a model without a belief
+    return Guided(denoiser, number, guidance)  # which refuses a model without a belief
 
 
 # --- filters and memo
@@ -155,8 +155,8 @@ def with_label(
 def transform(denoiser: AnyDenoiser, top_p: float = 1.0, temperature: float = 1.0) -> AnyDenoiser:
     """The denoiser with temperature and top-p, where they are not 1; a model without a belief is refused."""
     if temperature != 1:
-        denoiser = Temperature(cast(Denoiser, denoiser), temperature)
-    return TopP(cast(Denoiser, denoiser), top_p) if top_p != 1 else denoiser
+        denoiser = Temperature(denoiser, temperature)
+    return TopP(denoiser, top_p) if top_p != 1 else denoiser
 
 
 @runtime_checkable
