@@ -1,4 +1,4 @@
-"""Wrappers compose in any order that has a meaning: every order of three against dense arithmetic; labels survive."""
+"""Wrappers compose in any order that has a meaning: every order of three equals dense arithmetic; labels pass through."""
 
 from __future__ import annotations
 
@@ -65,8 +65,9 @@ def dense_clamp(inner: Dense) -> Dense:
 def dense_guidance(inner: Dense) -> Dense:
     def outer(z: Tensor, labels: Labels) -> Tensor:
         assert labels is None
-        told, free = (inner(z, torch.full((len(z),), label)) for label in (1, 3))
-        mixed = torch.where(told == -torch.inf, -torch.inf, 2.5 * told - 1.5 * torch.where(told == -torch.inf, 0, free))
+        conditioned, free = (inner(z, torch.full((len(z),), label)) for label in (1, 3))
+        excluded = conditioned == -torch.inf
+        mixed = torch.where(excluded, -torch.inf, 2.5 * conditioned - 1.5 * torch.where(excluded, 0, free))
         return torch.log_softmax(mixed, -1)
 
     return outer
@@ -121,7 +122,7 @@ def test_every_order_is_right_or_refused(order: tuple[str, ...], absorbing: bool
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "guidance"])
 def test_labels_pass_through_every_wrapper(name: str) -> None:
-    """A label outside the wrapper is a label inside it."""
+    """A label given outside the wrapper reaches the denoiser inside it."""
     model = conditional(False)
     noise = Noise.of(0, 0, torch.arange(3))
     z, alpha, labels = noise.integers("z", 8, 5), noise.uniform("alpha"), torch.tensor([2, 0, 3])
@@ -146,8 +147,8 @@ def test_two_wrappers_that_choose_labels_are_refused() -> None:
             belief_of(both, z, alpha)
 
 
-def test_a_kept_belief_belongs_to_its_labels() -> None:
-    """The same tokens under other labels are asked about again."""
+def test_a_memoized_belief_belongs_to_its_labels() -> None:
+    """The same tokens with other labels need a new network call."""
     model = conditional(True)
     memo = Memoized(model)
     z, alpha = torch.full((3, 5), 8), torch.full((3,), 0.5, dtype=torch.float64)
@@ -189,7 +190,7 @@ def test_a_teacher_gets_the_labels_of_its_student() -> None:
         assert torch.equal(belief_of(deeper, z, alpha).log_probs(), found)
 
 
-def test_a_wrapper_of_a_user_is_a_wrapper() -> None:
+def test_a_class_of_a_user_can_be_a_wrapper() -> None:
     """There is no list of wrapper classes."""
 
     @dataclass(frozen=True)

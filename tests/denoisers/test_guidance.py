@@ -1,4 +1,4 @@
-"""Classes: labels in the data, dropped now and then in training, leant towards in sampling. And kept beliefs."""
+"""Labels: in the data, dropped at a rate in training, guidance in sampling. And memoized beliefs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from duality.training.loop import drop_labels
 from duality.training.settings import Training
 
 
-def awake(network: torch.nn.Module) -> None:
+def random_network(network: torch.nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -45,7 +45,7 @@ def awake(network: torch.nn.Module) -> None:
 def conditional(num_labels: int = 3, absorbing: bool = False) -> MeanDenoiser | SubsDenoiser:
     backbone = SIZES["nano"]().build(9, num_labels=num_labels)
     denoiser = SubsDenoiser(backbone, Absorbing(9)) if absorbing else MeanDenoiser(backbone)
-    awake(denoiser)
+    random_network(denoiser)
     return denoiser.double().requires_grad_(False)
 
 
@@ -56,13 +56,13 @@ ALPHA = torch.tensor([0.4, 0.6], dtype=torch.float64)
 @pytest.mark.parametrize("absorbing", [False, True])
 def test_guidance_is_the_formula(absorbing: bool) -> None:
     denoiser = conditional(absorbing=absorbing)
-    told = with_labels(denoiser, torch.tensor([1, 1])).log_probs(Z, ALPHA)  # type: ignore[union-attr]
-    untold = denoiser.log_probs(Z, ALPHA)
-    assert torch.equal(untold, Labelled(denoiser, torch.tensor([3, 3])).log_probs(Z, ALPHA))
+    conditioned = with_labels(denoiser, torch.tensor([1, 1])).log_probs(Z, ALPHA)  # type: ignore[union-attr]
+    unconditioned = denoiser.log_probs(Z, ALPHA)
+    assert torch.equal(unconditioned, Labelled(denoiser, torch.tensor([3, 3])).log_probs(Z, ALPHA))
     for scale in (0.0, 1.0, 2.5):
         got = Guided(denoiser, 1, scale).log_probs(Z, ALPHA)
-        p = told.exp() ** scale * untold.exp() ** (1 - scale)
-        expected = torch.where(untold == -torch.inf, 0.0, p)
+        p = conditioned.exp() ** scale * unconditioned.exp() ** (1 - scale)
+        expected = torch.where(unconditioned == -torch.inf, 0.0, p)
         expected = expected / expected.sum(-1, keepdim=True)
         assert torch.allclose(got.exp(), expected, atol=1e-12)
     if absorbing:
@@ -78,7 +78,7 @@ def test_guidance_composes_with_samplers_and_wrappers() -> None:
     assert unwrapped(wrapped) is denoiser
 
 
-def test_guidance_that_cannot_be_is_refused() -> None:
+def test_impossible_guidance_is_refused() -> None:
     plain = MeanDenoiser(SIZES["nano"]().build(9))
     with pytest.raises(ValueError, match=r"unconditional model.*data\.labels=true"):
         Guided(plain, 0, 1.0)
@@ -95,7 +95,7 @@ def test_guidance_that_cannot_be_is_refused() -> None:
 
 
 def test_networks_and_processes_that_do_not_fit_are_refused() -> None:
-    """A mask that the network has no state for; a network that looks ahead."""
+    """A mask token for which the network has no state; a network that is not causal."""
     with pytest.raises(ValueError, match=r"the mask token, which is a state of its own.*build the network with 10"):
         SubsDenoiser(SIZES["nano"]().build(9), Absorbing(10))
     with pytest.raises(ValueError, match="needs 10"):
@@ -117,20 +117,20 @@ def test_labels_are_dropped_at_the_stated_rate() -> None:
 
 
 @pytest.fixture(scope="module")
-def two_tongues(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes that share no letter, one document a line."""
-    path = tmp_path_factory.mktemp("labelled") / "tongues.jsonl"
+def two_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Documents of two classes that share no letter, one document in each line."""
+    path = tmp_path_factory.mktemp("labelled") / "classes.jsonl"
     rows = [{"text": word * 6, "label": label} for _ in range(150) for label, word in (("low", "ab "), ("up", "XY "))]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
 def test_a_class_conditional_model_writes_in_its_class(
-    two_tongues: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    two_classes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From labelled text to guided samples, through the command line; the measure uses the labels too."""
     chosen = small_recipe(
-        two_tongues,
+        two_classes,
         "data.labels=true",
         "data.packing=document",
         "data.length=19",
@@ -152,12 +152,12 @@ def test_a_class_conditional_model_writes_in_its_class(
     informed = model.likelihood(held_out, num_draws=4).nats_per_token
     assert informed < 2.0
 
-    class Forgotten(Sequences):
+    class WithoutLabels(Sequences):
         def labels(self, indices: object) -> None:
             return None
 
-    # not told the class, the model has to pay for it: about log 2 nats a sequence of 19 tokens
-    uninformed = model.likelihood(Forgotten(corpus.validation, 19, "document"), num_draws=4).nats_per_token
+    # without the label a sequence of 19 tokens costs about log 2 nats more
+    uninformed = model.likelihood(WithoutLabels(corpus.validation, 19, "document"), num_draws=4).nats_per_token
     assert uninformed > informed + 0.01
     for arguments, message in (
         (["--label", "middle"], "unknown label 'middle'"),
@@ -170,7 +170,7 @@ def test_a_class_conditional_model_writes_in_its_class(
 def test_the_recipe_with_authors_trains_is_measured_and_writes(
     english: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder per author; 50 steps, as every laptop recipe (tests/test_models.py)."""
+    """A folder per author; 50 steps, as for every laptop recipe (tests/methods/test_models.py)."""
     for author, text in (("austen", english.read_text()), ("melville", english.read_text().upper())):
         (tmp_path / "books" / author).mkdir(parents=True)
         (tmp_path / "books" / author / "book.txt").write_text(text)
@@ -189,28 +189,28 @@ def test_an_unconditional_run_refuses_guidance(
     assert "data.labels=true" in capsys.readouterr().err
 
 
-def test_wrapped_rows_cannot_have_labels(two_tongues: Path) -> None:
+def test_wrapped_rows_cannot_have_labels(two_classes: Path) -> None:
     with pytest.raises(ValueError, match=r"data\.packing=document"):
-        small_recipe(two_tongues, "data.labels=true")
+        small_recipe(two_classes, "data.labels=true")
 
 
 class Counting:
-    """A belief that depends on the tokens alone, and how many sequences it was asked about."""
+    """A belief that depends on the tokens alone; it counts the sequences that it is called with."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.sequences = 0
 
     def log_probs(self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
         assert isinstance(z, Tensor)
-        self.asked += len(z)
+        self.sequences += len(z)
         generator = torch.Generator().manual_seed(1)
         table = torch.randn(7, 6, generator=generator, dtype=torch.float64)
         near = table[z] + 0.5 * table[z.roll(1, -1)]
         return torch.nn.functional.pad(torch.log_softmax(near, -1), (0, 1), value=-torch.inf)
 
 
-def test_a_kept_belief_changes_no_sample_and_spares_calls() -> None:
-    """With more steps than tokens most steps unmask nothing: the network is asked at most once per change."""
+def test_a_memoized_belief_changes_no_sample_and_needs_fewer_calls() -> None:
+    """With more steps than tokens most steps unmask nothing: the network is called at most once per change."""
     plain, kept = Counting(), Counting()
     memo = Memoized(kept)
     process, steps, num, length = Absorbing(7), 64, 12, 5
@@ -218,18 +218,18 @@ def test_a_kept_belief_changes_no_sample_and_spares_calls() -> None:
     first = generate(plain, LogLinear(0.0), Ancestral(process), **options)
     second = generate(memo, LogLinear(0.0), Ancestral(process), **options)
     assert torch.equal(first, second)
-    assert plain.asked == num * steps
-    assert kept.asked == memo.calls <= num * (length + 1)
+    assert plain.sequences == num * steps
+    assert kept.sequences == memo.calls <= num * (length + 1)
 
 
-def test_mdlm_reuses_its_beliefs(english: Path, tmp_path: Path) -> None:
+def test_mdlm_memoizes_its_beliefs(english: Path, tmp_path: Path) -> None:
     session.train(small_recipe(english, "training.steps=2", name="mdlm-laptop"), tmp_path / "run", report=quiet)
     model = run_model.load(tmp_path / "run", report=quiet)
-    asked = []
-    hook = model.denoiser.backbone.register_forward_pre_hook(lambda _, inputs: asked.append(len(inputs[0])))  # type: ignore[union-attr]
+    sizes = []
+    hook = model.denoiser.backbone.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))  # type: ignore[union-attr]
     fast = model.generate(num=4, length=6, steps=100)
     hook.remove()
-    assert sum(asked) <= 4 * 7
+    assert sum(sizes) <= 4 * 7
     slow = generate(model.denoiser, model.schedule, model.sampler, num=4, length=6, steps=100)
     assert torch.equal(fast, slow)
 
@@ -245,8 +245,8 @@ def test_known_tokens_of_a_score_model_stay() -> None:
         assert len(set(got[:, 1].tolist())) > 1
 
 
-def test_an_untrained_score_model_believes_all_tokens_alike() -> None:
-    """Its ratios are those of the uniform belief, for absorbing noise through the scale; finite at alpha = 1 too."""
+def test_an_untrained_score_model_has_the_ratios_of_the_uniform_belief() -> None:
+    """For absorbing noise this needs the scale of the ratios; they are finite at alpha = 1 too."""
     z = torch.full((2, 3), 8)
     for alpha in (0.2, 0.9, 1.0):
         level = torch.full((2,), alpha, dtype=torch.float64)
@@ -259,17 +259,17 @@ def test_an_untrained_score_model_believes_all_tokens_alike() -> None:
             assert torch.allclose(ratios, expected, atol=1e-12)
 
 
-def test_a_class_of_a_score_model_can_be_asked_for(two_tongues: Path, tmp_path: Path) -> None:
-    """Conditional without guidance: any kind of model; with it, one that has probabilities."""
+def test_a_score_model_can_be_conditioned_on_a_label(two_classes: Path, tmp_path: Path) -> None:
+    """Every kind of model can be conditioned; guidance needs a model with probabilities."""
     changes = ("data.labels=true", "data.packing=document", "training.steps=2")
-    session.train(small_recipe(two_tongues, *changes, name="sedd-absorb-laptop"), tmp_path / "run", report=quiet)
+    session.train(small_recipe(two_classes, *changes, name="sedd-absorb-laptop"), tmp_path / "run", report=quiet)
     assert main(["sample", str(tmp_path / "run"), "--label", "up", "--num", "2"]) == 0
     assert main(["sample", str(tmp_path / "run"), "--label", "up", "--num", "2", "--guidance", "2"]) == 2
 
 
-def test_what_cannot_have_classes_leaves_no_run_behind(two_tongues: Path, tmp_path: Path) -> None:
+def test_a_model_that_cannot_have_labels_leaves_no_run_behind(two_classes: Path, tmp_path: Path) -> None:
     for name in ("ar-laptop", "plaid-laptop", "diffusion-lm-laptop"):
-        chosen = small_recipe(two_tongues, "data.labels=true", "data.packing=document", name=name)
+        chosen = small_recipe(two_classes, "data.labels=true", "data.packing=document", name=name)
         with pytest.raises(ValueError, match=r"data\.labels=false"):
             session.train(chosen, tmp_path / name, report=quiet)
         assert not folder.exists(tmp_path / name)
@@ -298,7 +298,7 @@ def test_prompts_reach_every_kind_of_model(english: Path, tmp_path: Path, capsys
         assert message in capsys.readouterr().err
 
 
-def test_temperature_and_nucleus_reach_the_autoregressive_model(english: Path, tmp_path: Path) -> None:
+def test_temperature_and_top_p_reach_the_autoregressive_model(english: Path, tmp_path: Path) -> None:
     session.train(small_recipe(english, "training.steps=20", name="ar-laptop"), tmp_path / "run", report=quiet)
     model = run_model.load(tmp_path / "run", report=quiet)
     cold = model.generate(lambda d: Temperature(d, 1e-3), num=3, length=12)
@@ -307,6 +307,6 @@ def test_temperature_and_nucleus_reach_the_autoregressive_model(english: Path, t
     assert torch.equal(narrow, cold)
     free = model.generate(num=3, length=12)
     assert not (free == free[0]).all()
-    # the likelihood of what was written is what its draws were made from: greedy is the most likely at every place
+    # a sample is drawn from the model's own probabilities: greedy takes the most likely token at every position
     belief = model.denoiser.log_probs(cold, torch.ones(3))  # type: ignore[operator]
     assert torch.equal(belief.argmax(-1), cold)

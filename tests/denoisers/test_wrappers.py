@@ -1,4 +1,4 @@
-"""Wrappers act on the belief, and every sampler obeys them."""
+"""Wrappers change the belief, and every sampler uses the changed belief."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_temperature_is_a_power() -> None:
 
 
 @pytest.mark.parametrize(("mass", "kept"), [(0.05, 1), (0.5, 1), (0.51, 2), (0.8, 2), (0.81, 3), (1.0, 4)])
-def test_nucleus_keeps_the_crossing_token(mass: float, kept: int) -> None:
+def test_top_p_keeps_the_token_that_crosses_the_mass(mass: float, kept: int) -> None:
     p = torch.tensor([0.05, 0.5, 0.15, 0.3], dtype=torch.float64)
     got = TopP(Fixed(p.log()), mass).log_probs(torch.zeros(1, 1, dtype=torch.int64), torch.ones(1)).exp()[0, 0]
     largest = p.sort(descending=True).indices[:kept]
@@ -60,7 +60,7 @@ def test_nucleus_keeps_the_crossing_token(mass: float, kept: int) -> None:
 
 
 @pytest.mark.parametrize("mass", [0.5, 0.9, 0.99])
-def test_nucleus_is_the_reference_one(golden: Path, mass: float) -> None:
+def test_top_p_is_the_reference_one(golden: Path, mass: float) -> None:
     data = np.load(golden / "misc.npz")
     log_p = torch.from_numpy(data["nucleus/log_p_f64"])
     got = TopP(Fixed(log_p), mass).log_probs(torch.zeros(log_p.shape[:2], dtype=torch.int64), torch.ones(3)).exp()
@@ -93,7 +93,7 @@ def test_clamped_tokens_stay_and_reach_the_network_clean(process: Process, tail:
 
 
 def wrapped(kind: object, process: Uniform | Absorbing, tokens: Tensor, known: Tensor) -> Any:
-    """A class-conditional network of 9 states under everything that its kind of answer allows."""
+    """A class-conditional network of 9 states in all wrappers that its kind of model allows."""
     torch.manual_seed(0)
     backbone = SIZES["nano"]().build(9, num_labels=3)
     for parameter in backbone.parameters():
@@ -109,15 +109,15 @@ def wrapped(kind: object, process: Uniform | Absorbing, tokens: Tensor, known: T
 @pytest.mark.parametrize("process", [Uniform(9), Absorbing(9)], ids=str)
 @pytest.mark.parametrize("known", [(0, 1), (0, 3, 5)], ids=["prompt", "infill"])
 @pytest.mark.parametrize("tail", ["greedy", "ancestral"])
-def test_every_sampler_obeys_every_wrapper(
+def test_every_sampler_works_with_every_wrapper(
     name: str, process: Uniform | Absorbing, known: tuple[int, ...], tail: Tail
 ) -> None:
-    """Known tokens stand at the end as they were given, and what is written beside them are tokens."""
+    """Known tokens are unchanged at the end, and all others are tokens, never the mask token."""
     places = torch.zeros(6, dtype=torch.bool).index_fill(0, torch.tensor(known), True)
     tokens = torch.tensor([5, 2, 0, 7, 0, 1])
     kind = SAMPLERS[name]
     denoiser = wrapped(kind, process, tokens, places)
-    # a psi sampler with much given back to noise
+    # a psi sampler that adds much new noise
     sampler = kind(process, eta=0.5) if name.startswith("psi") else kind(process)
     for transformed in (denoiser,) if kind is Analytic else (denoiser, Memoized(denoiser)):
         got = generate(
@@ -133,7 +133,7 @@ def test_every_sampler_obeys_every_wrapper(
 def test_ratios_of_known_tokens_are_those_of_certainty(
     process: Uniform | Absorbing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each sample's own level and tokens, written out and read four rows at a time."""
+    """At each sample's own level and tokens, materialised and read four rows at a time."""
     monkeypatch.setattr(lazy, "chunk_rows", lambda *sizes: 4)
     noise, alpha = Noise.of(0, 0, torch.arange(3)), torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)
     tokens, known = torch.tensor([5, 2, 0, 7, 0, 1]), torch.tensor([True, False, False, True, True, False])
@@ -148,8 +148,8 @@ def test_ratios_of_known_tokens_are_those_of_certainty(
     assert torch.allclose(torch.cat(read).view(3, 6, 9), expected, atol=1e-12)
 
 
-class Asked(Fixed):
-    """Remembers what it was asked with."""
+class Recorder(Fixed):
+    """Records the arguments of its last call."""
 
     backbone = SimpleNamespace(num_labels=1)
 
@@ -158,38 +158,38 @@ class Asked(Fixed):
         return super().log_probs(z, alpha)
 
 
-def test_a_changed_sequence_is_asked_about_with_its_own_level_and_mask() -> None:
-    asked = Asked(torch.zeros(5))
-    memoized, z = Memoized(asked), torch.arange(12).view(3, 4) % 5
+def test_a_changed_sequence_is_computed_with_its_own_level_and_padding() -> None:
+    recorder = Recorder(torch.zeros(5))
+    memoized, z = Memoized(recorder), torch.arange(12).view(3, 4) % 5
     alpha, valid = torch.tensor([0.1, 0.2, 0.3]), torch.arange(4) < torch.tensor([[4], [3], [2]])
     memoized.belief(z, alpha, valid)
     memoized.belief(z.index_fill(0, torch.tensor([2]), 0), alpha, valid)
-    assert all(torch.equal(given, whole[2:]) for given, whole in zip(asked.last[1:], (alpha, valid)))
+    assert all(torch.equal(given, whole[2:]) for given, whole in zip(recorder.last[1:], (alpha, valid)))
     assert memoized.belief(z[:2, :3], alpha[:2], valid[:2, :3]).vectors.shape == (2, 3, 5)
 
 
-def test_guidance_mixes_in_float32_and_reads_with_the_mask() -> None:
+def test_guidance_mixes_in_float32_and_uses_the_padding() -> None:
     """A bfloat16 network's vectors are rounded once, after they are mixed."""
     torch.manual_seed(0)
     vectors = torch.randn(4, 6, 9).bfloat16()
-    asked, valid = Asked(vectors), torch.arange(6) < torch.tensor([[6], [4]])
-    asked.log_p = vectors
-    mixed = Guided(asked, 0, 2.5).belief(torch.zeros(2, 6, dtype=torch.int64), torch.ones(2), valid).vectors
-    told, untold = vectors.float().chunk(2)
-    assert torch.equal(mixed, (untold + 2.5 * (told - untold)).bfloat16())
-    assert torch.equal(asked.last[2], valid.repeat(2, 1))
+    recorder, valid = Recorder(vectors), torch.arange(6) < torch.tensor([[6], [4]])
+    recorder.log_p = vectors
+    mixed = Guided(recorder, 0, 2.5).belief(torch.zeros(2, 6, dtype=torch.int64), torch.ones(2), valid).vectors
+    conditioned, unconditioned = vectors.float().chunk(2)
+    assert torch.equal(mixed, (unconditioned + 2.5 * (conditioned - unconditioned)).bfloat16())
+    assert torch.equal(recorder.last[2], valid.repeat(2, 1))
 
 
 @pytest.mark.parametrize("mass", [1.0, 0.999_999_999])
 def test_nearly_all_of_the_mass_is_nearly_all_tokens(mass: float) -> None:
-    """float32 probabilities of a large vocabulary sum to a little more or less than 1: no token is lost for that."""
+    """float32 probabilities of a large vocabulary do not sum exactly to 1; no token is lost by that."""
     torch.manual_seed(0)
     log_p = torch.log_softmax(torch.randn(20, 1, 50_257), -1)
     got = TopP(Fixed(log_p), mass).log_probs(torch.zeros(20, 1, dtype=torch.int64), torch.ones(20))
     assert int((got == -torch.inf).sum()) == 0
 
 
-def test_top_p_bounds_what_is_written() -> None:
+def test_top_p_bounds_the_tokens_that_are_drawn() -> None:
     log_p = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64).log()
     narrow = TopP(Fixed(log_p), 0.6)
     got = generate(narrow, LogLinear(), Ancestral(Uniform(4)), num=200, length=5, steps=8, tail="ancestral")

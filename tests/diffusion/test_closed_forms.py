@@ -1,5 +1,4 @@
-"""One bound, many names: the closed forms of MDLM, SEDD, UDLM, Duo and D3PM against the general one, and the released
-tensors."""
+"""The closed forms of MDLM, SEDD, UDLM, Duo and D3PM are the general bound, and they give the released tensors."""
 
 from __future__ import annotations
 
@@ -57,24 +56,24 @@ def assert_close(got: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None
 def test_mdlm_is_the_general_bound(alpha: float) -> None:
     process = Absorbing(12)
     case = batch(process, alpha)
-    hidden = case["z"] == process.mask_id
-    # A shown token is certain: SUBS puts that into the belief; the general bound has rate 0 there whatever it says.
+    masked = case["z"] == process.mask_id
+    # An unmasked token is certain: SUBS puts that into the belief; the general bound has rate 0 there for any belief.
     ratios = posterior.log_ratios(case["log_p"].exp(), case["z"], case["alpha"], process.prior())
-    got = plain_forms.absorbing_bound(case["log_p"], case["x"], hidden, case["alpha"], case["slope"])
-    assert_close(got, general(process, case, torch.where(hidden[:, None], ratios, 0.0)))
-    assert (got[~hidden] == 0).all()
-    assert (got[hidden] > 0).all()
+    got = plain_forms.absorbing_bound(case["log_p"], case["x"], masked, case["alpha"], case["slope"])
+    assert_close(got, general(process, case, torch.where(masked[:, None], ratios, 0.0)))
+    assert (got[~masked] == 0).all()
+    assert (got[masked] > 0).all()
 
 
 @pytest.mark.parametrize("alpha", LEVELS)
 def test_sedd_absorb_is_the_general_bound(alpha: float) -> None:
     process = Absorbing(12)
     case = batch(process, alpha)
-    hidden = case["z"] == process.mask_id
-    # ratios of the size that they have: alpha / (1 - alpha) over the tokens
+    masked = case["z"] == process.mask_id
+    # ratios of a realistic size: alpha / (1 - alpha) over the tokens
     ratios = case["ratios"] + torch.log(case["alpha"] / (1 - case["alpha"]))[:, None]
     ratios = ratios.scatter(-1, case["z"][:, None], 0.0)
-    got = plain_forms.score_entropy_absorbing(ratios, case["x"], hidden, case["alpha"], case["slope"])
+    got = plain_forms.score_entropy_absorbing(ratios, case["x"], masked, case["alpha"], case["slope"])
     assert_close(got, general(process, case, ratios))
 
 
@@ -98,10 +97,10 @@ def test_udlm_and_duo_are_the_general_bound(form: Any, alpha: float) -> None:
 
 @pytest.mark.parametrize("process", [Uniform(12), Absorbing(12)], ids=str)
 @pytest.mark.parametrize("alpha", [0.03, 0.5, 0.97])
-def test_scores_and_beliefs_convert_both_ways(process: Process, alpha: float) -> None:
+def test_scores_and_beliefs_convert_into_each_other(process: Process, alpha: float) -> None:
     case = batch(process, alpha)
     prior, p = process.prior(), case["log_p"].exp()
-    z = torch.full_like(case["z"], process.vocab_size - 1)  # the mask, or any token
+    z = torch.full_like(case["z"], process.vocab_size - 1)  # the mask token, or any token
     ratios = posterior.log_ratios(p, z, case["alpha"], prior)
     assert torch.allclose(plain_forms.belief_of_ratios(ratios, case["alpha"], prior), p, atol=1e-13)
     again = posterior.log_ratios(plain_forms.belief_of_ratios(ratios, case["alpha"], prior), z, case["alpha"], prior)
@@ -115,14 +114,14 @@ def test_scores_and_beliefs_convert_both_ways(process: Process, alpha: float) ->
 
 
 def dense_divergence(log_p: Tensor, x: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, prior: Tensor) -> Tensor:
-    """KL between the two posteriors, written out."""
+    """KL between the two dense posteriors."""
     truth = posterior.posterior(F.one_hot(x, len(prior)).double(), z, alpha_t, alpha_s, prior)
     model = posterior.posterior(log_p.exp(), z, alpha_t, alpha_s, prior)
     return torch.where(truth > 0, truth * (truth / model).log(), 0.0).sum(-1)
 
 
 def closed_divergence(process: Any, case: dict[str, Tensor], level_s: Tensor) -> Tensor:
-    """As the objective pays it, of a belief that is written out."""
+    """The objective's divergence, of a materialised belief."""
     x, z, alpha = (case[name][None] for name in ("x", "z", "alpha"))
     objective = DiscreteTimeBound(process, LogLinear())
     return objective.divergence(belief_from(case["log_p"][None]), x, z, alpha, level_s[None], 1, None).nats[0]
@@ -134,17 +133,17 @@ def test_d3pm_divergence_is_the_posteriors(process: Any, alpha_t: float, alpha_s
     case = batch(process, alpha_t)
     level_s = torch.full_like(case["alpha"], alpha_s)
     got = closed_divergence(process, case, level_s)
-    asked = (
+    loss_positions = (
         case["z"] == process.mask_id if isinstance(process, Absorbing) else torch.ones_like(case["z"], dtype=torch.bool)
     )
     expected = dense_divergence(case["log_p"], case["x"], case["z"], case["alpha"], level_s, process.prior())
-    assert ((got - expected).abs()[asked] <= 1e-12 * (1 + expected.abs()[asked])).all()
-    assert (got[~asked] == 0).all()
+    assert ((got - expected).abs()[loss_positions] <= 1e-12 * (1 + expected.abs()[loss_positions])).all()
+    assert (got[~loss_positions] == 0).all()
 
 
 @pytest.mark.parametrize("process", [Uniform(12), Absorbing(12)], ids=str)
 def test_d3pm_approaches_the_continuous_bound_as_one_over_t(process: Any) -> None:
-    """T KL(alpha_t, alpha_s) -> the bound's density at t; ten times the steps, a tenth of the distance."""
+    """T KL(alpha_t, alpha_s) tends to the bound's density at t; ten times the steps give a tenth of the distance."""
     case = batch(process, 0.4)
     ratios = posterior.log_ratios(case["log_p"].exp(), case["z"], case["alpha"], process.prior())
     if isinstance(process, Absorbing):
@@ -157,8 +156,8 @@ def test_d3pm_approaches_the_continuous_bound_as_one_over_t(process: Any) -> Non
         term = closed_divergence(process, case, level_s)
         errors.append(float((steps * term - limit).abs().sum()))
     if isinstance(process, Absorbing):
-        # here the density itself is the same at every T, as (alpha_s - alpha_t) / (1 - alpha_t) is linear in 1/T;
-        # what differs between T and infinity is where it is taken
+        # Here the density is the same at every T, as (alpha_s - alpha_t) / (1 - alpha_t) is linear in 1/T; only the
+        # time at which it is taken depends on T.
         assert max(errors) < 1e-8
     else:
         assert errors[0] > 1e-3
@@ -190,12 +189,12 @@ def test_released_mdlm_posteriors(golden: Path) -> None:
     data = load(golden, "posterior_mdlm_K27")
     prior = Absorbing(28).prior()
     p = data["log_x_theta"].double().exp()
-    hidden = data["xt"] == 27
+    masked = data["xt"] == 27
     expected = data["q_xs_f64"]
     alpha_t, alpha_s = data["alpha_t"].double(), data["alpha_s"].double()
     got = posterior.posterior(p, data["xt"], alpha_t, alpha_s, prior)
-    assert torch.allclose(got[hidden], expected[hidden] / expected[hidden].sum(-1, keepdim=True), atol=2e-6)
-    assert torch.allclose(got[~hidden], F.one_hot(data["xt"], 28).double()[~hidden], atol=1e-6)
+    assert torch.allclose(got[masked], expected[masked] / expected[masked].sum(-1, keepdim=True), atol=2e-6)
+    assert torch.allclose(got[~masked], F.one_hot(data["xt"], 28).double()[~masked], atol=1e-6)
 
 
 def test_released_sedd_loss(golden: Path) -> None:
@@ -219,36 +218,35 @@ def test_released_sedd_steps(golden: Path) -> None:
     ratios = (data["logits"].double() + scale).scatter(-1, data["xt"][..., None], 0.0)
     got = posterior.analytic(ratios, data["xt"], alpha_t, (-data["sigma_s"].double()).exp(), prior)
     expected = data["analytic_probs_f64"].clamp_min(0.0)
-    hidden = data["xt"] == 27
-    assert torch.allclose(got[hidden], expected[hidden], rtol=1e-4, atol=1e-6)
-    # A shown token stays whatever its score: theirs spreads a score over it that the forward process forbids, except
-    # at the token itself.
-    assert torch.equal(got[~hidden].argmax(-1), data["xt"][~hidden])
+    masked = data["xt"] == 27
+    assert torch.allclose(got[masked], expected[masked], rtol=1e-4, atol=1e-6)
+    # An unmasked token stays for any score. Theirs gives other tokens a score there, which the forward process forbids.
+    assert torch.equal(got[~masked].argmax(-1), data["xt"][~masked])
 
 
 def test_released_d3pm_divergence(golden: Path) -> None:
     """Their alpha_s is t - 1/T, which is no level of the log-linear schedule: compared with the corrected value.
 
-    Their belief leaves mass on the mask, which no text contains; ours (SUBS) has none. So the released numbers check
-    the divergence written out, with their belief, and our closed form is checked against that one.
+    Their belief leaves mass on the mask token, which no text contains; ours (SUBS) has none. So the released numbers
+    check the dense divergence, with their belief, and our closed form is checked against the dense divergence.
     """
     data = load(golden, "nelbo_d3pm_K27")
-    prior, hidden = Absorbing(28).prior(), data["xt"] == 27
+    prior, masked = Absorbing(28).prior(), data["xt"] == 27
     alpha_t = data["alpha_t"].double()
     alpha_s = alpha_t + 1e-3  # 1 / T later in a chain whose level falls by 1 in T steps
     log_p = data["log_x_theta_f64"]
     got = 1000 * dense_divergence(log_p, data["x0"], data["xt"], alpha_t, alpha_s, prior)
     expected = data["diffusion_loss_alpha_s_fixed_f64"]
-    assert torch.allclose(got[hidden], expected[hidden], rtol=1e-4, atol=1e-4)  # their alphas are float32
-    assert (expected[~hidden].abs() < 1e-2).all()
+    assert torch.allclose(got[masked], expected[masked], rtol=1e-4, atol=1e-4)  # their alphas are float32
+    assert (expected[~masked].abs() < 1e-2).all()
     subs = F.pad(torch.log_softmax(log_p[..., :27], -1), (0, 1), value=-torch.inf)
-    closed = plain_forms.absorbing_divergence(subs, data["x0"], hidden, alpha_t, alpha_s)
+    closed = plain_forms.absorbing_divergence(subs, data["x0"], masked, alpha_t, alpha_s)
     dense = dense_divergence(subs, data["x0"], data["xt"], alpha_t, alpha_s, prior)
-    assert torch.allclose(closed[hidden], dense[hidden], rtol=1e-12)
+    assert torch.allclose(closed[masked], dense[masked], rtol=1e-12)
 
 
 def test_released_autoregressive_loss(golden: Path) -> None:
-    """The last state (their mask, our beginning of a sequence) is never written."""
+    """The last state (their mask token, our beginning of a sequence) is never predicted."""
     data = load(golden, "nelbo_ar_K27")
     log_p = torch.log_softmax(data["logits"].double()[..., :27], -1)
     got = -log_p.gather(-1, data["output_tokens"][..., None])[..., 0]

@@ -1,6 +1,4 @@
-"""The bridge: T against 30-digit quadrature, sparse latents against dense ones, coupled pairs against the
-construction.
-"""
+"""The Gaussian side of Duo: T against 30-digit quadrature, sparse latents against dense ones, coupled pairs."""
 
 from __future__ import annotations
 
@@ -121,7 +119,7 @@ def test_largest_normals_are_order_statistics() -> None:
 
 
 def dense(x: torch.Tensor, mu: torch.Tensor, tau: float, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(w / tau) and argmax w with the whole K-vector: the definition."""
+    """softmax(w / tau) and argmax w of the whole K-vector: the definition."""
     alpha_tilde, sigma_tilde = gaussian.split_mu(mu)
     w = sigma_tilde[..., None] * torch.randn(*x.shape, vocab_size, dtype=torch.float64)
     w.scatter_add_(-1, x[..., None], alpha_tilde.expand(x.shape)[..., None])
@@ -182,7 +180,7 @@ def test_kept_entries_grow_with_temperature_and_their_bound_holds() -> None:
         own, others = weights[..., :1], weights[..., 1:].topk(count, -1).values
         left_out = 1 - torch.cat([own, others], -1).sum(-1)
         assert float(left_out.mean()) < 1.2 * tolerance
-    assert gaussian.kept_entries((2.0, 3.0), 10.0, 27) == 26  # nothing less will do: nothing is left out
+    assert gaussian.kept_entries((2.0, 3.0), 10.0, 27) == 26  # all others are kept: fewer would leave out too much
 
 
 def test_tail_fraction_is_the_conditional_expectation() -> None:

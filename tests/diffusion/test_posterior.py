@@ -1,4 +1,4 @@
-"""Closed = general = explicit matrices, in float64."""
+"""Posteriors and bounds: closed forms = general forms = explicit matrices, in float64."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ torch.manual_seed(0)
 
 
 def belief(shape: tuple[int, ...], process: Uniform | Absorbing, sharpness: float = 2.0) -> torch.Tensor:
-    """A random belief about clean tokens; never in the mask, which no text contains."""
+    """A random belief about clean tokens; 0 at the mask token, which no text contains."""
     logits = sharpness * torch.randn(*shape, process.vocab_size, dtype=torch.float64)
     if isinstance(process, Absorbing):
         logits[..., process.mask_id] = -torch.inf
@@ -76,7 +76,7 @@ def test_routes_mix_to_the_posterior(kind: type, alpha_s: float) -> None:
     )
 
 
-def test_a_token_the_noise_cannot_have_made_is_kept() -> None:
+def test_a_token_that_the_noise_cannot_produce_is_kept() -> None:
     zero, half = torch.zeros(1, dtype=torch.float64), torch.full((1,), 0.5, dtype=torch.float64)
     assert [float(way) for way in posterior.routes(zero, zero, half, half + 0.2)] == [1.0, 0.0, 0.0]
 
@@ -101,7 +101,7 @@ def test_closed_uniform_bound_is_the_general_one(vocab_size: int, alpha: float, 
     assert torch.allclose(closed, general, rtol=1e-7, atol=1e-7 + 1e-14 * vocab_size / (1 - alpha))
 
 
-def test_closed_uniform_bound_is_tight_where_numbers_are_ordinary() -> None:
+def test_closed_uniform_bound_is_precise_at_ordinary_values() -> None:
     process = Uniform(27)
     p, x = belief((500,), process), clean_tokens((500,), process)
     z = torch.where(torch.rand(500) < 0.5, x, clean_tokens((500,), process))
@@ -208,14 +208,14 @@ def test_alpha_that_rounds_to_one_is_finite(same: bool) -> None:
     assert torch.allclose(values[0], values[1], rtol=1e-9)
 
 
-def test_losses_of_hidden_tokens_and_scores_are_numbers_at_a_level_that_rounds_to_one() -> None:
-    """As for the bound of uniform noise: there it counts as the largest level below."""
+def test_losses_of_masked_tokens_and_scores_are_finite_at_a_level_that_rounds_to_one() -> None:
+    """As in the bound of uniform noise, alpha = 1 counts as the largest level below 1."""
     ratios = torch.randn(1, 9, dtype=torch.float64)
-    x, slope, hidden = torch.tensor([3]), torch.tensor([-1e-8], dtype=torch.float64), torch.tensor([True])
+    x, slope, masked = torch.tensor([3]), torch.tensor([-1e-8], dtype=torch.float64), torch.tensor([True])
     values = []
     for alpha in torch.tensor([[1.0], [1 - 2.0**-53]], dtype=torch.float64):
         made = [plain_forms.score_entropy_uniform(ratios, x, z, alpha, slope) for z in (x, x + 1)]
-        made.append(plain_forms.score_entropy_absorbing(ratios, x, hidden, alpha, slope))
+        made.append(plain_forms.score_entropy_absorbing(ratios, x, masked, alpha, slope))
         values.append(torch.cat([*made, closed_forms.absorbing_weight(alpha, slope)]))
     assert torch.isfinite(values[0]).all()
     assert torch.allclose(values[0], values[1], rtol=1e-9)
@@ -254,8 +254,8 @@ def test_end_terms() -> None:
     assert (posterior.reconstruction(p, x, z, a, process.prior()) > 0).all()
 
 
-def test_what_a_score_makes_negative_counts_as_nothing() -> None:
-    """Ratios that belong to no belief: one state has less than the noise alone would give it."""
+def test_negative_probabilities_of_a_score_count_as_zero() -> None:
+    """Ratios of no belief: one state has less than the noise alone would give it."""
     ratios = torch.tensor([[0.0, -9.0, 2.0]], dtype=torch.float64)
     now, later = (torch.tensor([level], dtype=torch.float64) for level in (0.3, 0.9))
     law = posterior.analytic(ratios, torch.tensor([0]), now, later, Uniform(3).prior())
@@ -267,7 +267,7 @@ def test_categorical_inverts_the_distribution_function() -> None:
     probs = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]])
     u = torch.tensor([1e-300, 0.2499, 0.25, 0.2501, 1 - 2.0**-53], dtype=torch.float64)
     assert draws.categorical(probs.expand(5, 5), u).tolist() == [1, 1, 3, 3, 3]
-    # u times the total may round to the total itself: the last state that has any mass is drawn, none beyond it
+    # u times the total may round to the total itself: then the last state with any mass is drawn
     assert draws.categorical(probs.expand(1, 5), torch.ones(1, dtype=torch.float64)).tolist() == [3]
     assert draws.categorical(torch.ones(1, 300), torch.ones(1, dtype=torch.float64)).tolist() == [299]
     least = torch.tensor([[0.0, 5e-324, 0.0]], dtype=torch.float64)
@@ -275,7 +275,7 @@ def test_categorical_inverts_the_distribution_function() -> None:
 
 
 def test_categorical_takes_rows_of_any_number_and_shape() -> None:
-    """More rows than are worked on at once, in any shape, or none: each row has its own draw."""
+    """More rows than one block has, in any shape, or no rows: each row has its own draw."""
     count = 3 * draws.block_rows(5000, torch.device("cpu")) + 1
     probs = torch.rand(count, 5000, generator=torch.Generator().manual_seed(0))
     u = Noise.of(0, 0, torch.zeros(1)).uniform("u", count)[0]
@@ -302,7 +302,7 @@ def test_categorical_finds_the_state_wherever_the_blocks_end(num_states: int) ->
 
 
 def test_categorical_adds_blocks_in_float64() -> None:
-    """A billionth in a later block than the rest is drawn by the last billionth of u."""
+    """A state of probability 1e-9 in a later block is drawn by the last 1e-9 of u."""
     probs = torch.zeros(2, 600)
     probs[:, 3], probs[:, 300] = 1.0, 1e-9
     assert draws.categorical(probs, torch.tensor([1 - 2e-9, 1 - 5e-10], dtype=torch.float64)).tolist() == [3, 300]

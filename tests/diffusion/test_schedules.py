@@ -44,16 +44,14 @@ def test_discrete_ends(schedule: Schedule) -> None:
 
 
 @pytest.mark.parametrize("kind", GAUSSIAN_SCHEDULES.types())
-def test_dual_covers_its_window(kind: type) -> None:
+def test_dual_covers_its_range_of_alpha(kind: type) -> None:
     schedule = Dual(30_522, kind(), alpha_min=0.05, alpha_max=0.95)
     ends = schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64))
     assert ends.tolist() == pytest.approx([0.95, 0.05], abs=1e-12)
 
 
-def test_the_papers_window_belongs_to_linear_variance() -> None:
-    """alpha~^2 = 1 - t on [0.03, 0.15] spans alpha from .934 to .047 at K = 30 522, as the paper's text says it
-    should.
-    """
+def test_the_papers_time_range_belongs_to_linear_variance() -> None:
+    """alpha~^2 = 1 - t on [0.03, 0.15] gives alpha from .934 to .047 at K = 30 522, as the paper's text says."""
     from duality.diffusion import gaussian
 
     time = torch.tensor([0.03, 0.15], dtype=torch.float64)
@@ -61,7 +59,7 @@ def test_the_papers_window_belongs_to_linear_variance() -> None:
     assert alpha.tolist() == pytest.approx([0.934, 0.047], abs=1e-3)
 
 
-def test_window_is_checked() -> None:
+def test_the_range_of_alpha_is_checked() -> None:
     with pytest.raises(ValueError, match="alpha_min < alpha_max"):
         Dual(27, alpha_min=0.9, alpha_max=0.1)
 

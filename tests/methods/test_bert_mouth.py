@@ -20,7 +20,7 @@ from duality.samplers.generate import generate
 
 
 class Lopsided(NamedTuple):
-    """Exact conditionals, but wrong about the first token it is asked for: so the first sweep does not do it all."""
+    """Exact conditionals, but wrong about the first token of a sequence, so that one sweep is not enough."""
 
     denoiser: Denoiser
     first: Tensor
@@ -33,7 +33,7 @@ class Lopsided(NamedTuple):
 
 
 def test_masked_tokens_is_unbiased_for_the_mean_over_patterns() -> None:
-    """-log p(x_l | the other one, shown with chance 1 - rate), summed over l: no pattern is favoured."""
+    """-log p(x_l | the other token, unmasked with probability 1 - rate), summed over l: patterns have equal weight."""
     law, process, exact = absorbing_toy()
     rate, count = 0.15, 200_000
     noise = Noise.of(2, 0, torch.arange(count))
@@ -44,7 +44,7 @@ def test_masked_tokens_is_unbiased_for_the_mean_over_patterns() -> None:
     target = rate * sum(marginal) + (1 - rate) * conditional
     nats = loss.nats.sum(-1)
     assert abs(float(nats.mean()) - target) < 4.5 * float(nats.std()) / math.sqrt(count)
-    assert abs(target - conditional) > 0.02  # more than the error allowed: patterns matter
+    assert abs(target - conditional) > 0.02  # more than the allowed error, so the test would notice a wrong weight
 
 
 def test_pseudo_likelihood_over_times_is_the_sum_over_positions() -> None:
@@ -81,7 +81,7 @@ def test_pseudo_likelihood_of_the_oracle_is_the_conditional_entropy() -> None:
 
 
 def redraws() -> tuple[Tensor, Tensor]:
-    """Transition matrices (9, 9) that draw one position again from the exact conditional."""
+    """Transition matrices (9, 9) that redraw one position from the exact conditional."""
     law, pairs = data_law(), all_states(3)
     given_second, given_first = law / law.sum(0), law / law.sum(1, keepdim=True)
     same = [pairs[:, None, place] == pairs[None, :, place] for place in range(LENGTH)]
@@ -90,7 +90,7 @@ def redraws() -> tuple[Tensor, Tensor]:
 
 
 def gibbs_law(first: Tensor, steps: int) -> Tensor:
-    """The exact law after ``steps`` draws from masks: either order with chance 1/2 in each sweep."""
+    """The exact law after ``steps`` draws from mask tokens: each order has probability 1/2 in each sweep."""
     law, (one, two) = data_law(), redraws()
     forwards = first[:, None] * law / law.sum(1, keepdim=True)
     current = ((forwards + first * law / law.sum(0)) / 2).flatten()
@@ -129,7 +129,7 @@ def test_gibbs_from_the_exact_conditionals_is_exact_after_one_sweep() -> None:
     agrees(tokens, law)
 
 
-def test_gibbs_orders_are_fresh_permutations() -> None:
+def test_gibbs_orders_are_new_random_permutations() -> None:
     count = 6000
     ids = torch.zeros(count, 3, dtype=torch.int64)
     orders = Noise.of(0, 0, torch.arange(count))
@@ -142,7 +142,7 @@ def test_gibbs_orders_are_fresh_permutations() -> None:
     assert abs(float(((counts - count / 36) ** 2 / (count / 36)).sum()) - 35) < 4.5 * math.sqrt(70)
 
 
-def test_gibbs_hides_what_it_asks_for_and_its_last_step_may_be_greedy() -> None:
+def test_gibbs_masks_the_position_that_it_draws_and_its_last_step_may_be_greedy() -> None:
     _, process, exact = absorbing_toy()
     seen: list[tuple[Tensor, Tensor]] = []
 
@@ -153,7 +153,7 @@ def test_gibbs_hides_what_it_asks_for_and_its_last_step_may_be_greedy() -> None:
             return seen[-1][1]
 
     tokens = generate(Recording(), TIMES, Gibbs(process), num=50, length=LENGTH, steps=5, tail="greedy")
-    assert [(z == MASK).sum(-1).tolist() for z, _ in seen] == [[hidden] * 50 for hidden in (2, 1, 1, 1, 1)]
+    assert [(z == MASK).sum(-1).tolist() for z, _ in seen] == [[count] * 50 for count in (2, 1, 1, 1, 1)]
     z, log_p = seen[-1]
     assert torch.equal(tokens, torch.where(z == MASK, log_p.argmax(-1), z))
 

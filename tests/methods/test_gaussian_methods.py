@@ -59,11 +59,11 @@ def double(value: float) -> Tensor:
     return torch.tensor([value], dtype=torch.float64)
 
 
-def small(method: Method, num_tokens: int = 11, *, awake: bool = True) -> Any:
-    """A network in float64; ``awake``, its zero projections are random, so that all of it matters."""
+def small(method: Method, num_tokens: int = 11, *, random_weights: bool = True) -> Any:
+    """A network in float64; with ``random_weights`` zero-initialised weights are random too."""
     torch.manual_seed(0)
     model = method.network(NETWORK, Vocabulary(num_tokens)).double()
-    if awake:
+    if random_weights:
         with torch.no_grad():
             for name, value in model.named_parameters():
                 if not name.startswith(("schedule", "table")):
@@ -72,7 +72,7 @@ def small(method: Method, num_tokens: int = 11, *, awake: bool = True) -> Any:
 
 
 def batch(rows: int = 8, length: int = 6, num_tokens: int = 11) -> tuple[Tensor, Tensor, Noise, Tensor]:
-    """Tokens, times, noise and a mask with some filling."""
+    """Tokens, times, noise, and ``valid`` with some padding."""
     noise = Noise.of(7, 0, torch.arange(rows))
     valid = torch.arange(length) < (length - noise.integers("filling", 3))[:, None]
     return noise.integers("x", num_tokens, length), stratified_times(7, 0, rows), noise, valid
@@ -97,7 +97,7 @@ def test_loss_does_not_depend_on_how_the_batch_is_divided(method: Method) -> Non
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_filling_costs_nothing_and_is_not_looked_at(method: Method) -> None:
+def test_padding_has_no_loss_and_no_effect(method: Method) -> None:
     model, (x, t, noise, valid) = small(method), batch()
     other = torch.where(valid, x, (x + 1) % 11)
     assert not valid.all()
@@ -110,8 +110,8 @@ def test_filling_costs_nothing_and_is_not_looked_at(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_every_parameter_learns(method: Method) -> None:
-    model, (x, t, noise, valid) = small(method, awake=True), batch()
+def test_every_parameter_has_a_gradient(method: Method) -> None:
+    model, (x, t, noise, valid) = small(method, random_weights=True), batch()
     objective_of(method)(model, x, t, noise, valid, dropout=True).total.backward()  # type: ignore[no-untyped-call]
     for name, value in model.named_parameters():
         assert value.grad is not None, name
@@ -120,7 +120,7 @@ def test_every_parameter_learns(method: Method) -> None:
 
 
 def test_training_loss_of_plaid_is_an_unbiased_bound() -> None:
-    """Reconstruction for a share of the samples, weighted: the mean of the measure with its ends."""
+    """Reconstruction is computed for some of the samples and weighted: the mean is the measure with its ends."""
     model, count = small(Plaid(embedding_width=4)), 6_000
     x, t, noise, _ = batch(count, 2)
     with torch.no_grad():
@@ -133,8 +133,8 @@ def test_training_loss_of_plaid_is_an_unbiased_bound() -> None:
 
 
 def test_untrained_plaid_is_the_model_of_uniform_tokens() -> None:
-    """Its belief is Bayes' rule with a flat prior, so its bound is log K, up to what the prior misses."""
-    model, count = small(Plaid(embedding_width=4), awake=False), 4_000
+    """Its belief is Bayes' rule with a uniform prior, so its bound is log K, up to the prior term."""
+    model, count = small(Plaid(embedding_width=4), random_weights=False), 4_000
     x, t, noise, _ = batch(count, 4)
     with torch.no_grad():
         model.table.mul_(3)  # only directions count
@@ -154,7 +154,7 @@ def gradients_of(model: PlaidDenoiser, rows: slice) -> dict[str, Tensor]:
 
 
 def test_variance_gradient_reaches_the_interior_of_the_schedule_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sample: the interior's gradient is 2 loss times the plain one; the ends and all else have the plain one."""
+    """One sample: the interior's gradient is 2 loss times the plain gradient; all other gradients are the plain ones."""
     model = small(Plaid(embedding_width=4))
     x, t, noise, _ = batch()
     interior = {"schedule.steepness", "schedule.place", "schedule.height"}
@@ -171,7 +171,7 @@ def test_variance_gradient_reaches_the_interior_of_the_schedule_only(monkeypatch
 
 
 def test_gradient_of_the_ends_is_that_of_the_whole_loss() -> None:
-    """Reconstruction, diffusion and prior all depend on them: against differences."""
+    """Reconstruction, diffusion and prior all depend on the ends: compared with finite differences."""
     model = small(Plaid(embedding_width=4))
     gradient = gradients_of(model, slice(0, 8))["schedule.offset"]
     x, t, noise, _ = batch()
@@ -186,8 +186,8 @@ def test_gradient_of_the_ends_is_that_of_the_whole_loss() -> None:
         assert float(gradient[end]) == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-6)
 
 
-def test_training_sees_what_evaluation_sees() -> None:
-    """All samples guessed, none reconstructed: the training loss is the measure's, and the prior."""
+def test_the_training_loss_is_the_loss_of_the_measure() -> None:
+    """Every sample with self-conditioning, none reconstructed: the training loss is the measure's plus the prior."""
     model, (x, t, noise, valid) = small(METHODS[1]), batch()
     rows = noise.uniform("reconstruct") >= 0.25
     assert rows.any()
@@ -198,7 +198,7 @@ def test_training_sees_what_evaluation_sees() -> None:
     assert not torch.allclose(PlaidBound(guessed=0.0)(model, x, t, noise, valid).nats[rows], trained[rows])
 
 
-def test_self_conditioning_costs_a_pass_in_evaluation_and_none_in_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_self_conditioning_needs_a_second_call_in_evaluation_and_none_in_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
     method = Plaid(embedding_width=4, self_conditioning=True)
     model, (x, t, noise, _) = small(method), batch()
     calls: list[int] = []
@@ -240,18 +240,18 @@ def test_the_network_is_a_vector_denoiser_and_nothing_else(method: Method) -> No
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_in_bfloat16_only_the_network_is_coarse(method: Method) -> None:
-    """A network that says 0 says it in any precision: then the loss is what it is in float32."""
+def test_in_bfloat16_only_the_network_has_low_precision(method: Method) -> None:
+    """A network whose output is 0 gives 0 in any precision, so its loss is that of float32."""
     x, t, noise, valid = batch()
-    for awake, tolerance in ((False, 1e-5), (True, 0.1)):
-        model = small(method, awake=awake).float()
+    for random_weights, tolerance in ((False, 1e-5), (True, 0.1)):
+        model = small(method, random_weights=random_weights).float()
         exact = objective_of(method)(model, x, t, noise, valid).nats
         with torch.autocast("cpu", torch.bfloat16):
             coarse = objective_of(method)(model, x, t, noise, valid).nats
         assert torch.allclose(exact, coarse, rtol=tolerance, atol=tolerance)
 
 
-def test_what_is_refused_says_what_is_allowed() -> None:
+def test_errors_say_what_is_allowed() -> None:
     for method in (Plaid(), DiffusionLM()):
         with pytest.raises(ValueError, match=r"data\.labels=false"):
             method.network(NETWORK, Vocabulary(5, num_labels=2))
@@ -270,7 +270,7 @@ def test_what_is_refused_says_what_is_allowed() -> None:
 
 
 def nats_of(method: Method, model: Any, x: Tensor) -> float:
-    """Nats per token of the whole text, with noise that is always the same."""
+    """Nats per token of the whole text, with fixed noise."""
     noise, measure = Noise.of(1, 0, torch.arange(len(x))), method.measure(256)
     with torch.no_grad():
         ends = measure.ends(model, x, noise)
@@ -282,7 +282,7 @@ def nats_of(method: Method, model: Any, x: Tensor) -> float:
     ("method", "goal"), [(Plaid(), 4.2), (DiffusionLM(embedding_width=16, offset=0.3), 5.2)], ids=str
 )
 def test_training_lowers_the_bound_below_that_of_uniform_bytes(method: Method, goal: float, english: Path) -> None:
-    """The bound of bytes that follow nothing is log 256 = 5.55; of this text's frequencies, 3.3."""
+    """The bound of uniform bytes is log 256 = 5.55; the entropy of this text's frequencies is 3.3."""
     text = torch.tensor(list(english.read_bytes()))
     x = text[: len(text) // 32 * 32].view(-1, 32)
     torch.manual_seed(0)
@@ -303,8 +303,8 @@ def test_training_lowers_the_bound_below_that_of_uniform_bytes(method: Method, g
 
 
 def test_diffusion_lm_trains_rounding_and_squared_error() -> None:
-    """L_simple of a network that says 0: ||e||^2 / d, the rounding of z_0, and the little that is left at t = 1."""
-    model = small(DiffusionLM(embedding_width=8), awake=False)
+    """L_simple of a network whose output is 0: ||e||^2 / d, the rounding of z_0, and the small signal left at t = 1."""
+    model = small(DiffusionLM(embedding_width=8), random_weights=False)
     assert isinstance(model, DiffusionLMDenoiser)
     x, t, noise, _ = batch()
     nats = SimpleLoss()(model, x, t, noise).nats

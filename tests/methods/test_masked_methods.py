@@ -1,4 +1,4 @@
-"""DiffusionBERT against exact values on the toy, and what holds of it and BERT-Mouth alike."""
+"""DiffusionBERT against exact values on the toy, and tests that DiffusionBERT and BERT-Mouth share."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from duality.training.state import load_weights
 
 
 def toy_information() -> Tensor:
-    """Frequencies that are not the toy's own, as any schedule must do; the first token meets the clamp."""
+    """Frequencies that are not those of the toy, as every schedule must work; the first token is clamped."""
     return -torch.tensor([0.7, 0.25, 0.05], dtype=torch.float64).log()
 
 
@@ -56,15 +56,15 @@ def spindle(t: Tensor, strength: float = STRENGTH) -> Tensor:
 
 @dataclass(frozen=True)
 class SpindleOracle:
-    """p(x_l | z_t) where tokens are hidden at speeds of their own."""
+    """p(x_l | z_t) where each token has its own speed of masking."""
 
     law: Tensor
     information: Tensor
 
     def log_probs(self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
         assert isinstance(z, Tensor)
-        shown = F.one_hot(z, MASK + 1).double()[..., :MASK]
-        likelihood = torch.where((z == MASK)[..., None], 1 - spindle(1 - alpha)[:, None], shown)
+        unmasked = F.one_hot(z, MASK + 1).double()[..., :MASK]
+        likelihood = torch.where((z == MASK)[..., None], 1 - spindle(1 - alpha)[:, None], unmasked)
         joint = self.law * likelihood[:, 0, :, None] * likelihood[:, 1, None, :]
         probs = torch.stack([joint.sum(2), joint.sum(1)], 1)
         return F.pad(probs / probs.sum(-1, keepdim=True), (0, 1)).log()
@@ -90,7 +90,7 @@ def test_spindle_schedule_falls_from_one_to_zero_at_the_stated_slope() -> None:
 
 
 def test_spindle_stays_monotone_for_any_corpus_and_any_allowed_strength() -> None:
-    """A corpus of one word, and the greatest strength: the slopes come near 0, never to it."""
+    """A corpus of one word, and the greatest strength: the slopes are close to 0, but positive."""
     counts = torch.tensor([1e12, 3.0, 0.0, 0.0])
     skew = skews(unigram_information(counts).float(), math.nextafter(1 / math.pi, 0))
     t = torch.linspace(1e-9, 1, 5001, dtype=torch.float64)[:, None]
@@ -109,13 +109,13 @@ def test_information_is_the_smoothed_surprise_of_the_corpus() -> None:
 # --- DiffusionBERT's bound
 
 
-def spindle_bound(log_p: Tensor, x: Tensor, hidden: Tensor, t: Tensor, skew: Tensor) -> Tensor:
-    """The bound per token of a belief that is written out."""
-    return fused_loss(belief_from(log_p), SpindleNats(x, t[:, None], torch.ones_like(t)[:, None], skew), hidden).nats
+def spindle_bound(log_p: Tensor, x: Tensor, masked: Tensor, t: Tensor, skew: Tensor) -> Tensor:
+    """The bound per token of a materialised belief."""
+    return fused_loss(belief_from(log_p), SpindleNats(x, t[:, None], torch.ones_like(t)[:, None], skew), masked).nats
 
 
 def exact_spindle_bound(denoiser: Denoiser, law: Tensor) -> float:
-    """E_x E_t E_z: all x, all patterns of masks with their own chances, Gauss-Legendre over t = s^4."""
+    """E_x E_t E_z: all x, all patterns of mask tokens with their probabilities, Gauss-Legendre over t = s^4."""
     skew, patterns = skews(toy_information(), STRENGTH), all_states(2).bool()
     nodes, weights = gauss_legendre(40)
     nodes, weights = nodes**4, weights * 4 * nodes**3
@@ -136,19 +136,19 @@ def test_spindle_bound_of_the_oracle_is_the_entropy() -> None:
     assert exact_spindle_bound(oracle(), law) == pytest.approx(entropy(law), abs=1e-6)
 
 
-def test_spindle_bound_needs_the_belief_that_knows_when_tokens_are_hidden() -> None:
-    """The posterior of plain absorbing noise is not the oracle here, and costs nats."""
+def test_spindle_bound_needs_the_belief_that_knows_when_tokens_are_masked() -> None:
+    """The posterior of plain absorbing noise is not the oracle here, and its bound is larger."""
     law, _, plain = absorbing_toy()
     assert exact_spindle_bound(plain, law) > entropy(law) + 1e-3
 
 
-def test_spindle_bound_with_tokens_alike_is_the_masked_bound() -> None:
+def test_spindle_bound_with_equal_information_is_the_masked_bound() -> None:
     x, t, noise = batch(rows=64)
     log_p = torch.log_softmax(noise.normal("logits", 5, 7), -1)
-    hidden, level = noise.uniform("hidden", 5) < 0.6, (1 - t)[:, None]
-    nats = spindle_bound(log_p, x, hidden, t, skews(torch.full((7,), 1.7), STRENGTH))
+    masked, level = noise.uniform("hidden", 5) < 0.6, (1 - t)[:, None]
+    nats = spindle_bound(log_p, x, masked, t, skews(torch.full((7,), 1.7), STRENGTH))
     slope = -torch.ones_like(level)
-    assert float((nats - plain_forms.absorbing_bound(log_p, x, hidden, level, slope)).abs().max()) < 1e-12
+    assert float((nats - plain_forms.absorbing_bound(log_p, x, masked, level, slope)).abs().max()) < 1e-12
     network = trained(DiffusionBERT())
     network.information.fill_(2.0)
     mine = SpindleBound(Absorbing(8), STRENGTH)(network, x, t, noise).nats
@@ -158,19 +158,19 @@ def test_spindle_bound_with_tokens_alike_is_the_masked_bound() -> None:
 
 
 def test_spindle_bound_is_the_divergence_of_a_short_step_for_any_belief() -> None:
-    """KL(q(z_s | hidden, x) || the same at the belief) / (t - s) as s -> t; for the oracle some terms cancel."""
+    """KL(q(z_s | mask, x) || q(z_s | mask, belief)) / (t - s) as s -> t; for the oracle some terms cancel."""
     x, t, noise = batch(rows=40, num_tokens=3)
     log_p, skew, short = torch.log_softmax(noise.normal("logits", 5, 3), -1), skews(toy_information(), STRENGTH), 1e-6
     stay = (1 - spindle(t - short)) / (1 - spindle(t))
     stay_x, p_x = stay.gather(1, x), log_p.exp().gather(-1, x[..., None])[..., 0]
-    hides = (log_p.exp() * stay[:, None]).sum(-1)
-    divergence = (1 - stay_x) * -p_x.log() + stay_x * (stay_x / hides).log()
+    stays_masked = (log_p.exp() * stay[:, None]).sum(-1)
+    divergence = (1 - stay_x) * -p_x.log() + stay_x * (stay_x / stays_masked).log()
     nats = spindle_bound(log_p, x, torch.ones_like(x, dtype=torch.bool), t, skew)
     assert torch.allclose(nats, divergence / short, rtol=1e-3, atol=1e-4)
 
 
-def test_spindle_bound_survives_float32_near_the_clean_end() -> None:
-    """The speeds grow as 1/t; that their mean is taken from them costs no precision."""
+def test_spindle_bound_is_precise_in_float32_near_the_clean_end() -> None:
+    """The speeds grow as 1/t; subtracting their mean loses no precision."""
     x, _, noise = batch(rows=50)
     log_p = torch.log_softmax(noise.normal("logits", 5, 7), -1)
     skew = noise.normal("skew")[:7] / 9
@@ -219,7 +219,7 @@ def test_spindle_sampler_converges_to_the_data_at_first_order() -> None:
     errors = [total_variation(law, data_law()) for law in laws]
     assert errors[0] < 0.06
     for coarse, fine in zip(errors[:-1], errors[1:]):
-        assert 3.3 < coarse / fine < 4.7  # four times the steps, a quarter of the error
+        assert 3.3 < coarse / fine < 4.7  # four times the steps give a quarter of the error
 
 
 @pytest.mark.parametrize("steps", [1, 5])
@@ -232,8 +232,8 @@ def test_spindle_sampler_draws_from_its_exact_law(steps: int) -> None:
 
 
 @pytest.mark.parametrize("later", [0.9, 0.3, 0.05])
-def test_one_spindle_step_shows_each_token_at_its_own_speed(later: float) -> None:
-    """p_v (1 - m_v), with the frequencies of every outcome, masks included, from a fixed belief."""
+def test_one_spindle_step_unmasks_each_token_at_its_own_speed(later: float) -> None:
+    """The frequencies of all outcomes are p_v (1 - m_v), and the rest for the mask token, with a fixed belief."""
     belief, count = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64), 200_000
 
     @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def test_one_spindle_step_shows_each_token_at_its_own_speed(later: float) -> Non
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
-def test_nothing_depends_on_how_a_batch_is_divided_or_on_filling(method: Method) -> None:
+def test_nothing_depends_on_how_a_batch_is_divided_or_on_padding(method: Method) -> None:
     assert isinstance(method, Method)
     network = trained(method)
     x, t, noise = batch()
@@ -288,15 +288,15 @@ def test_networks_on_the_meta_device_and_with_labels(method: Method) -> None:
     network = trained(method, num_labels=2)
     assert shapes == {name: value.shape for name, value in network.named_parameters()}
     x, t, noise = batch()
-    told = with_labels(network, torch.tensor([0, 1, 2, 0, 1, 2]))
-    loss = method.phases(7, 1)[0].objective(told, x, t, noise, None, dropout=True)
+    conditioned = with_labels(network, torch.tensor([0, 1, 2, 0, 1, 2]))
+    loss = method.phases(7, 1)[0].objective(conditioned, x, t, noise, None, dropout=True)
     torch.autograd.backward(loss.total)
     for name, value in network.named_parameters():
         assert (value.grad is not None and bool(value.grad.any())) == value.requires_grad, name
 
 
-def test_information_travels_with_the_weights() -> None:
-    """Saved, loaded over a network that has not seen the corpus, and found under wrappers."""
+def test_information_is_saved_with_the_weights() -> None:
+    """Saved, loaded into a network that was built without the corpus, and found inside wrappers."""
     method = DiffusionBERT()
     network = trained(method)
     fresh = method.network(SMALL, Vocabulary(7)).double()
@@ -307,7 +307,7 @@ def test_information_travels_with_the_weights() -> None:
     measure = method.measure(7)
     assert torch.equal(measure(fresh, x, t, noise).nats, measure(network, x, t, noise).nats)
     low, high = (fresh.log_probs(torch.full_like(x, 7), torch.full((6,), level)) for level in (0.2, 0.8))
-    assert not torch.allclose(low, high)  # it is told the time
+    assert not torch.allclose(low, high)  # the belief depends on the time
     assert information_of(Memoized(Temperature(fresh, 0.5))) is fresh.information
 
 

@@ -1,4 +1,4 @@
-"""Every model, through every door: each laptop recipe trains, is measured and writes; each recipe builds."""
+"""Every model: each laptop recipe trains, is measured and samples; each recipe builds."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from duality.samplers.ancestral import Ancestral
 from duality.training import DISTILLATIONS
 from duality.training.loop import StepRecord
 
-# the class-conditional one needs labelled text: tests/test_guidance.py
+# the class-conditional recipe needs labelled text: tests/denoisers/test_guidance.py
 LAPTOP = [make().name for make in laptop.ROWS if not make().data.labels]
 PAPER = [make().name for make in paper.ROWS]
 NUM_TOKENS = 257
 INTERIOR = ("schedule.steepness", "schedule.place", "schedule.height")  # of Plaid: trained on the loss's variance
 
 
-def awake(name: str, english: Path) -> tuple[Any, Recipe]:
-    """A small network of a recipe in float64, every part of it in use."""
+def random_network(name: str, english: Path) -> tuple[Any, Recipe]:
+    """A small network of a recipe in float64; zero-initialised weights are random too."""
     chosen = small_recipe(english, name=name)
     generator = torch.Generator().manual_seed(0)
     counts = torch.rand(NUM_TOKENS, generator=generator) * 100
@@ -54,8 +54,8 @@ def awake(name: str, english: Path) -> tuple[Any, Recipe]:
 
 
 @pytest.mark.parametrize("name", LAPTOP)
-def test_every_laptop_recipe_trains_is_measured_and_writes(name: str, english: Path, tmp_path: Path) -> None:
-    """50 steps on a real text: the loss falls, the measure is finite and better than guessing, the samples are text."""
+def test_every_laptop_recipe_trains_is_measured_and_samples(name: str, english: Path, tmp_path: Path) -> None:
+    """50 steps on a real text: the loss falls, the measure is finite and better than uniform, the samples are text."""
     chosen = small_recipe(
         english,
         "training.steps=50",
@@ -71,7 +71,7 @@ def test_every_laptop_recipe_trains_is_measured_and_writes(name: str, english: P
     corpus = prepare(chosen.data.corpus, chosen.data.tokenizer)
     result = model.likelihood(Sequences(corpus.validation, chosen.data.length), num_draws=2)
     assert math.isfinite(result.nats_per_token)
-    # Diffusion-LM regresses embeddings: its bound starts far above guessing
+    # Diffusion-LM regresses embeddings: its bound starts far above that of uniform tokens
     assert 1 < result.nats_per_token < (2 if name == "diffusion-lm-laptop" else 1.02) * math.log(NUM_TOKENS)
     tokens = model.generate(num=3, length=16, device="cpu")
     assert tokens.shape == (3, 16)
@@ -91,7 +91,7 @@ def test_every_recipe_builds_without_memory(name: str) -> None:
     count = sum(value.numel() for value in network.parameters())
     assert all(value.is_meta for value in network.parameters())
     if name in PAPER:
-        # 12 x 768: 85 M in the blocks, a little more with adaLN, plus two tables of K x 768 but where there is one
+        # 12 x 768: 85 M in the blocks, a little more with adaLN, plus two tables of K x 768, or one
         assert 90e6 < count < 175e6
     else:
         assert 0.5e6 < count < 2e6
@@ -99,18 +99,18 @@ def test_every_recipe_builds_without_memory(name: str) -> None:
     assert chosen.source.startswith("Table" if name in PAPER else "laptop ")
 
 
-def test_every_row_of_the_tables_has_its_recipe_and_its_twin() -> None:
+def test_every_row_of_the_tables_has_a_paper_recipe_and_a_laptop_recipe() -> None:
     sources = [recipe(name).source for name in PAPER]
     for row in range(1, 12):
         assert any(f"Table 1, row {row}" == source.split(";")[0] for source in sources), row
         assert any(f"Table 1, row {row}" in recipe(name).source for name in LAPTOP), row
     for row in range(1, 9):
         assert f"Table 2, row {row}" in sources
-    assert any("Table 2, row 6" in recipe(name).source for name in LAPTOP)  # Plaid stands in Table 2 only
+    assert any("Table 2, row 6" in recipe(name).source for name in LAPTOP)  # Plaid is in Table 2 only
 
 
 def rounds_of(name: str) -> tuple[Phase, ...]:
-    """The phases of a distillation of the first method that it fits."""
+    """The phases of a distillation, for the first method that it suits."""
     kind = DISTILLATIONS[name]
     method = next(each for each in (Duo(), MDLM()) if kind.fits(each.process(NUM_TOKENS)))  # type: ignore[attr-defined]
     teacher = method.network(SIZES["nano"](), Vocabulary(NUM_TOKENS))
@@ -118,7 +118,7 @@ def rounds_of(name: str) -> tuple[Phase, ...]:
     return phases
 
 
-def test_nothing_in_the_lists_goes_untested() -> None:
+def test_everything_in_the_registries_is_tested() -> None:
     """Every method has a laptop recipe, and every objective and sampler a method: the tests here reach them all."""
     chosen = [recipe(name).method for name in LAPTOP]
     assert {type(method) for method in chosen} == set(METHODS.types())
@@ -143,7 +143,7 @@ def losses(network: Any, chosen: Recipe, x: Tensor, rows: slice, valid: Valid) -
 
 @pytest.mark.parametrize("name", LAPTOP)
 def test_a_divided_batch_has_the_same_losses(name: str, english: Path) -> None:
-    network, chosen = awake(name, english)
+    network, chosen = random_network(name, english)
     x = torch.randint(0, NUM_TOKENS, (4, 10), generator=torch.Generator().manual_seed(1))
     whole = losses(network, chosen, x, slice(0, 4), None)
     halves = [losses(network, chosen, x, rows, None) for rows in (slice(0, 2), slice(2, 4))]
@@ -152,9 +152,9 @@ def test_a_divided_batch_has_the_same_losses(name: str, english: Path) -> None:
 
 
 @pytest.mark.parametrize("name", LAPTOP)
-def test_padding_costs_nothing_and_tells_nothing(name: str, english: Path) -> None:
+def test_padding_has_no_loss_and_no_effect(name: str, english: Path) -> None:
     """Losses and gradients of a padded batch do not depend on what the padding holds."""
-    network, chosen = awake(name, english)
+    network, chosen = random_network(name, english)
     x = torch.randint(0, 200, (2, 10), generator=torch.Generator().manual_seed(2))
     valid = torch.arange(10)[None] < torch.tensor([[10], [6]])
     t, noise = torch.tensor([0.3, 0.7], dtype=torch.float64), Noise.of(0, 0, torch.arange(2))
@@ -175,9 +175,9 @@ def test_padding_costs_nothing_and_tells_nothing(name: str, english: Path) -> No
 
 
 @pytest.mark.parametrize("name", LAPTOP)
-def test_every_objective_differentiates_what_it_says(name: str, english: Path) -> None:
-    """The gradient is that of ``total``, by finite differences, except where a method says so (Plaid's schedule)."""
-    network, chosen = awake(name, english)
+def test_the_gradient_of_every_objective_is_that_of_its_total(name: str, english: Path) -> None:
+    """By finite differences, except for parameters with another gradient by design (Plaid's schedule)."""
+    network, chosen = random_network(name, english)
     x, t = torch.randint(0, NUM_TOKENS, (4, 9), generator=torch.Generator().manual_seed(3)), stratified_times(0, 0, 4)
     noise = Noise.of(0, 0, torch.arange(4))
     trained = {n: p for n, p in network.named_parameters() if p.requires_grad and not n.startswith(INTERIOR)}
@@ -202,7 +202,7 @@ def test_every_objective_differentiates_what_it_says(name: str, english: Path) -
 
 
 def test_resuming_any_model_is_exact(english: Path, tmp_path: Path) -> None:
-    """A model with weights that are not trained resumes as well as one whose weights all are."""
+    """Also for a model with weights that are not trained."""
     for name in ("mdlm-laptop", "ar-laptop", "plaid-laptop", "diffusion-bert-laptop"):
         whole, halved = (small_recipe(english, "training.steps=10", name=name) for _ in range(2))
         session.train(whole, tmp_path / name / "whole", report=quiet)
@@ -234,7 +234,7 @@ def test_recipes_are_a_table_with_parameters_and_source(capsys: pytest.CaptureFi
         assert "Table" in line or "laptop scale" in line
 
 
-def test_the_json_of_a_measurement_says_what_it_is(
+def test_the_json_of_a_measurement_names_its_kind(
     english: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, kind in (("ar-laptop", "exact"), ("mdlm-laptop", "bound"), ("bert-mouth-laptop", "pseudo-likelihood")):

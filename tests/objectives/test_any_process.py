@@ -1,4 +1,4 @@
-"""Objectives and samplers with a process that nobody planned for, and compositions that have no meaning."""
+"""Objectives and samplers with a process that the library does not know, and compositions that are refused."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_chain_of_t_steps_is_the_divergence_of_dense_posteriors() -> None:
     assert torch.allclose(nats, 50 * gap, rtol=1e-9, atol=1e-10)
 
 
-def test_the_sampler_has_the_exact_law_and_comes_near_the_data() -> None:
+def test_the_sampler_has_the_exact_law_and_converges_to_the_data() -> None:
     count, steps, schedule = 40_000, 5, LogLinear()
     expected = law_of(Ancestral(PROCESS), ORACLE, schedule, steps).flatten()
     samplers: list[tuple[AnyDenoiser, Ancestral | Analytic]] = [

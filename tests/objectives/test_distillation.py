@@ -1,4 +1,4 @@
-"""Distillation: what it minimises, and whom it learns from. Its runs: test_distillation_runs.py."""
+"""The objectives of distillation: their divergences, pairs, teachers and labels. Runs: test_distillation_runs.py."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mean_denoiser(seed: int = 0, num_states: int = 11, **options: Any) -> MeanDe
     torch.manual_seed(seed)
     shape: dict[str, Any] = {"width": 16, "depth": 1, "heads": 2, "time_width": 8, "dropout": 0.0, **options}
     network = DiT(**shape).build(num_states)
-    for parameter in network.parameters():  # also those that begin at 0
+    for parameter in network.parameters():  # also those that are initialised with 0
         nn.init.normal_(parameter, std=0.3)
     return MeanDenoiser(network).double()
 
@@ -63,7 +63,7 @@ def test_divergences_are_their_definitions() -> None:
         "kl-backward": (s * (s / t).log()).sum(-1),
         "kl-forward": (t * (t / s).log()).sum(-1),
         "mse": ((student - teacher) ** 2).mean(-1),
-        "tvd": (s - t).clamp_min(0).sum(-1),  # one of the two ways to say it
+        "tvd": (s - t).clamp_min(0).sum(-1),  # half of the L1 distance
     }
     for kind in KINDS:
         assert torch.allclose(divergence(kind, student, teacher), expected[kind], atol=1e-12), kind
@@ -71,8 +71,8 @@ def test_divergences_are_their_definitions() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_excluded_states_cost_nothing_and_have_no_gradient(kind: Divergence) -> None:
-    """With the mask's column at -inf and certain rows, as SUBS has them: numbers and gradients of the rest alone."""
+def test_excluded_states_have_no_loss_and_no_gradient(kind: Divergence) -> None:
+    """With the mask token's column at -inf and certain rows, as in SUBS: values and gradients of the other states."""
     torch.manual_seed(1)
     logits = torch.randn(1, 3, 5, dtype=torch.float64, requires_grad=True)
     teacher = torch.randn(1, 3, 5, dtype=torch.float64).log_softmax(-1)
@@ -91,8 +91,8 @@ def test_excluded_states_cost_nothing_and_have_no_gradient(kind: Divergence) -> 
 
 
 @pytest.mark.parametrize("kind", ["kl-backward", "kl-forward"])
-def test_what_several_teachers_teach(kind: Divergence) -> None:
-    """Gradient descent on one student with two teachers: their geometric mean backward, their mean forward."""
+def test_the_student_of_two_teachers_is_their_mean(kind: Divergence) -> None:
+    """By gradient descent: the geometric mean with the backward divergence, the arithmetic with the forward one."""
     teachers = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]], dtype=torch.float64).log()
     logits = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS(
@@ -111,10 +111,10 @@ def test_what_several_teachers_teach(kind: Divergence) -> None:
     assert torch.allclose(learnt, expected, atol=1e-6)
 
 
-# --- strides and rounds
+# --- delta and rounds
 
 
-def test_stride_doubles_at_the_rounds_borders_as_released(golden: Path) -> None:
+def test_delta_doubles_at_the_border_of_a_round_as_released(golden: Path) -> None:
     meta = json.loads(str(np.load(golden / "distillation.npz")["__meta__"]))
     kind = DCD(rounds=5, round_steps=meta["update_teacher_every"], delta=1 / meta["T"])
     phases = kind.phases(small_recipe(Path("unused")).method, 100, mean_denoiser())
@@ -173,7 +173,7 @@ def test_pairs_have_the_law_of_the_k_dimensional_construction(vocab_size: int, a
 # --- the objectives
 
 
-def window() -> Dual:
+def dual_schedule() -> Dual:
     return Dual(11, LinearLogSnr(), 0.005, 0.999)
 
 
@@ -183,17 +183,17 @@ def batch(num_states: int = 11, rows: int = 4, length: int = 6) -> tuple[torch.T
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_student_that_is_its_teacher_loses_nothing(kind: Divergence) -> None:
+def test_a_student_equal_to_its_teacher_has_no_loss(kind: Divergence) -> None:
     student, teacher = mean_denoiser(0), mean_denoiser(0)
     x, t, noise = batch()
-    assert float(Consistency(teacher, window(), 0.0, kind)(student, x, t, noise).total) == 0.0
-    assert float(Consistency(teacher, window(), 0.2, kind)(student, x, t, noise).total) > 0
-    assert float(Consistency(mean_denoiser(1), window(), 0.0, kind)(student, x, t, noise).total) > 0
+    assert float(Consistency(teacher, dual_schedule(), 0.0, kind)(student, x, t, noise).total) == 0.0
+    assert float(Consistency(teacher, dual_schedule(), 0.2, kind)(student, x, t, noise).total) > 0
+    assert float(Consistency(mean_denoiser(1), dual_schedule(), 0.0, kind)(student, x, t, noise).total) > 0
 
 
 def test_the_student_reads_the_noisier_and_the_teacher_the_cleaner_of_the_pair() -> None:
     x, t, noise = batch(rows=64)
-    asked: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+    inputs: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
     class Spy:
         def __init__(self, name: str):
@@ -201,15 +201,15 @@ def test_the_student_reads_the_noisier_and_the_teacher_the_cleaner_of_the_pair()
 
         def log_probs(self, z: Latent, alpha: torch.Tensor, valid: Any = None, dropout: Any = None) -> torch.Tensor:
             assert isinstance(z, torch.Tensor)
-            asked[self.name] = z, alpha
+            inputs[self.name] = z, alpha
             return torch.zeros(*z.shape, 11, dtype=torch.float64).log_softmax(-1)
 
-    Consistency(Spy("teacher"), window(), 0.3)(Spy("student"), x, t, noise, dropout=True)
-    (z_t, alpha_t), (z_s, alpha_s) = asked["student"], asked["teacher"]
-    assert torch.equal(alpha_t, window().alpha(t))
-    assert torch.equal(alpha_s, window().alpha((t - 0.3).clamp_min(0)))
+    Consistency(Spy("teacher"), dual_schedule(), 0.3)(Spy("student"), x, t, noise, dropout=True)
+    (z_t, alpha_t), (z_s, alpha_s) = inputs["student"], inputs["teacher"]
+    assert torch.equal(alpha_t, dual_schedule().alpha(t))
+    assert torch.equal(alpha_s, dual_schedule().alpha((t - 0.3).clamp_min(0)))
     assert bool((alpha_s > alpha_t).all())
-    # one trajectory: a token that is already right at t is right at s, and another one is another or right at s
+    # one trajectory: a token that is clean at t is clean at s; a noisy one stays the same or becomes clean
     assert bool((z_s[z_t == x] == x[z_t == x]).all())
     assert bool(((z_s == z_t) | (z_s == x)).all())
     assert not torch.equal(z_s, z_t)
@@ -226,9 +226,9 @@ def test_the_teacher_gets_no_gradient_and_no_dropout(which: str) -> None:
     assert all(value.grad is None for value in teacher.parameters())
     assert any(value.grad is not None and bool(value.grad.any()) for value in student.parameters())
     assert all(torch.equal(before[name], value) for name, value in teacher.named_parameters())
-    # dropout reaches the student only: with it the loss is another, and a teacher without any dropout gives the same
-    _, sober = objective_parts(which, dropout=0.0)
-    again = teacher_objective(which, sober)(student, x, t, noise, None, dropout=True)
+    # Only the student has dropout: it changes the loss, and a teacher without dropout gives the same loss.
+    _, without_dropout = objective_parts(which, dropout=0.0)
+    again = teacher_objective(which, without_dropout)(student, x, t, noise, None, dropout=True)
     assert torch.equal(loss.nats, again.nats)
     assert not torch.equal(loss.nats, objective(student, x, t, noise, None, dropout=False).nats)
 
@@ -243,7 +243,7 @@ def objective_parts(which: str, dropout: float) -> tuple[Any, Any]:
 
 def teacher_objective(which: str, teacher: Any, **options: Any) -> Any:
     if which == "dcd":
-        return Consistency(teacher, window(), options.get("delta", 0.2))
+        return Consistency(teacher, dual_schedule(), options.get("delta", 0.2))
     process = Absorbing(11)
     return ThroughTime(
         teacher,
@@ -255,7 +255,7 @@ def teacher_objective(which: str, teacher: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("which", ["dcd", "sdtt"])
-def test_padding_is_not_read_and_not_paid(which: str) -> None:
+def test_padding_is_not_read_and_has_no_loss(which: str) -> None:
     student, teacher = objective_parts(which, dropout=0.0)
     x, t, noise = batch(num_states=10)
     valid = torch.ones_like(x, dtype=torch.bool)
@@ -269,24 +269,24 @@ def test_padding_is_not_read_and_not_paid(which: str) -> None:
 
 
 @pytest.mark.parametrize("which", ["dcd", "sdtt"])
-def test_the_teacher_is_told_the_students_labels(which: str) -> None:
-    heard: list[torch.Tensor | None] = []
+def test_the_teacher_is_given_the_labels_of_the_student(which: str) -> None:
+    given: list[torch.Tensor | None] = []
 
-    class Listener(nn.Module):
-        """Remembers the classes it was told."""
+    class Recording(nn.Module):
+        """Records the labels that it is given."""
 
         def log_probs(
             self, z: Latent, alpha: torch.Tensor, valid: Any = None, dropout: Any = None, labels: Any = None
         ) -> torch.Tensor:
             assert isinstance(z, torch.Tensor)
-            heard.append(labels)
+            given.append(labels)
             return torch.zeros(*z.shape, 11, dtype=torch.float64).log_softmax(-1)
 
     x, t, noise = batch(num_states=10)
     labels = torch.tensor([0, 2, 1, 0])
-    teacher_objective(which, Listener())(with_labels(Listener(), labels), x, t, noise)
-    assert len(heard) == (2 if which == "dcd" else 3)
-    assert all(each is labels for each in heard)
+    teacher_objective(which, Recording())(with_labels(Recording(), labels), x, t, noise)
+    assert len(given) == (2 if which == "dcd" else 3)
+    assert all(each is labels for each in given)
 
 
 def test_sdtt_with_one_teacher_step_is_the_teacher_at_the_same_input() -> None:
@@ -298,8 +298,8 @@ def test_sdtt_with_one_teacher_step_is_the_teacher_at_the_same_input() -> None:
     assert float(one(teacher, x, t, noise).total) == 0.0
 
 
-def test_sdtt_takes_each_belief_from_the_step_in_which_its_token_was_shown() -> None:
-    """Replayed by hand: three steps of the sampler, position by position."""
+def test_sdtt_takes_each_belief_from_the_step_that_unmasks_its_token() -> None:
+    """Against three explicit steps of the sampler, position by position."""
     _, teacher = objective_parts("sdtt", 0.0)
     process, delta = Absorbing(11), 0.25
     x, _, noise = batch(num_states=10, rows=32)
@@ -316,28 +316,28 @@ def test_sdtt_takes_each_belief_from_the_step_in_which_its_token_was_shown() -> 
         for place in range(6):
             if z[row, place] != 10:
                 continue
-            shown = next((step for step in range(3) if states[step + 1][row, place] != 10), 2)
-            sources.add(shown)
-            assert torch.allclose(found[row, place], beliefs[shown][row, place], rtol=1e-12)
+            unmasked = next((step for step in range(3) if states[step + 1][row, place] != 10), 2)
+            sources.add(unmasked)
+            assert torch.allclose(found[row, place], beliefs[unmasked][row, place], rtol=1e-12)
     assert sources == {0, 1, 2}
 
 
-def test_sdtt_pays_for_hidden_positions_only() -> None:
+def test_sdtt_has_a_loss_at_masked_positions_only() -> None:
     student, teacher = objective_parts("sdtt", 0.0)
     x, t, noise = batch(num_states=10, rows=16)
     loss = teacher_objective("sdtt", teacher)(student, x, t, noise)
-    hidden = Absorbing(11).corrupt(x, 1 - t, noise) == 10
-    assert torch.equal(loss.nats > 0, hidden)
-    # beyond the clean end nothing is left to show, and nothing is not a number
+    masked = Absorbing(11).corrupt(x, 1 - t, noise) == 10
+    assert torch.equal(loss.nats > 0, masked)
+    # a step beyond the clean end unmasks nothing; the loss stays finite
     early = teacher_objective("sdtt", teacher, delta=0.5)(student, x, torch.full_like(t, 1e-3), noise)
     assert bool(early.nats.isfinite().all())
 
 
 def test_a_step_of_distillation_moves_the_student_towards_the_teacher() -> None:
-    """Descent on the real thing: with a fixed teacher the loss falls by a factor."""
+    """With a fixed teacher, gradient descent lowers the loss to less than a third."""
     student, teacher = mean_denoiser(0), mean_denoiser(1)
     x, t, noise = batch()
-    objective = Consistency(teacher, window(), 0.1)
+    objective = Consistency(teacher, dual_schedule(), 0.1)
     optimizer = torch.optim.Adam(student.parameters(), lr=3e-2)
     losses = []
     for _ in range(60):

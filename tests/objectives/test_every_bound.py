@@ -1,5 +1,5 @@
-"""Every bound of a discrete process, with its perfect model, is the entropy of the toy language; every way to write
-reproduces it."""
+"""Every bound of a discrete process with a perfect model is the entropy of the toy language; its samplers have its law.
+"""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def test_every_continuous_bound_is_the_entropy(name: str) -> None:
 
 
 @pytest.mark.parametrize("toy", [uniform_toy, absorbing_toy])
-def test_the_chain_of_t_steps_bounds_the_entropy_ever_closer(toy: Any) -> None:
-    """All T terms with the perfect denoiser: above the entropy by an excess that falls as 1/T."""
+def test_the_bound_of_the_chain_of_t_steps_tends_to_the_entropy(toy: Any) -> None:
+    """All T terms with the perfect denoiser exceed the entropy by an amount that falls as 1/T."""
     law, process, oracle = toy()
     excess = []
     for steps in (8, 32, 128):
@@ -136,7 +136,7 @@ def test_the_chain_of_t_steps_bounds_the_entropy_ever_closer(toy: Any) -> None:
 
 
 @pytest.mark.parametrize("toy", [uniform_toy, absorbing_toy])
-def test_the_reconstruction_can_stand_apart(toy: Any) -> None:
+def test_the_reconstruction_can_be_a_term_of_its_own(toy: Any) -> None:
     """Training draws i = 1 .. T; evaluation draws 2 .. T and adds the term of i = 1 as an end. The same sum."""
     _, process, oracle = toy()
     steps = 5
@@ -192,7 +192,7 @@ def test_the_autoregressive_likelihood_is_exact_and_so_is_its_sampler() -> None:
 
 
 def exact_law(kind: type, process: Process, denoiser: Any, steps: int) -> Tensor:
-    """The law a sampler writes, as a product of the very kernels it draws from."""
+    """The sampler's law, as a product of the kernels that it draws from."""
     num_states, prior = process.vocab_size, process.prior()
     states = all_states(num_states)
     current = prior[states[:, 0]] * prior[states[:, 1]]
@@ -205,7 +205,7 @@ def exact_law(kind: type, process: Process, denoiser: Any, steps: int) -> Tensor
         else:
             p = denoiser.log_probs(states, level_t).exp()
             kernel = posterior.posterior(p, states, level_t[:, None], level_s[:, None], prior)
-        # states that cannot be reached have no kernel (0 / 0), and no weight
+        # states that cannot be reached have no kernel (0 / 0) and no probability
         kernel = torch.nan_to_num(kernel / kernel.sum(-1, keepdim=True))
         current = (current[:, None, None] * kernel[:, 0, :, None] * kernel[:, 1, None, :]).sum(0).flatten()
     return current.view(num_states, num_states)[:3, :3]
@@ -214,7 +214,7 @@ def exact_law(kind: type, process: Process, denoiser: Any, steps: int) -> Tensor
 @pytest.mark.parametrize("toy", [uniform_toy, absorbing_toy])
 @pytest.mark.parametrize("kind", [Ancestral, Analytic])
 def test_the_methods_own_samplers_converge_at_first_order(kind: type, toy: Any) -> None:
-    """Psi samplers, which converge as their strength falls, have test_psi.py."""
+    """Psi samplers, which converge as eta falls, are tested in samplers/test_psi.py."""
     law, process, oracle = toy()
     denoiser = OracleScore(oracle, process) if kind is Analytic else oracle
     errors = [total_variation(exact_law(kind, process, denoiser, steps), law) for steps in (16, 64, 256)]
@@ -223,7 +223,7 @@ def test_the_methods_own_samplers_converge_at_first_order(kind: type, toy: Any) 
         assert 3.3 < coarse / fine < 4.7
 
 
-def test_samplers_refuse_what_they_cannot_ask() -> None:
+def test_samplers_refuse_models_that_they_cannot_use() -> None:
     _, process, oracle = uniform_toy()
     score = OracleScore(oracle, process)
     with pytest.raises(ValueError, match="analytic sampler"):
@@ -235,13 +235,13 @@ def test_samplers_refuse_what_they_cannot_ask() -> None:
 
 
 @pytest.mark.parametrize("greedy", [False, True])
-def test_the_analytic_sampler_never_writes_the_mask(greedy: bool) -> None:
-    """Also when the score is nonsense."""
+def test_the_analytic_sampler_never_returns_the_mask_token(greedy: bool) -> None:
+    """Also with random scores."""
 
     class Random:
         def log_ratios(self, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
             torch.manual_seed(0)
-            # small ratios: most of the mass stays with the mask unless it is forbidden
+            # small ratios: most of the mass stays at the mask token unless it is excluded
             return (torch.randn(*z.shape, 4, dtype=torch.float64) - 5).scatter(-1, z[..., None], 0.0)
 
     masks, level = torch.full((50, 6), 3), torch.full((50,), 0.67, dtype=torch.float64)

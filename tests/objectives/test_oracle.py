@@ -1,4 +1,4 @@
-"""End-to-end exactness with no training: on a toy, loss, likelihood and samplers must reproduce the data's law."""
+"""Exact tests without training: on a toy, loss, likelihood and samplers reproduce the data's law."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_bound_with_the_leave_one_out_oracle_is_the_entropy() -> None:
 
 
 @pytest.mark.parametrize("eps", [0.2, 0.5])
-def test_end_terms_complete_the_bound_when_the_noise_is_not_complete(eps: float) -> None:
-    """With alpha(1) = eps, diffusion term + prior gap = entropy + KL(q(z_1) || prior): what the prior misses."""
+def test_end_terms_complete_the_bound_if_some_signal_is_left_at_the_end(eps: float) -> None:
+    """With alpha(1) = eps, diffusion term + prior term = entropy + KL(q(z_1) || prior)."""
     law, process, oracle = uniform_toy()
     partial = exact_bound(law, process, oracle, LogLinear(eps=eps))
     alpha, prior, tokens = torch.tensor(eps, dtype=torch.float64), process.prior(), all_states(3)
@@ -102,12 +102,12 @@ def test_bound_objective_estimates_the_entropy(schedule: Schedule) -> None:
 
 
 @pytest.mark.slow
-def test_tempered_bound_at_small_tau_is_the_bound_on_its_window() -> None:
-    """tau -> 0: the same integral over alpha in the window, through the Gaussian path."""
+def test_tempered_bound_at_small_tau_is_the_bound_on_its_range_of_alpha() -> None:
+    """tau -> 0: the same integral over the schedule's range of alpha, through the Gaussian path."""
     law, process, oracle = uniform_toy()
 
     class Hard:
-        """Reads the mixture as its largest token, which is what tau -> 0 makes of it."""
+        """Takes the token of the largest weight, the limit of the mixture as tau -> 0."""
 
         def log_probs(
             self, z: Latent, alpha: torch.Tensor, valid: Valid = None, dropout: Dropout = None
@@ -139,10 +139,10 @@ def test_exact_law_converges_at_first_order(toy: Toy) -> None:
         errors.append(total_variation(got, law))
     assert errors[0] < 0.06
     for coarse, fine in zip(errors[:-1], errors[1:]):
-        assert 3.3 < coarse / fine < 4.7  # four times the steps, a quarter of the error
+        assert 3.3 < coarse / fine < 4.7  # four times the steps give a quarter of the error
 
 
-def test_exact_law_with_the_wrong_oracle_stays_wrong() -> None:
+def test_the_exact_law_of_the_wrong_oracle_does_not_converge_to_the_data() -> None:
     law, process, wrong = uniform_toy(leave_out=False)
     assert total_variation(law_of(Ancestral(process), wrong, LogLinear(eps=1e-9), 256), law) > 0.1
 
@@ -155,7 +155,7 @@ def test_generate_draws_from_the_exact_law(toy: Toy, name: str) -> None:
     schedule, count, steps = LogLinear(), 40_000, 5
     kind = SAMPLERS[name]
     sampler = kind(process)
-    # the ratios of a belief, taken back exactly, are its posterior
+    # a step of the analytic sampler with the ratios of a belief is the posterior of that belief
     expected = law_of(Ancestral(process) if kind is Analytic else sampler, oracle, schedule, steps).flatten()
     tokens = generate(
         suited(kind, oracle, process),
@@ -178,7 +178,7 @@ def test_generate_draws_from_the_exact_law(toy: Toy, name: str) -> None:
 @pytest.mark.parametrize("process", [Uniform(5), Absorbing(5)], ids=str)
 @pytest.mark.parametrize("alpha_s", [0.4, 0.8, 1.0])
 def test_one_ancestral_step_has_the_posterior_law(process: Process, alpha_s: float) -> None:
-    """From the state in which most happens (a wrong token, or the mask), against the dense posterior."""
+    """From a wrong token or the mask token, where all routes are possible, against the dense posterior."""
     count = 200_000
     belief = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0], dtype=torch.float64)
 

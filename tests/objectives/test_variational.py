@@ -24,7 +24,7 @@ from duality.samplers.generate import generate
 
 @dataclass(frozen=True)
 class Oracle:
-    """The exact model of ``sequences`` (N, L) that occur with the chances ``law``: tokens are rows of ``table``.
+    """The exact model of ``sequences`` (N, L) that occur with the probabilities ``law``: tokens are rows of ``table``.
 
     gamma runs from ``first`` to ``final`` as t^``power``.
     """
@@ -132,8 +132,8 @@ def exact_bound(oracle: Oracle, bias: float = 0.0) -> float:
 
 
 @pytest.mark.parametrize("power", [1.0, 1.7])
-def test_bound_of_the_oracle_is_the_entropy_and_what_the_prior_misses(power: float) -> None:
-    """The diffusion term is I(x; z_0) - I(x; z_1), whatever the pace; with the ends: H(x) + KL(q(z_1) || N(0, 1))."""
+def test_bound_of_the_oracle_is_the_entropy_plus_the_divergence_from_the_prior(power: float) -> None:
+    """The diffusion term is I(x; z_0) - I(x; z_1) for any schedule; with the ends: H(x) + KL(q(z_1) || N(0, 1))."""
     oracle = one_token(power=power)
     points, step = line(3001, 9.0)
     alpha, sigma = vectors.levels(double(oracle.final))
@@ -188,7 +188,7 @@ def test_exact_law_converges_at_first_order() -> None:
         errors.append(total_variation(got, oracle.law))
     assert errors[0] > 0.05
     for coarse, fine in zip(errors[:-1], errors[1:]):
-        assert 1.8 < coarse / fine < 2.4  # twice the steps, half of the error
+        assert 1.8 < coarse / fine < 2.4  # twice the steps give half of the error
 
 
 def test_generate_draws_from_the_exact_law() -> None:

@@ -1,4 +1,4 @@
-"""The command line of few-step generation: distill, look at rounds, watch, measure; and what it refuses."""
+"""The command line of few-step generation: distill, evaluate rounds, watch, measure; and what it refuses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def distilled(bases: Path) -> Path:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line that a command ends with when it is refused."""
+    """The one line of a command that is refused."""
     capsys.readouterr()
     assert main(list(arguments)) == 2
     captured = capsys.readouterr()
@@ -50,7 +50,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 # --- distill
 
 
-def test_distilling_takes_what_suits_the_model_and_says_where_it_comes_from(
+def test_distill_chooses_the_kind_that_suits_the_model_and_names_the_base(
     bases: Path, distilled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = read_recipe(distilled)
@@ -79,7 +79,7 @@ def test_distilling_takes_what_suits_the_model_and_says_where_it_comes_from(
 
 
 def test_a_distillation_is_resumed_by_either_command(bases: Path, distilled: Path, tmp_path: Path) -> None:
-    """From an older checkpoint: both end where the uninterrupted one did."""
+    """From an older checkpoint: both end with the weights of the uninterrupted run."""
     base, command = str(bases / "duo-laptop"), ["--rounds", "2", "--round-steps", "3"]
     expected = checkpoint.load_newest(distilled / "checkpoints", quiet)
     assert expected is not None
@@ -168,7 +168,7 @@ def test_names_of_the_command_line_are_those_of_the_library() -> None:
     assert get_args(GridName) == tuple(GRIDS)
 
 
-def test_eta_and_grid_are_refused_where_they_mean_nothing(bases: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eta_and_grid_are_refused_where_they_have_no_meaning(bases: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_folder = str(bases / "duo-laptop")
     assert "has none" in refused(capsys, "sample", run_folder, "--eta", "0.1")
     assert "use the two together" in refused(capsys, "sample", run_folder, "--grid", "loop")
@@ -195,7 +195,7 @@ def test_watching_and_tracing(bases: Path, tmp_path: Path, capsys: pytest.Captur
     plain = capsys.readouterr().out
     assert main([*arguments, "--watch", "--trace", str(tmp_path / "trace.json")]) == 0
     captured = capsys.readouterr()
-    assert captured.out == plain  # what is watched is what is written, and stands elsewhere
+    assert captured.out == plain  # watching changes no sample and prints to another stream
     count = 8 if base == "ar-laptop" else 4
     assert f"step {count} of {count}" in captured.err
     recording = read_trace(tmp_path / "trace.json")
@@ -227,12 +227,12 @@ def test_quality_of_rounds_and_tails_is_measured_once(
     assert all(row["nfe"] == row["steps"] for row in rows if "dcd" in row["label"])
     assert (out / "quality.png").stat().st_size > 5000
     assert (out / "rounds.png").stat().st_size > 5000
-    # again: nothing is sampled, and the same is said
+    # again: nothing is sampled, and the output is the same
     assert main([*arguments, "--json"]) == 0
     again = capsys.readouterr()
     assert "sampling " not in again.err
     assert json.loads(again.out)[:16] == rows
-    # and the figure can be drawn from what is there
+    # the figure can be drawn from the saved rows
     assert main(["plot", str(out), "--out", str(tmp_path / "again.png")]) == 0
     assert (tmp_path / "again.png").stat().st_size > 5000
     assert "| steps |" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Time grids: exactly as many steps as asked for, from noise to clean, never back."""
+"""Time grids: the requested number of steps, from noise to clean, with times that never rise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEDULES: list[Schedule] = [LogLinear(), CosineSchedule(), Polynomial(), Dual(1
 
 @pytest.mark.parametrize("kind", GRIDS.types())
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
-def test_a_grid_goes_from_one_to_zero_in_so_many_steps(kind: type, schedule: Schedule) -> None:
+def test_a_grid_goes_from_one_to_zero_in_the_requested_steps(kind: type, schedule: Schedule) -> None:
     for steps in (*range(1, 40), 1000):
         times: Tensor = kind()(schedule, steps)
         assert times.dtype == torch.float64
@@ -34,7 +34,7 @@ def test_a_grid_goes_from_one_to_zero_in_so_many_steps(kind: type, schedule: Sch
         assert len(alphas) == steps + 1
         assert (alphas.diff() >= 0).all()
         assert float(alphas[-1]) == 1.0
-        # where time stands still, so does the level, to the last bit; it moves with it, and moves to 1 at the end
+        # the level is constant exactly where the time is constant, except that the last step always ends at 1
         assert torch.equal((times.diff() == 0)[:-1], (alphas.diff() == 0)[:-1])
 
 
@@ -42,7 +42,7 @@ def test_the_even_grids_are_their_formulas() -> None:
     assert torch.allclose(Linear()(LogLinear(), 5), torch.tensor([1, 0.8, 0.6, 0.4, 0.2, 0], dtype=torch.float64))
     expected = [math.cos(math.pi * i / 14) for i in range(8)]
     assert torch.allclose(Cosine()(LogLinear(), 7), torch.tensor(expected, dtype=torch.float64), atol=1e-15)
-    assert (Cosine()(LogLinear(), 7).diff().diff() < 0).all()  # ever larger steps
+    assert (Cosine()(LogLinear(), 7).diff().diff() < 0).all()  # each step is larger than the one before
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
@@ -59,7 +59,7 @@ def test_the_loop_has_its_share_of_the_steps(
         assert torch.allclose(part.diff(), part.diff()[0].expand(len(part) - 1), atol=1e-14)
 
 
-def test_few_steps_keep_the_ways_down() -> None:
+def test_few_steps_keep_a_step_to_the_loop_and_a_step_after_it() -> None:
     grid, schedule = LinearConstantLinear(0.9), LogLinear(0.0)
     expected = {1: [1, 0], 2: [1, 0.1, 0], 3: [1, 0.1, 0.1, 0], 4: [1, 0.55, 0.1, 0.1, 0]}
     for steps, times in expected.items():
@@ -100,7 +100,7 @@ def test_generation_visits_the_levels_of_its_grid_and_shows_every_state(kind: ty
     assert {frame.steps for frame in frames} == {6}
     assert [frame.alpha for frame in frames] == levels(LogLinear(), 6, grid).tolist() * 3
     assert torch.equal(torch.cat([frame.tokens for frame in frames[6::7]]), tokens)
-    # the start is the noise itself, of so many samples as the batch has
+    # the first state is noise, with as many samples as the batch has
     assert [len(frame.tokens) for frame in frames[::7]] == [2, 2, 1]
     single = generate(oracle, LogLinear(), Ancestral(process), **{**options, "batch_size": 5}, watch=frames.append)
     assert torch.equal(single, tokens)

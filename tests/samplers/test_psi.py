@@ -45,7 +45,7 @@ def double(*values: float) -> Tensor:
 
 
 def dense(p: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, kappa: Tensor, prior: Tensor) -> Tensor:
-    """kappa q_s + (1 - kappa) F_s(q_0) as it is written."""
+    """kappa q_s + (1 - kappa) F_s(q_0), as in the formula."""
     q_s = posterior.posterior(p, z, alpha_t, alpha_s, prior)
     q_0 = posterior.posterior(p, z, alpha_t, torch.ones_like(alpha_s), prior)
     return kappa[..., None] * q_s + (1 - kappa[..., None]) * posterior.marginal(q_0, alpha_s, prior)
@@ -89,7 +89,7 @@ def test_reference_tensors(golden: Path) -> None:
 
 
 def test_the_rules_are_what_they_say() -> None:
-    """(1 - kappa)(1 - alpha_s) is the chance of noise again, at four places, for eta = 0.4."""
+    """(1 - kappa)(1 - alpha_s) is the probability of new noise, at four levels, for eta = 0.4."""
     alpha_t, alpha_s = double(0.0, 0.1, 0.8, 0.8), double(0.1, 0.3, 0.8, 0.9)
     expected = {
         "constant": [0.4, 0.4, 0.2, 0.1],
@@ -106,7 +106,7 @@ def test_the_rules_are_what_they_say() -> None:
             assert float(kappa(rule, 0.4, double(start), double(1.0))) == 1.0
 
 
-def test_kappa_is_capped_already() -> None:
+def test_kappa_needs_no_cap() -> None:
     """(1 - alpha_s) / alpha_t is never below 1 - alpha_s, where kappa is 0: within [0, 1] "cap" is "constant"."""
     alpha_t, alpha_s = (
         torch.rand(2, 500, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).sort(0).values
@@ -115,7 +115,7 @@ def test_kappa_is_capped_already() -> None:
 
 
 def test_absorbing_noise_gives_remdm() -> None:
-    """A shown token is masked with chance s, a masked one shown with (alpha_s - (1 - s) alpha_t) / (1 - alpha_t)."""
+    """A token is masked with probability s and unmasked with (alpha_s - (1 - s) alpha_t) / (1 - alpha_t)."""
     generator = torch.Generator().manual_seed(2)
     alpha_t, alpha_s = torch.rand(2, 100, dtype=torch.float64, generator=generator).sort(0).values
     for rule in ("constant", "cap", "rescale"):
@@ -137,7 +137,7 @@ def test_kappa_one_is_ancestral_draw_for_draw(kind: type, rule: Rule, eta: float
     options: dict[str, Any] = {"num": 400, "length": 3, "steps": 6, "seed": 3}
     expected = generate(oracle, LogLinear(), Ancestral(process), **options)
     assert torch.equal(generate(oracle, LogLinear(), Psi(process, rule, eta), **options), expected)
-    if rule != "loop":  # which is ancestral wherever the level rises
+    if rule != "loop":  # the loop is ancestral wherever the level rises
         other = generate(oracle, LogLinear(), Psi(process, rule, 0.5), **options)
         assert not torch.equal(other, expected)
 
@@ -151,7 +151,7 @@ def test_a_single_token_has_the_law_of_the_data_after_any_number_of_steps(rule: 
     for steps, eta in itertools.product((1, 2, 3, 10), (0.0, 0.05, 0.4, 1.0)):
         got = law_of(Psi(process, rule, eta), SingleToken(law, process), LogLinear(eps=0.0), steps, grid(), length=1)
         assert total_variation(got[:4], law) < 1e-12
-        assert float(got[4:].sum()) == 0.0  # no mask survives the last step
+        assert float(got[4:].sum()) == 0.0  # the last step leaves no mask token
 
 
 def error(toy: Toy, rule: Rule, eta: float, steps: int) -> float:
@@ -165,20 +165,20 @@ def error(toy: Toy, rule: Rule, eta: float, steps: int) -> float:
 @pytest.mark.parametrize("toy", [uniform_toy, absorbing_toy])
 @pytest.mark.parametrize("rule", RULES)
 def test_the_law_converges_at_first_order_if_eta_falls_with_the_steps(rule: Rule, toy: Toy) -> None:
-    """kappa = 1 - O(1/steps) draws anew as much in many steps as in few: what is wrong of it falls as 1/steps."""
+    """With kappa = 1 - O(1/steps) the number of redrawn tokens does not depend on the steps: the error is O(1/steps)."""
     errors = [error(toy, rule, 1 - 2 / steps if rule == "mix" else 2 / steps, steps) for steps in (16, 64, 256)]
     assert errors[0] < 0.06
     for coarse, fine in itertools.pairwise(errors):
-        assert 3.2 < coarse / fine < 4.7  # four times the steps, a quarter of the error
+        assert 3.2 < coarse / fine < 4.7  # four times the steps give a quarter of the error
 
 
 @pytest.mark.parametrize("toy", [uniform_toy, absorbing_toy])
 @pytest.mark.parametrize("rule", RULES)
-def test_what_remains_if_eta_is_fixed(rule: Rule, toy: Toy) -> None:
-    """Tokens drawn anew in one step are drawn independently of each other, which costs O(eta) however many the steps.
+def test_the_error_that_remains_if_eta_is_fixed(rule: Rule, toy: Toy) -> None:
+    """Tokens redrawn in one step are drawn independently, which is an error of O(eta) for any number of steps.
 
-    In the loop, at one level, that remains, in proportion to eta. The other rules work it off on the way to clean,
-    where less and less is drawn anew, but only as the root of the steps: twice as good for four times the steps.
+    In the loop, at one level, this error remains and is proportional to eta. With the other rules it falls towards the
+    clean end, where fewer tokens are redrawn, as 1/sqrt(steps): four times the steps give half of the error.
     """
     kept = 0.9 if rule == "mix" else 0.1
     coarse, fine = (error(toy, rule, kept, steps) for steps in (256, 1024))
@@ -193,7 +193,7 @@ def test_what_remains_if_eta_is_fixed(rule: Rule, toy: Toy) -> None:
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("level", [0.3, 0.6, 1.0])
 def test_a_step_draws_from_its_kernel(rule: Rule, toy: Toy, level: float) -> None:
-    """Every state of the toy, 4000 times: frequencies of each position against the routes; 0.3 is where it stands."""
+    """Every state of the toy, 4000 times: frequencies of each position against the routes. The step starts at 0.3."""
     _, process, oracle = toy()
     sampler, count = Psi(process, rule, 0.5), 4000
     states = all_states(process.vocab_size)
@@ -212,7 +212,7 @@ def test_a_step_draws_from_its_kernel(rule: Rule, toy: Toy, level: float) -> Non
         assert not (got == process.mask_id).any()
 
 
-def test_decided_tokens_are_masked_again_and_never_at_the_end() -> None:
+def test_unmasked_tokens_are_masked_again_but_not_in_the_last_step() -> None:
     law, process = double(0.5, 0.3, 0.2), Absorbing(4)
     seen: list[Tensor] = []
     tokens = generate(
@@ -225,8 +225,8 @@ def test_decided_tokens_are_masked_again_and_never_at_the_end() -> None:
         batch_size=200,
         watch=lambda frame: seen.append(frame.tokens),
     )
-    hidden = torch.stack(seen) == process.mask_id
-    assert (hidden[1:] & ~hidden[:-1]).any()
+    masked = torch.stack(seen) == process.mask_id
+    assert (masked[1:] & ~masked[:-1]).any()
     assert not (tokens == process.mask_id).any()
 
 

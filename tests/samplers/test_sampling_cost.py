@@ -1,6 +1,6 @@
-"""A sampling step writes no belief out: rows read a few at a time are the plain ones, and only those needed are read.
+"""A sampling step never materialises the belief: it projects only the rows it needs, a few at a time.
 
-What a step takes in time is measured in ``benchmarks``; here nothing is timed.
+The time of a step is measured in ``benchmarks``; nothing is timed here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ weak: Any = StorageWeakRef
 
 
 class Live(Mode):  # type: ignore[misc]
-    """Sums, after every operator, the storages that operators have made and that are still alive, weights apart."""
+    """Sums, after every operator, the live storages that operators have made, without the weights."""
 
     def __init__(self, weights: torch.nn.Module) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def half_noisy(process: Uniform | Absorbing) -> tuple[Tensor, Tensor, Noise]:
 def test_the_belief_in_place_is_the_plain_one(process: Uniform | Absorbing, dtype: torch.dtype) -> None:
     denoiser = network(process, dtype)
     z, alpha, _ = half_noisy(process)
-    z = z[:, :8]  # still more rows than are worked on at once
+    z = z[:, :8]  # still more rows than one chunk has
     plain = denoiser.log_probs(z, alpha)
     with torch.no_grad():
         assert torch.allclose(denoiser.log_probs(z, alpha), plain, atol=1e-4 if dtype != torch.float64 else 1e-12)
@@ -90,26 +90,26 @@ def test_the_belief_in_place_is_the_plain_one(process: Uniform | Absorbing, dtyp
 @pytest.mark.parametrize("kind", [Ancestral, Psi, Analytic])
 @pytest.mark.parametrize("move", ["step", "last", "greedy"])
 @torch.no_grad()
-def test_a_step_writes_no_belief_out(
+def test_a_step_never_materialises_the_belief(
     process: Uniform | Absorbing, kind: type, move: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With as many rows at a time as a sixteenth of the batch has, all together stays under a third of a belief."""
+    """With a sixteenth of the rows at a time, all live memory together is less than a third of a belief."""
     monkeypatch.setattr(lazy, "chunk_rows", lambda *sizes: BATCH * LENGTH // 16)
     denoiser, sampler = network(process), kind(process)
-    asked = ScoreDenoiser(denoiser.backbone, process) if kind is Analytic else denoiser
+    model = ScoreDenoiser(denoiser.backbone, process) if kind is Analytic else denoiser
     z, alpha, noise = half_noisy(process)
     with Live(denoiser) as live:
         if move == "step":
-            sampler.step(asked, z, alpha, alpha + 0.1, noise)
+            sampler.step(model, z, alpha, alpha + 0.1, noise)
         else:
-            sampler.last(asked, z, alpha, move == "greedy", noise)
+            sampler.last(model, z, alpha, move == "greedy", noise)
     assert BELIEF / 16 < live.peak < BELIEF / 3
 
 
 @pytest.mark.parametrize("kind", [Ancestral, Psi])
 @torch.no_grad()
-def test_only_tokens_that_are_shown_are_projected(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Absorbing noise: who stays hidden or was shown already never meets the head; in a greedy tail the hidden do."""
+def test_only_tokens_that_are_unmasked_are_projected(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absorbing noise: only positions unmasked in this step are projected; in a greedy tail all masked positions."""
     process = Absorbing(STATES)
     denoiser, sampler, projected = network(process), kind(process), []
     plain = lazy.LazyLogits.project
@@ -121,25 +121,25 @@ def test_only_tokens_that_are_shown_are_projected(kind: type, monkeypatch: pytes
     monkeypatch.setattr(lazy.LazyLogits, "project", counting)
     z, alpha, noise = half_noisy(process)
     got = sampler.step(denoiser, z, alpha, alpha + 0.1, noise)
-    hidden = (z == process.mask_id).flatten()
-    shown = hidden & (got != process.mask_id).flatten()
-    assert torch.equal(torch.cat(projected), shown.nonzero()[:, 0])
-    assert 0 < int(shown.sum()) < int(hidden.sum()) / 2
+    masked = (z == process.mask_id).flatten()
+    unmasked = masked & (got != process.mask_id).flatten()
+    assert torch.equal(torch.cat(projected), unmasked.nonzero()[:, 0])
+    assert 0 < int(unmasked.sum()) < int(masked.sum()) / 2
     projected.clear()
     sampler.last(denoiser, z, alpha, True, noise)
-    assert torch.equal(torch.cat(projected), hidden.nonzero()[:, 0])
+    assert torch.equal(torch.cat(projected), masked.nonzero()[:, 0])
 
 
 @pytest.mark.parametrize("process", [Uniform(STATES), Absorbing(STATES)], ids=str)
 @pytest.mark.parametrize("sampler", [Ancestral, partial(Psi, rule="mix", eta=0.5)], ids=["ancestral", "psi"])
 @torch.no_grad()
-def test_a_step_takes_the_routes_of_the_belief_written_out(
+def test_a_step_takes_the_routes_of_the_materialised_belief(
     process: Uniform | Absorbing, sampler: Callable[..., RouteSampler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Token by token, with seven rows read at a time."""
+    """Equal token by token, with seven rows projected at a time."""
     monkeypatch.setattr(lazy, "chunk_rows", lambda *sizes: 7)
     denoiser, steps = network(process, torch.float64), sampler(process)
-    denoiser.backbone.head.weight.mul_(0.1)  # no state is without belief
+    denoiser.backbone.head.weight.mul_(0.1)  # every state has some probability
     z, now, noise = half_noisy(process)
     later = now + 0.1
     p = denoiser.log_probs(z, now).exp()
@@ -153,8 +153,8 @@ def test_a_step_takes_the_routes_of_the_belief_written_out(
 
 
 @torch.no_grad()
-def test_kept_beliefs_are_vectors() -> None:
-    """What is kept of a belief is what the head would project; sequences that changed are asked about, others not."""
+def test_memoized_beliefs_are_vectors() -> None:
+    """A memo keeps the head's input vectors; the network is called for changed sequences only."""
     process = Absorbing(STATES)
     inner = network(process)
     denoiser = Memoized(inner)
@@ -177,16 +177,16 @@ def test_kept_beliefs_are_vectors() -> None:
 @pytest.mark.parametrize("kind", [Ancestral, Psi, Analytic])
 @pytest.mark.parametrize("move", ["step", "last", "greedy"])
 @torch.no_grad()
-def test_weights_that_are_no_numbers_write_nothing(process: Uniform | Absorbing, kind: type, move: str) -> None:
-    """One row of the head is enough to refuse, wherever it is."""
+def test_weights_that_are_nan_generate_nothing(process: Uniform | Absorbing, kind: type, move: str) -> None:
+    """One bad row of the head, at any place, is an error."""
     denoiser, sampler = network(process), kind(process)
     denoiser.backbone.head.weight[7] = torch.nan
-    asked = ScoreDenoiser(denoiser.backbone, process) if kind is Analytic else denoiser
+    model = ScoreDenoiser(denoiser.backbone, process) if kind is Analytic else denoiser
     z, alpha, noise = half_noisy(process)
     moves = {
-        "step": lambda: sampler.step(asked, z, alpha, alpha + 0.1, noise),
-        "last": lambda: sampler.last(asked, z, alpha, False, noise),
-        "greedy": lambda: sampler.last(asked, z, alpha, True, noise),
+        "step": lambda: sampler.step(model, z, alpha, alpha + 0.1, noise),
+        "last": lambda: sampler.last(model, z, alpha, False, noise),
+        "greedy": lambda: sampler.last(model, z, alpha, True, noise),
     }
     with pytest.raises(ValueError, match="weights are bad"):
         moves[move]()
@@ -194,7 +194,7 @@ def test_weights_that_are_no_numbers_write_nothing(process: Uniform | Absorbing,
 
 @pytest.mark.parametrize("method", [BertMouth(), DiffusionBERT()], ids=str)
 @torch.no_grad()
-def test_weights_that_are_no_numbers_write_nothing_with_samplers_of_their_own(method: Any) -> None:
+def test_weights_that_are_nan_generate_nothing_with_samplers_of_other_methods(method: Any) -> None:
     denoiser, sampler = method.network(SIZES["nano"](), Vocabulary(13)), method.sampler(13)
     noise = Noise.of(0, 0, torch.arange(BATCH))
     denoiser.backbone.head.weight[7] = torch.nan

@@ -1,4 +1,4 @@
-"""A judge that needs no library, and Gen PPL computed at once."""
+"""A judge that needs no library, and the Gen PPL of texts in one call."""
 
 from __future__ import annotations
 

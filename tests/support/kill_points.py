@@ -1,6 +1,6 @@
-"""kill -9 at random moments: what is lost is at most the steps since the last checkpoint, and nothing is ever corrupt.
+"""kill -9 at random moments: at most the steps since the last checkpoint are lost, and nothing is corrupt.
 
-The test suite runs a few points; ``python -m support.kill_points 100`` in tests/ runs as many as one likes. Each point
+The test suite runs a few points; ``python -m support.kill_points 100`` in tests/ runs 100 points. Each point
 starts a real process that trains (resuming what the killed ones left), kills it with SIGKILL after a random delay, and
 inspects the folder. When a run completes, its final checkpoint is compared, bit for bit, with that of a run that was
 not killed.
@@ -40,13 +40,13 @@ def recipe() -> Recipe:
 
 
 def distillation() -> Recipe:
-    """Three rounds of as many steps in all."""
+    """Three rounds, with STEPS steps in all."""
     made = distilled(recipe(), DCD(rounds=3, round_steps=STEPS // 3, delta=1 / 16), STEPS)
     return replace(made, training=replace(made.training, log_every=1))
 
 
 def child(folder: str, base: str | None) -> None:
-    """What gets killed: a training, or the distillation of the run in ``base``."""
+    """The process that is killed: a training, or the distillation of the run in ``base``."""
     torch.set_num_threads(1)
     if base is None:
         session.train(recipe(), Path(folder), resume=True, report=quiet)
@@ -56,7 +56,7 @@ def child(folder: str, base: str | None) -> None:
 
 @dataclass
 class Tally:
-    """What was seen."""
+    """Counts of the kills, of the completed runs, of leftover files, and the most steps that were lost."""
 
     kills: int = 0
     completed: int = 0
@@ -101,16 +101,16 @@ def same_end(left: Path, right: Path) -> None:
 
 
 def kill_points(count: int, folder: Path, seed: int = 0, distill: bool = False) -> Tally:
-    """Kill ``count`` times; returns what was seen."""
+    """Kill ``count`` times, and count."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["support.kill_points"])
     base = str(folder / "base") if distill else None
     if base is not None:
         start(context, folder / "base", None).join()
     untouched = folder / "untouched"
-    clock = time.monotonic()
+    begin = time.monotonic()
     start(context, untouched, base).join()
-    duration = time.monotonic() - clock
+    duration = time.monotonic() - begin
     chance, tally, current = random.Random(seed), Tally(), 0
     while tally.kills < count:
         target = folder / f"run-{current}"

@@ -1,4 +1,4 @@
-"""What the tests of BERT-Mouth and DiffusionBERT share: the toy's process, draws from it, small networks."""
+"""Shared by the tests of BERT-Mouth and DiffusionBERT: the toy's process, draws from it, small networks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def agrees(tokens: Tensor, law: Tensor) -> None:
 
 
 def trained(method: Method, num_tokens: int = 7, num_labels: int = 0) -> Any:
-    """A network of a method that is not the uniform belief, in float64."""
+    """A network of a method with random weights, whose belief is not uniform, in float64."""
     counts = torch.arange(num_tokens, dtype=torch.float64) ** 3
     network = method.network(SMALL, Vocabulary(num_tokens, num_labels, lambda: counts))
     generator = torch.Generator().manual_seed(3)

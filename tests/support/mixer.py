@@ -1,4 +1,4 @@
-"""A second backbone, as small as can be: two convolutions over the sequence. It has no attention and no cache."""
+"""A second backbone: two convolutions over the sequence. It has no attention and no cache."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def entropy(law: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Oracle:
-    """The exact belief about each token. For uniform noise the one that makes the bound tight is leave-one-out:
+    """The exact belief about each token. For uniform noise the bound is tight with the leave-one-out belief:
     p(x_l | z without z_l). ``leave_out=False`` gives the full posterior p(x_l | z), which is the oracle of absorbing
     noise.
     """
@@ -69,7 +69,7 @@ class Oracle:
 
 @dataclass(frozen=True)
 class OracleScore:
-    """A belief as the ratios it implies."""
+    """The ratios that a belief implies."""
 
     denoiser: Denoiser
     process: Process
@@ -80,7 +80,7 @@ class OracleScore:
 
 
 def suited(kind: object, denoiser: Denoiser, process: Process) -> Denoiser | OracleScore:
-    """The belief in the form a kind of sampler asks for."""
+    """The belief in the form that a kind of sampler needs."""
     return OracleScore(denoiser, process) if kind is Analytic else denoiser
 
 
@@ -103,7 +103,7 @@ def all_states(num_states: int, length: int = LENGTH) -> Tensor:
 
 @dataclass(frozen=True)
 class SingleToken:
-    """The oracle of sequences of one token: the data's law, but for absorbing noise where the token is shown."""
+    """The oracle of sequences of one token: the data's law, except where absorbing noise leaves the token visible."""
 
     law: Tensor
     process: Process
@@ -118,11 +118,11 @@ class SingleToken:
 
 
 def kernel_of(sampler: Ancestral | Psi, denoiser: Denoiser, z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
-    """The law of each token after a step from each of the sequences z (n, L): its routes, mixed, (n, L, K)."""
+    """The law of each token after a step from each of the sequences z (n, L): the mixture of its routes, (n, L, K)."""
     process = sampler.process
     p = denoiser.log_probs(z, alpha_t.expand(len(z))).exp()
     route_probabilities = sampler.routes(p.gather(-1, z[..., None])[..., 0], process.prior_of(z), alpha_t, alpha_s)
-    stay, belief, prior = (way[..., None] for way in route_probabilities)
+    stay, belief, prior = (probability[..., None] for probability in route_probabilities)
     return stay * F.one_hot(z, process.vocab_size) + belief * p + prior * process.prior()
 
 

@@ -1,4 +1,4 @@
-"""Small vectors, heads and networks with random weights everywhere, for the tests of answers and of fused losses."""
+"""Small vectors, heads and networks with random weights, for the tests of lazy logits and of fused losses."""
 
 from __future__ import annotations
 

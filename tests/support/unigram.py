@@ -1,4 +1,4 @@
-"""A process that the library does not know: noise draws from a unigram law with an own probability for each token."""
+"""A process that the library does not know: its noise has a unigram law, with a probability for each token."""
 
 from __future__ import annotations
 
