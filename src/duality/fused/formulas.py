@@ -91,10 +91,9 @@ def read_log_count(logits: Tensor, kappa: Tensor, z: Tensor, x: Tensor) -> tuple
     each = odds * scale  # u = each e = kappa p
     u = logits * each
     total = sum_log1p(u, float(kappa.max())).double()
-    tiny = kappa < 0.01
-    if bool(tiny.any()):  # log(1 + u) - u by its series, as its sum is what the bound is left with
-        second = u.square().mul_(0.5 - u * (1 / 3 - u * (0.25 - u / 5))).sum(-1).double()
-        total = torch.where(tiny, kappa - second, total)
+    small_odds = kappa < closed_forms.SMALL_ODDS
+    if bool(small_odds.any()):
+        total = torch.where(small_odds, kappa - closed_forms.second_order(u), total)
 
     def pull(slope: Tensor, slope_z: Tensor, slope_x: Tensor) -> None:
         share = torch.addcmul(torch.ones_like(each), logits, each)
