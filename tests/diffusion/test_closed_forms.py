@@ -251,3 +251,17 @@ def test_released_autoregressive_loss(golden: Path) -> None:
     log_p = torch.log_softmax(data["logits"].double()[..., :27], -1)
     got = -log_p.gather(-1, data["output_tokens"][..., None])[..., 0]
     assert torch.allclose(got, data["loss"].double(), atol=1e-5)
+
+
+@pytest.mark.parametrize("num_states", [2, 27, 1000])
+@pytest.mark.parametrize("alpha", [1e-8, 1e-6, 1e-4, 4e-3, 1e-2, 0.5, 0.999])
+def test_the_closed_form_of_a_float32_belief_is_precise_at_every_level(num_states: int, alpha: float) -> None:
+    """At small alpha the first orders cancel: what is left must not be rounding."""
+    generator = torch.Generator().manual_seed(0)
+    log_p = torch.log_softmax(torch.randn(400, num_states, generator=generator, dtype=torch.float64), -1)
+    x, z = (torch.randint(0, num_states, (400,), generator=generator) for _ in range(2))
+    level = torch.full((400,), alpha, dtype=torch.float64)
+    exact, single = (
+        closed_forms.uniform_bound(each, x, z, level, -torch.ones_like(level)) for each in (log_p, log_p.float())
+    )
+    assert float((single - exact).norm() / exact.norm()) < 1e-5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -231,3 +232,26 @@ def test_coupled_pairs_have_the_joint_law_of_the_shared_noise(vocab_size: int) -
         alpha = float(gaussian.level(torch.tensor(mu), vocab_size))
         hit = alpha + (1 - alpha) / vocab_size
         assert abs(float((z == x_token).double().mean()) - hit) < 4.5 * math.sqrt(hit * (1 - hit) / z.numel())
+
+
+@pytest.mark.parametrize("vocab_size", [2, 3, 27, 1000, 30_522, 50_257, 256_000])
+def test_no_signal_is_a_level_that_the_inverse_takes(vocab_size: int) -> None:
+    level = gaussian.level(torch.tensor(0.0, dtype=torch.float64), vocab_size)
+    assert 0 <= float(level) < 1e-15
+    assert abs(float(gaussian.inverse_level(level, vocab_size))) < 1e-6
+
+
+@pytest.mark.parametrize("vocab_size", [2, 27, 50_257, 256_000])
+@pytest.mark.parametrize("mu", [0.0, 0.5, 4.0, 12.0, 18.0, 20.0, 30.0, 40.0])
+def test_the_slope_keeps_its_digits_at_every_mu(mu: float, vocab_size: int) -> None:
+    """Against quadrature of 40 digits around the peak of the integrand, which is at u = -mu / 2 for large mu."""
+    with mpmath.workdps(40):
+        half = mpmath.mpf(mu) / 2
+
+        def integrand(v: Any) -> Any:
+            return mpmath.exp(-(v**2)) * mpmath.ncdf(half + v) ** (vocab_size - 2)
+
+        integral = mpmath.quad(integrand, [-12, -6, -3, 0, 1, 2, 3, 4, 5, 6, 8, 12])
+        expected = float(vocab_size * mpmath.exp(-(half**2)) * integral / (2 * mpmath.pi))
+    found = float(gaussian.level_slope(torch.tensor(mu, dtype=torch.float64), vocab_size))
+    assert found == pytest.approx(expected, rel=1e-13, abs=0.0)

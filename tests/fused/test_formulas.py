@@ -338,3 +338,20 @@ def test_the_logits_of_a_batch_are_never_materialised() -> None:
     with Sizes():
         torch.autograd.backward(objective(model, x, noise.uniform("t", 1)[:, 0], noise).total)
     assert max(sizes) < 8 * 256 * 20_000 / 4
+
+
+@pytest.mark.parametrize("shift", [0.0, 1000.0, -1000.0])
+def test_a_shift_of_the_logits_changes_no_digit(shift: float) -> None:
+    """log p is read after the largest logit is subtracted: at alpha -> 1 its error is divided by 1 - alpha."""
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.randn(1, 64, 300, generator=generator, dtype=torch.float64) * 3
+    exact = (exact * 64).round() / 64  # so that the shifted logits are the same numbers in float32
+    x = torch.randint(0, 300, (1, 64), generator=generator)
+    expected = -torch.log_softmax(exact, -1).gather(-1, x[..., None])[..., 0]
+    lazy_logits = belief_from((exact + shift).float())
+    one = torch.ones(1, 1, dtype=torch.float64)
+    assert float((fused_loss(lazy_logits, CrossEntropy(x, one)).nats - expected).abs().max()) < 2e-6
+    alpha = torch.full((1, 1), 1 - 1e-7, dtype=torch.float64)
+    found = fused_loss(lazy_logits, UniformBound(x, x, alpha, -one, 300)).nats
+    plain = closed_forms.uniform_bound(torch.log_softmax(exact, -1), x, x, alpha, -one)
+    assert torch.allclose(found, plain, rtol=1e-4)

@@ -200,3 +200,12 @@ def test_a_transform_is_given_its_rows_and_may_change_the_argmax() -> None:
     assert torch.equal(belief.argmax_states(), expected.argmax(-1))
     with torch.no_grad():
         assert torch.allclose(belief.log_probs(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_materialised_belief_with_fewer_outputs_than_columns(gradients: bool) -> None:
+    """Columns from ``num_outputs`` on are not read, with gradients and without."""
+    with torch.set_grad_enabled(gradients):
+        log_p = Belief(torch.zeros(1, 2, 6), None, 5, 6).log_probs()
+    assert log_p[..., 5].tolist() == [[-torch.inf, -torch.inf]]
+    assert torch.allclose(log_p[..., :5].exp(), torch.full((1, 2, 5), 0.2))

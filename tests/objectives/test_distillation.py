@@ -20,6 +20,7 @@ from duality.diffusion.divergences import divergence
 from duality.diffusion.gaussian import coupled_argmax, inverse_level
 from duality.diffusion.processes import Absorbing
 from duality.diffusion.schedules import Dual, LinearLogSnr, LogLinear
+from duality.methods.duo import Duo
 from duality.networks.dit import DiT
 from duality.noise import Noise
 from duality.objectives.consistency import Consistency
@@ -347,3 +348,11 @@ def test_a_step_of_distillation_moves_the_student_towards_the_teacher() -> None:
         optimizer.step()
         losses.append(float(loss.total))
     assert losses[-1] < 0.3 * losses[0]
+
+
+def test_the_times_of_dcd_run_over_the_stated_window() -> None:
+    """t = 0 is log-SNR 4 and t = 1 is log-SNR 1 at the paper's vocabulary, as the docstring of ``DCD`` says."""
+    objective = DCD().phases(Duo(), 50_257, nn.Identity())[0].objective
+    assert isinstance(objective, Consistency)
+    log_snr = 2 * objective.schedule.mu(torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)).log()
+    assert log_snr.tolist() == pytest.approx([4.0, 2.5, 1.0], abs=2e-3)

@@ -35,14 +35,18 @@ def at(values: Tensor, states: Tensor) -> Tensor:
     return values.gather(-1, states[:, None])[:, 0]
 
 
-def exponentiate_(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """e = exp(logits - their largest) in place; returns c (n, 1), with which p = c e, and log p of a logit of 0 (n,).
+def centre_(logits: Tensor) -> Tensor:
+    """Subtract the largest logit of each row, in place: before anything is read, so that a shift costs no digits."""
+    return logits.sub_(logits.amax(-1, keepdim=True))
+
+
+def exponentiate_(centred: Tensor) -> tuple[Tensor, Tensor]:
+    """e = exp(centred logits) in place; returns c (n, 1), with which p = c e, and log c (n,).
 
     p itself is never computed: c is one number per row, and is multiplied into the next factor of the row.
     """
-    largest = logits.amax(-1, keepdim=True)
-    total = logits.sub_(largest).exp_().sum(-1, keepdim=True)
-    return 1 / total, -(largest + total.log())[:, 0]
+    total = centred.exp_().sum(-1, keepdim=True)
+    return 1 / total, -total.log()[:, 0]
 
 
 @dataclass(frozen=True)
@@ -53,13 +57,13 @@ class CrossEntropy(Formula):
     weight: Tensor
 
     def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
-        at_x = at(logits, self.x)
-        scale, level = exponentiate_(logits)
+        at_x = at(centre_(logits), self.x)
+        scale, log_scale = exponentiate_(logits)
 
         def pull(slope: Tensor) -> None:
             logits.mul_(-slope * scale).scatter_add_(-1, self.x[:, None], slope)
 
-        return (at_x + level,), pull
+        return (at_x + log_scale,), pull
 
     def nats(self, *numbers: Tensor) -> Tensor:
         (log_p_x,) = numbers
@@ -85,16 +89,16 @@ def sum_log1p(u: Tensor, largest: float) -> Tensor:
 
 def read_log_count(logits: Tensor, kappa: Tensor, z: Tensor, x: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
     """R = sum_j log(1 + kappa p_j), log p_z and log p_x."""
+    centre_(logits)
     at_z, at_x = at(logits, z), at(logits, x)
-    scale, level = exponentiate_(logits)
+    scale, log_scale = exponentiate_(logits)
     odds = kappa[:, None].to(logits.dtype)
     each = odds * scale  # u = each e = kappa p
     u = logits * each
     total = sum_log1p(u, float(kappa.max())).double()
-    tiny = kappa < 0.01
-    if bool(tiny.any()):  # log(1 + u) - u by its series, as its sum is what the bound is left with
-        second = u.square().mul_(0.5 - u * (1 / 3 - u * (0.25 - u / 5))).sum(-1).double()
-        total = torch.where(tiny, kappa - second, total)
+    small_odds = kappa < closed_forms.SMALL_ODDS
+    if bool(small_odds.any()):
+        total = torch.where(small_odds, kappa - closed_forms.second_order(u), total)
 
     def pull(slope: Tensor, slope_z: Tensor, slope_x: Tensor) -> None:
         share = torch.addcmul(torch.ones_like(each), logits, each)
@@ -106,7 +110,7 @@ def read_log_count(logits: Tensor, kappa: Tensor, z: Tensor, x: Tensor) -> tuple
         logits.mul_(-(slope * mean + slope_z + slope_x) * scale).addcmul_(share, slope * each)
         logits.scatter_add_(-1, z[:, None], slope_z).scatter_add_(-1, x[:, None], slope_x)
 
-    return (total, at_z + level, at_x + level), pull
+    return (total, at_z + log_scale, at_x + log_scale), pull
 
 
 @dataclass(frozen=True)

@@ -95,13 +95,14 @@ class Rounds:
 class DCD(Rounds):
     """Discrete Consistency Distillation, for a belief about uniform noise.
 
-    Times are of the Gaussian schedule between the levels ``alpha_max`` and ``alpha_min``: by default what the
-    released code distils with, log-SNR from 4 to 1, which is alpha from 0.9986 to 0.006 at K = 50 257.
+    Algorithm 1 draws t from [0, 1] and takes s = max(t - delta, 0). Here t runs over the Gaussian schedule from the
+    level ``alpha_max`` at t = 0 to ``alpha_min`` at t = 1. The defaults are log-SNR from 4 to 1 at K = 50 257, which
+    the released code distils with; as levels of alpha they mean the same for every vocabulary.
     """
 
     gaussian_schedule: GaussianSchedule = LinearLogSnr()
-    alpha_min: float = 0.005
-    alpha_max: float = 0.999
+    alpha_min: float = 0.0062
+    alpha_max: float = 0.9987
 
     @staticmethod
     def fits(process: Process) -> bool:
