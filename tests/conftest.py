@@ -1,4 +1,4 @@
-"""Shared by all tests: a cache of their own, small texts and stores, one thread, so that runs compare bit for bit."""
+"""Shared by all tests: a separate cache, small texts and stores, and one thread, so that runs are equal bit for bit."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from duality.fused import lazy, loss
 
 torch.set_num_threads(1)
 
-# No deadline per example, as the machine may be busy. Where nobody watches, property tests take the same examples each
-# time; at a desk they look for new ones.
+# No deadline per example, as the machine may be busy. In CI property tests take the same examples each time; elsewhere
+# they look for new ones.
 settings.register_profile("duality", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("duality")
 
@@ -44,7 +44,7 @@ def golden() -> Path:
 
 @pytest.fixture(scope="session")
 def english() -> Path:
-    """A real English text that is always there: the licence, 11 kB."""
+    """A real English text of the repository: the licence, 11 kB."""
     return ROOT / "LICENSE"
 
 
@@ -73,7 +73,7 @@ def novel(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of five rows, worked on two at a time: most of what can go wrong is at their borders."""
+    """Chunks of five rows, computed two at a time: most possible errors are at their borders."""
     monkeypatch.setattr(lazy, "chunk_rows", lambda *sizes: 5)
     for module in (lazy, loss):
         monkeypatch.setattr(module, "block_rows", lambda *sizes: 2)

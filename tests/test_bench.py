@@ -1,4 +1,4 @@
-"""The benchmark measures what it says: turns, ratios, memory, yardsticks, bars. No assertion is about real time."""
+"""The benchmark measures what it claims: turns, ratios, memory, bars. No assertion is about real time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEBI = 1 << 20
 
 
 class Machine:
-    """Clocks that work moves on: each turn the machine is slower than in the last, and the process waits half of it."""
+    """Simulated clocks: in each turn the machine is slower than in the one before, and half of the time is waiting."""
 
     def __init__(self) -> None:
         self.wall = self.cpu = 0.0
@@ -44,16 +44,16 @@ class Machine:
 
 def test_runners_take_turns_and_ratios_are_of_neighbours() -> None:
     machine = Machine()
-    runners = [machine.runner("bare", 2.0), machine.runner("dear", 6.0, prepare=100.0)]
+    runners = [machine.runner("bare", 2.0), machine.runner("costly", 6.0, prepare=100.0)]
     race = take_turns(runners, 4, wall=lambda: machine.wall, cpu=lambda: machine.cpu)
-    assert machine.calls == ["bare", "dear"] * 5
-    # the first turn, which costs 2 and 6, is not among them
+    assert machine.calls == ["bare", "costly"] * 5
+    # the first turn, which costs 2 and 6, is not counted
     assert race.times["bare"].wall == pytest.approx((8.0, 18.0, 32.0, 50.0))
     assert race.times["bare"].cpu == pytest.approx((4.0, 9.0, 16.0, 25.0))
-    wall, cpu = race.ratios("dear", "bare")
+    wall, cpu = race.ratios("costly", "bare")
     assert wall.values == pytest.approx((3.0,) * 4)
     assert cpu.values == pytest.approx((3.0,) * 4)
-    assert race.seconds("dear") == pytest.approx(75.0)
+    assert race.seconds("costly") == pytest.approx(75.0)
 
 
 def test_without_a_warm_up_every_turn_counts() -> None:
@@ -76,7 +76,7 @@ def test_spread() -> None:
     assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0, (7.0,))
 
 
-def test_peak_memory_is_what_lives_at_once() -> None:
+def test_peak_memory_is_the_most_that_is_live_at_once() -> None:
     before = torch.ones(8 * MEBI, dtype=torch.uint8)
 
     def one_after_another() -> None:
@@ -87,7 +87,7 @@ def test_peak_memory_is_what_lives_at_once() -> None:
         kept = [torch.zeros(size * MEBI, dtype=torch.uint8) for size in (1, 3, 2)]
         assert len(kept) == 3
 
-    assert len(before) == 8 * MEBI  # alive all the time, and not counted
+    assert len(before) == 8 * MEBI  # live all the time, and not counted
     assert peak_bytes(one_after_another) == pytest.approx(3 * MEBI, rel=0.01)
     assert peak_bytes(together) == pytest.approx(6 * MEBI, rel=0.01)
 
@@ -96,8 +96,8 @@ GROUPS = {", ".join(each.name for each in group.entries): group for group in obj
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_the_yardstick_asks_the_network_as_often(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ratio is of the same network calls with and without the method around them."""
+def test_the_bare_network_is_called_as_often_as_in_the_method(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ratio compares the same network calls with the method and without."""
     calls = [0, 0]
     hidden: Callable[..., Tensor] = DiTNetwork.hidden
 
@@ -116,10 +116,10 @@ def test_the_yardstick_asks_the_network_as_often(name: str, monkeypatch: pytest.
     assert len(counts) > 1
 
 
-def test_gradients_are_made_anew() -> None:
-    """Adding to old ones would cost time and spare memory."""
-    unwrapped, *others = objectives.runners_of(objectives.GROUPS[0], QUICK, QUICK.size(61))
-    for runner in (unwrapped, *others):
+def test_gradients_are_not_added_to_old_ones() -> None:
+    """Adding to old gradients would take more time and less memory."""
+    bare, *others = objectives.runners_of(objectives.GROUPS[0], QUICK, QUICK.size(61))
+    for runner in (bare, *others):
         runner.prepare()
         first = peak_bytes(runner.run)
         runner.prepare()
@@ -194,7 +194,7 @@ def test_ratios_have_quartiles_and_cpu_times(result: tuple[dict[str, Any], Path]
         assert row["details"].keys() == {"seconds", "against_seconds"}
 
 
-def test_values_stand_beside_their_bars(result: tuple[dict[str, Any], Path]) -> None:
+def test_rows_have_their_bars(result: tuple[dict[str, Any], Path]) -> None:
     rows = result[0]["rows"]
     steps = bars(rows, "objectives")
     held = {"Duo, curriculum", "Duo, bound", "MDLM", "SEDD absorbing", "SEDD uniform", "AR", "DCD"}
@@ -209,7 +209,7 @@ def test_values_stand_beside_their_bars(result: tuple[dict[str, Any], Path]) -> 
     samplers = bars(rows, "samplers")
     assert len(samplers) == 6
     assert all(bar == (1.25 if name.startswith("analytic") else 1.15) for name, bar in samplers.items())
-    assert set(bars(rows, "noise and T").values()) == {1.5}  # of each name, the last row's: the largest vocabulary
+    assert set(bars(rows, "noise and T").values()) == {1.5}  # for each name the last row, at the largest vocabulary
     assert bars(rows, "T") == {"T ready for a new K": 0.5, "largest error of T": 1e-12}
 
 

@@ -71,7 +71,7 @@ def expected(before: Sequence[int] | None, after: Sequence[int], recording: Reco
 
 @st.composite
 def generations(draw: st.DrawFn) -> list[Frame]:
-    """The frames of a sample, which may grow on the way as an autoregressive one does."""
+    """The frames of a sample, which may grow from frame to frame as an autoregressive one does."""
     made, row = [], list[int]()
     for step in range(draw(st.integers(1, 5))):
         tokens = st.lists(st.integers(0, MASK_ID), min_size=len(row), max_size=len(row) + 4)
@@ -93,7 +93,7 @@ def test_every_frame_shows_its_text_and_highlights_its_changes(
 
 
 def test_a_generation_of_the_toy(tmp_path: Path) -> None:
-    """Masked diffusion: a token is shown once, and highlighted in that step alone."""
+    """Masked diffusion: a token is unmasked once, and highlighted in that step alone."""
     _, process, denoiser = absorbing_toy()
     trace = Trace(Pieces(CharTokenizer("xy"), process.mask_id), {"recipe": 'a <toy> & "more"'})
     generate(denoiser, LogLinear(eps=0.0), Ancestral(process), num=2, length=2, steps=4, watch=trace.add)
@@ -141,13 +141,13 @@ def test_one_frame_at_a_time_and_a_pause_at_the_end(tmp_path: Path, count: int) 
     svg = picture(recording, timing=Timing(frame=0.5, last=3.0))
     seconds = 0.5 * (count - 1) + 3.0
     assert svg.count(f"{seconds:g}s step-end infinite") == count
-    for tick in range(int(seconds * 20)):  # 20 looks a second, between the borders
+    for tick in range(int(seconds * 20)):  # 20 times per second, between the borders
         time = (tick + 0.5) / 20
         assert shown_at(svg, 100 * time / seconds) == [min(int(time / 0.5), count - 1)]
 
 
 def test_the_file_needs_nothing_else(tmp_path: Path) -> None:
-    """No script, no link, no other file; and without animation the last frame is what one sees."""
+    """No script, no link, no other file; and without animation the last frame is visible."""
     svg = picture(recording_of([frame(step, [11] * 8) for step in range(3)], tmp_path))
     root = ElementTree.fromstring(svg)
     assert {each.tag.removeprefix(SVG) for each in root.iter()} <= {

@@ -1,4 +1,4 @@
-"""The package as a whole: imports point downwards, are quick, and touch neither network nor pickle."""
+"""The package as a whole: parts import only earlier parts, and imports load no pickle and open no connection."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import duality
 
 SOURCE = Path(duality.__file__).parent
 
-# From the ground up: a room imports from the rooms before it and from itself.
-ROOMS = (
+# A part imports from itself and from the parts before it.
+PARTS = (
     "registry",
     "noise",
     "protocols",
@@ -33,7 +33,7 @@ ROOMS = (
     "runs",
     "cli",
 )
-# In these rooms files never import each other, except what their room shares.
+# In these parts files do not import each other, except the files listed here.
 SEPARATE = {"objectives": {"base"}, "samplers": {"base", "grids"}, "methods": {"base"}}
 
 
@@ -56,25 +56,25 @@ def imports_of(path: Path) -> set[str]:
     return found - {""}
 
 
-def test_the_root_has_nothing_but_rooms() -> None:
+def test_the_root_contains_only_the_parts() -> None:
     found = {path.stem for path in SOURCE.iterdir() if not path.name.startswith("_") and path.name != "py.typed"}
-    assert found == set(ROOMS)
+    assert found == set(PARTS)
 
 
-def test_imports_point_downwards() -> None:
+def test_a_part_imports_only_earlier_parts() -> None:
     for path in SOURCE.rglob("*.py"):
         module = module_of(path)
-        room = module.split(".")[0]
-        if room in ("__init__", "__main__"):
+        part = module.split(".")[0]
+        if part in ("__init__", "__main__"):
             continue
         for imported in imports_of(path):
-            assert ROOMS.index(imported.split(".")[0]) <= ROOMS.index(room), f"{module} imports {imported}"
+            assert PARTS.index(imported.split(".")[0]) <= PARTS.index(part), f"{module} imports {imported}"
 
 
 def test_siblings_do_not_import_each_other() -> None:
-    for room, shared in SEPARATE.items():
-        for path in (SOURCE / room).glob("*.py"):
-            inside = {name.split(".")[1] for name in imports_of(path) if name.startswith(f"{room}.")}
+    for part, shared in SEPARATE.items():
+        for path in (SOURCE / part).glob("*.py"):
+            inside = {name.split(".")[1] for name in imports_of(path) if name.startswith(f"{part}.")}
             assert inside <= shared, f"{path.name} imports {inside - shared}"
 
 
@@ -116,7 +116,7 @@ def test_nothing_loads_a_pickle() -> None:
 def test_files_and_functions_stay_readable() -> None:
     for path in SOURCE.rglob("*.py"):
         text = path.read_text()
-        assert len(text.splitlines()) <= 400, f"{path} is one idea too many"
+        assert len(text.splitlines()) <= 400, f"{path} has more than 400 lines"
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 size = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -124,7 +124,7 @@ def test_files_and_functions_stay_readable() -> None:
 
 
 def documentation(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines of the docstring: a command's lists its arguments."""
+    """The number of lines of the docstring; that of a command lists its arguments."""
     first = node.body[0]
     is_text = (
         isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
@@ -139,5 +139,5 @@ def test_every_module_says_what_it_is() -> None:
         assert len(text) > 30, path
 
 
-def test_few_types_are_left_open() -> None:
+def test_few_types_are_any() -> None:
     assert sum(len(re.findall(r"\bAny\b", path.read_text())) for path in SOURCE.rglob("*.py")) < 60

@@ -1,6 +1,6 @@
 """The plain implementation (``benchmarks/reference.py``) and the library agree, in value and in gradient, in float64.
 
-Two ways to the same numbers: dense tensors straight from the formulas, and the library's closed and fused forms.
+The same numbers by two routes: dense tensors from the formulas, and the library's closed and fused forms.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def double_network(method: Method) -> nn.Module:
 
 
 def plain_curriculum(denoiser: Any, objective: TemperedBound) -> Tensor:
-    """All entries of the latent are kept, and w is what its softmax came from, up to a constant that softmax drops."""
+    """All entries of the latent are kept; w is recovered from the softmax up to a constant, which has no effect."""
     schedule, tau = objective.schedule, objective.tau
     assert objective.num_kept == STATES - 1
     soft, z = gaussian.tempered_latents(X, schedule.mu(T)[:, None], tau, STATES - 1, STATES, NOISE)
@@ -81,15 +81,15 @@ def plain_autoregressive(denoiser: Any, _objective: Any) -> Tensor:
 
 
 def plain_consistency(denoiser: Any, objective: Consistency) -> Tensor:
-    window, s = objective.schedule, (T - objective.delta).clamp_min(0.0)
-    z_t, z_s = gaussian.coupled_argmax(X, window.mu(T)[:, None], window.mu(s)[:, None], STATES, NOISE)
-    assert not torch.equal(z_t, z_s)  # or the two levels could be mixed up
+    schedule, s = objective.schedule, (T - objective.delta).clamp_min(0.0)
+    z_t, z_s = gaussian.coupled_argmax(X, schedule.mu(T)[:, None], schedule.mu(s)[:, None], STATES, NOISE)
+    assert not torch.equal(z_t, z_s)  # otherwise the test would not notice exchanged levels
     teacher = plain_network(objective.teacher)
-    return reference.dcd(plain_network(denoiser), teacher, z_t, z_s, window.alpha(T), window.alpha(s))
+    return reference.dcd(plain_network(denoiser), teacher, z_t, z_s, schedule.alpha(T), schedule.alpha(s))
 
 
 def distilled(denoiser: Any) -> Objective:
-    """A teacher that is not the student, and a stride large enough for pairs that differ."""
+    """A teacher that differs from the student, and a delta large enough for pairs that differ."""
     teacher: Any = frozen_copy(denoiser)
     for parameter in teacher.parameters():
         parameter.mul_(0.7)
@@ -113,7 +113,7 @@ CASES: dict[str, tuple[Method, Callable[[Any], Objective], Plain]] = {
 
 
 def gradients(denoiser: nn.Module, total: Tensor) -> dict[str, Tensor]:
-    """Of every parameter, by name; an unused one has none."""
+    """The gradient of every parameter, by name; an unused parameter has none."""
     denoiser.zero_grad()
     torch.autograd.backward(total)
     return {name: value.grad.clone() for name, value in denoiser.named_parameters() if value.grad is not None}
@@ -125,7 +125,7 @@ def test_the_plain_loss_is_the_library_s(name: str) -> None:
     denoiser = double_network(method)
     objective = objective_of(denoiser)
     loss, nats = objective(denoiser, X, T, NOISE), plain(denoiser, objective)
-    assert float(nats.detach().max()) > 0.1  # there is something to agree on
+    assert float(nats.detach().max()) > 0.1  # the loss is not trivially 0
     torch.testing.assert_close(nats.detach(), loss.nats, rtol=1e-9, atol=1e-9)
     ours, theirs = gradients(denoiser, loss.total), gradients(denoiser, nats.sum())
     assert ours.keys() == theirs.keys()

@@ -58,7 +58,7 @@ def test_names_are_known_without_torch() -> None:
 
 
 @pytest.mark.parametrize("registry", REGISTRIES.values(), ids=REGISTRIES)
-def test_every_entry_exists_and_unknown_names_are_answered(registry: Registry) -> None:
+def test_every_entry_exists_and_unknown_names_get_a_suggestion(registry: Registry) -> None:
     assert all(callable(registry[name]) for name in registry)
     name = next(iter(registry))
     with pytest.raises(ValueError, match=f"no {registry.kind} '{name}x': did you mean"):
@@ -95,23 +95,23 @@ class Steeper(LinearLogSnr):
 
 
 @dataclass(frozen=True)
-class Halved:
-    """A grid: half of the steps in the first tenth of the way."""
+class Squared:
+    """A grid: the squares of the times of a linear grid."""
 
     def __call__(self, schedule: Schedule, steps: int) -> Tensor:
         return torch.linspace(1, 0, steps + 1, dtype=torch.float64) ** 2
 
 
 @dataclass(frozen=True)
-class Lazy(Ancestral):
-    """A sampler that counts its steps."""
+class Counted(Ancestral):
+    """A sampler that records the levels of its steps."""
 
     def step(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
-        COUNTED.append(float(alpha_t[0]))
+        LEVELS.append(float(alpha_t[0]))
         return super().step(denoiser, state, alpha_t, alpha_s, noise)
 
 
-COUNTED: list[float] = []
+LEVELS: list[float] = []
 
 
 @dataclass(frozen=True)
@@ -152,14 +152,14 @@ class Letters(Characters):
 
 @pytest.fixture(autouse=True)
 def dummies() -> Iterator[None]:
-    """The one place in which each dummy is registered, by one line."""
+    """Registers each dummy, in one line each."""
     with ExitStack() as stack:
         for registry, name, entry in (
             (PROCESSES, "unigram", Unigram),
             (SCHEDULES, "Slow", Slow),
             (GAUSSIAN_SCHEDULES, "Steeper", Steeper),
-            (GRIDS, "halved", Halved),
-            (SAMPLERS, "lazy", Lazy),
+            (GRIDS, "squared", Squared),
+            (SAMPLERS, "counted", Counted),
             (OBJECTIVES, "doubled", Doubled),
             (METHODS, "DoubledUDLM", DoubledUDLM),
             (BACKBONES, "Mixer", Mixer),
@@ -181,7 +181,7 @@ def dummies() -> Iterator[None]:
         ("udlm-laptop", ("method=DoubledUDLM",)),
     ],
 )
-def test_it_trains_is_measured_saved_and_sampled_by_name(
+def test_a_dummy_trains_is_measured_saved_and_sampled_by_name(
     base: str, changes: tuple[str, ...], english: Path, tmp_path: Path
 ) -> None:
     first = [change for change in changes if change.partition("=")[0] in ("backbone", "method")]
@@ -195,17 +195,17 @@ def test_it_trains_is_measured_saved_and_sampled_by_name(
     session.train(made, tmp_path / "run", report=quiet)
     model = duality.load(tmp_path / "run")
     assert model.recipe == made
-    COUNTED.clear()
+    LEVELS.clear()
     process = made.method.process(model.tokenizer.vocab_size)
     by_name = process is not None and base != "sedd-uniform-laptop"
-    sampler = "lazy" if by_name else "own"
-    written = model.sample(num=2, steps=4, sampler=sampler, grid="halved")
-    assert len(written) == 2
-    assert all(len(sample.tokens) == 32 for sample in written)
+    sampler = "counted" if by_name else "own"
+    samples = model.sample(num=2, steps=4, sampler=sampler, grid="squared")
+    assert len(samples) == 2
+    assert all(len(sample.tokens) == 32 for sample in samples)
     if by_name:  # three steps and the last one, at the levels of the grid
-        grid = Halved()(made.method.sampling_schedule(), 4)
+        grid = Squared()(made.method.sampling_schedule(), 4)
         levels = made.method.sampling_schedule().alpha(grid[:4]).tolist()
-        assert pytest.approx(levels, abs=1e-12) == COUNTED
+        assert pytest.approx(levels, abs=1e-12) == LEVELS
 
 
 def test_a_distillation_by_name(english: Path, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_distillation_by_name(english: Path, tmp_path: Path) -> None:
     assert model.step == 3
 
 
-def test_the_second_backbone_is_a_network_and_refuses_what_it_has_not(english: Path, tmp_path: Path) -> None:
+def test_the_second_backbone_is_a_network_and_refuses_what_it_does_not_have(english: Path, tmp_path: Path) -> None:
     assert isinstance(Mixer().build(7), Network)
     assert "Mixer" in components()
     made = recipe("ar-laptop", (f"data.corpus={english}", "data.tokenizer=bytes", "backbone=Mixer"))

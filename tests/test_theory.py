@@ -1,4 +1,4 @@
-"""The theory on toys: both sides of each statement, to rounding; and where the statements end."""
+"""The theory on toys: both sides of each statement, up to rounding; and where the statements do not hold."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_theorem_3_1_and_two_kernels_that_fail(reverse: Reverse) -> None:
 
 
 def test_the_gaussian_reverse_process_is_what_it_says() -> None:
-    """Against trajectories in R^K with the textbook posterior: here sampling is the independent side."""
+    """Compared with sampled trajectories in R^K that use the textbook posterior."""
     reverse = Reverse((0.5, 0.3, 0.2), believed=(0.2, 0.5, 0.3), sharpness=0.7, steps=3, end=0.1)
     nodes = nodes_of(3)
     final = pushed(theory.gaussian_marginals(reverse, nodes)[-1], nodes)
@@ -120,7 +120,7 @@ def test_the_gaussian_reverse_process_is_what_it_says() -> None:
     assert torch.allclose(counts.double(), final, atol=5 * 0.5 / math.sqrt(count))
 
 
-def test_a_genuine_belief_is_found_again() -> None:
+def test_a_belief_is_recovered_from_its_kernel() -> None:
     belief = torch.tensor([[0.7, 0.2, 0.1], [0.3, 0.3, 0.4], [0.05, 0.9, 0.05]], dtype=torch.float64)
     alpha_t, alpha_s = torch.tensor(0.35, dtype=torch.float64), torch.tensor(0.6, dtype=torch.float64)
     prior = Uniform(3).prior()
@@ -129,7 +129,7 @@ def test_a_genuine_belief_is_found_again() -> None:
 
 
 def test_no_denoiser_on_the_simplex_gives_the_kernel_of_small_steps() -> None:
-    """Even of the exact posterior mean: tokens change as sqrt(step), the uniform posterior allows as step."""
+    """Not even the exact posterior mean: tokens change at rate sqrt(step); the uniform posterior allows rate step."""
     nodes, smallest = nodes_of(2), []
     for steps in (8, 32):
         reverse = Reverse(steps=steps)
@@ -179,19 +179,19 @@ def test_the_excess_of_the_gaussian_bound_is_a_divergence_of_trajectories(revers
 
 
 def test_the_gaussian_bound_of_the_exact_denoiser_tends_to_the_entropy() -> None:
-    """So the two bounds tie in the limit, and the 1/2 that the paper's formula lacks belongs there."""
+    """So the two bounds are equal in the limit, and the factor 1/2 that the paper's formula lacks is needed."""
     nodes = nodes_of(2)
     excess = [theory.gaussian_bound(Reverse(steps=n, end=0.1), nodes) - entropy(Reverse()) for n in (64, 128, 256)]
     assert excess[0] > excess[1] > excess[2] > 0
     assert abs(2 * excess[2] - excess[1]) < 1e-4
 
 
-def test_as_printed_the_inequality_depends_on_the_last_noise() -> None:
+def test_the_inequality_as_printed_depends_on_the_last_noise_level() -> None:
     nodes = nodes_of(2)
     for end, holds in [(0.2, True), (0.1, False), (0.02, False)]:
         row = theory.likelihoods(Reverse(end=end, steps=20), nodes)
         assert (row.token >= row.at_one_hot) is holds
-    # Noise left, a token read by the exact posterior: the Gaussian bound is the better one.
+    # With noise left and the exact posterior of the token, the Gaussian bound is the smaller one.
     rough = theory.likelihoods(Reverse(end=0.5, steps=20), nodes)
     assert -(rough.bound + entropy(Reverse())) > rough.token + 0.01
 
@@ -245,7 +245,7 @@ def test_the_discretised_gaussian_path_is_no_markov_chain() -> None:
     chain_given, path_given = (law / law.sum(2, keepdim=True) for law in (chain, path))
     assert torch.allclose(chain_given[0], chain_given[1], atol=1e-14)
     assert path_given[:, 0, 0].tolist() == pytest.approx([0.8572, 0.6920], abs=1e-4)
-    # and it remembers x: staying at x and staying elsewhere are not equally likely
+    # and it depends on x: staying at x and staying at another token are not equally likely
     chain_stay, path_stay = ((law.sum(2) / law.sum((1, 2))[:, None]).diagonal().tolist() for law in (chain, path))
     assert chain_stay[0] == pytest.approx(chain_stay[1], abs=1e-14)
     assert path_stay == pytest.approx([0.8736, 0.6510], abs=1e-4)
@@ -258,7 +258,7 @@ def test_how_often_tokens_change_in_a_short_time(path: Callable[[Tensor, int], T
 
 
 @pytest.mark.parametrize("vocab_size", [2, 3])
-def test_one_noise_changes_tokens_as_seldom_as_the_marginals_allow(vocab_size: int) -> None:
+def test_shared_noise_changes_tokens_as_rarely_as_the_marginals_allow(vocab_size: int) -> None:
     mus = mus_at(0.3, 0.6)
     law = theory.shared_noise_path(mus, vocab_size)
     variation = float((law.sum(0) - law.sum(1)).abs().sum() / 2)
@@ -267,7 +267,7 @@ def test_one_noise_changes_tokens_as_seldom_as_the_marginals_allow(vocab_size: i
         assert 1 - float(path(mus, vocab_size).trace()) > variation + 0.02
 
 
-def test_one_noise_is_the_coupling_of_the_library() -> None:
+def test_shared_noise_is_the_coupling_of_the_library() -> None:
     mus = mus_at(0.3, 0.6)
     x = torch.zeros(1000, 200, dtype=torch.int64)
     z_t, z_s = gaussian.coupled_argmax(x, mus[1], mus[0], 3, Noise.of(0, 0, torch.arange(1000)))

@@ -98,7 +98,7 @@ class Process(Protocol):
     """Where noise goes: q(z | x) = alpha x + (1 - alpha) prior. Knows alpha, never t.
 
     ``mask_id`` is the state that no text contains, None if there is none. Closed forms of a bound are a speed-up that
-    is registered for a process (``fused.closed_forms``); without one the general bound is used.
+    is registered for a process (``fused.process_formulas``); without one the general bound is used.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""The command line, as people use it: real processes, real files, one clear line and exit code 2 for a mistake."""
+"""The command line: real processes, real files, and one clear line with exit code 2 for a mistake."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, english: Path) -> Path:
 
 @pytest.fixture
 def copy(trained: Path, tmp_path: Path) -> Path:
-    """A copy of it to damage."""
+    """A copy of the run, which a test may damage."""
     return Path(shutil.copytree(trained, tmp_path / "copy"))
 
 
@@ -90,7 +90,7 @@ def test_help_needs_no_torch(arguments: list[str]) -> None:
 
 
 def test_commands_are_thin() -> None:
-    """What a command knows is in the library: at most 30 lines after its docstring."""
+    """The work is done in the library: a command has at most 30 lines after its docstring."""
     for name, command in COMMANDS.items():
         (function,) = ast.parse(textwrap.dedent(inspect.getsource(command))).body
         assert isinstance(function, ast.FunctionDef)
@@ -99,7 +99,7 @@ def test_commands_are_thin() -> None:
         assert last - first < 30, name
 
 
-def test_choices_that_are_no_registry_are_those_of_the_library() -> None:
+def test_choices_without_a_registry_are_those_of_the_library() -> None:
     assert set(get_args(TailName)) == set(get_args(Tail))
 
 
@@ -140,7 +140,7 @@ def samples(capsys: pytest.CaptureFixture[str], trained: Path, *flags: str) -> l
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_samples_are_reproducible_and_obey_their_flags(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_samples_are_reproducible_and_depend_on_their_flags(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = samples(capsys, trained, "--num", "5", "--tail", "ancestral")
     assert first == samples(capsys, trained, "--num", "5", "--tail", "ancestral", "--batch-size", "2")
     assert first[:3] == samples(capsys, trained, "--num", "3", "--tail", "ancestral")
@@ -239,7 +239,7 @@ def test_bad_requests(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_folder_that_cannot_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root may write anywhere, so the system's answer is given for it; nothing is created."""
+    """Root may write anywhere, so the error of the system is simulated; nothing is created."""
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert "the run folder cannot be written" in refused(capsys, "train", "duo-laptop", "--out", tmp_path)
     assert not list(tmp_path.iterdir())
@@ -270,7 +270,7 @@ def test_a_damaged_checkpoint_is_reported_and_an_older_one_used(copy: Path, caps
 
 
 def test_a_token_outside_the_vocabulary_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A store of the cache that holds an id it cannot have: refused, not trained on."""
+    """A store of the cache that contains an id outside the vocabulary is refused, not trained on."""
     from duality.data.corpus import prepare
     from duality.data.tokenizer_specs import Bytes
 
@@ -304,7 +304,7 @@ def test_a_damaged_recipe_is_refused(copy: Path, capsys: pytest.CaptureFixture[s
     assert "recipe.json is damaged" in refused(capsys, "eval", copy)
 
 
-def test_debug_shows_where_it_happened(tmp_path: Path) -> None:
+def test_debug_shows_the_place_of_the_error(tmp_path: Path) -> None:
     result = duality("eval", str(tmp_path), "--debug")
     assert "Traceback" in result.stderr
     assert "Traceback" not in duality("eval", str(tmp_path)).stderr

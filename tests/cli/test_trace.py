@@ -1,4 +1,4 @@
-"""A trace of a generation: it comes back as it was written, and a damaged one is refused."""
+"""A trace of a generation: reading gives what was written, and a damaged file is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from duality.samplers.generate import Frame, generate
 
 
 def trace_of(*frames: Frame) -> Trace:
-    """A trace to which these were added."""
+    """A trace of these frames."""
     trace = Trace(Pieces(LETTERS, NO_TEXT), {"run": "runs/letters", "seed": 3})
     for one in frames:
         trace.add(one)
@@ -35,7 +35,7 @@ def trace_of(*frames: Frame) -> Trace:
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[Frame]:
-    """The frames of a few batches; rows may grow on the way."""
+    """The frames of a few batches; rows may grow from frame to frame."""
     made, first = [], 0
     for size in draw(st.lists(st.integers(1, 3), max_size=3)):
         length = 0
@@ -49,7 +49,7 @@ def batches(draw: st.DrawFn) -> list[Frame]:
 
 
 @given(frames=batches())
-def test_a_trace_comes_back(tmp_path_factory: pytest.TempPathFactory, frames: list[Frame]) -> None:
+def test_a_trace_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, frames: list[Frame]) -> None:
     path = tmp_path_factory.getbasetemp() / "trace.json"
     trace_of(*frames).write(path)
     recording = read_trace(path)
@@ -70,7 +70,7 @@ def test_a_trace_comes_back(tmp_path_factory: pytest.TempPathFactory, frames: li
     assert (recording.mask_id, recording.about) == (NO_TEXT, {"run": "runs/letters", "seed": 3})
 
 
-def test_the_file_as_others_read_it(tmp_path: Path) -> None:
+def test_the_file_in_plain_json(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     trace_of(
         frame(0, [6, 6], [6, 6], alpha=0.0), frame(1, [6, 1], [6, 6]), frame(2, [0, 1, 5], [2, 2, 2], alpha=1.0)
@@ -113,7 +113,7 @@ def test_a_trace_is_of_one_generation() -> None:
 
 
 def damaged(change: Callable[[Any], Any]) -> str:
-    """A file with a change made to its contents."""
+    """A file with a change of its contents."""
     whole: Any = {
         "format": 1,
         "about": {},
@@ -174,7 +174,7 @@ def test_a_damaged_or_foreign_file(tmp_path: Path, text: str, reason: str) -> No
         read_trace(path)
 
 
-def test_the_whole_file_is_whole(tmp_path: Path) -> None:
+def test_the_undamaged_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "any.json"
     path.write_text(damaged(lambda whole: None))
     (sample,) = read_trace(path).samples

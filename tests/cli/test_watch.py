@@ -1,4 +1,4 @@
-"""Seeing generation happen: the right places highlighted, texts that join, a clean terminal."""
+"""Watching a generation: changed positions are highlighted, pieces join to the text, the terminal is restored."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ every_tokenizer = pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=
 
 
 def piped(most: int = 3) -> tuple[Watcher, io.StringIO]:
-    """A watcher whose output is no terminal."""
+    """A watcher whose output is not a terminal."""
     out = io.StringIO()
     return Watcher(Console(file=out, width=20, _environ={}), Pieces(LETTERS, NO_TEXT), most=most), out
 
@@ -55,29 +55,29 @@ def on_screen(height: int = 20, width: int = 80, most: int = 3) -> tuple[Watcher
 
 
 def screens(out: io.StringIO) -> list[Text]:
-    """What was drawn, one text a step, with its styles; the last one again when the view ends."""
+    """The screens that were drawn, one per step, with their styles; the last one is drawn again at the end."""
     drawn = re.split(r"(?:\r?(?:\x1b\[1A)?\x1b\[2K)+", re.sub(r"\x1b\[\?25[lh]", "", out.getvalue()))
     return [Text.from_ansi(screen) for screen in drawn if screen]
 
 
 def stretches(text: Text, attribute: str) -> list[str]:
-    """What has an attribute, in order."""
+    """The parts of the text that have an attribute, in order."""
     styles = [(span, Style.parse(str(span.style))) for span in text.spans]
     return [text.plain[span.start : span.end] for span, style in styles if getattr(style, attribute)]
 
 
 def highlighted(text: Text) -> list[str]:
-    """What stands out: it is bold as well as reversed, for terminals that have only one of them."""
+    """The highlighted parts: bold as well as reversed, for terminals that have only one of them."""
     assert stretches(text, "bold") == stretches(text, "reverse")
     return stretches(text, "reverse")
 
 
-# How ids read
+# The text of ids
 
 
 @every_tokenizer
 @given(data=st.data())
-def test_cells_join_to_the_text_and_cover_every_place_once(tokenizer: Tokenizer, data: st.DataObject) -> None:
+def test_cells_join_to_the_text_and_cover_every_position_once(tokenizer: Tokenizer, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=30))
     cells = Pieces(tokenizer).cells(ids)
     assert "".join(cell.text for cell in cells) == tokenizer.decode(ids)
@@ -95,8 +95,8 @@ def test_real_text_is_cut_between_characters(name: str, text: str) -> None:
         assert [cell.text for cell in pieces.cells(ids)] == list(text)
 
 
-def test_tokens_that_share_no_character_stay_apart() -> None:
-    """Bytes that never belong to one character are cells of their own, however many there are."""
+def test_tokens_that_share_no_character_are_separate_cells() -> None:
+    """Bytes that do not form one character are separate cells, for any number of them."""
     lone = [0xC3, 0xC3, 0x80, 0x80, 0xFF, 0xE2, 0x82, 0x41, 0xF0, 256, 0x9F]
     cells = Pieces(ByteTokenizer()).cells(lone)
     assert [cell.stop - cell.start for cell in cells] == [1, 2, 1, 1, 2, 1, 1, 1, 1]
@@ -113,7 +113,7 @@ def test_tokens_that_share_no_character_stay_apart() -> None:
     ]
 
 
-def test_a_character_in_parts_is_highlighted_whole() -> None:
+def test_a_character_of_several_tokens_is_highlighted_as_a_whole() -> None:
     pieces = Pieces(ByteTokenizer())
     before, after = list("aé€".encode()), list("aè€".encode())
     assert changes(before, after) == {2: 0xA8}
@@ -136,7 +136,7 @@ def test_an_id_by_itself() -> None:
     assert "".join(map(Pieces(bpe).of, bpe.encode("the cat sat").tolist())) == "the cat sat"
 
 
-def test_masks_cut_characters_apart() -> None:
+def test_mask_tokens_separate_the_parts_of_a_character() -> None:
     cells = Pieces(ByteTokenizer(), 257).cells([0xC3, 257, 0xA9, 257, 0xC3, 0xA9])
     assert [cell.text for cell in cells] == ["\ufffd", MASK, "\ufffd", MASK, "é"]
     assert [cell.masked for cell in cells] == [False, True, False, True, False]
@@ -145,12 +145,12 @@ def test_masks_cut_characters_apart() -> None:
 
 
 @given(st.text())
-def test_nothing_commands_the_terminal(text: str) -> None:
+def test_no_control_code_of_a_text_reaches_the_terminal(text: str) -> None:
     assert visible(text).isprintable()
     assert len(visible(text)) == len(text)
 
 
-def test_pictures() -> None:
+def test_symbols_of_control_characters() -> None:
     assert visible("a\n\t\x1b[2J\x7f\x9b\xa0b") == "a⏎␉␛[2J␡\ufffd b"
 
 
@@ -158,7 +158,7 @@ def test_pictures() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6)), max_size=20), st.lists(st.integers(0, 6), max_size=5))
-def test_exactly_the_changed_places_are_highlighted(pairs: list[tuple[int, int]], more: list[int]) -> None:
+def test_exactly_the_changed_positions_are_highlighted(pairs: list[tuple[int, int]], more: list[int]) -> None:
     before, after = [left for left, _ in pairs], [right for _, right in pairs] + more
     cells = Pieces(LETTERS, NO_TEXT).cells(after)
     text = styled(cells, changes(before, after))
@@ -208,7 +208,7 @@ def test_a_batch_begins_without_changes() -> None:
     assert ["sample 2" in screen.plain for screen in seen[:4]] == [False, False, True, True]
 
 
-def test_as_many_samples_as_fit_and_never_more_again() -> None:
+def test_as_many_samples_as_fit_are_shown_and_the_number_never_grows() -> None:
     watcher, out = on_screen(height=8, width=10)
     long, short = [5, 5, 1, 1, 1], [1] * 5  # 29 letters and 5
     with watcher:
@@ -241,7 +241,7 @@ def test_a_narrow_terminal() -> None:
     assert screens(out)[0].plain.splitlines() == ["step 0 of 9…", "sample 1", "ab"]
 
 
-def test_growth_from_nothing() -> None:
+def test_a_sample_may_grow_from_no_tokens() -> None:
     watcher, out = on_screen()
     log, lines = piped()
     for view in (watcher, log):
@@ -274,7 +274,7 @@ def test_a_pipe_gets_lines_without_codes() -> None:
     ]
 
 
-def test_a_person_can_follow_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_batch_is_slow_enough_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     now, slept = [0.0], []
 
     def sleep(seconds: float) -> None:
@@ -287,7 +287,7 @@ def test_a_person_can_follow_the_first_batch(monkeypatch: pytest.MonkeyPatch) ->
     watcher.delay = None
     with watcher:
         for step in range(25):
-            now[0] += 0.05 if step else 0.0  # the network's time, which is part of the pause
+            now[0] += 0.05 if step else 0.0  # the time of the network is part of the pause; the clock is simulated
             watcher.show(frame(step, [1, 2], steps=24))
         assert now[0] == pytest.approx(25 * 6 / 24)
         for step in range(25):
@@ -309,7 +309,7 @@ def test_settings_that_show_nothing_are_refused() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_the_terminal_is_as_before(error: type[BaseException]) -> None:
+def test_the_terminal_is_restored_after_an_error(error: type[BaseException]) -> None:
     watcher, out = on_screen()
 
     def fail() -> None:
@@ -320,13 +320,13 @@ def test_the_terminal_is_as_before(error: type[BaseException]) -> None:
     with pytest.raises(error):
         fail()
     assert re.findall(r"\x1b\[\?25[lh]", out.getvalue()) == ["\x1b[?25l", "\x1b[?25h"]
-    assert out.getvalue().endswith("\x1b[1A\x1b[2K" * 3)  # and the three lines are gone
+    assert out.getvalue().endswith("\x1b[1A\x1b[2K" * 3)  # the three lines are erased
 
 
 def test_ctrl_c_on_a_real_terminal() -> None:
-    """A process on a terminal of its own, interrupted while it waits; what it prints elsewhere is left alone."""
+    """A process on its own terminal, interrupted while it waits; what it prints to stdout is not changed."""
     script = (
-        # a process that was started in the background may ignore it
+        # a process that was started in the background may ignore SIGINT
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys, torch\nfrom rich.console import Console\n"
         "from duality.data.tokenizers import CharTokenizer\nfrom duality.samplers.generate import Frame\n"
@@ -352,7 +352,7 @@ def test_ctrl_c_on_a_real_terminal() -> None:
 
 
 def read_until(terminal: int, enough: Callable[[str], bool]) -> str:
-    """What a terminal shows, until it is enough or nothing more is written."""
+    """The output of a terminal, until the condition holds or the output ends."""
     shown = b""
     while not enough(shown.decode("utf-8", "replace")):
         ready, _, _ = select.select([terminal], [], [], 120)

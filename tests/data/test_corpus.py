@@ -1,4 +1,4 @@
-"""From a corpus to stores: split before training, kept under the right key, made again when damaged."""
+"""From a corpus to stores: split before tokenizer training, cached under the right key, rebuilt if damaged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def texts(prepared: Corpus) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("tokenizer", [Bytes(), Characters(), BPE(300)], ids=str)
-def test_the_parts_make_up_the_text(tokenizer: TokenizerSpec, novel: Path, cache: Path) -> None:
+def test_the_parts_join_to_the_text(tokenizer: TokenizerSpec, novel: Path, cache: Path) -> None:
     prepared = prepare(novel, tokenizer, cache=cache)
     train, validation = (text.removesuffix("<|endoftext|>") for text in texts(prepared))
     assert train + validation == novel.read_text()
@@ -80,13 +80,13 @@ def test_another_request_finds_another_folder(novel: Path, cache: Path) -> None:
     ],
     ids=str,
 )
-def test_the_keys_of_the_cache_stay(tokenizer: TokenizerSpec | Tokenizer, key: str, cache: Path) -> None:
-    """Another key would prepare every corpus again; if that is meant, raise VERSION and change these."""
+def test_the_keys_of_the_cache_do_not_change(tokenizer: TokenizerSpec | Tokenizer, key: str, cache: Path) -> None:
+    """Other keys would prepare every corpus again; if that is intended, raise VERSION and change these keys."""
     choices: dict[str, str | float | list[str]] = {"validation": 0.05, "split": "auto", "labels": False}
     assert corpus.store_folder(cache, "austen", tokenizer, choices) == cache / "stores" / key
 
 
-def test_the_tokenizer_sees_the_training_part_alone(tmp_path: Path, cache: Path) -> None:
+def test_the_tokenizer_is_trained_on_the_training_part_only(tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("a\n" * 500 + "b\n" * 20)
     with pytest.raises(ValueError, match=r"a.txt, after character 0: the character 'b' at position .*extra='b'"):
@@ -112,7 +112,7 @@ def test_by_position_every_document_is_in_both_parts(tmp_path: Path, cache: Path
     assert prepared.train.num_documents == prepared.validation.num_documents == 3
 
 
-def test_a_trained_tokenizer_is_taken_as_it_is(novel: Path, tmp_path: Path, cache: Path) -> None:
+def test_a_trained_tokenizer_is_used_unchanged(novel: Path, tmp_path: Path, cache: Path) -> None:
     trained = prepare(novel, BPE(300), cache=cache).tokenizer
     other = tmp_path / "other.txt"
     other.write_text("Something quite different.\n" * 50)
@@ -123,7 +123,7 @@ def test_a_trained_tokenizer_is_taken_as_it_is(novel: Path, tmp_path: Path, cach
     assert store.num_bytes == other.stat().st_size
 
 
-def test_a_damaged_folder_is_made_again(novel: Path, cache: Path) -> None:
+def test_a_damaged_folder_is_rebuilt(novel: Path, cache: Path) -> None:
     first = prepare(novel, BPE(300), cache=cache)
     store = encode_corpus(novel, first.tokenizer, cache=cache)
     expected = texts(first)

@@ -40,7 +40,7 @@ def labelled(tmp_path: Path) -> TokenStore:
     length=st.integers(1, 40),
     data=st.data(),
 )
-def test_rows_are_the_windows_of_single_documents(
+def test_rows_are_consecutive_parts_of_single_documents(
     texts: list[str], shard_tokens: int, length: int, data: st.DataObject
 ) -> None:
     labels = data.draw(st.lists(st.sampled_from(LABELS), min_size=len(texts), max_size=len(texts)))
@@ -91,7 +91,7 @@ def test_an_example(labelled: TokenStore) -> None:
     assert none.shape == (0,)
 
 
-def test_one_document_is_packed_as_ever(make_store: MakeStore) -> None:
+def test_one_document_gives_the_same_rows_as_plain_packing(make_store: MakeStore) -> None:
     store = make_store(["abcdefghij"], shard_tokens=3)
     wrapped, by_document = Sequences(store, 4), Sequences(store, 4, "document")
     assert wrapped == Sequences(store, 4, "wrap")
@@ -134,9 +134,9 @@ def test_batches_have_the_labels_of_their_rows(labelled: TokenStore) -> None:
 @pytest.mark.parametrize("index", [-1, 5])
 def test_a_row_that_does_not_exist(index: int, labelled: TokenStore) -> None:
     sequences = Sequences(labelled, 4, "document")
-    for ask in (sequences.rows, sequences.labels):
+    for read in (sequences.rows, sequences.labels):
         with pytest.raises(ValueError, match=f"numbered 0 to 4; got {index} to {index}"):
-            ask([index])
+            read([index])
 
 
 def test_an_unknown_packing(labelled: TokenStore) -> None:
@@ -167,10 +167,10 @@ def test_rows_of_a_million_documents(tmp_path: Path, labelled: TokenStore) -> No
     index = replace(labelled.index, num_tokens=3 * count, num_documents=count, shards=(shard,))
     sequences = Sequences(TokenStore(folder, index), 2, "document")
     assert len(sequences) == 2 * count
-    asked = np.array([0, 1, 2 * count - 2, 2 * count - 1, 999_999])
-    ids, valid = sequences.rows(asked)
+    indices = np.array([0, 1, 2 * count - 2, 2 * count - 1, 999_999])
+    ids, valid = sequences.rows(indices)
     assert ids.tolist() == [[1, 2], [256, 0], [1, 2], [256, 0], [256, 0]]
     assert valid.sum(1).tolist() == [2, 1, 2, 1, 1]
-    labels = sequences.labels(asked)
+    labels = sequences.labels(indices)
     assert labels is not None
     assert labels.tolist() == [0, 0, (count - 1) % 3, (count - 1) % 3, 499_999 % 3]

@@ -1,4 +1,4 @@
-"""Documents: every form a corpus may have, pieces that lose nothing, and errors that say where."""
+"""Documents: every form of a corpus, pieces that join to the text, and errors that name the place."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def jsonl(*texts: str) -> bytes:
     return "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
 
 
-def test_a_text_file_is_one_document_as_it_is(tmp_path: Path) -> None:
+def test_a_text_file_is_one_document(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("first\r\nsecond\n\nthird é".encode())
     assert read(path) == read(str(path)) == [(str(path), "first\r\nsecond\n\nthird é")]
 
 
-def test_a_jsonl_file_is_a_document_a_line(tmp_path: Path) -> None:
+def test_a_jsonl_file_has_one_document_per_line(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(jsonl("one", "", "th\nree") + b"\n")
     assert read(path) == [(f"{path}:1", "one"), (f"{path}:2", ""), (f"{path}:3", "th\nree")]
@@ -65,7 +65,7 @@ def test_a_list_is_read_in_its_order(tmp_path: Path) -> None:
     assert [text for _, text in read([tmp_path / "b.txt", str(tmp_path / "a.txt")])] == ["b", "a"]
 
 
-def test_an_existing_path_wins_over_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_path_is_preferred_to_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "austen").write_text("my own")
     monkeypatch.chdir(tmp_path)
     assert read("austen") == [("austen", "my own")]
@@ -73,7 +73,7 @@ def test_an_existing_path_wins_over_a_name(tmp_path: Path, monkeypatch: pytest.M
 
 @SHARED_FOLDER
 @given(text=st.one_of(TEXTS, SPACED), size=st.integers(1, 20))
-def test_pieces_are_the_text(text: str, size: int, tmp_path: Path) -> None:
+def test_pieces_join_to_the_text(text: str, size: int, tmp_path: Path) -> None:
     path = tmp_path / "any.txt"
     path.write_bytes(text.encode("utf-8"))
     pieces = TextFile(path, size)
@@ -99,7 +99,7 @@ def test_pieces_end_at_borders_and_encode_like_the_whole(text: str, size: int, t
         if is_border(merged[-1], piece):
             merged.append(piece)
             continue
-        # Only a piece without any border inside may be cut elsewhere, and then no promise is made.
+        # A piece without any border inside may be cut anywhere, and then its tokens may differ.
         last = merged[-1]
         assert not any(is_border(last[:place], last[place:]) for place in range(1, len(last)))
         merged[-1] += piece
@@ -187,7 +187,7 @@ def test_a_binary_file_is_an_error_with_the_place(data: bytes, problem: str, siz
         list(TextFile(path, size))
 
 
-def test_a_place_after_unpacking_is_called_so(tmp_path: Path) -> None:
+def test_a_position_in_unpacked_data_is_described_so(tmp_path: Path) -> None:
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"ab\0"))
     with pytest.raises(ValueError, match="at byte 2 after unpacking"):

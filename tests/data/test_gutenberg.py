@@ -1,4 +1,4 @@
-"""Books: paragraphs become lines, and nothing but white space, title and licence is lost."""
+"""Books: paragraphs become lines, and only white space, title and licence are removed."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def test_only_the_first_line_can_be_the_title() -> None:
     assert clean_book("CHAPTER I\n\n[Illustration]\n\nText.\n") == "CHAPTER I\n[Illustration]\nText.\n"
 
 
-def test_line_ends_of_windows_are_white_space() -> None:
+def test_line_ends_of_the_windows_system_are_white_space() -> None:
     assert clean_book("One\r\ntwo.\r\n\r\nThree.\r\n") == "One two.\nThree.\n"
 
 
-def test_nothing_in_nothing_out() -> None:
+def test_an_empty_book_gives_an_empty_text() -> None:
     assert clean_book("") == ""
 
 
 @given(st.lists(st.text(alphabet="ab -.\n", max_size=30), max_size=6))
-def test_no_sign_is_lost(parts: list[str]) -> None:
+def test_no_character_is_lost(parts: list[str]) -> None:
     text = "\n\n".join(parts)
     cleaned = clean_book(text)
     assert "".join(cleaned.split()) == "".join(text.split())

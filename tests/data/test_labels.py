@@ -49,7 +49,7 @@ def labels(spec: CorpusSpec) -> list[str | None]:
 
 
 def names(store: TokenStore) -> list[str]:
-    """The labels of a store's documents, in words."""
+    """The label names of a store's documents."""
     assert store.labels is not None
     return [store.label_names[label] for label in store.labels.tolist()]
 
@@ -118,19 +118,19 @@ def test_the_stores_keep_the_labels(split: Any, reviews: Path, cache: Path) -> N
     assert len(list((cache / "stores").iterdir())) == 1
 
 
-def test_without_asking_there_are_no_labels(reviews: Path, cache: Path) -> None:
+def test_labels_are_stored_only_if_requested(reviews: Path, cache: Path) -> None:
     prepared = prepare(reviews, Bytes(), cache=cache)
     assert prepared.label_names == ()
     assert prepared.train.labels is None
-    asked = prepare(reviews, Bytes(), labels=True, cache=cache)
-    assert asked.train.folder != prepared.train.folder
-    assert asked.train[:].tolist() == prepared.train[:].tolist()
+    labelled = prepare(reviews, Bytes(), labels=True, cache=cache)
+    assert labelled.train.folder != prepared.train.folder
+    assert labelled.train[:].tolist() == prepared.train[:].tolist()
     assert sorted(path.name for path in prepared.train.folder.iterdir()) == [
         "documents.bin",
         "index.json",
         "shard-00000.bin",
     ]
-    assert (asked.train.folder / "labels.bin").stat().st_size == 4 * len(REVIEWS)
+    assert (labelled.train.folder / "labels.bin").stat().st_size == 4 * len(REVIEWS)
 
 
 def test_a_document_without_a_label_is_named(tmp_path: Path, cache: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_document_without_a_label_is_named(tmp_path: Path, cache: Path) -> Non
     assert list((cache / "stores").iterdir()) == []
 
 
-def test_other_text_has_the_names_that_exist(reviews: Path, cache: Path) -> None:
+def test_other_text_uses_the_known_label_names(reviews: Path, cache: Path) -> None:
     wider = ("awful", "bad", "best", "good")
     store = encode_corpus(reviews, ByteTokenizer(), label_names=wider, cache=cache)
     assert store.label_names == wider
@@ -159,7 +159,7 @@ def test_other_text_has_the_names_that_exist(reviews: Path, cache: Path) -> None
 
 
 @pytest.mark.parametrize("wrong", [("b", "a"), ("a", "a")])
-def test_names_in_disorder_are_refused(wrong: tuple[str, ...], tmp_path: Path) -> None:
+def test_unsorted_names_are_refused(wrong: tuple[str, ...], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="label_names must be sorted and without repeats; got"):
         write_store(tmp_path / "s", [Document("", ("x",), "a")], ByteTokenizer(), label_names=wrong)
 
@@ -188,7 +188,7 @@ def test_damaged_labels_are_found(tmp_path: Path) -> None:
         TokenStore.open(store.folder)
 
 
-def test_an_index_of_the_earlier_format_is_called_so(tmp_path: Path) -> None:
+def test_an_index_of_the_earlier_format_is_reported_as_such(tmp_path: Path) -> None:
     path = write_store(tmp_path / "s", [Document("", ("x",))], ByteTokenizer()).folder / "index.json"
     content = json.loads(path.read_text())
     earlier = {key: value for key, value in content.items() if not key.startswith("label")}

@@ -22,7 +22,7 @@ COUNTS = st.integers(1, 23)
 
 @pytest.fixture
 def sequences(make_store: MakeStore) -> Callable[[int], Sequences]:
-    """So many sequences of length 2, the last one padded unless there is only one."""
+    """A given number of sequences of length 2, the last one padded unless there is only one."""
 
     @cache
     def make(count: int) -> Sequences:

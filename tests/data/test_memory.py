@@ -1,4 +1,4 @@
-"""Data given from Python: every item is a document, ids come back as they were, and wrong data are refused."""
+"""Data given from Python: every item is a document, ids are stored unchanged, and wrong data are refused."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_tensors_of_different_lengths_are_documents(make: Callable[[list[torch.T
 
 @settings(max_examples=40)
 @given(rows=ROWS, data=st.data())
-def test_ids_come_back_from_a_corpus_split_by_document(rows: list[list[int]], data: st.DataObject) -> None:
+def test_ids_are_unchanged_if_split_by_document(rows: list[list[int]], data: st.DataObject) -> None:
     rows.append(data.draw(st.lists(st.integers(0, 70_000), min_size=1, max_size=5)))
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -109,7 +109,7 @@ def test_ids_come_back_from_a_corpus_split_by_document(rows: list[list[int]], da
     validation=st.floats(0.1, 0.9),
     seed=st.integers(0, 2**32),
 )
-def test_ids_come_back_from_a_corpus_split_by_position(largest: int, length: int, validation: float, seed: int) -> None:
+def test_ids_are_unchanged_if_split_by_position(largest: int, length: int, validation: float, seed: int) -> None:
     ids = torch.randint(0, largest + 1, (1, length), generator=torch.Generator().manual_seed(seed))
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

@@ -43,7 +43,7 @@ def test_every_token_is_in_one_row(texts: list[str], shard_tokens: int, length: 
         assert (ids[~valid] == 0).all()
 
 
-def test_rows_come_in_the_order_asked(make_store: MakeStore) -> None:
+def test_rows_come_in_the_requested_order(make_store: MakeStore) -> None:
     sequences = Sequences(make_store(["abcdefgh"]), 3)
     ids, valid = sequences.rows([2, 0, 2])
     assert ids.tolist() == [[103, 104, 256], [97, 98, 99], [103, 104, 256]]
@@ -69,7 +69,7 @@ def test_a_row_that_does_not_exist(index: int, make_store: MakeStore) -> None:
         Sequences(make_store(["abcdefgh"]), 3).rows([index])
 
 
-def test_a_length_of_nothing(make_store: MakeStore) -> None:
+def test_a_length_of_zero(make_store: MakeStore) -> None:
     with pytest.raises(ValueError, match="must be at least 1; got 0"):
         Sequences(make_store(["ab"]), 0)
 

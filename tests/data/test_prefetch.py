@@ -1,4 +1,4 @@
-"""Batches made ahead: the loader's own, with its errors, one step ahead, and no thread that stays."""
+"""Prefetched batches: those of the loader, with its errors, one step ahead; no thread is left running."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def helpers() -> list[threading.Thread]:
 
 
 @pytest.fixture(autouse=True)
-def _no_thread_stays() -> Iterator[None]:
+def _no_thread_is_left() -> Iterator[None]:
     assert not helpers()
     yield
     assert not helpers()
@@ -46,12 +46,12 @@ def test_batches_are_the_loaders(loader: Loader, steps: tuple[int, ...]) -> None
                 assert torch.equal(ours.valid, theirs.valid)
 
 
-def test_the_next_batch_is_made_while_this_one_is_used_and_none_beyond_the_end(loader: Loader) -> None:
-    asked: list[int] = []
+def test_the_next_batch_is_made_while_this_one_is_used_but_none_after_the_last(loader: Loader) -> None:
+    steps_made: list[int] = []
     begun = {step: threading.Event() for step in range(3)}
 
     def make(step: int) -> Batch:
-        asked.append(step)
+        steps_made.append(step)
         begun[step].set()
         return loader.batch(step)
 
@@ -59,23 +59,23 @@ def test_the_next_batch_is_made_while_this_one_is_used_and_none_beyond_the_end(l
         for step in range(3):
             ahead.batch(step)
             assert begun[min(step + 1, 2)].wait(60)  # it has not been requested yet
-    assert asked == [0, 1, 2]
+    assert steps_made == [0, 1, 2]
 
 
-def test_what_was_made_for_a_step_that_is_skipped_is_not_kept(loader: Loader) -> None:
-    asked: list[int] = []
+def test_a_batch_of_a_skipped_step_is_not_kept(loader: Loader) -> None:
+    steps_made: list[int] = []
 
     def make(step: int) -> Batch:
-        asked.append(step)
+        steps_made.append(step)
         return loader.batch(step)
 
     with Prefetch(make, 6) as ahead:
         for step in (0, 4, 1):
             ahead.batch(step)
-    assert asked[:5] == [0, 1, 4, 5, 1]
+    assert steps_made[:5] == [0, 1, 4, 5, 1]
 
 
-def test_batches_are_pinned_if_they_are_to_be(loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_pinned_if_requested(loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
     pinned: list[Batch] = []
 
     def remember(self: Batch) -> Batch:
@@ -90,7 +90,7 @@ def test_batches_are_pinned_if_they_are_to_be(loader: Loader, monkeypatch: pytes
         assert len(pinned) == 2 * pin
 
 
-def test_an_error_is_raised_where_its_step_is_asked_for(loader: Loader) -> None:
+def test_an_error_is_raised_when_its_step_is_requested(loader: Loader) -> None:
     def make(step: int) -> Batch:
         if step == 2:
             raise ValueError("the store is damaged")
@@ -98,7 +98,7 @@ def test_an_error_is_raised_where_its_step_is_asked_for(loader: Loader) -> None:
 
     with Prefetch(make, 9) as ahead:
         ahead.batch(0)
-        ahead.batch(1)  # step 2 has failed by now, or will: it is not this step's
+        ahead.batch(1)  # the failure of step 2 does not belong to this step
         with pytest.raises(ValueError, match="the store is damaged"):
             ahead.batch(2)
         assert torch.equal(ahead.batch(3).ids, loader.batch(3).ids)
@@ -127,7 +127,7 @@ def test_a_training_that_fails_leaves_no_thread(english: Path, tmp_path: Path, e
     assert seen == [1, 1, 1]
 
 
-def test_training_has_batches_made_ahead_until_its_last_phase_ends(
+def test_training_prefetches_batches_until_its_last_phase_ends(
     english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends: list[int] = []
@@ -144,7 +144,7 @@ def test_training_has_batches_made_ahead_until_its_last_phase_ends(
     assert ends == [4]
 
 
-def test_a_damaged_store_stops_training_with_its_own_words(
+def test_a_damaged_store_stops_training_with_its_own_message(
     english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = Loader.batch

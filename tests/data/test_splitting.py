@@ -1,4 +1,4 @@
-"""Splitting: two parts that make up the corpus, cut at line ends near the place asked for."""
+"""Splitting: two parts that join to the corpus, cut at line ends near the requested position."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def document(text: str, size: int = 7) -> Document:
 
 
 @given(st.lists(st.text(alphabet="ab \n", max_size=60), max_size=4), FRACTIONS)
-def test_by_position_the_parts_make_up_each_document(texts: list[str], fraction: float) -> None:
+def test_by_position_the_parts_join_to_each_document(texts: list[str], fraction: float) -> None:
     split = Split("position", fraction, len(texts))
     training = [text_of(part) for part in split.training(map(document, texts))]
     held_out = iter([text_of(part) for part in split.held_out(map(document, texts))])
@@ -34,7 +34,7 @@ def test_by_position_the_parts_make_up_each_document(texts: list[str], fraction:
 
 
 @given(st.text(alphabet="ab \n", min_size=1, max_size=300), FRACTIONS)
-def test_the_cut_is_near_the_place_asked_for(text: str, fraction: float) -> None:
+def test_the_cut_is_near_the_requested_position(text: str, fraction: float) -> None:
     cut, end = cut_position(document(text), fraction)
     assert end == len(text)
     assert abs((end - cut) - end * fraction) <= end * fraction / 2 + 1
@@ -81,12 +81,12 @@ def test_by_document_the_last_ones_are_held_out(count: int, fraction: float, hel
     assert list(split.held_out(documents)) == documents[-held_out:]
 
 
-def test_auto_goes_by_the_number_of_documents() -> None:
+def test_auto_depends_on_the_number_of_documents() -> None:
     assert choose_split("auto", 0.05, 99).by == "position"
     assert choose_split("auto", 0.05, 100).by == "document"
 
 
-def test_splits_that_cannot_be() -> None:
+def test_impossible_splits() -> None:
     with pytest.raises(ValueError, match="'auto', 'document' or 'position'; got 'random'"):
         check_split("random", 0.05)
     for fraction in (0.0, 1.0, -0.1, float("nan")):

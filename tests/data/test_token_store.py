@@ -1,4 +1,4 @@
-"""The token store: one row of ids whatever the shards, there whole or not at all, and watchful of damage."""
+"""The token store: one sequence of ids for any shards, complete or absent, with damage detected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MakeStore = Callable[..., TokenStore]
 
 
 def expected_ids(texts: list[str]) -> list[int]:
-    """What a byte store of the texts must hold."""
+    """The ids that a byte store of the texts must contain."""
     return [token for text in texts for token in [*text.encode("utf-8"), 256]]
 
 
@@ -40,7 +40,7 @@ def expected_ids(texts: list[str]) -> list[int]:
     shard_tokens=st.integers(1, 30),
     data=st.data(),
 )
-def test_slices_do_not_know_of_shards(texts: list[str], shard_tokens: int, data: st.DataObject) -> None:
+def test_slices_do_not_depend_on_shards(texts: list[str], shard_tokens: int, data: st.DataObject) -> None:
     expected = expected_ids(texts)
     with tempfile.TemporaryDirectory() as folder:
         documents = [Document("", (text[:3], text[3:])) for text in texts]
@@ -69,7 +69,7 @@ def test_a_store_opened_again_is_the_same(make_store: MakeStore) -> None:
 
 @dataclass(frozen=True)
 class Wide:
-    """A tokenizer of so many ids that all texts get the last one."""
+    """A tokenizer with a given number of ids; every text is encoded as the last id."""
 
     vocab_size: int
     separator: int = 0
@@ -77,7 +77,7 @@ class Wide:
     given_id: int | None = None
 
     def encode(self, text: str) -> npt.NDArray[np.int64]:
-        """The last id, or the one asked for."""
+        """The last id, or the given one."""
         return np.full(len(text), self.vocab_size - 1 if self.given_id is None else self.given_id)
 
     def decode(self, ids: npt.ArrayLike) -> str:
@@ -168,7 +168,7 @@ def test_a_damaged_index(make_store: MakeStore, tmp_path: Path) -> None:
             TokenStore.open(path.parent)
 
 
-def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_nothing_that_could_be_opened(tmp_path: Path) -> None:
     program = """
 import os, sys
 from pathlib import Path
@@ -215,7 +215,7 @@ def test_a_store_that_differs_from_its_index_is_not_kept(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_of_two_writers_the_first_stays(tmp_path: Path) -> None:
+def test_of_two_writers_the_first_store_is_kept(tmp_path: Path) -> None:
     with atomic_folder(tmp_path / "x") as slow:
         (slow / "by").write_text("slow")
         with atomic_folder(tmp_path / "x") as quick:

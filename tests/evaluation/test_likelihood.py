@@ -1,4 +1,4 @@
-"""Likelihood: right on the toy, independent of the batch size, honest about its error and its end terms."""
+"""Likelihood: right on the toy, independent of the batch size, with a correct error and end terms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from duality.runs import model as run_model
 
 
 class Toy:
-    """Sequences of the toy language, as many as asked for."""
+    """A given number of sequences of the toy language."""
 
     def __init__(self, law: torch.Tensor, count: int, seed: int):
         u = Noise.of(seed, 0, torch.arange(count)).uniform("data")
@@ -53,7 +53,7 @@ class Toy:
 
 def toy_likelihood(schedule: Schedule, seed: int, count: int = 2000, num_draws: int = 1) -> Likelihood:
     law, process, oracle = uniform_toy()
-    toy = cast(Sequences, Toy(law, count, seed))  # all that likelihood asks of them
+    toy = cast(Sequences, Toy(law, count, seed))  # has all methods that likelihood uses
     return likelihood(
         oracle, ContinuousTimeBound(process, schedule), toy, seed=seed, batch_size=count, num_draws=num_draws
     )
@@ -61,9 +61,7 @@ def toy_likelihood(schedule: Schedule, seed: int, count: int = 2000, num_draws: 
 
 @pytest.mark.parametrize("num_draws", [1, 3])
 def test_oracle_likelihood_is_the_entropy_within_its_own_error(num_draws: int) -> None:
-    """Over 60 repetitions the standardised error has mean 0 and spread about 1: the error bar is neither vain nor
-    timid.
-    """
+    """Over 60 repetitions the standardised error has mean 0 and spread about 1: the error is neither too small nor large."""
     law, _, _ = uniform_toy()
     truth = entropy(law) / 2
     results = [toy_likelihood(Polynomial(2.0, 1e-4), seed, num_draws=num_draws) for seed in range(60)]
@@ -74,7 +72,7 @@ def test_oracle_likelihood_is_the_entropy_within_its_own_error(num_draws: int) -
 
 
 def test_the_schedule_of_evaluation_has_the_smaller_spread() -> None:
-    """Same bound, but under LogLinear rare and dear changes at small t make the estimate heavy-tailed."""
+    """The same bound, but with LogLinear rare changes of large loss at small t make the estimate heavy-tailed."""
     spread = [
         float(torch.tensor([toy_likelihood(schedule, seed, count=500).nats_per_token for seed in range(60)]).std())
         for schedule in (Polynomial(2.0, 1e-4), LogLinear(1e-4))
@@ -86,7 +84,7 @@ def test_end_terms_are_reported_and_added() -> None:
     law, _, _ = uniform_toy()
 
     class Incomplete:
-        """alpha from 0.9 to 0.1: neither end is complete."""
+        """alpha from 0.9 to 0.1: not clean at t = 0, not pure noise at t = 1."""
 
         def alpha(self, t: torch.Tensor) -> torch.Tensor:
             return 0.9 - 0.8 * t.double()
@@ -129,7 +127,7 @@ def test_the_value_does_not_depend_on_the_batch_size(english: Path) -> None:
 
 
 def test_bits_per_byte_and_character_count_the_text(tmp_path: Path) -> None:
-    """A uniform belief costs log K per token, whatever the noise; 'é' is two bytes and one character."""
+    """A uniform belief has log K nats per token, for any noise; 'é' is two bytes and one character."""
     text = "é" * 300
     store = write_store(tmp_path / "store", [Document("d", [text])], ByteTokenizer())
     recipe = small_recipe(tmp_path)
@@ -150,8 +148,8 @@ def test_each_sequence_is_measured_with_its_own_label() -> None:
         def labels(self, index: npt.ArrayLike) -> torch.Tensor:  # type: ignore[override]
             return torch.as_tensor(index) % 2
 
-    class Noting(MixerNetwork):
-        """Keeps the labels that it is given."""
+    class Recording(MixerNetwork):
+        """Records the labels that it is given."""
 
         def hidden(
             self,
@@ -166,7 +164,7 @@ def test_each_sequence_is_measured_with_its_own_label() -> None:
             return super().hidden(z, condition, valid, dropout, labels)
 
     seen: list[list[int]] = []
-    denoiser = MeanDenoiser(Noting(Mixer(), 3, 2))
+    denoiser = MeanDenoiser(Recording(Mixer(), 3, 2))
     bound = ContinuousTimeBound(Uniform(3), LogLinear(0.0))
     toy = cast(Sequences, Labelled(uniform_toy()[0], 10, 0))
     result = likelihood(denoiser, bound, toy, batch_size=4)

@@ -1,4 +1,4 @@
-"""The sweep: samples are made once and judged once, and their files say what made them."""
+"""The sweep: samples are made once and judged once, and their files record their settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CASE = Case(label="duo", run=Path("runs/duo"), steps=4, num=3, length=8)
 
 @dataclass
 class Letters:
-    """A source of samples that writes letters, a judge that is counted, and what was reported."""
+    """A source of samples of letters, a judge whose calls are counted, and the reported messages."""
 
     out: Path
     weights_now: str = "step 1, first"
@@ -91,7 +91,7 @@ def test_a_row_has_the_measures_of_its_samples(letters: Letters) -> None:
     assert steps == [4]
 
 
-def test_samples_are_saved_with_what_made_them(letters: Letters) -> None:
+def test_samples_are_saved_with_their_settings(letters: Letters) -> None:
     case = replace(CASE, seed=7, round=2, tail="greedy", eta=0.5)
     letters.measure(case)
     path = letters.out / "samples" / f"{case.key}.jsonl"
@@ -120,7 +120,7 @@ def test_a_second_call_neither_samples_nor_judges(letters: Letters) -> None:
 
 
 def test_only_a_new_setting_is_sampled(letters: Letters) -> None:
-    """Any field but the label makes other samples."""
+    """Every field except the label changes the samples."""
     letters.measure(CASE)
     assert len(letters.measure(replace(CASE, label="renamed"))) == 1
     assert letters.written == []
@@ -193,7 +193,7 @@ def test_real_text_is_a_row(letters: Letters) -> None:
 
 
 def test_measures_of_two_known_texts(letters: Letters) -> None:
-    """abab has two tokens as often, abcd has four: entropies log 2 and log 4."""
+    """abab has two tokens of equal frequency, abcd has four: entropies log 2 and log 4."""
     texts = ["abab", "abcd"]
     samples = Samples(torch.tensor([list(text.encode()) for text in texts]), texts, 0.0, 0.0, "two")
     row = letters.sweep(real=samples).real_rows()[0]
@@ -213,8 +213,8 @@ def test_rows_are_read_and_joined(letters: Letters, tmp_path: Path) -> None:
         read_rows([other.out])
 
 
-def test_what_is_measured_is_written_at_once(letters: Letters) -> None:
-    """The second case fails; the first is there, in files that any JSON reader takes."""
+def test_a_row_is_written_as_soon_as_it_is_measured(letters: Letters) -> None:
+    """The second case fails; the row of the first is saved, as valid JSON."""
     letters.fails_at = 8
     with pytest.raises(RuntimeError):
         letters.measure(replace(CASE, num=1), replace(CASE, steps=8))
@@ -235,14 +235,14 @@ def test_without_a_judge_there_are_the_other_measures(letters: Letters) -> None:
     assert not (letters.out / "scores.json").exists()
 
 
-def test_mauve_is_asked_once(letters: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With features that are the judge's table; said once if it cannot be had."""
+def test_mauve_is_computed_once(letters: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With features from the judge's table; if it cannot be computed, that is reported once."""
     letters.measure(CASE, replace(CASE, steps=8), real=four_texts())
     assert len([line for line in letters.said if line.startswith("no MAUVE: it needs a judge that shows")]) == 1
-    asked: list[tuple[Tensor, Tensor]] = []
+    computed: list[tuple[Tensor, Tensor]] = []
 
     def fake(samples: Tensor, references: Tensor) -> float:
-        asked.append((samples, references))
+        computed.append((samples, references))
         return 0.75
 
     monkeypatch.setattr("duality.evaluation.sweep.mauve", fake)
@@ -258,10 +258,10 @@ def test_mauve_is_asked_once(letters: Letters, monkeypatch: pytest.MonkeyPatch) 
     for _ in range(2):
         rows = Sweep(letters.out, letters, quiet, judge, four_texts()).measure(cases)
         assert [row.mauve for row in rows] == [0.75, 0.75, None]
-    assert len(asked) == 2
+    assert len(computed) == 2
     assert sorted(passes) == [3, 3, 4]  # the real text once, each case once
-    assert torch.equal(asked[0][1], judge.features(four_texts().texts))
-    assert torch.equal(asked[1][0], judge.features(letters.sample(cases[1], lambda count: None).texts))
+    assert torch.equal(computed[0][1], judge.features(four_texts().texts))
+    assert torch.equal(computed[1][0], judge.features(letters.sample(cases[1], lambda count: None).texts))
 
 
 def test_bad_cases_are_refused(letters: Letters) -> None:
@@ -289,8 +289,8 @@ def test_scores_of_another_form_are_made_again(letters: Letters, content: str) -
     assert any("judging again" in line for line in letters.said)
 
 
-def test_a_row_alone_is_the_row_of_a_sweep(letters: Letters) -> None:
-    """``compare`` asks for one row after another, ``quality`` for all of them: the same rows from the same files."""
+def test_a_single_row_is_the_row_of_a_sweep(letters: Letters) -> None:
+    """``compare`` measures one row at a time, ``quality`` all rows at once: the same rows from the same files."""
     cases = [CASE, replace(CASE, steps=8)]
     expected = letters.measure(*cases, real=four_texts())
     letters.written.clear()
@@ -318,12 +318,12 @@ def test_real_text_is_evenly_spread(make_store: Callable[..., TokenStore]) -> No
     assert everything.texts == [text[start : start + 4] for start in range(0, 96, 4)]
 
 
-def test_real_text_of_documents_is_whole(make_store: Callable[..., TokenStore]) -> None:
+def test_real_text_of_documents_has_no_padded_rows(make_store: Callable[..., TokenStore]) -> None:
     """Documents of 3, 9 and 5 bytes and their separators, in rows of 4: 1, 3 and 2 sequences."""
     sequences = Sequences(make_store(["abc", "defghijkl", "mnopq"]), 4, "document")
     found = real_text(sequences, ByteTokenizer(), 6)
     assert found is not None
     assert [row for row in found.tokens.tolist() if 0 in row] == []
     assert found.texts[1:] == ["defg", "hijk", "mnop"]
-    assert found.texts[0].startswith("abc")  # with its separator it fills the row
+    assert found.texts[0].startswith("abc")  # with its separator it is a whole row
     assert real_text(Sequences(make_store(["abc", "de"]), 8, "document"), ByteTokenizer(), 6) is None

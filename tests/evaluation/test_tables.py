@@ -1,4 +1,4 @@
-"""Tables: rows where the paper has them, settings that differ in the heads, a dash for what was not measured."""
+"""Tables: rows as in the paper, settings that differ in the column heads, a dash for missing values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def lines_of(table: str) -> list[list[str]]:
 
 
 def test_the_table_has_the_papers_shape() -> None:
-    """Steps downwards from the most; a pair of columns for each model; real text stands below, not in it."""
+    """Rows in descending order of steps; a pair of columns for each model; real text is below the table."""
     rows = [row("duo", 8, 198.27, 5.57), row("duo", 16, 122.78, 5.58), row("ar", 16, 40.0, 5.6), REAL]
     assert lines_of(markdown(rows)) == [
         ["steps", "duo: Gen PPL", "duo: entropy", "ar: Gen PPL", "ar: entropy"],
@@ -29,7 +29,7 @@ def test_the_table_has_the_papers_shape() -> None:
 
 
 def test_rounds_are_blocks_of_the_table() -> None:
-    """A label may name its round or not; the model that was not distilled is round 0."""
+    """A label may name its round or not; the model without distillation is round 0."""
     rows = [
         row("duo", 8, 100.0, 5.0),
         row("duo, round 1", 8, 90.0, 5.1, round=1),
@@ -62,7 +62,7 @@ def test_without_a_judge_there_is_entropy() -> None:
     assert not any("Gen PPL" in line for line in remarks(rows))
 
 
-def test_details_hold_everything() -> None:
+def test_details_contain_every_value() -> None:
     head, _, first, real = lines_of(details([row("duo, round 2", 8, 10.0, 5.0, round=2, mauve=0.5), REAL]))
     found = dict(zip(head, first))
     assert found["model"] == "duo"

@@ -1,4 +1,4 @@
-"""Measures of samples: exact on tiny cases, errors against what theory says of them."""
+"""Measures of samples: exact on tiny cases, errors against their theoretical values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_perplexity_is_taken_over_tokens_not_texts() -> None:
 
 
 def test_the_error_is_that_of_the_ratio() -> None:
-    """Against the delta method, for which the interval is 1.96 errors either way; the seed decides."""
+    """Against the delta method, whose interval is 1.96 errors to each side; the seed fixes the value."""
     judge = table_judge()
     source = random.Random(1)
     texts = ["".join(source.choices("abcdefgh ", k=source.randint(20, 60))) for _ in range(200)]
@@ -75,7 +75,7 @@ def test_the_interval_of_the_entropy_is_that_of_a_mean() -> None:
     assert (found.high - found.low) / 2 == pytest.approx(1.96 * error, rel=0.1)
 
 
-def test_one_sample_tells_of_no_spread() -> None:
+def test_one_sample_has_an_infinite_error() -> None:
     likely = generative_perplexity(table_judge(), ["alone"])
     assert (likely.stderr, likely.low, likely.high) == (math.inf, 0, math.inf)
     entropy = unigram_entropy(torch.tensor([[1, 2]]))
@@ -94,7 +94,7 @@ def test_entropy_of_known_distributions() -> None:
     assert unigram_entropy(rows).value == pytest.approx((0 + math.log(2) + math.log(4)) / 3, abs=1e-12)
 
 
-def test_entropy_and_mask_of_the_released_code(golden: Path) -> None:
+def test_entropy_and_first_ending_of_the_released_code(golden: Path) -> None:
     with np.load(golden / "misc.npz") as arrays:
         meta = json.loads(str(arrays["__meta__"]))
         entropy = unigram_entropy(torch.from_numpy(arrays["entropy/tokens"]))
@@ -105,7 +105,7 @@ def test_entropy_and_mask_of_the_released_code(golden: Path) -> None:
 
 
 def test_ngrams_of_known_samples() -> None:
-    """1 2 1 2 1 has the pairs 12 21 12 21; 3 3 3 3 3 has one pair four times; across samples no n-gram reaches."""
+    """1 2 1 2 1 has the pairs 12 21 12 21; 3 3 3 3 3 has one pair four times; no n-gram crosses two samples."""
     tokens = torch.tensor([[1, 2, 1, 2, 1], [3, 3, 3, 3, 3]])
     assert distinct(tokens, 1) == 3 / 10
     assert distinct(tokens, 2) == 3 / 8
@@ -113,8 +113,8 @@ def test_ngrams_of_known_samples() -> None:
     assert self_repetition(tokens, 2) == pytest.approx((2 / 4 + 3 / 4) / 2)
     assert self_repetition(tokens) == pytest.approx((0 / 2 + 1 / 2) / 2)
     same = tokens[:1].repeat(2, 1)
-    assert distinct(same, 2) == 2 / 8  # once said by two samples is still once
-    assert self_repetition(same, 2) == 2 / 4  # but neither repeats the other
+    assert distinct(same, 2) == 2 / 8  # an n-gram of two samples counts once
+    assert self_repetition(same, 2) == 2 / 4  # self-repetition is within a sample only
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=5), st.integers(1, 4))
@@ -128,19 +128,19 @@ def test_ngrams_by_counting(rows: list[list[int]], n: int) -> None:
 
 
 def test_mauve_is_given_the_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in for the package."""
-    asked: dict[str, Any] = {}
+    """With a replacement for the package."""
+    options_given: dict[str, Any] = {}
 
     def compute_mauve(**options: Any) -> SimpleNamespace:
-        asked.update(options)
+        options_given.update(options)
         return SimpleNamespace(mauve=np.float64(0.25))
 
     monkeypatch.setitem(sys.modules, "mauve", SimpleNamespace(compute_mauve=compute_mauve))
     first, second = torch.randn(5, 3), torch.randn(4, 3)
     assert mauve(first, second) == 0.25
-    assert np.array_equal(asked.pop("p_features"), first.numpy())
-    assert np.array_equal(asked.pop("q_features"), second.numpy())
-    assert asked == {"num_buckets": "auto", "seed": 0, "verbose": False}
+    assert np.array_equal(options_given.pop("p_features"), first.numpy())
+    assert np.array_equal(options_given.pop("q_features"), second.numpy())
+    assert options_given == {"num_buckets": "auto", "seed": 0, "verbose": False}
 
 
 def test_mauve_of_the_package() -> None:
@@ -153,7 +153,7 @@ def test_mauve_of_the_package() -> None:
     assert mauve(one, same) == mauve(one, same)
 
 
-def test_why_there_is_no_mauve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_why_there_is_no_mauve(monkeypatch: pytest.MonkeyPatch) -> None:
     judge = table_judge()
     seeing = replace(judge, hidden=judge.logits)
     monkeypatch.setitem(sys.modules, "mauve", None)

@@ -10,9 +10,9 @@ from support.unigram import Unigram
 from torch import Tensor, nn
 
 from duality.diffusion.processes import Absorbing, Uniform
-from duality.fused.closed_forms import CLOSED_FORMS, GeneralFormulas, formulas_of
 from duality.fused.lazy import Belief, Ratios
 from duality.fused.loss import fused_loss
+from duality.fused.process_formulas import CLOSED_FORMS, GeneralFormulas, formulas_of
 from duality.noise import Noise
 from duality.protocols import Process
 

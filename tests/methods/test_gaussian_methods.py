@@ -154,7 +154,7 @@ def gradients_of(model: PlaidDenoiser, rows: slice) -> dict[str, Tensor]:
 
 
 def test_variance_gradient_reaches_the_interior_of_the_schedule_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sample: the interior's gradient is 2 loss times the plain gradient; all other gradients are the plain ones."""
+    """One sample: the interior's gradient is 2 loss times the plain gradient; all others are the plain gradients."""
     model = small(Plaid(embedding_width=4))
     x, t, noise, _ = batch()
     interior = {"schedule.steepness", "schedule.place", "schedule.height"}
@@ -198,7 +198,7 @@ def test_the_training_loss_is_the_loss_of_the_measure() -> None:
     assert not torch.allclose(PlaidBound(guessed=0.0)(model, x, t, noise, valid).nats[rows], trained[rows])
 
 
-def test_self_conditioning_needs_a_second_call_in_evaluation_and_none_in_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_self_conditioning_needs_a_second_call_in_evaluation_not_in_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
     method = Plaid(embedding_width=4, self_conditioning=True)
     model, (x, t, noise, _) = small(method), batch()
     calls: list[int] = []

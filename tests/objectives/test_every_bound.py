@@ -26,7 +26,7 @@ from torch import Tensor
 from duality.diffusion import posterior
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear
-from duality.fused.closed_forms import CLOSED_FORMS, AbsorbingFormulas, UniformFormulas
+from duality.fused.process_formulas import CLOSED_FORMS, AbsorbingFormulas, UniformFormulas
 from duality.noise import Noise
 from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.discrete_time import DiscreteTimeBound

@@ -1,4 +1,4 @@
-"""Recipes survive JSON, and --set is typed, helpful and independent of its order."""
+"""Recipes are equal after a round trip through JSON; --set is typed, has helpful errors and any order."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_bad_assignments_say_what_is_allowed(assignment: str, message: str) -> N
         recipe("duo-laptop", (assignment,))
 
 
-def test_unknown_recipe_names_the_nearest() -> None:
+def test_an_unknown_recipe_gets_a_suggestion() -> None:
     with pytest.raises(ValueError, match="unknown recipe 'duo-labtop': did you mean duo-laptop"):
         recipe("duo-labtop")
 

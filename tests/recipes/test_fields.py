@@ -1,4 +1,4 @@
-"""Every field of a recipe is read: a flag that nothing reads is a lie.
+"""Every field of a recipe is read somewhere: a field without effect would mislead its user.
 
 A read is an attribute access ``owner.field`` whose owner has the type that the field belongs to. The type of an
 expression is inferred from annotations: of arguments, of fields of dataclasses, of return types, and ``self``. Reads in
@@ -146,7 +146,7 @@ def test_every_field_is_read_on_its_own_type(kind: type, reads: set[tuple[str, s
 
 
 def test_a_field_that_nothing_reads_is_found(reads: set[tuple[str, str]]) -> None:
-    """The inference is not so wide that any attribute of that name counts."""
+    """A read of the same attribute on another type does not count."""
     assert ("Training", "clip") in reads
     assert ("Duo", "clip") not in reads
     assert ("Data", "clip") not in reads

@@ -1,4 +1,4 @@
-"""duality compare: one table for several recipes, complete, resumable, and with what else differs."""
+"""duality compare: one table for several recipes, complete, resumable, with a list of the other differences."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def test_the_table_has_a_row_for_each(english: Path, tmp_path: Path, capsys: pyt
     assert [row["kind"] for row in rows] == ["exact", "bound", "bound"]
     for row in rows:
         assert row["tokens_seen"] == 6 * 4 * 32
-        assert row["seconds"] > 0
+        assert row["seconds"] == training_seconds(tmp_path / "out" / row["recipe"])
         assert math.isfinite(row["perplexity_stderr"])
         assert row["samples"] is None
         model = run_model.load(tmp_path / "out" / row["recipe"], quiet)
         assert row["parameters"] == sum(value.numel() for value in model.denoiser.parameters())
         assert row["recipe"] in printed
         validated = [line for line in read_metrics(tmp_path / "out" / row["recipe"]) if "validation_nats" in line]
-        assert [line["step"] for line in validated] == [6]  # none between the steps that are timed
+        assert [line["step"] for line in validated] == [6]  # no validation between the steps that are timed
     table = (tmp_path / "out" / "table.md").read_text()
     assert table.count("\n|") == 4
     # the numbers of the table are those of `duality eval`
@@ -89,29 +89,29 @@ def test_a_second_call_trains_nothing_again(english: Path, tmp_path: Path) -> No
     assert json.loads((tmp_path / "out" / "table.json").read_text()) == first
 
 
-def wordless() -> Judge:
-    """A judge to whom all four tokens of its vocabulary are the same."""
+def uniform_judge() -> Judge:
+    """A judge that gives all four tokens of its vocabulary the same probability."""
 
     def logits(ids: torch.Tensor, _valid: torch.Tensor) -> torch.Tensor:
         return torch.zeros(*ids.shape, 4)
 
-    return Judge("wordless", lambda text: [len(text) % 4] * 3, logits, 64, 0, "cpu")
+    return Judge("uniform_judge", lambda text: [len(text) % 4] * 3, logits, 64, 0, "cpu")
 
 
 def test_a_judge_adds_columns(english: Path, tmp_path: Path) -> None:
     recipes = [small_recipe(english, "training.steps=3", name=name) for name in NAMES]
-    plan = Plan(tmp_path / "out", 1, 4, wordless(), num_samples=3, sampling_steps=5)
+    plan = Plan(tmp_path / "out", 1, 4, uniform_judge(), num_samples=3, sampling_steps=5)
     rows, remarks = compare(recipes, plan, quiet, lambda each: training_display(each.training.steps))
     for row, steps in zip(rows, (32, 5, 5)):
         assert row.samples is not None
         assert row.samples.gen_ppl == pytest.approx(4.0)
         assert (row.samples.num, row.samples.steps) == (3, steps)
         saved = (tmp_path / "out" / "samples" / f"{plan.case(recipes[rows.index(row)]).key}.jsonl").read_text()
-        assert len(saved.splitlines()) == 1 + 3  # what made them, and the samples
+        assert len(saved.splitlines()) == 1 + 3  # the settings, and the samples
     table = markdown(rows, remarks)
     assert "| Gen PPL |" in table
     assert "3 samples of 32 tokens in each setting" in table
-    assert "Gen PPL under wordless" in table
+    assert "Gen PPL under uniform_judge" in table
     assert "Real text, cut alike (3 pieces of 32): Gen PPL 4.0 [4.0, 4.0], entropy" in table
     assert len(headers(rows)) == len(cells(rows[0]))
     written = json.loads((tmp_path / "out" / "table.json").read_text())
@@ -147,7 +147,7 @@ def test_nothing_is_sampled_or_judged_twice(english: Path, tmp_path: Path, monke
     again, same_remarks = compare(recipes[:2], plan, quiet, no_display)
     assert (again, same_remarks) == (first, remarks)
     assert (sampled, read) == ([], [])
-    # a recipe more: only its own samples are made and read
+    # one more recipe: only its own samples are made and read
     more, _ = compare(recipes, plan, quiet, no_display)
     assert more[:2] == first
     assert sampled == NAMES[2:]
@@ -188,14 +188,14 @@ def test_compare_and_quality_give_the_same_numbers(english: Path, tmp_path: Path
     assert not any(line.startswith("sampling ") for line in said)
 
 
-def test_what_else_differs_is_said(english: Path) -> None:
+def test_other_differences_are_listed(english: Path) -> None:
     first, second = small_recipe(english, name="mdlm-laptop"), small_recipe(english, name="duo-laptop")
     assert other_differences([first, second]) == []
     third = small_recipe(english, "training.learning_rate=0.5", name="ar-laptop")
     assert other_differences([first, third]) == ["ar-laptop: training.learning_rate: 0.006 -> 0.5"]
 
 
-def test_steps_where_there_is_a_choice(english: Path, tmp_path: Path) -> None:
+def test_sampling_steps_apply_where_there_is_a_choice(english: Path, tmp_path: Path) -> None:
     duo, ar = (small_recipe(english, "data.length=64", name=name) for name in ("duo-laptop", "ar-laptop"))
     assert Plan(tmp_path, sampling_steps=8).case(duo).steps == 8
     assert Plan(tmp_path).case(duo).steps == 32
@@ -209,15 +209,15 @@ def test_what_cannot_be_measured_is_refused_before_training(english: Path, tmp_p
     assert not (tmp_path / "out").exists()
 
 
-def test_the_clock_counts_every_sitting(tmp_path: Path) -> None:
-    clocks = ((1, 0, 5.0), (2, 0, 9.0), (3, 2, 10.0), (4, 2, 12.5))
-    rows = [{"step": step, "since": since, "seconds": seconds} for step, since, seconds in clocks]
+def test_the_time_of_training_is_summed_over_its_sessions(tmp_path: Path) -> None:
+    logged = ((1, 0, 5.0), (2, 0, 9.0), (3, 2, 10.0), (4, 2, 12.5))
+    rows = [{"step": step, "since": since, "seconds": seconds} for step, since, seconds in logged]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert training_seconds(tmp_path) == pytest.approx(9 + 12.5)
 
 
 def test_tokens_seen_are_real_tokens(tmp_path: Path) -> None:
-    """Documents of 3 letters and their separator, in rows of 32: 4 tokens a row, whatever the row's length."""
+    """Documents of 3 letters and their separator, in rows of 32: 4 tokens per row, for any length of the row."""
     path = tmp_path / "short.jsonl"
     path.write_text("".join(json.dumps({"text": "abc"}) + "\n" for _ in range(40)), encoding="utf-8")
     chosen = small_recipe(
@@ -241,7 +241,7 @@ def test_bad_comparisons_are_refused(english: Path, tmp_path: Path, capsys: pyte
         assert message in capsys.readouterr().err
 
 
-def test_rows_read_as_what_they_are() -> None:
+def test_the_text_of_rows() -> None:
     samples = sweep_row("r", 64, 100.4, 4.567, low=95.0, high=106.04)
     row = ComparedRecipe("r", "s", 1_400_000, 2_000_000, 90, "exact", 99.95, 1.26, 2.0, samples)
     assert cells(row) == [

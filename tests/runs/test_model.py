@@ -1,4 +1,4 @@
-"""The model of a run: samples that obey their arguments, blanks that are filled in, vectors, and what is refused."""
+"""The model of a run: samples that depend on their arguments, blanks that are filled in, vectors, refusals."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_prompt_and_suffix_are_kept(models: dict[str, Model], name: str) -> None
         assert text.endswith(suffix)
 
 
-def test_a_sample_has_the_length_of_training_unless_asked_otherwise(models: dict[str, Model]) -> None:
+def test_a_sample_has_the_length_of_training_by_default(models: dict[str, Model]) -> None:
     (sample,) = models["duo-laptop"].sample(steps=2)
     assert len(sample.tokens) == models["duo-laptop"].length == 32
     assert sample.steps == 2
@@ -140,7 +140,7 @@ def test_filters_are_the_wrappers(models: dict[str, Model]) -> None:
     assert [sample.tokens for sample in by_names] == by_parts.tolist()
 
 
-def test_watching_sees_every_step(models: dict[str, Model]) -> None:
+def test_watch_is_called_after_every_step(models: dict[str, Model]) -> None:
     frames: list[Frame] = []
     samples = models["mdlm-laptop"].sample(3, steps=4, length=8, batch_size=2, watch=frames.append)
     assert [(frame.step, frame.first) for frame in frames] == [(step, first) for first in (0, 2) for step in range(5)]
@@ -190,7 +190,7 @@ def test_a_label_and_its_guidance(labelled: Model) -> None:
     assert [row.tokens for row in guided] == labelled.generate(lambda _: stronger, steps=3, num=3, length=32).tolist()
 
 
-def test_labels_that_cannot_be(labelled: Model, models: dict[str, Model]) -> None:
+def test_impossible_labels(labelled: Model, models: dict[str, Model]) -> None:
     with pytest.raises(ValueError, match="unknown label 'middle': choose from low, up"):
         labelled.sample(label="middle")
     with pytest.raises(ValueError, match="guidance without label: say towards which of low, up"):
@@ -206,7 +206,7 @@ def test_labels_that_cannot_be(labelled: Model, models: dict[str, Model]) -> Non
 
 
 @pytest.mark.parametrize("name", ["duo-laptop", "mdlm-laptop", "sedd-absorb-laptop", "bert-mouth-laptop"])
-def test_filling_keeps_the_known_text(models: dict[str, Model], name: str) -> None:
+def test_fill_keeps_the_known_text(models: dict[str, Model], name: str) -> None:
     samples = models[name].fill("The ___ sat on the ___", num=3, tokens_per_blank=5)
     known = [place for start, part in ((0, "The "), (9, " sat on the ")) for place in range(start, start + len(part))]
     letters = b"The " + bytes(5) + b" sat on the " + bytes(5)
@@ -229,7 +229,7 @@ def test_blanks_of_any_form_and_length(models: dict[str, Model]) -> None:
     assert model.fill("A ___", num=2, seed=3) == model.fill("A ___", num=2, seed=3, batch_size=1)
 
 
-def test_what_filling_refuses(models: dict[str, Model]) -> None:
+def test_what_fill_refuses(models: dict[str, Model]) -> None:
     with pytest.raises(ValueError, match="fill with an autoregressive model: it writes from left to right"):
         models["ar-laptop"].fill("The ___ sat")
     with pytest.raises(ValueError, match="fill with a Gaussian model: it writes vectors"):

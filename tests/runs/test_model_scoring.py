@@ -1,4 +1,4 @@
-"""The likelihood of given texts: exact where the model is, with an honest error elsewhere, the same in any company."""
+"""The likelihood of given texts: exact or with a correct error, and independent of the other texts."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def models(tmp_path_factory: pytest.TempPathFactory, english: Path) -> dict[str,
 
 
 def test_an_autoregressive_model_is_exact(models: dict[str, Model]) -> None:
-    """Window by window the sum of its log-probabilities; nothing is drawn, so there is no error."""
+    """The sum of log-probabilities over pieces of 32 tokens; nothing is drawn, so there is no error."""
     model = models["ar-laptop"]
     denoiser: Any = model.denoiser
     for text in (SHORT, LONG):
         ids = torch.tensor(model.tokenizer.encode(text))
         nats = 0.0
         for start in range(0, len(ids), 32):
-            window = ids[start : start + 32]
-            log_p = denoiser.log_probs(window[None], torch.ones(1, dtype=torch.float64))
-            nats -= float(log_p[0].gather(-1, window[:, None]).sum())
+            piece = ids[start : start + 32]
+            log_p = denoiser.log_probs(piece[None], torch.ones(1, dtype=torch.float64))
+            nats -= float(log_p[0].gather(-1, piece[:, None]).sum())
         found = model.log_likelihood(text)
         assert found.nats == pytest.approx(nats, rel=1e-12)
         assert (found.kind, found.stderr, found.num_tokens) == ("exact", 0.0, len(ids))
@@ -46,8 +46,8 @@ def test_an_autoregressive_model_is_exact(models: dict[str, Model]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_text_has_the_value_that_it_has_alone(models: dict[str, Model], name: str) -> None:
-    """Whatever the batch size and the other texts, long or short, before or after it."""
+def test_the_value_of_a_text_does_not_depend_on_other_texts(models: dict[str, Model], name: str) -> None:
+    """For any batch size and any other texts, long or short, before or after it."""
     model = models[name]
     texts = [SHORT, LONG, "x", SHORT * 4, LONG]
     together = model.log_likelihood(texts, num_draws=3)
@@ -82,7 +82,7 @@ def test_the_error_is_the_spread_over_seeds(models: dict[str, Model], name: str)
 
 
 def test_the_bound_is_the_measure_with_its_end_terms(models: dict[str, Model]) -> None:
-    """Many draws come near the mean over time, computed on a grid, plus prior and reconstruction."""
+    """The mean of many draws is close to the mean over time on a grid, plus prior and reconstruction."""
     model = models["duo-laptop"]
     x = torch.tensor(model.tokenizer.encode(SHORT))[None].expand(2048, -1)
     times = (torch.arange(2048, dtype=torch.float64) + 0.5) / 2048
@@ -109,7 +109,7 @@ def test_surprisal_sums_to_the_likelihood(models: dict[str, Model], name: str) -
 
 
 def test_a_pseudo_likelihood_with_a_draw_for_each_token_is_complete(models: dict[str, Model]) -> None:
-    """Each token is hidden once: the value does not depend on the seed."""
+    """Each token is masked once: the value does not depend on the seed."""
     model = models["bert-mouth-laptop"]
     values = [model.log_likelihood(SHORT, num_draws=len(SHORT), seed=seed) for seed in range(3)]
     assert values[0].kind == "pseudo-likelihood"
@@ -117,7 +117,7 @@ def test_a_pseudo_likelihood_with_a_draw_for_each_token_is_complete(models: dict
     assert all(entry.nats > 0 for entry in model.surprisal(SHORT, num_draws=len(SHORT)))
 
 
-def test_a_model_prefers_what_it_has_read(models: dict[str, Model]) -> None:
+def test_a_model_prefers_its_training_text(models: dict[str, Model]) -> None:
     text, noise = "any person obtaining a copy of the work", "zq#xj~ qpw|vk jxzqk~wvu qzj}kx wvkqjx z"
     for name in ("ar-laptop", "duo-laptop"):
         likely, unlikely = models[name].log_likelihood([text, noise], num_draws=64)

@@ -132,7 +132,7 @@ def test_data_that_cannot_be_read_leaves_no_run(tmp_path: Path) -> None:
         assert not list((tmp_path / "run").iterdir())
 
 
-def test_train_is_the_command(tmp_path: Path, english: Path) -> None:
+def test_train_does_the_same_as_the_command(tmp_path: Path, english: Path) -> None:
     """A path, a number of steps, a seed and assignments: the same recipe, the same weights."""
     fields = ["data.tokenizer=bytes", "data.length=32", "backbone=nano", "training.batch_size=4"]
     assignments = ["--set", *fields, "--seed", "3", "--steps", "4"]
@@ -142,7 +142,7 @@ def test_train_is_the_command(tmp_path: Path, english: Path) -> None:
     assert_same(tmp_path / "command", tmp_path / "call")
 
 
-def test_messages_and_steps_are_reported_to_whom_asks(tmp_path: Path, english: Path) -> None:
+def test_messages_and_steps_are_given_to_report_and_watch(tmp_path: Path, english: Path) -> None:
     messages: list[str] = []
     records: list[StepRecord] = []
     recipe = small_recipe(english, "training.steps=3")
@@ -151,7 +151,7 @@ def test_messages_and_steps_are_reported_to_whom_asks(tmp_path: Path, english: P
     assert [record.step for record in records] == [1, 2, 3]
 
 
-def test_distill_is_the_command(tmp_path: Path, english: Path) -> None:
+def test_distill_does_the_same_as_the_command(tmp_path: Path, english: Path) -> None:
     base = tmp_path / "base"
     duality.train(small_recipe(english, "training.steps=4"), out=base)
     options = ["--rounds", "2", "--round-steps", "2", "--teacher", "ema", "--growth", "linear", "--delta", "0.1"]
@@ -168,7 +168,7 @@ def test_distill_is_the_command(tmp_path: Path, english: Path) -> None:
     assert again.step == 4
 
 
-def test_the_default_distillation_suits_the_noise_and_stands_beside_the_run(tmp_path: Path, english: Path) -> None:
+def test_the_default_distillation_suits_the_noise_and_is_saved_beside_the_run(tmp_path: Path, english: Path) -> None:
     duality.train(small_recipe(english, "training.steps=2", name="mdlm-laptop"), out=tmp_path / "base")
     few = duality.distill(tmp_path / "base", rounds=1)
     assert few.recipe.name == "mdlm-laptop-sdtt"

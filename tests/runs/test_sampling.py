@@ -33,7 +33,7 @@ def ignored(count: int) -> None:
 
 
 def untrained(english: Path, name: str, *assignments: str) -> Model:
-    """A model of 32 x 2 that has learnt nothing, with weights that are not zero."""
+    """An untrained model of 32 x 2 with random weights."""
     chosen = small_recipe(english, *assignments, name=name)
     tokenizer = ByteTokenizer()
     denoiser = network(chosen, Vocabulary(tokenizer.vocab_size))
@@ -44,18 +44,20 @@ def untrained(english: Path, name: str, *assignments: str) -> Model:
 
 
 @pytest.mark.parametrize(("name", "steps"), [("duo-laptop", 6), ("ar-laptop", 32), ("mdlm-laptop", 64)])
-def test_calls_are_counted(english: Path, name: str, steps: int) -> None:
-    """One for each step and sample; left to right one for each token; fewer for a belief that is kept."""
+def test_calls_are_counted(english: Path, name: str, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call per step and sample; an autoregressive model one per token; a memoized belief fewer."""
     model = untrained(english, name)
     case = replace(CASE, steps=steps, num=5, length=32, seed=3)
     progress: list[int] = []
+    clock = iter((10.0, 12.5))
+    monkeypatch.setattr("duality.runs.sampling.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     samples = sample_case(model, case, 2, progress.append)
     assert sum(progress) == 3 * steps  # batches of 2, 2 and 1
     if name == "mdlm-laptop":
         assert 1 < samples.nfe < steps
     else:
         assert samples.nfe == steps
-    assert samples.seconds_per_sample > 0
+    assert samples.seconds_per_sample == 2.5 / 5
     assert samples.weights == weights_id(model)
     expected = model.generate(num=5, length=32, steps=steps, seed=3)
     assert torch.equal(samples.tokens, expected)
@@ -63,7 +65,7 @@ def test_calls_are_counted(english: Path, name: str, steps: int) -> None:
 
 
 def test_a_case_is_sampled_as_it_says(english: Path) -> None:
-    """Every setting of a case reaches the sampling loop: without it, the samples are others."""
+    """Every setting of a case reaches the sampling loop: without it, the samples differ."""
     model = untrained(english, "duo-laptop")
     case = replace(
         CASE,
@@ -100,7 +102,7 @@ def test_an_unknown_tail_is_refused(english: Path) -> None:
         sample_case(untrained(english, "duo-laptop"), replace(CASE, tail="lazy"), 8, ignored)
 
 
-def test_guidance_asks_twice(english: Path) -> None:
+def test_guidance_needs_two_calls_per_step(english: Path) -> None:
     chosen = small_recipe(english)
     tokenizer = ByteTokenizer()
     model = Model(chosen, 5, network(chosen, Vocabulary(tokenizer.vocab_size, 2)), tokenizer, ("a", "b"))
@@ -110,7 +112,7 @@ def test_guidance_asks_twice(english: Path) -> None:
 
 
 def test_calls_of_any_backbone_are_counted() -> None:
-    """A network that is no DiT, called by a denoiser. Counting ends with its block; the network is then as before."""
+    """A network that is not a DiT, called by a denoiser. After the block the network is unchanged."""
     built = Mixer().build(5)
     denoiser = MeanDenoiser(built)
     before = dict(vars(built))
@@ -140,7 +142,7 @@ def test_counting_ends_with_an_error() -> None:
     assert vars(built) == before
 
 
-def test_weights_are_told_apart(english: Path) -> None:
+def test_different_weights_have_different_identifiers(english: Path) -> None:
     model = untrained(english, "duo-laptop")
     before = weights_id(model)
     assert before.startswith("step 5, ")
@@ -151,7 +153,7 @@ def test_weights_are_told_apart(english: Path) -> None:
 
 
 def test_a_run_is_measured(novel: Path, tmp_path: Path) -> None:
-    """From training to the table, and again from what was kept."""
+    """From training to the table, and again from the saved samples."""
     session.train(small_recipe(novel, "training.steps=3"), tmp_path / "run", report=quiet)
     cases = [Case(label="duo", run=tmp_path / "run", steps=steps, num=2, length=32) for steps in (2, 4)]
     said: list[str] = []
@@ -182,7 +184,7 @@ def test_real_text_is_that_of_the_validation_set(novel: Path) -> None:
     assert found.texts == [corpus.tokenizer.decode(row) for row in found.tokens.tolist()]
 
 
-def test_real_text_that_does_not_exist_is_said(novel: Path) -> None:
+def test_missing_real_text_is_reported(novel: Path) -> None:
     said: list[str] = []
     long = 10 * len(novel.read_text())
     assert held_out_text(small_recipe(novel), 5, long, said.append) is None

@@ -1,4 +1,4 @@
-"""Sweeps over runs: every combination that was asked for, and what is refused before anything is sampled."""
+"""Sweeps over runs: every requested combination, and what is refused before anything is sampled."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def error(toy: Toy, rule: Rule, eta: float, steps: int) -> float:
 @pytest.mark.parametrize("toy", [uniform_toy, absorbing_toy])
 @pytest.mark.parametrize("rule", RULES)
 def test_the_law_converges_at_first_order_if_eta_falls_with_the_steps(rule: Rule, toy: Toy) -> None:
-    """With kappa = 1 - O(1/steps) the number of redrawn tokens does not depend on the steps: the error is O(1/steps)."""
+    """With kappa = 1 - O(1/steps) the number of redrawn tokens stays the same, and the error is O(1/steps)."""
     errors = [error(toy, rule, 1 - 2 / steps if rule == "mix" else 2 / steps, steps) for steps in (16, 64, 256)]
     assert errors[0] < 0.06
     for coarse, fine in itertools.pairwise(errors):

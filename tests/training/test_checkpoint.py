@@ -69,7 +69,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
     assert "step-00000002 is damaged" in messages[0]
 
 
-def test_all_damaged_is_an_error_that_loses_nothing(tmp_path: Path) -> None:
+def test_if_all_are_damaged_it_is_an_error_and_nothing_is_deleted(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     break_bit(tmp_path / "step-00000001" / "model.safetensors")
     with pytest.raises(ValueError, match=r"no checkpoint in .* is intact"):
@@ -77,7 +77,7 @@ def test_all_damaged_is_an_error_that_loses_nothing(tmp_path: Path) -> None:
     assert checkpoint.steps_saved(tmp_path) == [1]
 
 
-def test_damaged_newer_ones_never_cost_a_good_one(tmp_path: Path) -> None:
+def test_damaged_newer_checkpoints_do_not_remove_a_good_one(tmp_path: Path) -> None:
     """Resumed from 10 because 15 and 20 are damaged: saving 12 keeps 10 and 12."""
     saved(tmp_path, 10, 15, 20)
     for step in (15, 20):

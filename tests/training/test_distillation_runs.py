@@ -1,4 +1,4 @@
-"""Runs of distillation: made from a trained run, interrupted, kept by round, refused; runs like any other."""
+"""Runs of distillation: made from a trained run, interrupted, saved by round, refused."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_every_belief_about_discrete_noise_can_be_distilled(english: Path, tmp_p
     assert session.distill(tmp_path / "base", recipe, tmp_path / "few", report=quiet) == session.Outcome(12, 0)
     phases = [row["phase"] for row in read_metrics(tmp_path / "few") if "phase" in row]
     assert phases == ["round 1"] * 4 + ["round 2"] * 4 + ["round 3"] * 4
-    # what is measured is the bound, of the method's own kind, not the loss of distillation
+    # the measure is the method's own bound, not the loss of distillation
     measured = [row for row in read_metrics(tmp_path / "few") if "validation_nats" in row]
     assert [row["step"] for row in measured] == [4, 8, 12]
     assert all(row["validation_nats"] > 1 and row["validation_kind"] == "bound" for row in measured)
@@ -84,7 +84,7 @@ def test_every_belief_about_discrete_noise_can_be_distilled(english: Path, tmp_p
 def test_interrupted_and_resumed_is_uninterrupted_bit_for_bit(
     english: Path, tmp_path: Path, name: str, kind: type[Any], teacher: str
 ) -> None:
-    """Stopped within a round, at its border and just after, with dropout; the teacher is part of what is equal."""
+    """Stopped within a round, at its border and just after, with dropout; the teachers are equal too."""
     base = base_run(english, tmp_path / "base", "backbone.dropout=0.1", name=name)
     recipe = distillation_of(base, small_rounds(kind, teacher=teacher))
     session.distill(tmp_path / "base", recipe, tmp_path / "whole", report=quiet)
@@ -102,7 +102,7 @@ def test_interrupted_and_resumed_is_uninterrupted_bit_for_bit(
 
 
 @pytest.mark.parametrize(("teacher", "group"), [("weights", "model"), ("ema", "ema")])
-def test_the_teacher_changes_once_a_round_and_to_what_was_asked(
+def test_the_teacher_changes_once_per_round_to_the_configured_copy(
     english: Path, tmp_path: Path, teacher: str, group: str
 ) -> None:
     base = base_run(english, tmp_path / "base")
@@ -125,7 +125,7 @@ def test_the_teacher_changes_once_a_round_and_to_what_was_asked(
         assert saved[step].state["delta"] == 2 ** (begun // 4) / 16
 
 
-def test_the_configured_ema_decay_wins(english: Path, tmp_path: Path) -> None:
+def test_the_configured_ema_decay_is_used(english: Path, tmp_path: Path) -> None:
     """The base was averaged with 0.99; its distillation is not, from the first step on."""
     base = base_run(english, tmp_path / "base")
     assert base.training.ema == 0.99
@@ -135,7 +135,7 @@ def test_the_configured_ema_decay_wins(english: Path, tmp_path: Path) -> None:
     now = tensors(tmp_path / "few-0.0")
     names = [key.removeprefix("ema.") for key in now if key.startswith("ema.")]
     assert all(torch.equal(now[f"ema.{name}"], now[f"model.{name}"]) for name in names)
-    # 1 is never reached: the average moves quickly at first, decay at most (1 + n) / (10 + n), counted from here
+    # a decay of 1 is never used as it is: at step n of the distillation it is at most (1 + n) / (10 + n)
     state = TrainState.fresh(nn.Linear(2, 2, bias=False), recipe.training)
     before = state.ema["weight"].clone()
     with torch.no_grad():
@@ -145,7 +145,7 @@ def test_the_configured_ema_decay_wins(english: Path, tmp_path: Path) -> None:
     assert torch.allclose(state.ema["weight"], before + (1 - 2 / 11))
 
 
-def test_rounds_are_kept_and_can_be_looked_at(english: Path, tmp_path: Path) -> None:
+def test_rounds_are_saved_and_can_be_loaded(english: Path, tmp_path: Path) -> None:
     base = base_run(english, tmp_path / "base")
     session.distill(tmp_path / "base", distillation_of(base, small_rounds(DCD), keep=1), tmp_path / "few", report=quiet)
     assert checkpoint.steps_saved(tmp_path / "few" / "rounds") == [0, 4, 8, 12]
@@ -175,7 +175,7 @@ def test_rounds_are_kept_and_can_be_looked_at(english: Path, tmp_path: Path) -> 
         ("bert-mouth-laptop", SDTT, r"sampler \(Gibbs\) does not draw from a belief at a noise level"),
     ],
 )
-def test_what_cannot_be_distilled_is_refused_and_leaves_nothing(
+def test_a_method_that_cannot_be_distilled_is_refused_and_leaves_nothing(
     english: Path, tmp_path: Path, name: str, kind: type[Any], message: str
 ) -> None:
     base = base_run(english, tmp_path / "base", "training.steps=1", name=name)
@@ -211,7 +211,7 @@ def test_a_checkpoint_of_another_round_is_refused(english: Path, tmp_path: Path)
         session.train(changed, tmp_path / "few", resume=True, report=quiet)
 
 
-def test_the_papers_settings_come_out_of_the_papers_base() -> None:
+def test_the_distillation_of_the_papers_base_has_the_papers_settings() -> None:
     """5 rounds of 10 000 steps, batch 128, learning rate 6e-5 after 500 steps, average 0.999."""
     from duality.recipes.catalogue import recipe
 

@@ -9,7 +9,7 @@ from support.kill_points import SAVE_EVERY, kill_points
 
 
 @pytest.mark.parametrize("distill", [False, True], ids=["training", "distillation"])
-def test_killed_runs_end_like_an_untouched_one(tmp_path: Path, distill: bool) -> None:
+def test_killed_runs_end_like_an_uninterrupted_one(tmp_path: Path, distill: bool) -> None:
     tally = kill_points(6, tmp_path, distill=distill)
     assert tally.kills == 6
     assert tally.completed >= 1

@@ -1,4 +1,4 @@
-"""Recomputing and compiling: the same numbers, less memory or fewer seconds, and only when asked for."""
+"""Recomputing and compiling: the same numbers, and used only if the recipe says so."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from duality.training.state import TrainState
 NANO = replace(SIZES["nano"](), dropout=0.3)
 
 
-def awake(dtype: torch.dtype = torch.float32, **options: Any) -> DiTNetwork:
-    """A network with dropout whose zero-initialised parts have been given weights."""
+def random_network(dtype: torch.dtype = torch.float32, **options: Any) -> DiTNetwork:
+    """A network with dropout in which zero-initialised weights are random too."""
     torch.manual_seed(0)
     network: DiTNetwork = NANO.build(11, **options).to(dtype)
     with torch.no_grad():
@@ -33,11 +33,11 @@ def awake(dtype: torch.dtype = torch.float32, **options: Any) -> DiTNetwork:
     return network
 
 
-def outcome(network: DiTNetwork, masked: bool = False, soft: bool = False) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def outcome(network: DiTNetwork, padded: bool = False, soft: bool = False) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The hidden states of three rows, and the gradient of all parameters that have one."""
     ids = torch.arange(18).view(3, 6) * 7 % 11
     z = TopK(torch.stack([ids, (ids + 1) % 11], -1), torch.tensor([0.75, 0.25]).expand(3, 6, 2)) if soft else ids
-    valid = torch.arange(6)[None] < torch.tensor([[6], [4], [5]]) if masked else None
+    valid = torch.arange(6)[None] < torch.tensor([[6], [4], [5]]) if padded else None
     labels = torch.tensor([0, 1, 2]) if network.num_labels else None
     network.zero_grad()
     hidden = network.hidden(z, torch.tensor([0.1, 1.0, 3.0]), valid, Noise.of(0, 0, torch.arange(3)), labels)
@@ -46,7 +46,7 @@ def outcome(network: DiTNetwork, masked: bool = False, soft: bool = False) -> tu
 
 
 def saved_bytes(network: DiTNetwork) -> int:
-    """What a forward pass keeps for the backward pass, weights not counted."""
+    """The bytes that a forward pass keeps for the backward pass, without the weights."""
     own = {parameter.data_ptr() for parameter in network.parameters()}
     kept: dict[int, int] = {}
 
@@ -62,27 +62,27 @@ def saved_bytes(network: DiTNetwork) -> int:
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"num_labels": 3}], ids=["plain", "causal", "labels"])
-@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize("soft", [False, True], ids=["tokens", "mixtures"])
-def test_recomputed_gradients_are_the_same_bit_for_bit(options: dict[str, Any], masked: bool, soft: bool) -> None:
-    network = awake(**options)
-    hidden, gradients = outcome(network, masked, soft)
+def test_recomputed_gradients_are_the_same_bit_for_bit(options: dict[str, Any], padded: bool, soft: bool) -> None:
+    network = random_network(**options)
+    hidden, gradients = outcome(network, padded, soft)
     network.recompute = True
-    again, recomputed = outcome(network, masked, soft)
+    again, recomputed = outcome(network, padded, soft)
     assert torch.equal(hidden, again)
     assert len(gradients) == len(recomputed) > 10
     assert all(torch.equal(a, b) for a, b in zip(gradients, recomputed, strict=True))
 
 
-def test_recomputing_keeps_less() -> None:
-    """Of a block its input remains, and no mask of dropout."""
+def test_recomputing_keeps_less_memory() -> None:
+    """Of each block only the input is kept, without the values of dropout."""
     deep = replace(NANO, depth=6).build(11)
     before = saved_bytes(deep)
     deep.recompute = True
     assert saved_bytes(deep) < before / 5
 
 
-def test_options_reach_every_network_and_nothing_else_changes(english: Path, tmp_path: Path) -> None:
+def test_the_options_reach_every_network_and_change_nothing_else(english: Path, tmp_path: Path) -> None:
     recipe = small_recipe(english, "backbone.dropout=0.2", "training.steps=4")
     session.train(recipe, tmp_path / "plain", report=quiet)
     built: list[TrainState] = []
@@ -103,7 +103,7 @@ def test_options_reach_every_network_and_nothing_else_changes(english: Path, tmp
         assert torch.equal(ours, theirs)
 
 
-def test_without_a_compiler_compiling_is_refused_and_not_asked_for_otherwise(
+def test_without_a_compiler_compiling_is_refused_and_otherwise_not_attempted(
     english: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
@@ -115,9 +115,9 @@ def test_without_a_compiler_compiling_is_refused_and_not_asked_for_otherwise(
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 def test_a_compiled_step_is_the_eager_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One translation for all blocks, with dropout; recomputed as well."""
+    """One compilation for all blocks, with dropout, and with recomputing too."""
     monkeypatch.delenv("CXX", raising=False)
-    network = awake()
+    network = random_network()
     hidden, gradients = outcome(network)
     names = list(network.state_dict())
     torch._dynamo.reset()

@@ -1,4 +1,4 @@
-"""Training: interrupted = uninterrupted, accumulated = whole, and a failing run leaves what was good."""
+"""Training: interrupted = uninterrupted, accumulated = whole batch, and a failing run keeps its last checkpoint."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def assert_identical(left: Path, right: Path) -> None:
 
 
 def stop_at(step: int) -> Callable[[StepRecord], None]:
-    """A watcher that presses Ctrl-C during ``step``."""
+    """A watcher that interrupts training during ``step``, as Ctrl-C does."""
 
     def watch(record: StepRecord) -> None:
         if record.step == step:
@@ -95,7 +95,7 @@ def test_resuming_a_finished_run_changes_nothing(english: Path, tmp_path: Path) 
 
 
 def parts(recipe: Recipe, dtype: torch.dtype = torch.float64) -> tuple[TrainState, Loader, tuple[Phase, ...]]:
-    """State, loader and phases of a recipe, with a network that is awake."""
+    """State, loader and phases of a recipe; zero-initialised weights of the network are random too."""
     corpus = prepare(recipe.data.corpus, recipe.data.tokenizer)
     num_tokens = corpus.tokenizer.vocab_size
     denoiser = run_model.network(recipe, Vocabulary(num_tokens)).to(dtype)
@@ -108,7 +108,7 @@ def parts(recipe: Recipe, dtype: torch.dtype = torch.float64) -> tuple[TrainStat
 
 
 @pytest.mark.parametrize("step", [0, 15], ids=["curriculum", "bound"])
-def test_accumulated_gradients_are_the_whole_batchs(english: Path, step: int) -> None:
+def test_accumulated_gradients_are_those_of_the_whole_batch(english: Path, step: int) -> None:
     """8, 4 + 4, 3 + 3 + 2 and 1 x 8, with dropout: the same loss and gradient up to rounding."""
     results = []
     for micro_batch in (0, 4, 3, 1):
@@ -139,7 +139,7 @@ def test_learning_lowers_the_loss(english: Path) -> None:
     assert sum(values[-10:]) < 0.8 * sum(values[:10])
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(english: Path, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(english: Path, tmp_path: Path) -> None:
     recipe = small_recipe(english)
     folder = tmp_path / "run"
     session.train(recipe, folder, report=quiet, watch=stop_at(10))
@@ -153,7 +153,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(en
         return created[-1]
 
     def poison(record: StepRecord) -> None:
-        # what a numerical accident does: one weight becomes infinite after step 12
+        # a numerical failure: one weight becomes infinite after step 12
         if record.step == 12:
             dict(created[-1].model.named_parameters())["backbone.embedding"].data[0, 0] = math.inf
 
@@ -192,7 +192,7 @@ def test_sigterm_saves_too(english: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("clip", [0.0, 1e-7, 0.05, 1e3])
 def test_gradients_are_clipped_as_torch_clips_them(english: Path, clip: float) -> None:
-    """Off, far below the norm, below it, above it: the gradients are what torch makes of them."""
+    """No clipping, a clip far below the norm, below it, above it: the gradients are those of torch's function."""
     recipe = small_recipe(english, f"training.clip={clip}")
     state, loader, phases = parts(recipe, torch.float32)
     gradients(state, loader, phase_at(phases, 0), recipe.training)
@@ -213,8 +213,8 @@ def test_a_norm_just_above_the_clip_is_clipped(english: Path) -> None:
     assert float(nn.utils.get_total_norm(grads_of(state.model))) == pytest.approx(0.9 * norm, rel=1e-4)
 
 
-def test_a_gradient_that_is_no_number_never_reaches_the_weights(english: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the loss itself is one."""
+def test_a_gradient_that_is_not_finite_changes_no_weights(english: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the loss itself is finite."""
     recipe = small_recipe(english)
     state, loader, phases = parts(recipe, torch.float32)
     before = [value.detach().clone() for value in state.model.parameters()]
@@ -276,7 +276,7 @@ def test_phases_follow_each_other() -> None:
     assert [phase_at(phases, step).name for step in range(5)] == ["b", "b", "b", "c", "c"]
 
 
-def test_metrics_cut_short_by_a_crash_are_mended(english: Path, tmp_path: Path) -> None:
+def test_metrics_cut_short_by_a_crash_are_repaired(english: Path, tmp_path: Path) -> None:
     recipe = small_recipe(english)
     session.train(recipe, tmp_path / "whole", report=quiet)
     session.train(recipe, tmp_path / "cut", report=quiet, watch=stop_at(10))
@@ -315,7 +315,7 @@ def test_a_resumed_run_may_lower_its_learning_rate_and_says_so(english: Path, tm
 
 
 @pytest.mark.parametrize("leftover", [".corpus.json.4242", ".tokenizer.json.17", ".recipe.json.3", "tokenizer.json"])
-def test_a_crash_while_the_run_is_created_leaves_nothing_in_the_way(
+def test_a_crash_while_the_run_is_created_does_not_block_the_next_run(
     english: Path, tmp_path: Path, leftover: str
 ) -> None:
     (tmp_path / leftover).write_text("{")
@@ -356,7 +356,7 @@ def test_average_by_hand() -> None:
         assert all(torch.allclose(values, torch.tensor(expected)) for values in state.ema.values())
 
 
-def test_a_changed_corpus_is_noticed(english: Path, tmp_path: Path) -> None:
+def test_a_changed_corpus_is_detected(english: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(english.read_text())
     recipe = small_recipe(corpus)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from duality.diffusion import posterior
-from duality.fused.closed_forms import formulas_of
 from duality.fused.loss import fused_loss
+from duality.fused.process_formulas import formulas_of
 from duality.noise import Noise
 from duality.objectives.base import belief_in, dropout_of, end_terms, intersection
 from duality.protocols import AnyDenoiser, Ends, Kind, Loss, Process, Schedule, Valid

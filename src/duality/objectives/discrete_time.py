@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.fused.closed_forms import formulas_of
 from duality.fused.lazy import Belief
 from duality.fused.loss import fused_loss
+from duality.fused.process_formulas import formulas_of
 from duality.noise import Noise
 from duality.objectives.base import belief_in, dropout_of, end_terms, intersection, loss_of_nats
 from duality.protocols import AnyDenoiser, Ends, Kind, Loss, Process, Schedule, Valid

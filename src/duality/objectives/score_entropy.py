@@ -1,7 +1,7 @@
 """SEDD: score entropy, the continuous-time bound of a network that gives ratios q(y) / q(z), for any process.
 
 The same bound as MDLM's and Duo's, in another parametrisation: any positive ratios are allowed, they need not belong
-to a belief. Closed forms of its sum over the data's ratios are in ``fused.closed_forms``.
+to a belief. Closed forms of its sum over the data's ratios are in ``fused.process_formulas``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from duality.diffusion import posterior
-from duality.fused.closed_forms import formulas_of
 from duality.fused.lazy import Ratios, ratios_of
 from duality.fused.loss import fused_loss
+from duality.fused.process_formulas import formulas_of
 from duality.noise import Noise
 from duality.objectives.base import dropout_of, end_terms, intersection
 from duality.protocols import AnyDenoiser, Dropout, Ends, Kind, Loss, Process, Schedule, Valid
