@@ -1,19 +1,19 @@
-"""What everything costs, as ratios measured side by side in one run.
+"""The command of the benchmark: costs as ratios, measured side by side in one run.
 
     python -m benchmarks.bench [--json FILE] [--figure FILE] [--repeats 5] [--only SECTION ...] [--quick]
 
-    objectives   every way to learn: a step over the bare network, in time and in peak memory
-    samplers     every way to write: a step over the bare forward, in time and in beliefs held
+    objectives   every objective: a training step over the bare network, in time and in peak memory
+    samplers     every sampler: a step over the bare forward pass, in time and in peak memory
     dense        the library over the same methods as plain dense tensors (reference.py)
     growth       Duo's overhead at growing vocabulary, length and batch
     latents      noise and T per step against the vocabulary; T for a new vocabulary, and its error
     data         text to token store; loading a batch
-    training     tokens a second
-    generation   sequences a second, against an autoregressive model with a memory of keys and values
+    training     tokens per second
+    generation   sequences per second, against an autoregressive model with a cache of keys and values
 
-A value is the median; quartiles and the same ratio of CPU times stand beside it. "within" and "above" compare it with
-its bar. The exit code says nothing about that: a busy machine is no error. ``--quick`` uses sizes at which the ratios
-mean nothing, to show that all of it runs.
+A value is the median; quartiles and the same ratio of CPU times are beside it. "within" and "above" compare it with
+its bar, the largest allowed value. The exit code does not depend on that: a busy machine is no error. ``--quick`` uses
+sizes at which the ratios have no meaning, to show that everything runs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SECTIONS: dict[str, Section] = {
 
 
 def cpu_name() -> str:
-    """What the processor calls itself, where the system says."""
+    """The name of the processor, where the system gives it."""
     listing = Path("/proc/cpuinfo")
     lines = listing.read_text(encoding="utf-8").splitlines() if listing.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -60,7 +60,7 @@ def cpu_name() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on; nothing that tells whose it is."""
+    """The machine of the measurement; nothing that identifies its owner."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "cpu": cpu_name(),
@@ -86,7 +86,7 @@ def measure(names: Sequence[str], scale: Scale, say: Report) -> list[Row]:
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """One table, the rows of a section together."""
+    """One table, with the rows of each section together."""
     table = Table(*HEADINGS, title="value: median; quartiles and the ratio of CPU times beside it")
     begun = ""
     for row in in_sections(rows):
@@ -100,7 +100,7 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 
 def show(rows: Sequence[Row], found: dict[str, Any]) -> None:
-    """The table and the machine, on stdout; wide enough for it where no terminal says how wide."""
+    """The table and the machine, on stdout; without a terminal, the width of the table is used."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=170)

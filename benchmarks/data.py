@@ -1,7 +1,7 @@
-"""Data: how fast text becomes a token store, and what loading a batch costs beside a training step.
+"""Data: the speed of preparing a token store, and the time of loading a batch compared with a training step.
 
-The text is made up at run time: words of this file in random order, more frequent ones first, in documents of a
-thousand words. Nothing is fetched.
+The text is generated at run time: syllables of this file's words, with frequencies that fall as 1 / rank, in documents
+of a thousand words. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VOCABULARY = 5000
 
 
 def made_up_text(num_words: int) -> str:
-    """Documents, one a paragraph: syllables of this file's words, with frequencies that fall as 1 / rank."""
+    """Documents, one per paragraph, of words with frequencies that fall as 1 / rank."""
     rng = np.random.default_rng(0)
     seeds = sorted(set(Path(__file__).read_text(encoding="utf-8").split()))
     words = ["".join(rng.choice(seeds, rng.integers(1, 3))) for _ in range(VOCABULARY)]
@@ -35,7 +35,7 @@ def made_up_text(num_words: int) -> str:
 
 
 def section(scale: Scale, report: Report) -> Iterator[Row]:
-    """Preparing a corpus, encoding another with its tokenizer, loading a batch."""
+    """Preparing a corpus, encoding another one with its tokenizer, loading a batch."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         texts = [folder / name for name in ("one.txt", "other.txt")]
@@ -62,5 +62,5 @@ def section(scale: Scale, report: Report) -> Iterator[Row]:
             run.loader.batch(run.state.step)
 
         load = Runner("load a batch", load_batch)
-        race = take_turns((step, load), 2 * scale.repeats)
-        yield time_row("data", race, load.name, step.name, f"training step, {LAPTOP}", run.size)
+        timings = take_turns((step, load), 2 * scale.repeats)
+        yield time_row("data", timings, load.name, step.name, f"training step, {LAPTOP}", run.size)

@@ -1,6 +1,6 @@
-"""The library's step over the plain dense one (``reference.py``) on the same network: what its forms are worth.
+"""The library's step over the plain dense one (``reference.py``) on the same network: the gain of the fused forms.
 
-Below 1 the library is cheaper. Both draw their own noise, each in its own way; the plain one draws K Gaussians a token.
+Below 1 the library is cheaper. Each draws its own noise; the plain one draws K Gaussians per token.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from benchmarks import reference
 from benchmarks.models import (
     Batch,
     Scale,
-    forget_gradients,
+    clear_gradients,
     frozen_copy,
     learning_step,
     network_of,
     plain_network,
 )
 from benchmarks.rows import Report, Row, memory_row, time_row
-from benchmarks.samplers import half_way
+from benchmarks.samplers import middle_levels
 from benchmarks.timing import Runner, take_turns
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear
@@ -46,13 +46,13 @@ Pair = tuple[Runner, Runner]
 def learning_pair(
     name: str, denoiser: nn.Module, objective: Objective, batch: Batch, plain: Callable[[], Tensor]
 ) -> Pair:
-    """The plain step and the library's."""
+    """The plain step and the step of the library."""
 
     def run() -> None:
         total: Any = plain().sum()
         total.backward()
 
-    return Runner(PLAIN, run, forget_gradients(denoiser)), learning_step(name, denoiser, objective, batch)
+    return Runner(PLAIN, run, clear_gradients(denoiser)), learning_step(name, denoiser, objective, batch)
 
 
 def duo_pairs(scale: Scale, states: int, generator: torch.Generator) -> Iterator[Pair]:
@@ -63,14 +63,14 @@ def duo_pairs(scale: Scale, states: int, generator: torch.Generator) -> Iterator
     teacher: Any = frozen_copy(denoiser)
     tempered, bound = (phase.objective for phase in method.phases(states, 2))
     assert isinstance(tempered, TemperedBound)
-    window, tau, flat = tempered.schedule, tempered.tau, LogLinear()
+    gaussian_schedule, tau, flat = tempered.schedule, tempered.tau, LogLinear()
 
     def eps() -> Tensor:
         return torch.randn(*x.shape, states, generator=generator)
 
     def curriculum() -> Tensor:
-        w = reference.gaussian_latent(x, window.mu(t), eps())
-        return reference.curriculum(network, w, x, window.alpha(t), window.alpha_prime(t), tau)
+        w = reference.gaussian_latent(x, gaussian_schedule.mu(t), eps())
+        return reference.curriculum(network, w, x, gaussian_schedule.alpha(t), gaussian_schedule.alpha_prime(t), tau)
 
     def plain_bound() -> Tensor:
         z = reference.corrupt(x, flat.alpha(t), prior, generator)
@@ -78,12 +78,12 @@ def duo_pairs(scale: Scale, states: int, generator: torch.Generator) -> Iterator
 
     distilled = DCD().phases(method, states, teacher)[0].objective
     assert isinstance(distilled, Consistency)
-    asked, times, s = plain_network(teacher), distilled.schedule, (t - distilled.delta).clamp_min(0.0)
+    plain_teacher, dual, s = plain_network(teacher), distilled.schedule, (t - distilled.delta).clamp_min(0.0)
 
     def consistency() -> Tensor:
         shared = eps()
-        z_t, z_s = (reference.gaussian_latent(x, times.mu(each), shared).argmax(-1) for each in (t, s))
-        return reference.dcd(network, asked, z_t, z_s, times.alpha(t), times.alpha(s))
+        z_t, z_s = (reference.gaussian_latent(x, dual.mu(each), shared).argmax(-1) for each in (t, s))
+        return reference.dcd(network, plain_teacher, z_t, z_s, dual.alpha(t), dual.alpha(s))
 
     yield learning_pair("Duo, curriculum", denoiser, tempered, batch, curriculum)
     yield learning_pair("Duo, bound", denoiser, bound, batch, plain_bound)
@@ -134,7 +134,7 @@ def sampling_pairs(scale: Scale, states: int, generator: torch.Generator) -> Ite
     batch, process = Batch.of(scale.size(states)), Uniform(states)
     denoiser: Any = network_of(Duo(), scale.backbone, states).requires_grad_(False)
     network, prior = plain_network(denoiser), process.prior()
-    alpha_t, alpha_s = half_way(len(batch.x))
+    alpha_t, alpha_s = middle_levels(len(batch.x))
     z = process.corrupt(batch.x, alpha_t, batch.noise.fold("corrupt"))
     psi = Psi(process)
 
@@ -163,10 +163,10 @@ def section(scale: Scale, report: Report) -> Iterator[Row]:
     """Time and memory of every pair, at the first vocabulary."""
     states = scale.vocabularies[0]
     size, generator = scale.size(states), torch.Generator().manual_seed(0)
-    # a plain sampling step takes as long as ten of the library's: once is enough
+    # a plain sampling step takes as long as ten steps of the library, so it is measured once
     for pairs, repeats in ((duo_pairs, scale.few), (other_pairs, scale.few), (sampling_pairs, 1)):
         for plain, library in pairs(scale, states, generator):
             report(library.name)
-            race = take_turns((plain, library), repeats, memory=True)
-            yield time_row("fused / plain, time", race, library.name, PLAIN, AGAINST, size)
-            yield memory_row("fused / plain, memory", race, library.name, PLAIN, AGAINST, size)
+            timings = take_turns((plain, library), repeats, memory=True)
+            yield time_row("fused / plain, time", timings, library.name, PLAIN, AGAINST, size)
+            yield memory_row("fused / plain, memory", timings, library.name, PLAIN, AGAINST, size)

@@ -1,4 +1,4 @@
-"""The figure: every ratio that has a bar, as a dot with its quartiles beside the bar, and how overheads grow."""
+"""The figure: every ratio that has a bar, as a dot with its quartiles and the bar, and how overheads grow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLOURS = {"within": "C2", "above": "C3"}
 
 
 def draw(rows: Sequence[Row], target: Path) -> bool:
-    """Bars, growth, the plain implementation, side by side; what has no rows is left out. Whether there were any."""
+    """Bars, growth and the plain implementation side by side, where there are rows. False if there are none."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -79,7 +79,7 @@ def draw_growth(axes: Any, axis: str, title: str, rows: Sequence[Row]) -> None:
         axes.fill_between(across, low, high, color=f"C{number}", alpha=0.15, lw=0)
     ticks = sorted({getattr(row.size, axis) for row in rows})
     axes.set_xscale("log")
-    # vocabularies of tokenizers lie close together
+    # labels of vocabularies of similar size would overlap
     axes.set_xticks(ticks, [spaced(tick) for tick in ticks], fontsize=8, rotation=25 if axis == "states" else 0)
     axes.set_xticks([], minor=True)
     axes.set_ylim(bottom=0)

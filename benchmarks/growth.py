@@ -1,6 +1,6 @@
 """Whether Duo's overhead grows: its step over the bare network's, at growing vocabulary, length and batch.
 
-At the largest vocabulary the batch is smaller, which the row says: the network itself would take most of the time.
+At the largest vocabulary the batch is smaller, as its row shows: the network itself would take most of the time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SECTIONS = {"states": "growth with K", "length": "growth with L", "batch": "grow
 
 
 def sizes(scale: Scale) -> Iterator[tuple[str, Size]]:
-    """What is measured, by what grows. Long sequences come in the smallest batch, so that they take no longer."""
+    """The sizes that are measured, each with the name of what grows. Long sequences have the smallest batch."""
     first, least = scale.vocabularies[0], scale.growth_batches[0]
     for states in scale.growth_states:
         yield "states", Size(states, least if states >= scale.large_states else scale.batch, scale.length)
@@ -34,7 +34,7 @@ def section(scale: Scale, report: Report) -> Iterator[Row]:
     for size in dict.fromkeys(size for _, size in wanted):
         report(f"K = {spaced(size.states)}, {size.batch} x {size.length}")
         runners = runners_of(Group(BARE, (DUO,)), scale, size)
-        race = take_turns(runners, scale.few)
-        found[size] = [time_row("growth", race, runner.name, BARE, BARE, size) for runner in runners[1:]]
+        timings = take_turns(runners, scale.few)
+        found[size] = [time_row("growth", timings, runner.name, BARE, BARE, size) for runner in runners[1:]]
     for grows, size in wanted:
         yield from (replace(row, section=SECTIONS[grows]) for row in found[size])

@@ -1,7 +1,7 @@
 """The Gaussian side of Duo: noise and T per step against the vocabulary, T for a new vocabulary, and T's error.
 
 Per step, the curriculum needs mu, T, its slope and the tempered latents, distillation a pair of coupled argmaxes.
-Neither makes a K-vector, so neither should grow with K.
+Neither makes a K-vector, so the cost of neither should grow with K.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from duality.training.distillation import DCD
 GROWTH_BAR = 1.5
 NEW_BAR = 0.5
 ERROR_BAR = 1e-12
-TURNS = 4  # for each repeat elsewhere: these calls take milliseconds
+TURNS = 4  # turns per repeat of other sections: these calls take milliseconds
 POINTS = ((0.5, 27), (3.0, 27), (2.5, 30_522), (4.0, 30_522), (3.0, 256_000), (5.5, 256_000))
 
 
@@ -37,7 +37,7 @@ def tempered(states: int) -> TemperedBound:
 
 
 def curriculum_noise(states: int, size: Size) -> Callable[[], None]:
-    """All that the curriculum's step does before the network."""
+    """The part of a curriculum step before the network call."""
     batch, objective = Batch.of(Size(states, size.batch, size.length)), tempered(states)
     schedule, tau, kept = objective.schedule, objective.tau, objective.num_kept
 
@@ -51,38 +51,36 @@ def curriculum_noise(states: int, size: Size) -> Callable[[], None]:
 
 
 def coupled_noise(states: int, size: Size) -> Callable[[], None]:
-    """All that a step of distillation does before the network."""
+    """The part of a distillation step before the network call."""
     batch, kind = Batch.of(Size(states, size.batch, size.length)), DCD()
-    window, s = (
-        Dual(states, kind.gaussian_schedule, kind.alpha_min, kind.alpha_max),
-        (batch.t - kind.delta).clamp_min(0.0),
-    )
+    schedule = Dual(states, kind.gaussian_schedule, kind.alpha_min, kind.alpha_max)
+    s = (batch.t - kind.delta).clamp_min(0.0)
 
     def run() -> None:
-        mu_t, mu_s = window.mu(batch.t)[:, None], window.mu(s)[:, None]
+        mu_t, mu_s = schedule.mu(batch.t)[:, None], schedule.mu(s)[:, None]
         gaussian.coupled_argmax(batch.x, mu_t, mu_s, states, batch.noise)
-        window.alpha(batch.t), window.alpha(s)
+        schedule.alpha(batch.t), schedule.alpha(s)
 
     return run
 
 
 def growth(scale: Scale, report: Report) -> Iterator[Row]:
-    """Noise and T per step at every vocabulary, over the smallest."""
+    """Noise and T per step at every vocabulary, over those at the smallest."""
     kinds = {"curriculum: T, latents": curriculum_noise, "distillation: T, pairs": coupled_noise}
     for name, kind in kinds.items():
         report(name)
         first, *larger = scale.growth_states
         runners = [Runner(str(states), kind(states, scale.size(states))) for states in scale.growth_states]
-        race = take_turns(runners, TURNS * scale.repeats)
+        timings = take_turns(runners, TURNS * scale.repeats)
         for states in larger:
             bar = GROWTH_BAR if states == larger[-1] else None
             size = scale.size(states)
-            row = time_row("noise and T", race, str(states), str(first), f"K = {spaced(first)}", size, bar)
+            row = time_row("noise and T", timings, str(states), str(first), f"K = {spaced(first)}", size, bar)
             yield replace(row, name=name)
 
 
 def seconds_to_ready(states: int) -> float:
-    """From nothing to a schedule that has answered at 512 times and knows how many entries to keep."""
+    """The time to build a schedule, to evaluate it at 512 times and to compute the number of kept entries."""
     start = time.perf_counter()
     objective, t = tempered(states), torch.linspace(0, 1, 512, dtype=torch.float64)
     objective.schedule.alpha(t), objective.schedule.alpha_prime(t), objective.num_kept
@@ -102,7 +100,7 @@ def exact_level(mu: float, states: int) -> float:
 
 
 def new_vocabularies(scale: Scale, report: Report) -> Iterator[Row]:
-    """T for vocabularies that this process has not seen: windows are remembered by K."""
+    """T for vocabularies that are new to this process, as values are cached by K."""
     report("T for a new vocabulary")
     for states in (scale.growth_states[0], scale.growth_states[-1]):
         unseen = [states + 1 + number for number in range(scale.repeats)]

@@ -1,9 +1,9 @@
-"""What is measured, and what it is measured against: networks, batches, and the bare network.
+"""Networks and batches that are measured, and the baseline: the bare network.
 
-The bare network is the yardstick: its logits, and where there is training their backward pass from a gradient that
-was made beforehand. No noise, no softmax, no loss. What a method costs beyond it is the method's own.
+The bare network is the baseline: its logits, and in training their backward pass from a gradient that was made
+beforehand. No noise, no softmax, no loss. Any further cost is that of the method.
 
-Weights are random in every parameter: an untrained head is zero, and its belief the same everywhere.
+All parameters are random: an untrained head is zero, and its belief would be uniform everywhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BARE = "bare network"
 
 @dataclass(frozen=True)
 class Scale:
-    """How large everything is. ``QUICK`` shows that it runs; ``FULL`` is what the bars are about."""
+    """The sizes of all sections. ``QUICK`` shows that everything runs; the bars apply to ``FULL``."""
 
     backbone: DiT
     batch: int
@@ -48,7 +48,7 @@ class Scale:
 
     @property
     def few(self) -> int:
-        """Repeats of what has no bar, or takes long."""
+        """Repeats of measurements that have no bar or take long."""
         return max(min(2, self.repeats), self.repeats // 2)
 
     def size(self, states: int) -> Size:
@@ -100,7 +100,7 @@ class Batch:
 
 
 def randomised(network: nn.Module) -> nn.Module:
-    """The network with random numbers in all its weights; what is not trained, such as counts of tokens, stays."""
+    """The network with random weights; what is not trained, such as counts of tokens, is unchanged."""
     torch.manual_seed(0)
     for parameter in network.parameters():
         if parameter.requires_grad:
@@ -109,29 +109,29 @@ def randomised(network: nn.Module) -> nn.Module:
 
 
 def network_of(method: Method, backbone: Backbone, states: int) -> nn.Module:
-    """The network that a method asks for, at a vocabulary of ``states`` tokens."""
+    """The network of a method, at a vocabulary of ``states`` tokens."""
     return randomised(method.network(backbone, Vocabulary(states)))
 
 
 def frozen_copy(network: nn.Module) -> nn.Module:
-    """A teacher."""
+    """A frozen copy of the network, as a teacher."""
     return copy.deepcopy(network).requires_grad_(False)
 
 
-def forget_gradients(network: nn.Module) -> Callable[[], None]:
-    """What to do before every step: gradients are made anew, not added to."""
+def clear_gradients(network: nn.Module) -> Callable[[], None]:
+    """A function to call before every step, so that gradients are not added to old ones."""
 
-    def forget() -> None:
+    def clear() -> None:
         for parameter in network.parameters():
             parameter.grad = None
 
-    return forget
+    return clear
 
 
 def forward_of(denoiser: Any, batch: Batch) -> Callable[[], Tensor]:
     """The bare network's logits."""
     level = noise_level(1 - batch.t)
-    # a Gaussian model reads vectors
+    # the input of a Gaussian model is vectors
     vectors = isinstance(denoiser, PlaidDenoiser)
     z = batch.noise.normal("vector", *batch.x.shape[1:], denoiser.table.shape[1]).float() if vectors else batch.x
     return lambda: denoiser.backbone(z, level)
@@ -151,7 +151,7 @@ def bare_step(denoiser: Any, batch: Batch, teacher_calls: int = 0) -> Runner:
         logits: Any = forward()
         logits.backward(gradient)
 
-    return Runner(BARE, run, forget_gradients(denoiser))
+    return Runner(BARE, run, clear_gradients(denoiser))
 
 
 def learning_step(name: str, denoiser: nn.Module, objective: Objective, batch: Batch) -> Runner:
@@ -161,21 +161,20 @@ def learning_step(name: str, denoiser: nn.Module, objective: Objective, batch: B
         total: Any = objective(denoiser, batch.x, batch.t, batch.noise).total
         total.backward()
 
-    return Runner(name, run, forget_gradients(denoiser))
+    return Runner(name, run, clear_gradients(denoiser))
 
 
 def plain_network(denoiser: Any) -> Callable[[Tensor, Tensor], Tensor]:
-    """The denoiser's network as ``reference.py`` asks for it: ids or dense weights of tokens in, logits out."""
+    """The denoiser's network in the form of ``reference.py``: from ids or dense weights of tokens to logits."""
     backbone = denoiser.backbone
-    # the same modules and parameters, but for the embedding, which has been done when vectors come in
+    # the same modules and parameters without the embedding, for inputs that are already vectors
     after_embedding = copy.copy(backbone)
     after_embedding.embed = lambda vectors: vectors
 
     def logits(z: Tensor, alpha: Tensor) -> Tensor:
         dense = z.is_floating_point()
-        answer: Tensor = (after_embedding if dense else backbone)(
-            z @ backbone.embedding if dense else z, noise_level(alpha)
-        )
-        return answer
+        network = after_embedding if dense else backbone
+        found: Tensor = network(z @ backbone.embedding if dense else z, noise_level(alpha))
+        return found
 
     return logits

@@ -1,7 +1,7 @@
-"""What each way to learn costs: a step (loss and backward pass) over the bare network's, in time and in peak memory.
+"""The cost of each objective: a step (loss and backward pass) over the bare network's, in time and in peak memory.
 
 Methods whose networks have the same shape run in turns with one bare network. A method with a teacher is measured
-against a bare network that also answers as often as the teacher does.
+against a bare network with as many further forward passes as the teacher has.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ MEMORY_BAR = 0.75
 
 @dataclass(frozen=True)
 class Entry:
-    """A method by name, and how it is distilled, if it is."""
+    """A method by name, and its distillation, if there is one."""
 
     name: str
     method: Method
     distillation: DCD | SDTT | None = None
 
     def phases(self, states: int, denoiser: nn.Module) -> tuple[tuple[str, Phase], ...]:
-        """What it trains with, by name: one objective for each phase, of a distillation the first round's."""
+        """The phases of training by name; of a distillation, the first round."""
         if self.distillation is not None:
             teacher: Any = frozen_copy(denoiser)
             return ((self.name, self.distillation.phases(self.method, states, teacher)[0]),)
@@ -50,7 +50,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Group:
-    """Methods that share a bare network, told in ``against``; with ``teacher_calls`` answers of a teacher."""
+    """Methods that share a bare network, named ``against``, which has ``teacher_calls`` further forward passes."""
 
     against: str
     entries: tuple[Entry, ...]
@@ -66,7 +66,7 @@ GROUPS = (
     Group("bare causal network", (Entry("AR", AR()),), STEP_BAR),
     Group("bare network + forward", (Entry("DCD", Duo(), DCD()),), STEP_BAR, teacher_calls=1),
 )
-# Diffusion-LM is not here: its network's output is an embedding, so its bare network knows no vocabulary.
+# Diffusion-LM is not here: its network's output is an embedding, so its bare network has no vocabulary.
 OTHERS = (
     Group(BARE, (Entry("UDLM", UDLM()), Entry("D3PM uniform", D3PM(noise="uniform")))),
     Group(
@@ -93,12 +93,12 @@ def runners_of(group: Group, scale: Scale, size: Size) -> list[Runner]:
 def measure(group: Group, scale: Scale, size: Size, repeats: int) -> Iterator[Row]:
     """Time and memory of a group."""
     runners = runners_of(group, scale, size)
-    race = take_turns(runners, repeats, memory=True)
+    timings = take_turns(runners, repeats, memory=True)
     for runner in runners[1:]:
-        yield time_row("objectives", race, runner.name, BARE, group.against, size, group.bar)
+        yield time_row("objectives", timings, runner.name, BARE, group.against, size, group.bar)
     for runner in runners[1:]:
         bar = MEMORY_BAR if runner.name.startswith(DUO.name) else None
-        yield memory_row("memory", race, runner.name, BARE, group.against, size, bar)
+        yield memory_row("memory", timings, runner.name, BARE, group.against, size, bar)
 
 
 def section(scale: Scale, report: Report) -> Iterator[Row]:

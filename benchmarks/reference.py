@@ -1,13 +1,12 @@
-"""The methods written plainly: dense tensors over the vocabulary, straight from the formulas, one after another.
+"""A plain implementation of the methods: dense tensors over the vocabulary, directly from the formulas.
 
-This is what the library is compared with, in numbers (tests/test_reference.py) and in cost (``make bench``). Nothing
-is fused and nothing is spared: Gaussian latents have K entries, data are one-hot vectors, a sampler's step makes the
-whole posterior in float64.
+The library is compared with it, in numbers (tests/test_reference.py) and in cost (``make bench``). Nothing is fused:
+Gaussian latents have K entries, data are one-hot vectors, a sampler's step makes the whole posterior in float64.
 
 A network is a function ``network(z, alpha) -> logits`` (B, L, K). ``z`` is (B, L) token ids, or (B, L, K) weights of
 tokens, whose embedding is weights @ embedding matrix. Levels ``alpha``, their slopes ``alpha_prime`` and ``mu`` are
-(B,) float64, ``prior`` (pi) is (K,) float64. Random numbers come from a ``torch.Generator``. The mask, where there is
-one, is the last state.
+(B,) float64, ``prior`` (pi) is (K,) float64. Random numbers come from a ``torch.Generator``. The mask token,
+if there is one, is the last state.
 
     marginal        q(z | x) = alpha x + (1 - alpha) pi
     posterior       q(s | z, x) = [r 1{s = z} + (1-r) pi_z] [alpha_s x_s + (1-alpha_s) pi_s]
@@ -64,7 +63,7 @@ def bound(log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tenso
 
 
 def masked_bound(log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
-    """alpha'/(1 - alpha) log p_x where z is the mask, 0 elsewhere."""
+    """alpha'/(1 - alpha) log p_x where z is the mask token, 0 elsewhere."""
     log_p_x = log_p.gather(-1, x[..., None])[..., 0]
     return torch.where(z == log_p.shape[-1] - 1, (alpha_prime / (1 - alpha))[:, None] * log_p_x, 0.0)
 
@@ -73,7 +72,7 @@ def score_entropy(log_s: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prim
     """-alpha'/alpha pi_z sum_{y != z} [s_y - rho_y log s_y + rho_y (log rho_y - 1)], rho_y = q(y|x) / q(z|x)."""
     rho = marginal(F.one_hot(x, len(prior)).to(log_s.dtype), alpha, prior.to(log_s.dtype))
     rho = rho / rho.gather(-1, z[..., None])
-    # the term at y = z, where s and rho are 1, is 0 by itself
+    # the term at y = z, where s and rho are 1, is 0
     terms = log_s.exp() - rho * log_s + torch.xlogy(rho, rho) - rho
     return (-alpha_prime / alpha)[:, None] * prior[z] * terms.sum(-1)
 
@@ -88,15 +87,15 @@ def divergence(student: Tensor, teacher: Tensor) -> Tensor:
     return (student.exp() * (student - teacher)).sum(-1)
 
 
-# What the logits mean
+# From logits to a belief or a score
 
 
 def masked_belief(logits: Tensor, z: Tensor) -> Tensor:
-    """MDLM's log belief: never the mask, and certain of a token that is shown."""
+    """MDLM's log belief: the mask token has probability 0, and an unmasked token is certain."""
     mask_id = logits.shape[-1] - 1
-    hidden = torch.log_softmax(logits.index_fill(-1, torch.tensor(mask_id), -torch.inf), -1)
-    shown = F.one_hot(z, mask_id + 1).to(logits.dtype).log()
-    return torch.where((z == mask_id)[..., None], hidden, shown)
+    at_mask = torch.log_softmax(logits.index_fill(-1, torch.tensor(mask_id), -torch.inf), -1)
+    certain = F.one_hot(z, mask_id + 1).to(logits.dtype).log()
+    return torch.where((z == mask_id)[..., None], at_mask, certain)
 
 
 def score(logits: Tensor, z: Tensor, alpha: Tensor, masked: bool) -> Tensor:
@@ -121,7 +120,7 @@ def duo(network: Network, z: Tensor, x: Tensor, alpha: Tensor, alpha_prime: Tens
 
 
 def mdlm(network: Network, z: Tensor, x: Tensor, alpha: Tensor, alpha_prime: Tensor) -> Tensor:
-    """The masked bound, given z; the network is told nothing of the noise."""
+    """The masked bound, given z; the network does not get the noise level."""
     return masked_bound(masked_belief(network(z, torch.ones_like(alpha)), z), x, z, alpha, alpha_prime)
 
 
@@ -133,14 +132,14 @@ def sedd(
 
 
 def autoregressive(network: Network, x: Tensor, begin: int) -> Tensor:
-    """The cross-entropy of a causal network. The state ``begin``, its last, begins a sequence and is never written."""
+    """The cross-entropy of a causal network. The last state, ``begin``, begins a sequence and is never predicted."""
     before = torch.cat([torch.full_like(x[:, :1], begin), x[:, :-1]], 1)
     logits = network(before, torch.ones(len(x), dtype=torch.float64))
     return next_token(torch.log_softmax(logits[..., :begin], -1), x)
 
 
 def dcd(network: Network, teacher: Network, z_t: Tensor, z_s: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
-    """The student at z_t learns what the teacher says at z_s: argmaxes of ``gaussian_latent`` with one ``eps``."""
+    """The student at z_t learns the teacher's belief at z_s: argmaxes of ``gaussian_latent`` with one ``eps``."""
     with torch.no_grad():
         target = torch.log_softmax(teacher(z_s, alpha_s), -1)
     return divergence(torch.log_softmax(network(z_t, alpha_t), -1), target)
@@ -170,5 +169,5 @@ def psi_posterior(p: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, prior:
 
 
 def draw(q: Tensor, generator: Generator) -> Tensor:
-    """Exact draws from rows of float64 probabilities: the state whose exponential clock, of rate q, rings first."""
+    """Exact draws from rows of float64 probabilities: the state with the smallest exponential variable of rate q."""
     return (torch.empty_like(q).exponential_(generator=generator) / q).argmin(-1)

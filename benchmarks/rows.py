@@ -1,8 +1,8 @@
-"""A line of the table: what was measured, against what, at which size, and the bar it is held to.
+"""A row of the table: what was measured, against what, at which size, and its bar.
 
-Most values are ratios of times (``unit`` "x"); a few are seconds, rates or errors. A bar is the most that a value may
-be; a value without one is shown for its own sake. Wall time is what is compared with the bar; CPU time stands beside
-it, for a machine that others use.
+Most values are ratios of times (``unit`` "x"); a few are seconds, rates or errors. A bar is the largest
+allowed value; a value without a bar is only shown. Wall time is compared with the bar; CPU time is shown beside it,
+as other programs may use the machine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.timing import Race, Spread
+from benchmarks.timing import Spread, Timings
 
 RATIO = "x"
 MEBI = 2.0**20
@@ -34,7 +34,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Row:
-    """One line."""
+    """One row."""
 
     section: str
     name: str
@@ -49,7 +49,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Whether the value keeps to its bar, if it has one."""
+        """Whether the value is within its bar, if it has one."""
         return "" if self.bar is None else "within" if self.value.median <= self.bar else "above"
 
     def to_json(self) -> dict[str, Any]:
@@ -68,20 +68,20 @@ def single(value: float) -> Spread:
 
 
 def time_row(
-    section: str, race: Race, name: str, yardstick: str, against: str, size: Size, bar: float | None = None
+    section: str, timings: Timings, name: str, baseline: str, against: str, size: Size, bar: float | None = None
 ) -> Row:
-    """The ratio of two runners' times; the note says what the two took."""
-    wall, cpu = race.ratios(name, yardstick)
-    mine, other = race.seconds(name), race.seconds(yardstick)
+    """The ratio of two runners' times; the note gives both times."""
+    wall, cpu = timings.ratios(name, baseline)
+    mine, other = timings.seconds(name), timings.seconds(baseline)
     details = {"seconds": mine, "against_seconds": other}
     return Row(section, name, against, size, wall, RATIO, cpu, bar, f"{mine:.3g} s / {other:.3g} s", details)
 
 
 def memory_row(
-    section: str, race: Race, name: str, yardstick: str, against: str, size: Size, bar: float | None = None
+    section: str, timings: Timings, name: str, baseline: str, against: str, size: Size, bar: float | None = None
 ) -> Row:
     """The ratio of two runners' peaks."""
-    mine, other = race.peaks[name] / MEBI, race.peaks[yardstick] / MEBI
+    mine, other = timings.peaks[name] / MEBI, timings.peaks[baseline] / MEBI
     note = f"{figure_of(mine, 'MiB')} MiB / {figure_of(other, 'MiB')} MiB"
     details = {"mebibytes": mine, "against_mebibytes": other}
     return Row(section, name, against, size, single(mine / other), RATIO, None, bar, note, details)
@@ -93,14 +93,14 @@ def spaced(number: int) -> str:
 
 
 def figure_of(value: float, unit: str) -> str:
-    """A value as the table shows it."""
+    """The text of a value in the table."""
     if unit == RATIO:
         return f"{value:.3f}" if value < 10 else f"{value:.3g}"
     return spaced(round(value)) if value >= 1000 else f"{value:.3g}"
 
 
 def quartiles_of(row: Row) -> str:
-    """Where half of the values lie; nothing for a single one."""
+    """The quartiles; empty for a single value."""
     low, high = (figure_of(value, row.unit) for value in (row.value.low, row.value.high))
     return f"{low} to {high}" if len(row.value.values) > 1 else ""
 

@@ -1,7 +1,7 @@
-"""What each way to write costs: a sampler's step over the bare forward, in time, and its peak memory in beliefs.
+"""The cost of each sampler: a step over the bare forward pass, in time, and its peak memory in beliefs.
 
-A belief is one float32 tensor of batch x length x states, the size of the network's own answer. The step is the middle
-one of a 32-step linear grid, from a state with half of the signal.
+A belief is one float32 tensor of batch x length x states, the size of the network's logits. The step is the middle one
+of a 32-step linear grid, from a state with half of the signal.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ ANALYTIC_BAR = 1.25
 NOISES: dict[str, Method] = {"uniform": Duo(), "absorbing": MDLM()}
 
 
-def half_way(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+def middle_levels(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
     """alpha_t and alpha_s of the middle step."""
     grid = levels(LogLinear(), STEPS)
     return grid[STEPS // 2 - 1].expand(batch), grid[STEPS // 2].expand(batch)
 
 
 def runners_of(process: Uniform | Absorbing, denoiser: Any, batch: Batch) -> list[Runner]:
-    """The bare forward, then every sampler's step."""
-    alpha_t, alpha_s = half_way(len(batch.x))
+    """The bare forward pass, then the step of every sampler."""
+    alpha_t, alpha_s = middle_levels(len(batch.x))
     z = process.corrupt(batch.x, alpha_t, batch.noise.fold("corrupt"))
 
     @torch.no_grad()
     def forward() -> None:
         denoiser.backbone(z, noise_level(alpha_t))
 
-    def step(sampler: Sampler, asked: Any) -> Runner:
+    def step(sampler: Sampler, model: Any) -> Runner:
         @torch.no_grad()
         def run() -> None:
-            sampler.step(asked, z, alpha_t, alpha_s, batch.noise)
+            sampler.step(model, z, alpha_t, alpha_s, batch.noise)
 
         return Runner(type(sampler).__name__.lower(), run)
 
@@ -61,21 +61,21 @@ def runners_of(process: Uniform | Absorbing, denoiser: Any, batch: Batch) -> lis
 
 
 def section(scale: Scale, report: Report) -> Iterator[Row]:
-    """Every sampler of either noise at the paper's two vocabularies."""
+    """Every sampler of both kinds of noise at the paper's two vocabularies."""
     for states in scale.vocabularies:
         for noise, method in NOISES.items():
             report(f"K = {spaced(states)}: {noise} noise")
             process = PROCESSES[noise].over(states)  # type: ignore[attr-defined]
             size, denoiser = scale.size(states), network_of(method, scale.backbone, states).requires_grad_(False)
             runners = runners_of(process, denoiser, Batch.of(size))
-            race = take_turns(runners, scale.repeats, memory=True)
+            timings = take_turns(runners, scale.repeats, memory=True)
             belief = size.batch * size.length * process.vocab_size * 4
             for runner in runners[1:]:
                 bar = ANALYTIC_BAR if runner.name == "analytic" else BAR
-                row = time_row("samplers", race, runner.name, BARE, "bare forward", size, bar)
+                row = time_row("samplers", timings, runner.name, BARE, "bare forward", size, bar)
                 yield replace(row, name=f"{runner.name}, {noise}")
             for runner in runners[1:]:
-                held, unwrapped = race.peaks[runner.name] / belief, race.peaks[BARE] / belief
-                note, details = f"the forward: {unwrapped:.3f}", {"against_beliefs": unwrapped}
+                held, bare = timings.peaks[runner.name] / belief, timings.peaks[BARE] / belief
+                note, details = f"the forward: {bare:.3f}", {"against_beliefs": bare}
                 name = f"{runner.name}, {noise}"
                 yield Row("sampler memory", name, "", size, single(held), "beliefs", note=note, details=details)

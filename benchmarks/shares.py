@@ -1,8 +1,8 @@
-"""Where the time of a step goes, by kind of operator: Duo's step and the bare network's, by the profiler.
+"""The share of each kind of operator in the time of a step: Duo's step and the bare network's, by the profiler.
 
     python -m benchmarks.shares [--vocab 50257] [--repeats 3]
 
-Profiling takes time of its own, most of it where operators are small: these are shares, not speeds.
+Profiling itself takes time, most of it where operators are small: these are shares, not speeds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import os
 from collections import defaultdict
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would talk about itself
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler prints messages
 
 from torch.profiler import ProfilerActivity, profile
 

@@ -1,7 +1,7 @@
-"""Absolute speed, of this machine: tokens a second in training, sequences a second in generation.
+"""Absolute speed on this machine: tokens per second in training, sequences per second in generation.
 
 Training is ``take_step`` as a run does it: loader, loss, gradients, clipping, optimizer, moving average. Generation of
-Duo and MDLM stands beside an autoregressive model of the same size that remembers keys and values.
+Duo and MDLM is compared with an autoregressive model of the same size that caches keys and values.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NUM_TOKENS = 1 << 17
 
 @dataclass(frozen=True)
 class RandomIds:
-    """A tokenizer whose ids are random: what a loader reads need not mean anything."""
+    """A tokenizer whose ids are random: the loader does not depend on their meaning."""
 
     vocab_size: int
     separator: ClassVar[int] = 0
@@ -52,19 +52,19 @@ class RandomIds:
         return f"random ids below {self.vocab_size}"
 
     def encode(self, text: str) -> npt.NDArray[np.int64]:
-        """One id a character."""
+        """One id per character."""
         return np.random.default_rng(0).integers(self.vocab_size, size=len(text))
 
     def decode(self, ids: npt.ArrayLike) -> str:
         return " ".join(map(str, np.asarray(ids).tolist()))
 
     def save(self, folder: str | Path) -> None:
-        raise NotImplementedError("random ids are made anew, never kept")
+        raise NotImplementedError("random ids cannot be saved")
 
 
 @dataclass(frozen=True)
 class Run:
-    """Training that is under way."""
+    """A training and its next step."""
 
     state: TrainState
     loader: Loader
@@ -82,14 +82,14 @@ def run_of(folder: Path, chosen: Recipe, states: int) -> Run:
     training = chosen.training
     loader = Loader(Sequences(store, chosen.data.length), training.batch_size, training.seed)
     endless = tuple(replace(phase, until=1 << 30) for phase in chosen.method.phases(states, training.steps))
-    # rates of a run's middle: what they are does not matter for speed, but weights must stay numbers
+    # the learning rate does not matter for speed, but weights must stay finite
     calm = replace(chosen, training=replace(training, learning_rate=1e-5, warmup=0, decay=0.0))
     state = TrainState.fresh(network_of(chosen.method, chosen.backbone, states), training)
     return Run(state, loader, endless, calm, Size(states, training.batch_size, chosen.data.length))
 
 
 def laptop_run(folder: Path, scale: Scale) -> Run:
-    """The laptop recipe; in a quick look, on the small network."""
+    """The laptop recipe; for ``QUICK`` with the small network."""
     chosen = recipe(LAPTOP)
     if scale.backbone.width < SIZES["laptop"]().width:
         chosen = replace(chosen, backbone=scale.backbone)
@@ -97,7 +97,7 @@ def laptop_run(folder: Path, scale: Scale) -> Run:
 
 
 def larger_run(folder: Path, scale: Scale) -> Run:
-    """The same recipe with the network of all the other sections, with dropout, as it would be trained."""
+    """The same recipe with the network of the other sections, with dropout as in training."""
     base = recipe(LAPTOP)
     chosen = replace(
         base,
@@ -110,16 +110,16 @@ def larger_run(folder: Path, scale: Scale) -> Run:
 
 
 def training(scale: Scale, report: Report) -> Iterator[Row]:
-    """Tokens a second in each phase."""
+    """Tokens per second in each phase."""
     makers: dict[str, Callable[[Path, Scale], Run]] = {LAPTOP: laptop_run, "tiny": larger_run}
     for name, make in makers.items():
         with tempfile.TemporaryDirectory() as place:
             run = make(Path(place) / "store", scale)
             report(f"training, {name}: K = {spaced(run.size.states)}")
             runners = [Runner(phase.name, partial(run.step, phase)) for phase in run.phases]
-            race, tokens = take_turns(runners, scale.repeats), run.size.batch * run.size.length
+            timings, tokens = take_turns(runners, scale.repeats), run.size.batch * run.size.length
             for phase in run.phases:
-                speed = Spread.of([tokens / taken for taken in race.times[phase.name].wall])
+                speed = Spread.of([tokens / taken for taken in timings.times[phase.name].wall])
                 yield Row("training", f"{name}, {phase.name}", "", run.size, speed, "tokens/s")
 
 
@@ -135,7 +135,7 @@ def writer(method: Method, denoiser: Any, size: Size, steps: int) -> Callable[[]
 
 
 def generation(scale: Scale, report: Report) -> Iterator[Row]:
-    """Sequences a second, and as a multiple of the autoregressive model's. Once each, as it takes minutes."""
+    """Sequences per second, and as a multiple of the autoregressive model's. Measured once, as it takes minutes."""
     size = Size(scale.vocabularies[0], scale.batch, scale.generation_length)
     methods: dict[str, Method] = {"AR": AR(), "Duo": Duo(), "MDLM": MDLM()}
     denoisers = {
@@ -148,11 +148,11 @@ def generation(scale: Scale, report: Report) -> Iterator[Row]:
         report(f"generation, {steps} steps")
         counts = {name: size.length if name == "AR" else steps for name in methods}
         runners = [Runner(name, writer(methods[name], denoisers[name], size, counts[name])) for name in methods]
-        race = take_turns(runners, 1, warm_up=False)
-        autoregressive.append(size.batch / race.seconds("AR"))
+        timings = take_turns(runners, 1, warm_up=False)
+        autoregressive.append(size.batch / timings.seconds("AR"))
         for name in ("Duo", "MDLM"):
-            times = race.ratios("AR", name)[0].median
-            speeds.append((f"{name}, {steps} steps", size.batch / race.seconds(name), times))
+            times = timings.ratios("AR", name)[0].median
+            speeds.append((f"{name}, {steps} steps", size.batch / timings.seconds(name), times))
     name = f"AR, {size.length} steps with KV cache"
     yield Row("generation", name, "", size, Spread.of(autoregressive), "sequences/s")
     for name, speed, times in speeds:

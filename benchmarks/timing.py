@@ -1,13 +1,13 @@
-"""How a cost is measured: in turns with what it is compared with, as a ratio.
+"""How a cost is measured: in turns with its baseline, as a ratio.
 
-Seconds depend on the machine and on who else uses it. So whatever is measured runs in turns with its yardstick (the
-bare network), and a ratio is of two neighbours in the same turn: what the machine does meanwhile meets both. The
-median and the quartiles of the ratios are reported, of wall time and of CPU time; the latter does not count the
-time in which the process waits for a core. The first turn is not counted.
+Seconds depend on the machine and on other programs that use it. So everything runs in turns with its baseline (the
+bare network), and a ratio compares two neighbours in the same turn: other programs slow both of them. The median and
+the quartiles of the ratios are reported, of wall time and of CPU time; CPU time does not count the time in which the
+process waits for a core. The first turn is not counted.
 
-Memory is the largest sum of what the allocator had given out and not got back during a call, as the profiler records
-it at every allocation, temporaries inside operators included. What was there before, such as weights, does not count;
-gradients of parameters, which the call makes, do.
+Memory is the largest sum of live allocations during a call, as the profiler records it at every allocation,
+temporaries inside operators included. Earlier allocations, such as weights, do not count; gradients of parameters,
+which the call makes, do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would talk about itself
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler prints messages
 
 from torch.profiler import ProfilerActivity, profile
 
@@ -32,7 +32,7 @@ def nothing() -> None:
 
 @dataclass(frozen=True)
 class Runner:
-    """Something to time. ``run`` keeps nothing: freeing what it made is part of it. ``prepare`` is not timed."""
+    """A function to measure. ``run`` keeps nothing: freeing its tensors is timed too. ``prepare`` is not timed."""
 
     name: str
     run: Callable[[], None]
@@ -65,18 +65,18 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Race:
-    """What came of some turns; ``peaks`` in bytes, if memory was asked for."""
+class Timings:
+    """The times of some turns; ``peaks`` in bytes, if memory was requested."""
 
     times: dict[str, Times]
     peaks: dict[str, int]
 
-    def ratios(self, name: str, yardstick: str) -> tuple[Spread, Spread]:
-        """Of wall and of CPU time, each of two neighbours."""
-        one, other = self.times[name], self.times[yardstick]
+    def ratios(self, name: str, baseline: str) -> tuple[Spread, Spread]:
+        """The ratios of wall and of CPU time, each of two neighbours."""
+        one, other = self.times[name], self.times[baseline]
         return (
             Spread.of([a / b for a, b in zip(one.wall, other.wall, strict=True)]),
-            # a call shorter than the clock's tick has no CPU time to divide by
+            # a call shorter than the resolution of the CPU clock has a CPU time of 0
             Spread.of([a / max(b, 1e-9) for a, b in zip(one.cpu, other.cpu, strict=True)]),
         )
 
@@ -93,10 +93,10 @@ def take_turns(
     warm_up: bool = True,
     wall: GaussianSchedule = time.perf_counter,
     cpu: GaussianSchedule = time.process_time,
-) -> Race:
-    """Every runner in order, ``repeats`` times, after a turn that does not count: it is the one that shows memory.
+) -> Timings:
+    """Every runner in order, ``repeats`` times, after a turn that is not timed, in which memory is measured.
 
-    Without ``warm_up`` there is no such turn, for what takes minutes.
+    Without ``warm_up`` there is no such turn, for calls that take minutes.
     """
     if memory and not warm_up:
         raise ValueError("memory is measured in the turn that does not count: it needs warm_up")
@@ -118,11 +118,11 @@ def take_turns(
             cpu_end, wall_end = cpu(), wall()
             taken[runner.name].append((wall_end - wall_start, cpu_end - cpu_start))
     times = {name: Times(tuple(a for a, _ in each), tuple(b for _, b in each)) for name, each in taken.items()}
-    return Race(times, peaks)
+    return Timings(times, peaks)
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
-    """The largest sum of live allocations made by the call."""
+    """The largest sum of live allocations that the call makes."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         call()
     results: Any = record.profiler.kineto_results

@@ -45,21 +45,21 @@ class Machine:
 def test_runners_take_turns_and_ratios_are_of_neighbours() -> None:
     machine = Machine()
     runners = [machine.runner("bare", 2.0), machine.runner("costly", 6.0, prepare=100.0)]
-    race = take_turns(runners, 4, wall=lambda: machine.wall, cpu=lambda: machine.cpu)
+    timings = take_turns(runners, 4, wall=lambda: machine.wall, cpu=lambda: machine.cpu)
     assert machine.calls == ["bare", "costly"] * 5
     # the first turn, which costs 2 and 6, is not counted
-    assert race.times["bare"].wall == pytest.approx((8.0, 18.0, 32.0, 50.0))
-    assert race.times["bare"].cpu == pytest.approx((4.0, 9.0, 16.0, 25.0))
-    wall, cpu = race.ratios("costly", "bare")
+    assert timings.times["bare"].wall == pytest.approx((8.0, 18.0, 32.0, 50.0))
+    assert timings.times["bare"].cpu == pytest.approx((4.0, 9.0, 16.0, 25.0))
+    wall, cpu = timings.ratios("costly", "bare")
     assert wall.values == pytest.approx((3.0,) * 4)
     assert cpu.values == pytest.approx((3.0,) * 4)
-    assert race.seconds("costly") == pytest.approx(75.0)
+    assert timings.seconds("costly") == pytest.approx(75.0)
 
 
 def test_without_a_warm_up_every_turn_counts() -> None:
     machine = Machine()
-    race = take_turns([machine.runner("long", 2.0)], 1, warm_up=False, wall=lambda: machine.wall)
-    assert race.times["long"].wall == (2.0,)
+    timings = take_turns([machine.runner("long", 2.0)], 1, warm_up=False, wall=lambda: machine.wall)
+    assert timings.times["long"].wall == (2.0,)
     with pytest.raises(ValueError, match="warm_up"):
         take_turns([machine.runner("long", 2.0)], 1, warm_up=False, memory=True)
 

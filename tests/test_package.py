@@ -141,3 +141,16 @@ def test_every_module_says_what_it_is() -> None:
 
 def test_few_types_are_any() -> None:
     assert sum(len(re.findall(r"\bAny\b", path.read_text())) for path in SOURCE.rglob("*.py")) < 60
+
+
+def test_names_in_docstrings_exist() -> None:
+    """``module.name`` names something that a module of that name defines, and ``file.py`` a file."""
+    texts = {path: path.read_text() for path in SOURCE.rglob("*.py")}
+    stems = {path.stem for path in texts}
+    for path, text in texts.items():
+        for module, name in re.findall(r"``(?:\w+\.)*?(\w+)\.(\w+)(?:\(\))?``", text):
+            if name == "py":
+                assert module in stems, f"{path.name} mentions {module}.py"
+            elif module in stems:
+                defined = any(re.search(rf"\b{name}\b", texts[other]) for other in texts if other.stem == module)
+                assert defined, f"{path.name} mentions {module}.{name}"

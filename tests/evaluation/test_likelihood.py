@@ -61,7 +61,7 @@ def toy_likelihood(schedule: Schedule, seed: int, count: int = 2000, num_draws: 
 
 @pytest.mark.parametrize("num_draws", [1, 3])
 def test_oracle_likelihood_is_the_entropy_within_its_own_error(num_draws: int) -> None:
-    """Over 60 repetitions the standardised error has mean 0 and spread about 1: the error is neither too small nor large."""
+    """Over 60 repetitions the standardised error has mean 0 and spread about 1: the stated error is right."""
     law, _, _ = uniform_toy()
     truth = entropy(law) / 2
     results = [toy_likelihood(Polynomial(2.0, 1e-4), seed, num_draws=num_draws) for seed in range(60)]

@@ -94,7 +94,7 @@ def test_entropy_of_known_distributions() -> None:
     assert unigram_entropy(rows).value == pytest.approx((0 + math.log(2) + math.log(4)) / 3, abs=1e-12)
 
 
-def test_entropy_and_first_ending_of_the_released_code(golden: Path) -> None:
+def test_entropy_and_perplexity_of_the_released_code(golden: Path) -> None:
     with np.load(golden / "misc.npz") as arrays:
         meta = json.loads(str(arrays["__meta__"]))
         entropy = unigram_entropy(torch.from_numpy(arrays["entropy/tokens"]))

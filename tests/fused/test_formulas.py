@@ -256,10 +256,10 @@ def test_the_softmax_is_float32_for_any_precision_of_the_network(autocast: bool)
         torch.log_softmax(logits.float(), -1), x, z, alpha[:, None], -torch.ones(4, 1, dtype=torch.float64)
     )
     assert relative(loss.nats, plain.detach()) < 1e-5
-    learnt = [value for value in model.parameters() if value.requires_grad]
-    expected = torch.autograd.grad(plain.sum(), learnt, retain_graph=True)
-    found = torch.autograd.grad(loss.total, learnt)
-    assert [each.dtype for each in found] == [each.dtype for each in learnt]
+    trained = [value for value in model.parameters() if value.requires_grad]
+    expected = torch.autograd.grad(plain.sum(), trained, retain_graph=True)
+    found = torch.autograd.grad(loss.total, trained)
+    assert [each.dtype for each in found] == [each.dtype for each in trained]
     for one, other in zip(found, expected):
         assert relative(one, other.double()) < 0.02  # products in bfloat16 on both sides
 

@@ -97,8 +97,8 @@ def test_equal_seeds_give_equal_losses_fused_and_materialised(method: Any, padde
         results = []
         for denoiser in (model, materialised):
             loss = objective(denoiser, x, t, noise, valid if padded else None, dropout=True)
-            learnt = [value for value in model.parameters() if value.requires_grad]
-            results.append((loss.nats, torch.autograd.grad(loss.total, learnt, materialize_grads=True)))
+            trained = [value for value in model.parameters() if value.requires_grad]
+            results.append((loss.nats, torch.autograd.grad(loss.total, trained, materialize_grads=True)))
         (nats, found), (expected, plain) = results
         assert torch.allclose(nats, expected, rtol=1e-9, atol=1e-9)
         assert not padded or bool((nats[~valid] == 0).all())

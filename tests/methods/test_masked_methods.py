@@ -123,11 +123,11 @@ def exact_spindle_bound(denoiser: Denoiser, law: Tensor) -> float:
     for t, weight in zip(nodes, weights):
         alpha = spindle(t[None])[0]
         for x in all_states(3):
-            chance = torch.where(patterns, 1 - alpha[x], alpha[x]).prod(-1)
+            probability = torch.where(patterns, 1 - alpha[x], alpha[x]).prod(-1)
             z, times = torch.where(patterns, MASK, x), t.expand(len(patterns))
             log_p = denoiser.log_probs(z, 1 - times)
             nats = spindle_bound(log_p, x.expand(len(z), -1), patterns, times, skew).sum(-1)
-            total += float(weight * law[x[0], x[1]] * (chance * nats).sum())
+            total += float(weight * law[x[0], x[1]] * (probability * nats).sum())
     return total
 
 

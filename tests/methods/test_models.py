@@ -122,10 +122,10 @@ def test_everything_in_the_registries_is_tested() -> None:
     """Every method has a laptop recipe, and every objective and sampler a method: the tests here reach them all."""
     chosen = [recipe(name).method for name in LAPTOP]
     assert {type(method) for method in chosen} == set(METHODS.types())
-    learnt = {type(phase.objective) for method in chosen for phase in method.phases(NUM_TOKENS, 10)}
+    trained = {type(phase.objective) for method in chosen for phase in method.phases(NUM_TOKENS, 10)}
     measured = {type(method.measure(NUM_TOKENS)) for method in chosen}
     taught = {type(phase.objective) for kind in DISTILLATIONS for phase in rounds_of(kind)}
-    assert set(OBJECTIVES.types()) <= learnt | measured | taught
+    assert set(OBJECTIVES.types()) <= trained | measured | taught
     # a sampler that is chosen by name only is tested by name: tests/samplers/test_few_steps.py, tests/denoisers
     assert {Ancestral, Analytic} <= {type(method.sampler(NUM_TOKENS)) for method in chosen}
 

@@ -131,7 +131,7 @@ def batch(num_tokens: int = 10) -> tuple[Tensor, Tensor, Noise]:
 
 @pytest.mark.parametrize("process", [Uniform(11), Absorbing(11), Unigram(11)], ids=str)
 def test_one_objective_is_right_for_every_process(process: Process) -> None:
-    """The uniform belief has the same bound, log K of the tokens, whatever the noise."""
+    """The uniform belief has the same bound, log K of the tokens, for any noise."""
     backbone = SIZES["nano"]().build(11)
     denoiser = MeanDenoiser(backbone) if process.mask_id is None else SubsDenoiser(backbone, process)
     count = 4000

@@ -46,7 +46,7 @@ def mean_denoiser(seed: int = 0, num_states: int = 11, **options: Any) -> MeanDe
 
 def test_divergences_are_the_released_ones(golden: Path) -> None:
     stored = np.load(golden / "distillation.npz")
-    student, teacher = (torch.from_numpy(stored[f"{who}_log_p"]).double() for who in ("student", "teacher"))
+    student, teacher = (torch.from_numpy(stored[f"{role}_log_p"]).double() for role in ("student", "teacher"))
     # the reference sums in float32
     assert torch.allclose(
         divergence("kl-backward", student, teacher), torch.from_numpy(stored["kl_bwd"]).double(), atol=1e-5
@@ -107,9 +107,9 @@ def test_the_student_of_two_teachers_is_their_mean(kind: Divergence) -> None:
         return loss
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
-    learnt = logits.detach().softmax(-1)
+    learned = logits.detach().softmax(-1)
     expected = teachers.mean(0).softmax(-1) if kind == "kl-backward" else teachers.exp().mean(0)
-    assert torch.allclose(learnt, expected, atol=1e-6)
+    assert torch.allclose(learned, expected, atol=1e-6)
 
 
 # --- delta and rounds

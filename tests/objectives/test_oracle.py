@@ -48,9 +48,9 @@ def exact_bound(law: torch.Tensor, process: Process, denoiser: Denoiser, schedul
         ratios = posterior.log_ratios(p, states, alpha[:, None], prior)
         noisy = posterior.marginal(torch.eye(num_states, dtype=torch.float64), alpha.expand(num_states), prior)
         for x in tokens:
-            chance = noisy[x[0]][states[:, 0]] * noisy[x[1]][states[:, 1]]
+            probability = noisy[x[0]][states[:, 0]] * noisy[x[1]][states[:, 1]]
             loss = closed_forms.bound(ratios, x.expand(len(states), -1), states, alpha[:, None], slope[:, None], prior)
-            total += float(weight * law[x[0], x[1]] * (chance * loss.sum(-1)).sum())
+            total += float(weight * law[x[0], x[1]] * (probability * loss.sum(-1)).sum())
     return total
 
 

@@ -123,11 +123,11 @@ def exact_bound(oracle: Oracle, bias: float = 0.0) -> float:
             gamma, slope = (part.expand(len(z)) for part in oracle.gamma(t[None]))
             alpha, sigma = vectors.levels(gamma)
             nats = vectors.diffusion_nats(e, oracle.predict(z, gamma).x_hat + bias, gamma, slope)[:, 0]
-            chance = normal_density(points, alpha * oracle.table[token], sigma) * step
-            total += float(oracle.law[token] * weight * (chance * nats).sum())
+            probability = normal_density(points, alpha * oracle.table[token], sigma) * step
+            total += float(oracle.law[token] * weight * (probability * nats).sum())
         alpha, sigma = vectors.levels(first)
-        chance = normal_density(points, alpha * oracle.table[token], sigma) * step
-        total += float(oracle.law[token] * (chance * vectors.cross_entropy(oracle.decode(z), x)[:, 0]).sum())
+        probability = normal_density(points, alpha * oracle.table[token], sigma) * step
+        total += float(oracle.law[token] * (probability * vectors.cross_entropy(oracle.decode(z), x)[:, 0]).sum())
     return total
 
 

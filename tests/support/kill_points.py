@@ -111,11 +111,11 @@ def kill_points(count: int, folder: Path, seed: int = 0, distill: bool = False) 
     begin = time.monotonic()
     start(context, untouched, base).join()
     duration = time.monotonic() - begin
-    chance, tally, current = random.Random(seed), Tally(), 0
+    random_delay, tally, current = random.Random(seed), Tally(), 0
     while tally.kills < count:
         target = folder / f"run-{current}"
         process = start(context, target, base)
-        process.join(chance.uniform(0, 0.6 * duration))
+        process.join(random_delay.uniform(0, 0.6 * duration))
         if process.is_alive() and process.pid is not None:
             os.kill(process.pid, signal.SIGKILL)
             process.join()

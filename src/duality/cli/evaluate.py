@@ -1,4 +1,4 @@
-"""Measure the perplexity of a run."""
+"""The command `eval`: measure the perplexity of a run on held-out or other text."""
 
 from __future__ import annotations
 

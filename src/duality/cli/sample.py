@@ -1,4 +1,4 @@
-"""Write text with a run."""
+"""The command `sample`: write text with a run, watch it being written, keep every step in a file."""
 
 from __future__ import annotations
 

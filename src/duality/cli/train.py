@@ -1,4 +1,4 @@
-"""Train a recipe; distill a run."""
+"""The commands `train` and `distill`: a recipe, or a trained run, becomes a run folder with a model."""
 
 from __future__ import annotations
 

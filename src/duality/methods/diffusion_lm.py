@@ -11,7 +11,7 @@ that alpha^2(1) = ``LEAST``. The loss is the published L_simple, per token
 
 The rounding term holds embeddings apart, which the squared error alone would draw together; summed over the d numbers
 instead of averaged it wins, and all embeddings shrink to one. The model is measured by its true variational bound
-(``vlb.py``), which weighs the squared error by 1/2 gamma' exp(-gamma). Most of that weight is at the clean end, which
+(``objectives.variational``), which weighs the squared error by 1/2 gamma' exp(-gamma). Most of that weight is at the clean end, which
 L_simple neglects: with the published s the bound is far above log K, and a larger s, which ends the chain where
 rounding can take over, lowers it. Its integral is taken in even steps of gamma, as most of it is at t near s.
 
@@ -59,7 +59,7 @@ def sqrt_gamma(t: Tensor, offset: float) -> tuple[Tensor, Tensor]:
 
 
 class DiffusionLMDenoiser(nn.Module):
-    """The network, the table of embeddings and the rounding's bias: a ``vlb.VectorDenoiser``."""
+    """The network, the table of embeddings and the rounding's bias: a ``protocols.VectorDenoiser``."""
 
     def __init__(self, backbone: Network, num_tokens: int, offset: float):
         super().__init__()

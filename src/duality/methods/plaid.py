@@ -9,7 +9,7 @@ The second term of the logits is log q(z | x = v), by Bayes' rule all that z's o
 network is left with what the others say. So the untrained network, whose head is zero, is the perfect model of uniform
 independent tokens: its bound is log K. The network is given gamma itself.
 
-Everything is trained on the bound (``vlb.py``) except s: in expectation the bound does not depend on s, which only
+Everything is trained on the bound (``objectives.variational``) except s: in expectation the bound does not depend on s, which only
 decides how the integral over gamma is sampled, hence s is trained to lower the loss's variance. As the mean does not
 move, that is the mean of its square, whose gradient is 2 loss times the loss's: a factor put on the gradient where it
 enters s. It does not touch the ends.
@@ -91,7 +91,7 @@ class LearnedSchedule(nn.Module):
 
 
 class PlaidDenoiser(nn.Module):
-    """The network, the table of embeddings and the schedule: a ``vlb.VectorDenoiser``."""
+    """The network, the table of embeddings and the schedule: a ``protocols.VectorDenoiser``."""
 
     def __init__(
         self, backbone: Network, width: int, gamma_min: float, gamma_max: float, self_conditioning: bool = False

@@ -1,6 +1,6 @@
 """UDLM: uniform-state diffusion on the bound alone, which is Duo without curriculum.
 
-UDLM's own loss is the same number computed with dense K-vectors (``closed_forms.dense_uniform_bound``), which costs
+UDLM's own loss is the same number computed with dense K-vectors, which costs
 time and memory and changes nothing else; Duo's form is used for both.
 """
 

@@ -1,7 +1,7 @@
 """Analytic (Tweedie) sampling of a score model: SEDD's sampler, with its final denoising.
 
 The ratios at z_t, with the last stretch of noise taken back, give the ratios at the earlier level exactly
-(``functional.analytic``); each token is drawn from them on its own. The last step goes to alpha = 1 and never writes
+(``posterior.analytic``); each token is drawn from them on its own. The last step goes to alpha = 1 and never writes
 the mask. The greedy tail takes the largest instead of drawing.
 """
 

@@ -1,6 +1,6 @@
 """Ancestral sampling: draw z_s from the posterior evaluated at the belief p (the paper's Eq. 5).
 
-The posterior is a mixture of three routes (``functional.routes``): keep z, draw from p, draw from the prior. They are
+The posterior is a mixture of three routes (``posterior.routes``): keep z, draw from p, draw from the prior. They are
 taken in ``base``. Works unchanged for uniform and absorbing noise, and for any process of the family.
 """
 
