@@ -6,14 +6,14 @@ be saved, so
 
 - splitting a batch over processes, devices or accumulation steps changes no number;
 - a resumed run draws what the uninterrupted run would have drawn;
-- the i-th generated sample of a seed does not depend on how many are generated beside it.
+- the i-th generated sample of a seed does not depend on how many others are generated.
 
-The price is a discipline: the same tag gives the same numbers again, therefore each draw names its
+One rule must be followed: the same tag gives the same numbers again, therefore each draw has its
 own tag (``noise.uniform("route", L)``) and loops fold their counter in (``noise.fold(i)``).
 
 The mixer is the finaliser of SplitMix64 (Steele, Lea & Flood, 2014) in wrapping 64-bit integers: it is
-exact on every device, and cheap, because tags and counters are mixed once for the whole batch, and because a CPU
-does its dozen passes over a block of words that stays in its cache.
+exact on every device, and fast, because tags and counters are mixed once for the whole batch, and because a CPU makes
+its dozen passes over a block of words that fits its cache.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Noise:
         return self.uniform(tag, *shape).mul_(high).to(torch.int64)
 
     def keep(self, tag: str, probability: float, *shape: int) -> Tensor:
-        """A dropout mask: 1 / q with probability q, else 0; q is ``probability`` to 1 / 65536, but neither 0 nor 1."""
+        """Factors of dropout: 1 / q with probability q, else 0; q is ``probability`` rounded to 1/65536, never 0 or 1."""
         level = min(max(round(probability * 65536), 1), 65535)
         words = self.bits(tag, (prod(shape) + 3) // 4).view(torch.int16)[:, : prod(shape)]
         # Compared in place: torch's comparison of two-byte integers is several times slower when it has to make a bool.
@@ -110,7 +110,7 @@ class Noise:
 def stratified_times(seed: int, step: int, batch_size: int, device: torch.device | str = "cpu") -> Tensor:
     """One time in each of ``batch_size`` equal strata of (0, 1), in random order: float64, for the global batch.
 
-    The order is shuffled so that a process, which holds a slice of the batch, sees all of (0, 1).
+    The order is random so that a process, which has a slice of the batch, gets times from all of (0, 1).
     """
     noise = Noise.of(seed, step, torch.zeros(1, dtype=torch.int64, device=device)).fold("times")
     stratum = noise.uniform("order", batch_size)[0].argsort()

@@ -1,4 +1,4 @@
-"""Every bound of a discrete process with a perfect model is the entropy of the toy language; its samplers have its law."""
+"""Every bound of a discrete process with a perfect model is the entropy of the toy; its samplers have the toy's law."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,29 @@ GridName = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class Shared:
+    """What the samples of all cases have in common."""
+
+    num: int = 64
+    """samples of each kind."""
+    length: int | None = None
+    """tokens of a sample; the length the run was trained on if not given."""
+    eta: float | None = None
+    """the strength of a psi sampler."""
+    grid: GridName = None
+    """the times of the steps."""
+    top_p: float = 1.0
+    """draw from the fewest tokens that hold this share of the belief."""
+    temperature: float = 1.0
+    """below 1 sharpens the belief, above 1 flattens it."""
+    seed: int = 0
+    """the same seed gives the same samples."""
+
+
+_DEFAULT = Shared()
+
+
 def quality(
     runs: Folders,
     /,
@@ -31,13 +55,7 @@ def quality(
     tail: str = "ancestral",
     rounds: str = "last",
     judge: str = "smollm2",
-    num: int = 64,
-    length: int | None = None,
-    eta: float | None = None,
-    grid: GridName = None,
-    top_p: float = 1.0,
-    temperature: float = 1.0,
-    seed: int = 0,
+    shared: Annotated[Shared, tyro.conf.arg(name="")] = _DEFAULT,
     out: Path = Path("runs/quality"),
     batch_size: int = 16,
     device: Device = "auto",
@@ -53,13 +71,7 @@ def quality(
         tail: the last step draws (ancestral) or takes the most likely tokens (greedy); both with a comma.
         rounds: of distilled runs the last round, all, or some, with commas; 0 is the model before distillation.
         judge: smollm2 (fetched), a .gguf file, a Hugging Face folder or name (gpt2-large is the paper's), or none.
-        num: samples of each kind.
-        length: tokens of a sample; the length the run was trained on if not given.
-        eta: the strength of a psi sampler.
-        grid: the times of the steps.
-        top_p: draw from the fewest tokens that hold this share of the belief.
-        temperature: below 1 sharpens the belief, above 1 flattens it.
-        seed: the same seed gives the same samples.
+        shared: what all samples have in common.
         out: a folder for samples, scores, the table (quality.json, quality.md) and the figures.
         batch_size: samples at a time; the result does not depend on it.
         device: where to compute.
@@ -76,13 +88,7 @@ def quality(
         samplers=words(sampler),
         tails=words(tail),
         rounds=rounds_named(rounds),
-        num=num,
-        length=length,
-        seed=seed,
-        eta=eta,
-        grid=grid,
-        top_p=top_p,
-        temperature=temperature,
+        **asdict(shared),
     )
     reader, show = None if judge == "none" else judge, partial(counting_display, "sampling")
     rows = measure_runs(

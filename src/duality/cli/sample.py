@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
 
 from duality.cli.common import Device, Flag, Folder, GridName, Round, SamplerName, TailName
 
@@ -15,24 +18,48 @@ if TYPE_CHECKING:
     from duality.samplers.generate import Frame
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How samples are drawn: the arguments of ``Model.sample`` of the same names."""
+
+    steps: int | None = None
+    """network calls for each sample; 32 if not given, one per token for an autoregressive model, two for Gibbs."""
+    sampler: SamplerName = "own"
+    """the model's own, or another one of its noise; a psi sampler returns some tokens to noise and can correct them."""
+    eta: float | None = None
+    """how much a psi sampler returns to noise: 0 is ancestral; if not given, 0.01 (psi-constant, psi-loop) or 0.05."""
+    grid: GridName | None = None
+    """where the steps are: linear (equal times), cosine (small steps in much noise), loop (for psi-loop only)."""
+    tail: TailName = "ancestral"
+    """the last step draws the tokens (ancestral) or takes the most likely ones (greedy)."""
+    length: int | None = None
+    """tokens of a sample; the length it was trained on if not given."""
+    prompt: str = ""
+    """text that every sample begins with."""
+    suffix: str = ""
+    """text that every sample ends with: the model fills in what is between."""
+    top_p: float = 1.0
+    """draw from the fewest tokens that hold this share of the belief; 1 is all of it."""
+    temperature: float = 1.0
+    """below 1 sharpens the belief, above 1 flattens it."""
+    label: str | None = None
+    """write in this class; the model must have been trained with labels."""
+    guidance: float | None = None
+    """how much the class counts: 1 is the conditional model, more goes beyond it."""
+    seed: int = 0
+    """the same seed gives the same samples."""
+    batch_size: int = 16
+    """samples at a time; the result does not depend on it."""
+
+
+_DEFAULT = Sampling()
+
+
 def sample(
     run: Folder,
     /,
     num: int = 4,
-    steps: int | None = None,
-    sampler: SamplerName = "own",
-    eta: float | None = None,
-    grid: GridName | None = None,
-    tail: TailName = "ancestral",
-    length: int | None = None,
-    prompt: str = "",
-    suffix: str = "",
-    top_p: float = 1.0,
-    temperature: float = 1.0,
-    label: str | None = None,
-    guidance: float | None = None,
-    seed: int = 0,
-    batch_size: int = 16,
+    how: Annotated[Sampling, tyro.conf.arg(name="")] = _DEFAULT,
     round_number: Round = None,
     device: Device = "auto",
     json: Flag = False,
@@ -44,23 +71,7 @@ def sample(
     Args:
         run: the run folder.
         num: how many samples.
-        steps: network calls for each sample; 32 if not given, one per token for an autoregressive model, two for Gibbs.
-        sampler: the model's own, or another one of its noise; a psi sampler returns some tokens to noise at each step,
-            and so can correct them.
-        eta: how much a psi sampler returns to noise: 0 is ancestral; 0.05 if not given, 0.01 for psi-constant and
-            psi-loop.
-        grid: where the steps are: at equal times (linear), closer together in much noise (cosine), or with many steps
-            at one level (loop, which is for psi-loop).
-        tail: the last step draws the tokens (ancestral) or takes the most likely ones (greedy).
-        length: tokens of a sample; the length it was trained on if not given.
-        prompt: text that every sample begins with.
-        suffix: text that every sample ends with: the model fills in what is between.
-        top_p: draw from the fewest tokens that hold this share of the belief; 1 is all of it.
-        temperature: below 1 sharpens the belief, above 1 flattens it.
-        label: write in this class; the model must have been trained with labels.
-        guidance: how much the class counts: 1 is the conditional model, more goes beyond it.
-        seed: the same seed gives the same samples.
-        batch_size: samples at a time; the result does not depend on it.
+        how: how the samples are drawn.
         round_number: after this round of a distillation instead of the last; 0 is what it began from.
         device: where to compute.
         json: print a JSON object per sample, with its tokens.
@@ -73,28 +84,11 @@ def sample(
     from duality.runs.model import load
 
     model = load(run, say, device, round=round_number)
-    about = {"run": str(run), "sampler": sampler, "tail": tail, "seed": seed, "prompt": prompt, "suffix": suffix}
-    with display(model, watch, -(-num // max(batch_size, 1))) as show, tracing(model, trace, about, show) as see:
-        samples = model.sample(
-            num,
-            steps=steps,
-            prompt=prompt,
-            suffix=suffix,
-            length=length,
-            tail=tail,
-            sampler=sampler,
-            eta=eta,
-            grid=grid,
-            top_p=top_p,
-            temperature=temperature,
-            label=label,
-            guidance=guidance,
-            seed=seed,
-            batch_size=batch_size,
-            watch=see,
-        )
+    batches = -(-num // max(how.batch_size, 1))
+    with display(model, watch, batches) as show, tracing(model, trace, {"run": str(run), **asdict(how)}, show) as see:
+        samples = model.sample(num, watch=see, **asdict(how))
     for made in samples:
-        title = f"--- sample {made.index + 1} of {num}: {made.steps} steps, {tail} tail, seed {seed}\n"
+        title = f"--- sample {made.index + 1} of {num}: {made.steps} steps, {made.tail} tail, seed {made.seed}\n"
         print(dumps(made.row(model.step)) if json else title + made.text)
     return 0
 

@@ -7,5 +7,5 @@ cases          what is sampled (a case), and what is measured on it (a row)
 samples        samples in files, and real text cut like them
 sweep          the one pipeline from cases to rows
 tables         rows in Markdown
-figures        rows as pictures; ``loss_curve`` is the picture of a training
+figures        rows as figures; ``loss_curve`` is the figure of a training
 """

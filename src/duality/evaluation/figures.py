@@ -1,4 +1,4 @@
-"""Rows as pictures: Gen PPL and entropy against the number of steps, or against rounds of distillation.
+"""Rows as figures: Gen PPL and entropy against the number of steps, or against rounds of distillation.
 
 A line is a model with the settings that differ among the rows; its band is the interval. Real text is a dashed line.
 Without a judge there is only the panel of entropy. matplotlib is imported when a figure is drawn.
@@ -66,7 +66,7 @@ class Panel:
 
 
 def draw(rows: Sequence[Row], steps: Path, rounds: Path | None = None) -> None:
-    """The figure against steps and, if it is asked for and there are rounds, the one against rounds."""
+    """The figure against steps and, if it is requested and there are rounds, the one against rounds."""
     plot_steps(rows, steps)
     if rounds is not None and has_rounds(rows):
         plot_rounds(rows, rounds)
@@ -91,7 +91,7 @@ def plot_steps(rows: Sequence[Row], target: Path) -> None:
 
 
 def plot_rounds(rows: Sequence[Row], target: Path) -> None:
-    """Gen PPL and entropy against rounds of distillation, as a PNG: a line for each number of steps, few are darker."""
+    """Gen PPL and entropy against rounds of distillation, as a PNG; a line for each number of steps (few: darker)."""
     if not has_rounds(rows):
         raise ValueError("no row has a round: there is nothing to draw; measure a distilled run, or use plot_steps")
     figure, panels = canvas(rows, "round of distillation")

@@ -176,7 +176,7 @@ def load_judge(
     progress(f"loading the judge {spec}")
     try:
         tokenizer, (model, report) = _from_pretrained(transformers, place, options)
-    except Exception as error:  # of many kinds: several libraries load a model
+    except Exception as error:  # any kind of error: several libraries load a model
         raise ValueError(f"cannot load the judge {spec!r} ({' '.join(str(error).split())}); {CHOICES}") from error
     if report["missing_keys"]:
         raise ValueError(f"{spec!r} lacks weights: {', '.join(sorted(report['missing_keys']))}")
@@ -186,7 +186,7 @@ def load_judge(
 
 
 class JudgeTokenizer(Protocol):
-    """What is used of a tokenizer of transformers."""
+    """The members of a transformers tokenizer that are used here."""
 
     bos_token: str | None
     model_max_length: int

@@ -3,7 +3,7 @@
     bound = diffusion term (mean over t of the objective) + prior term KL(q(z_1|x) || prior) + reconstruction term
 
 All three are computed and reported, by the model's own measure (``protocols.Measure``). The value of an autoregressive
-model is exact; that of a masked language model is a pseudo-likelihood, which bounds nothing. ``kind`` says which it is.
+model is exact; that of a masked language model is a pseudo-likelihood, which is no bound. ``kind`` says which it is.
 Sums are in float64, and the ratio sum of nats / sum of tokens is taken once, at the end. Times and noise belong to the
 sequence (its index), so the value does not depend on the batch size.
 
@@ -46,7 +46,7 @@ class Likelihood:
     @property
     def perplexity(self) -> float:
         """exp(nats per token)."""
-        # a model that has learnt nothing yet may be beyond what a float holds
+        # the value of an untrained model may be too large for a float
         return math.exp(self.nats_per_token) if self.nats_per_token < 700 else math.inf
 
     @property

@@ -1,4 +1,4 @@
-"""The loss curve of a run: the rows of metrics.jsonl as a picture.
+"""The loss curve of a run: the rows of metrics.jsonl as a figure.
 
 Rows with a ``loss`` are training steps, rows with ``validation_nats`` are validations; others are not drawn.
 """

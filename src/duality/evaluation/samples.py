@@ -1,7 +1,7 @@
 """Samples in files, and real text that is cut like samples.
 
 A file of samples is JSON lines: first the case, the weights and the cost, then one line for each sample. It is read
-again only if it is whole and its case and weights are those asked for. Otherwise the samples are made again.
+again only if it is complete and its case and weights are the requested ones. Otherwise the samples are made again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Samples:
 
 
 def write_samples(path: Path, case: Case, samples: Samples) -> None:
-    """Write samples with what made them."""
+    """Write samples with their settings and weights."""
     if tuple(samples.tokens.shape) != (case.num, case.length):
         raise ValueError(
             f"{case.label}: asked for {case.num} samples of {case.length} tokens, got tokens of shape "
@@ -82,7 +82,7 @@ def kept_samples(path: Path, case: Case, weights: str, report: Reporter) -> Samp
 def real_text(sequences: Sequences, tokenizer: Tokenizer, num: int) -> Samples | None:
     """At most ``num`` whole sequences, evenly spread; None if every sequence is shorter than its row.
 
-    A place whose sequence is not whole is given to the next whole one.
+    Where a sequence is not whole, the next whole one is taken.
     """
     starts, stops = sequences.windows(np.arange(len(sequences)))
     whole = np.flatnonzero(stops - starts == sequences.length)

@@ -2,8 +2,8 @@
 
     case  ->  samples (kept in OUT/samples/)  ->  scores of the judge (kept in OUT/scores.json)  ->  row
 
-What must hold: samples that are kept are not made again, and what a judge has read it does not read again, unless the
-weights, the settings or a file changed; all rows of a sweep have the same judge and the same real text.
+What must hold: saved samples are not made again, and a judge does not score the same samples again, unless the weights,
+the settings or a file changed; all rows of a sweep have the same judge and the same real text.
 
 ``measure`` also writes OUT/quality.json, ``{"rows": [...], "references": [...]}`` with real text under the second name,
 and OUT/quality.md.
@@ -54,7 +54,7 @@ class SampleSource(Protocol):
 
 @dataclass(frozen=True)
 class Scores:
-    """What judges found, by the name of the judge and the sha256 of a file of samples."""
+    """The scores of judges, by the name of the judge and the sha256 of a file of samples."""
 
     path: Path
     entries: dict[str, dict[str, object]]
@@ -130,7 +130,7 @@ class Sweep:
         """The measures of the samples in ``path``."""
         tokens = samples.tokens
         likely, entropy = self.perplexity(samples, path), unigram_entropy(tokens)
-        # a single sample shows no spread
+        # a single sample has no interval
         likely_spread = None if case.num == 1 else likely
         entropy_spread = None if case.num == 1 else entropy
         return Row(
@@ -187,7 +187,7 @@ class Sweep:
 
 
 def check(cases: Sequence[Case]) -> None:
-    """Refuse what cannot be measured before anything is sampled."""
+    """Refuse cases that cannot be measured, before anything is sampled."""
     if not cases:
         raise ValueError("nothing to measure: give at least one case")
     for case in cases:

@@ -1,7 +1,7 @@
 """Rows in Markdown: the short table of the paper (``markdown``), all measures (``details``), and ``remarks``.
 
 A column of the short table is a model with the settings that differ among the rows; its lines are numbers of steps,
-in blocks by round of distillation. A dash stands for what was not measured.
+in blocks by round of distillation. A dash means "not measured".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measures of samples, from their token ids and from what a judge says of their texts.
+"""Measures of samples, from their token ids and from a judge's scores of their texts.
 
     Gen PPL           exp(sum of the judge's nats / sum of its tokens), over all samples
     entropy           of the tokens within a sample, in nats, averaged over samples
@@ -25,7 +25,7 @@ from duality.noise import Noise
 
 RESAMPLES = 1000
 INTERVAL = (0.025, 0.975)
-# MAUVE's package takes a bucket for ten samples; fewer than ten buckets are no histogram.
+# MAUVE's package takes one bucket per ten samples; fewer than ten buckets are too few for a histogram.
 LEAST_FOR_MAUVE = 100
 _SEED = 0
 

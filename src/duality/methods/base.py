@@ -1,4 +1,4 @@
-"""What the methods share: a process by name, the last level of a schedule, and checks of it."""
+"""Shared by the methods: a process by name, the last level of a schedule, and checks of it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_noisy_end(schedule: Schedule) -> None:
 
 
 def check_masked_end(schedule: Schedule) -> None:
-    """Absorbing noise must end at the mask token: a token that is still shown is impossible under its prior."""
+    """Absorbing noise must end at the mask token: an unmasked token is impossible under its prior."""
     level = last_level(schedule)
     if level != 0:
         raise ValueError(

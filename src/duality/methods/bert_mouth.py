@@ -1,21 +1,21 @@
-"""BERT-Mouth (Wang & Cho, 2019): a masked language model that writes, by Gibbs sampling.
+"""BERT-Mouth (Wang & Cho, 2019): a masked language model with Gibbs sampling.
 
 The network learns the conditionals p(x_l | some of the others) and nothing else: there is no time and no noise level.
-Training hides each token with probability ``rate`` and asks for the hidden ones,
+Training masks each token with probability ``rate`` and predicts the masked tokens,
 
-    loss = 1/rate  sum over hidden l of  -log p(x_l | what is shown),     in expectation nats per token.
+    loss = 1/rate  sum over masked l of  -log p(x_l | the unmasked tokens),     in expectation nats per token.
 
-A sequence in which chance hides nothing adds nothing. To hide one all the same would give some patterns more weight
-than ``rate`` does, and bias the loss; with 128 tokens it concerns one sequence in 10^9.
+A sequence without any masked token has loss 0. Masking one token in such a sequence would give some patterns more
+weight than ``rate`` does, and bias the loss; with 128 tokens it concerns one sequence in 10^9.
 
-What it is measured by is the pseudo-likelihood, sum over l of -log p(x_l | all the others). It bounds nothing: the
-conditionals need not belong to any joint law. Time t in (0, 1) chooses the one hidden position, floor(t n) of n real
-ones, and its nats count n times, so that the mean over t is the sum over positions, exactly.
+The measure is the pseudo-likelihood, sum over l of -log p(x_l | all the others). It is no bound: the conditionals need
+not belong to any joint law. Time t in (0, 1) chooses the one masked position, floor(t n) of n valid ones, and its nats
+are multiplied by n, so that the mean over t is exactly the sum over positions.
 
-It writes by hiding one position after another and drawing it again given the rest. From masks alone, the first sweep
-is any-order generation; each later one brings the law geometrically nearer to the one whose conditionals these are.
+Sampling masks one position after another and redraws it given the rest. From mask tokens only, the first sweep is
+any-order generation; with each later sweep the law converges geometrically to the one with these conditionals.
 
-What must hold: a sweep visits each position once, in an order of its own for each sequence.
+What must hold: a sweep visits each position once, in a separate random order for each sequence.
 Left out: BERT's corruption in which a tenth of the chosen tokens is replaced by random ones and a tenth left as it is,
 next-sentence prediction, pretrained weights, and the original's other orders (left to right, several at once).
 """
@@ -41,7 +41,7 @@ from duality.protocols import AnyDenoiser, Backbone, Ends, Kind, Loss, Phase, Sc
 
 @dataclass(frozen=True)
 class MaskedTokens:
-    """Cross-entropy of tokens hidden with probability ``rate``, divided by it. Time is not looked at."""
+    """Cross-entropy of tokens that are masked with probability ``rate``, divided by it. It does not depend on time."""
 
     process: Absorbing
     rate: float = 0.15
@@ -83,7 +83,7 @@ class PseudoLikelihood:
 
 @dataclass(frozen=True)
 class GibbsState:
-    """Where a Gibbs chain is: its tokens (B, L), how many it has drawn, and the noise that its orders come from."""
+    """The state of a Gibbs chain: its tokens (B, L), how many it has drawn, and the noise of its orders."""
 
     ids: Tensor
     drawn: int
@@ -91,7 +91,7 @@ class GibbsState:
 
     @property
     def place(self) -> Tensor:
-        """The position to draw next, (B, 1): the orders of a sweep are fresh permutations."""
+        """The position to draw next, (B, 1): each sweep has a new random permutation."""
         sweep, turn = divmod(self.drawn, self.ids.shape[1])
         keys = self.orders.fold(sweep).uniform("order", self.ids.shape[1])
         return keys.argsort(stable=True, dim=-1)[:, turn, None]
@@ -99,7 +99,7 @@ class GibbsState:
 
 @dataclass(frozen=True)
 class Gibbs:
-    """One position at a time, drawn again given all the others; a step is one position of every sequence."""
+    """One position at a time, redrawn given all the others; a step is one position of every sequence."""
 
     process: Absorbing
 
@@ -120,7 +120,7 @@ class Gibbs:
         return self.redraw(denoiser, state, alpha_t, greedy, noise).ids
 
     def redraw(self, denoiser: AnyDenoiser, state: GibbsState, alpha: Tensor, greedy: bool, noise: Noise) -> GibbsState:
-        """Mask the next position, ask for the belief, and draw the token."""
+        """Mask the next position, compute the belief, and draw the token."""
         place = state.place
         z = state.ids.scatter(1, place, self.process.mask_id)
         rows = torch.arange(len(z), device=z.device) * z.shape[1] + place[:, 0]
@@ -137,7 +137,7 @@ class Gibbs:
 
 @dataclass(frozen=True)
 class BertMouth:
-    """A masked language model, trained with a share ``rate`` of the tokens hidden."""
+    """A masked language model, trained with a share ``rate`` of the tokens masked."""
 
     rate: float = 0.15
 

@@ -1,19 +1,19 @@
-"""DiffusionBERT (He et al., 2022): absorbing noise that hides informative tokens first, the "spindle" schedule.
+"""DiffusionBERT (He et al., 2022): absorbing noise that masks informative tokens first, the "spindle" schedule.
 
     alpha_v(t) = 1 - t - strength sin(pi t) H(v),   H(v) = 1 - mean information / information(v),   clamped to [-1, 1]
 
 information(v) = -log frequency(v) in the training corpus, each token counted once more than it occurs; the mean is
-over the corpus. So rare tokens go early and frequent ones late, and the model writes the frequent ones first. As
-strength < 1/pi, every alpha_v falls strictly from 1 to 0; the clamp makes a token of less than half the mean
-information as one of half.
+over the corpus. So rare tokens are masked early and frequent ones late, and sampling unmasks frequent tokens first. As
+strength < 1/pi, every alpha_v falls strictly from 1 to 0; the clamp treats a token of less than half the mean
+information as a token of half the mean.
 
-The forward process depends on the token, hence so does the speed at which a hidden token v is shown in reverse,
-u_v = -alpha_v' / (1 - alpha_v). Given the data a hidden token turns into x at rate u_x; the model, which believes p of
-the clean token *given that it is hidden at t*, into v at rate p_v u_v. The divergence of the two jump processes is
+The forward process depends on the token, hence so does the speed at which a token v is unmasked in reverse,
+u_v = -alpha_v' / (1 - alpha_v). Given the data a mask token becomes x at rate u_x. With the model's belief p about the
+clean token *given that it is masked at t*, it becomes v at rate p_v u_v. The divergence of the two jump processes is
 
-    u_x (-log p_x) + sum_v p_v u_v - u_x      where hidden, 0 elsewhere,
+    u_x (-log p_x) + sum_v p_v u_v - u_x      where masked, 0 elsewhere,
 
-and its integral over t bounds -log p(x) with nothing left at the ends. With all speeds equal it is MDLM's bound. The
+and its integral over t bounds -log p(x), without end terms. With all speeds equal it is MDLM's bound. The
 speeds are 1/t + e_v with e_v bounded, and 1/t cancels in the last two terms: only e_v is computed there.
 
 What must hold: the network is given t, because the belief depends on it: tokens that are masked at small t are mostly
@@ -53,7 +53,7 @@ def unigram_information(counts: Tensor) -> Tensor:
 
 
 def skews(information: Tensor, strength: float) -> Tensor:
-    """strength H(v), (K,) float64: how far ahead of 1 - t a token is at its farthest."""
+    """strength H(v), (K,) float64: the difference 1 - t - alpha_v(t) at t = 1/2."""
     nats = information.detach().double().clamp_min(1e-12)
     mean = (torch.softmax(-nats, -1) * nats).sum()
     return strength * (1 - mean / nats).clamp(-1, 1)
@@ -83,7 +83,7 @@ def hide(x: Tensor, t: Tensor, skew: Tensor, mask_id: int, noise: Noise) -> Tens
 
 @dataclass(frozen=True)
 class SpindleNats(Formula):
-    """``scale`` times the bound of a hidden token: of the mean excess under the belief, and of its surprisal."""
+    """``scale`` times the bound of a masked token, from the mean excess under the belief and the token's surprisal."""
 
     x: Tensor
     t: Tensor
@@ -97,7 +97,7 @@ class SpindleNats(Formula):
         # a materialised belief may have a column for the mask token, with probability 0
         p = torch.exp(log_p, out=logits)[:, : len(self.skew)]
         ahead = excess(self.skew, self.t[:, None]).to(logits.dtype)
-        # a product and a sum, as autocast would take a matrix product in bfloat16
+        # a product and a sum, because autocast would compute a matrix product in bfloat16
         mean = (p * ahead).sum(-1)
 
         def pull(slope: Tensor, slope_x: Tensor) -> None:
@@ -122,13 +122,13 @@ class SpindleDenoiser(SubsDenoiser):
 
 @runtime_checkable
 class Informed(Protocol):
-    """A denoiser that knows how informative its tokens are."""
+    """A denoiser with the information of its tokens."""
 
     information: Tensor
 
 
 def information_of(denoiser: AnyDenoiser) -> Tensor:
-    """The information of the tokens, which the network under the wrappers has."""
+    """The information of the tokens, from the denoiser inside the wrappers."""
     network = unwrapped(denoiser)
     if not isinstance(network, Informed):
         raise ValueError(
@@ -163,7 +163,7 @@ class SpindleBound:
 
 @dataclass(frozen=True)
 class SpindleSampler(RouteSampler):
-    """Ancestral steps: a hidden token is v with chance p_v, and then still hidden at s with chance m_v.
+    """Ancestral steps: a mask token is v with probability p_v, and then still masked at s with probability m_v.
 
     m_v = (1 - alpha_v(s)) / (1 - alpha_v(t)). Time is 1 - alpha of the level that ``generate`` gives.
     """
@@ -172,7 +172,7 @@ class SpindleSampler(RouteSampler):
     strength: float = 0.3
 
     def corrupt(self, denoiser: AnyDenoiser, x: Tensor, alpha: Tensor, noise: Noise) -> Tensor:
-        """What the steps reverse."""
+        """The noise that the steps reverse."""
         return hide(x, 1 - alpha, skews(information_of(denoiser), self.strength), self.process.mask_id, noise)
 
     def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> Tensor:
@@ -184,7 +184,7 @@ class SpindleSampler(RouteSampler):
         belief = belief_of(denoiser, state, alpha_t)
         stay = hidden_chance(skew, later) / hidden_chance(skew, now)
         u = noise.uniform("show", state.shape[1])
-        # A position that stays masked whatever its token is need not be drawn.
+        # A position that stays masked for every token need not be drawn.
         drawn = (state == self.process.mask_id) & (u >= stay.amin(-1, keepdim=True))
         draw, clean = noise.uniform("draw", state.shape[1]).flatten(), state.flatten().clone()
         for rows, log_p in belief.each(drawn.flatten().nonzero()[:, 0]):
@@ -196,7 +196,7 @@ class SpindleSampler(RouteSampler):
 
 @dataclass(frozen=True)
 class DiffusionBERT:
-    """Absorbing diffusion with the spindle schedule; ``strength`` 0 is MDLM with time, 0.3 the released code's."""
+    """Absorbing diffusion with the spindle schedule; ``strength`` 0 is MDLM with time, 0.3 the released code."""
 
     strength: float = 0.3
 
@@ -212,7 +212,7 @@ class DiffusionBERT:
 
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
         process = self.process(vocabulary.num_tokens)
-        # Without counts, as when weights are loaded over these, all tokens are alike.
+        # Without counts, as when weights are loaded afterwards, all tokens have equal information.
         counts = torch.zeros(vocabulary.num_tokens) if vocabulary.counts is None else vocabulary.counts()
         network = backbone.build(process.vocab_size, num_labels=vocabulary.num_labels)
         return SpindleDenoiser(network, process, unigram_information(counts))

@@ -1,19 +1,20 @@
 """Diffusion-LM (Li et al., 2022): Gaussian diffusion over learned embeddings, trained on squared error.
 
-    sigma^2(t) = sqrt(s + (c - s) t)     the sqrt schedule: noise comes quickly at first
+    sigma^2(t) = sqrt(s + (c - s) t)     the sqrt schedule: noise grows fastest at first
     x_hat      = network(z, gamma)       the embedding itself is predicted
     p(x | z_0) = softmax(table z_0 + b)  rounding, with the table of the embeddings
 
-The published schedule is 1 - alpha^2 = sqrt(t + s), which passes 1 just before its end; here c = (1 - ``LEAST``)^2, so
+The published schedule is 1 - alpha^2 = sqrt(t + s), which exceeds 1 just before its end; here c = (1 - ``LEAST``)^2, so
 that alpha^2(1) = ``LEAST``. The loss is the published L_simple, per token
 
     ||x_hat - e||^2 / d - log p(x | z_0) + alpha^2(1) ||e||^2 / d
 
-The rounding term holds embeddings apart, which the squared error alone would draw together; summed over the d numbers
-instead of averaged it wins, and all embeddings shrink to one. The model is measured by its true variational bound
-(``objectives.variational``), which weighs the squared error by 1/2 gamma' exp(-gamma). Most of that weight is at the clean end, which
-L_simple neglects: with the published s the bound is far above log K, and a larger s, which ends the chain where
-rounding can take over, lowers it. Its integral is taken in even steps of gamma, as most of it is at t near s.
+The squared error alone would make all embeddings equal; the rounding term keeps them distinct. The squared error must
+be a mean over the d entries: as a sum it would dominate, and all embeddings would become equal. The measure is the true
+variational bound (``objectives.variational``), which weights the squared error by 1/2 gamma' exp(-gamma). Most of this
+weight is at the clean end, where L_simple has little: with the published s the bound is far above log K. A larger s,
+with more noise left for the rounding, lowers it. Its integral is taken in even steps of gamma, as most of it is at t
+near s.
 
 Left out of the original: T = 2000 discrete steps (time is continuous, and the network is given gamma), the network of
 BERT's size, a second noise draw between e and z_0 (z_t is made from e), importance sampling of t, decoding by
@@ -91,7 +92,7 @@ class DiffusionLMDenoiser(nn.Module):
 
 @dataclass(frozen=True)
 class SimpleLoss:
-    """L_simple: squared error and rounding, of equal weight. Not nats: see ``Variational`` for those."""
+    """L_simple: squared error and rounding, of equal weight. Its unit is not nats; ``Variational`` gives nats."""
 
     def __call__(
         self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False

@@ -21,8 +21,8 @@ class Duo:
     """Uniform-state diffusion, trained first on tempered Gaussian latents and then on the bound.
 
     ``curriculum`` is the fraction of the steps spent on the tempered bound at temperature ``tau`` with alpha between
-    ``alpha_min`` and ``alpha_max``; 0 is Duo without curriculum. ``training_schedule`` decides where the bound, in
-    training, spends its samples; it changes the variance of the loss, not its mean.
+    ``alpha_min`` and ``alpha_max``; 0 is Duo without curriculum. ``training_schedule`` decides at which
+    levels the bound is sampled in training; it changes the variance of the loss, not its mean.
     """
 
     curriculum: float = 0.5

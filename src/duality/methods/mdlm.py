@@ -19,7 +19,7 @@ from duality.samplers.ancestral import Ancestral
 class MDLM:
     """Absorbing-state diffusion. The network is not given the noise level unless ``time``.
 
-    ``training_schedule`` decides where training spends its samples; it ends at alpha = 0, because at any other end a
+    ``training_schedule`` decides at which levels training samples. It ends at alpha = 0, because at any other end a
     true bound would be infinite.
     """
 

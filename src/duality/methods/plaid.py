@@ -5,16 +5,16 @@
     logits     network(z / sqrt(alpha^2 / d + sigma^2), gamma) + (alpha / sigma^2) z . e_v
     x_hat      softmax(logits) @ table
 
-The second term of the logits is log q(z | x = v), by Bayes' rule all that z's own position says about its token; the
-network is left with what the others say. So the untrained network, whose head is zero, is the perfect model of uniform
-independent tokens: its bound is log K. The network is given gamma itself.
+The second term of the logits is log q(z | x = v): by Bayes' rule, all information of a position about its own token.
+The network adds the information of the other positions. So the untrained network, whose head is zero, is the perfect
+model of uniform independent tokens: its bound is log K. The network is given gamma itself.
 
-Everything is trained on the bound (``objectives.variational``) except s: in expectation the bound does not depend on s, which only
-decides how the integral over gamma is sampled, hence s is trained to lower the loss's variance. As the mean does not
-move, that is the mean of its square, whose gradient is 2 loss times the loss's: a factor put on the gradient where it
-enters s. It does not touch the ends.
+Everything is trained on the bound (``objectives.variational``) except s. The expected bound does not depend on s, which
+only decides how the integral over gamma is sampled, hence s is trained to lower the variance of the loss. As the mean
+is constant, this minimises the mean of the squared loss, whose gradient is that of the loss times 2 loss: the gradient
+of s is multiplied by this factor, that of the ends is not.
 
-With ``self_conditioning`` the network also reads its last prediction (Chen et al., 2023).
+With ``self_conditioning`` the network is also given its last prediction (Chen et al., 2023).
 
 Left out of the original: muP, a learning rate of 1e-2 for table and schedule (here all share one), the gradual entry of
 the likelihood term over the first 5000 steps, short sequences, the stop of some gradients in self-conditioned samples,
@@ -131,7 +131,7 @@ class PlaidDenoiser(nn.Module):
 
 
 def reweighted(value: Tensor, weight: Tensor) -> Tensor:
-    """``value``, whose gradient is multiplied by what ``weight`` holds when it comes back."""
+    """``value``; its gradient is multiplied by the value that ``weight`` has during the backward pass."""
     if value.requires_grad:
         value.register_hook(lambda gradient: gradient * weight)  # type: ignore[no-untyped-call]
     return value
@@ -139,11 +139,11 @@ def reweighted(value: Tensor, weight: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PlaidBound:
-    """The whole bound, to train on: diffusion term at t, prior, and reconstruction for a ``share`` of the samples.
+    """The whole bound for training: diffusion term at t, prior, and reconstruction for a ``share`` of the samples.
 
-    Which samples reconstruct is drawn from their own noise, and they count 1 / share: the loss is unbiased and does not
-    depend on how a batch is divided. ``guessed`` is the share of the samples that see a first prediction if the
-    network is self-conditioning.
+    The samples with reconstruction are drawn from their own noise and weighted by 1 / share: the loss is unbiased and
+    does not depend on how a batch is divided. ``guessed`` is the share of the samples that are given a first prediction
+    if the network is self-conditioning.
     """
 
     share: float = 0.25
@@ -163,7 +163,7 @@ class PlaidBound:
         s, rise = (reweighted(part, weight) for part in schedule.interior(t))
         gamma, slope = schedule.between(s, rise)
         first, final = schedule.ends()
-        # The samples, and after them those that reconstruct, in one call of the network.
+        # One network call for the samples, followed by those with reconstruction.
         chosen = (noise.uniform("reconstruct") < self.share).nonzero()[:, 0]
         rows = torch.cat([torch.arange(size, device=x.device), chosen])
         keys = Noise(torch.cat([noise.keys, noise.select(chosen).fold("reconstruction").keys]))
@@ -179,7 +179,7 @@ class PlaidBound:
     def predict(
         self, denoiser: PlaidDenoiser, z: Tensor, gamma: Tensor, valid: Valid, noise: Noise, dropout: bool
     ) -> Prediction:
-        """With a first prediction to look at for some of the samples, if the network looks at one."""
+        """The prediction; if the network is self-conditioning, some of the samples are given a first prediction."""
         guess = torch.zeros_like(z)
         if denoiser.self_conditioning:
             chosen = (noise.uniform("guess") < self.guessed).nonzero()[:, 0]

@@ -1,7 +1,7 @@
 """UDLM: uniform-state diffusion on the bound alone, which is Duo without curriculum.
 
-UDLM's own loss is the same number computed with dense K-vectors, which costs
-time and memory and changes nothing else; Duo's form is used for both.
+UDLM's own loss is the same number computed with dense K-vectors, which takes more time and memory; Duo's form is used
+for both.
 """
 
 from __future__ import annotations

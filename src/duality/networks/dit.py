@@ -5,22 +5,22 @@ linear in an embedding of the noise level -log(alpha) (adaLN). Modulations and t
 the untrained network is the identity followed by the uniform belief.
 
 The input is a token id per position, or a ``TopK`` mixture of tokens whose embedding is the weighted sum of rows.
-Padding (mask False) is hidden from attention. Dropout, if any, is drawn from the sample's own ``Noise``: it does not
-depend on how a batch is divided, and without noise there is none: there is no train/eval mode.
+Attention ignores padding (``valid`` False). Dropout is drawn from the sample's own ``Noise``, so it does not depend on
+how a batch is divided; without noise there is no dropout. There is no train/eval mode.
 
 ``conv`` adds a short convolution to the embedded tokens. The paper's sizes have none; the laptop sizes do, because
-learning from scratch that neighbours matter takes attention over a million tokens, which is most of a laptop's budget.
-``embedding_std`` is the spread of the first embeddings; None is the released code's, 1 / sqrt(3 width). At the high
-learning rates of short runs such small rows are scrambled faster than they are learnt, and 1 does better.
+attention needs over a million tokens to learn that neighbours matter, which is most of the budget of a laptop run.
+``embedding_std`` is the standard deviation of the initial embeddings; None is that of the released code,
+1 / sqrt(3 width). At the high learning rates of short runs such small embeddings are learned badly, and 1 is better.
 
 The same blocks make three networks, chosen in ``build``: the diffusion transformer; with ``causal``, an
-autoregressive one that sees only what is to the left and knows no noise level (as in the paper's baseline), with a
-``KVCache`` of keys and values for writing; with ``input_width``, one that reads vectors instead of tokens, for Gaussian
-models. ``num_labels`` adds a class to the conditioning; label ``num_labels`` means "none".
+autoregressive one in which a position depends on earlier positions only and there is no noise level (as in the paper's
+baseline), with a ``KVCache`` of keys and values for sampling; with ``input_width``, one whose input is vectors instead
+of tokens, for Gaussian models. ``num_labels`` adds a label to the conditioning; label ``num_labels`` means "no label".
 
-Two trades, for training: ``network.recompute = True`` keeps only each block's input for the backward pass and computes
-the rest a second time there, the same numbers with less memory in more time; ``compile_blocks`` has ``torch.compile``
-translate the blocks, the same up to rounding, faster steps for up to a minute of waiting before the first.
+``prepare`` chooses how training computes the blocks. ``recompute`` keeps only the input of each block for the backward
+pass and computes the rest again there: the same numbers with less memory in more time. ``compile`` compiles the blocks
+with ``torch.compile``: the same numbers up to rounding, faster steps, up to a minute of compilation before the first.
 
 Names in the code: B batch, L length, D width, H heads.
 """
@@ -84,9 +84,9 @@ medium = partial(DiT, width=1024, depth=24, heads=16)
 
 @dataclass
 class KVCache:
-    """What a causal network keeps of the tokens it has read: keys and values of each block, and the convolution's past.
+    """The cache of a causal network: keys and values of each block, and the past inputs of the convolution.
 
-    It grows in place with every token: it belongs to the one sampler that asked for it.
+    Every token is added in place, so a cache must be used by one sampler only.
     """
 
     keys: list[Tensor]
@@ -152,7 +152,7 @@ class DiTNetwork(nn.Module):
     def hidden(
         self, z: Latent, condition: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Tensor:
-        """What the head projects: (B, L, D). ``condition`` is the noise level -log(alpha), (B,)."""
+        """The vectors that the head projects, (B, L, D). ``condition`` is the noise level -log(alpha), (B,)."""
         cache = cache_of(z)
         x = self.embed(z)
         if self.conv is not None:
@@ -160,8 +160,8 @@ class DiTNetwork(nn.Module):
         first = 0 if cache is None else cache.length
         rotation = rotary_angles(first, x.shape[1], self.config.width // self.config.heads, x)
         time = None if self.causal else self.conditioning(condition.to(x.dtype), labels)
-        # One row of keys per sample, shared by heads and queries; None keeps the fast attention path. Filling is at the
-        # end of a row, where a causal network does not see it anyway.
+        # One row of keys per sample, shared by heads and queries; None keeps the fast attention path. Padding is at the
+        # end of a row, where a causal network does not read it.
         attend = None if valid is None or self.causal else valid[:, None, None, :]
         active = dropout if self.config.dropout > 0 else None
         again = self.recompute and cache is None and torch.is_grad_enabled()
@@ -169,7 +169,7 @@ class DiTNetwork(nn.Module):
             past = None if cache is None else (cache.keys[index], cache.values[index])
             inputs = (index, x, time, rotation, attend, active, past, first)
             if again:
-                # All randomness is in the noise, so there is no state of a generator to keep.
+                # All randomness comes from the noise, so there is no generator state to save.
                 x = checkpoint(self.through, *inputs, use_reentrant=False, preserve_rng_state=False)
             else:
                 x = self.through(*inputs)
@@ -192,7 +192,7 @@ class DiTNetwork(nn.Module):
         past: tuple[Tensor, Tensor] | None,
         first: int,
     ) -> Tensor:
-        """One block. Its dropout is drawn here: outside of what is compiled, inside of what is computed again."""
+        """One block. Its dropout is drawn here: outside the compiled part, inside the part that is recomputed."""
         kept = None
         if noise is not None:
             own, share = noise.fold(index), 1 - self.config.dropout
@@ -201,14 +201,14 @@ class DiTNetwork(nn.Module):
         return after
 
     def prepare(self, *, recompute: bool, compile: bool) -> None:
-        """Choose how training computes the blocks: again in the backward pass, translated by ``torch.compile``."""
+        """Choose how training computes the blocks: again in the backward pass, compiled by ``torch.compile``."""
         self.recompute = recompute
         if compile:
             for block in self.blocks:
                 block.compile()
 
     def conditioning(self, condition: Tensor, labels: Labels) -> Tensor:
-        """The embedding of noise level and class, (B, time_width)."""
+        """The embedding of noise level and label, (B, time_width)."""
         time: Tensor = self.time(condition)
         if not self.num_labels:
             if labels is not None:
@@ -276,7 +276,7 @@ class Block(nn.Module):
         past: tuple[Tensor, Tensor] | None = None,
         first: int = 0,
     ) -> Tensor:
-        """``kept`` are the masks of dropout, after attention and after the MLP; None drops nothing."""
+        """``kept`` are the factors of dropout, after attention and after the MLP; None drops nothing."""
         kept_a, kept_m = kept or (None, None)
         if time is None:
             x = x + drop(self.attention(self.norm_attention(x), rotation, attend, past, first), kept_a)
@@ -311,7 +311,7 @@ class Block(nn.Module):
 
 
 class LocalMixing(nn.Module):
-    """x + a depthwise convolution over neighbouring positions; in a causal network over the ones before."""
+    """x + a depthwise convolution over neighbouring positions; in a causal network over earlier positions."""
 
     def __init__(self, width: int, kernel: int, causal: bool = False):
         super().__init__()
@@ -346,7 +346,7 @@ class TimeEmbedding(nn.Module):
 
 
 def silence(linear: nn.Linear) -> None:
-    """Start a projection at zero."""
+    """Initialise a projection with zeros."""
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
 
@@ -357,7 +357,7 @@ def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
 
 
 def drop(x: Tensor, kept: Tensor | None) -> Tensor:
-    """Dropout with a mask that is drawn already; None drops nothing."""
+    """Dropout with given factors; None drops nothing."""
     return x if kept is None else x * kept.to(x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""How a model learns: one file for each objective, and what they share in ``base``.
+"""How a model learns: one file for each objective, and their common part in ``base``.
 
     continuous_time   the continuous-time bound of a belief, for any process (Duo, UDLM, MDLM)
     curriculum        the bound with tempered Gaussian latents as input (Duo)
@@ -9,7 +9,7 @@
     consistency       Discrete Consistency Distillation
     through_time      Self-Distillation Through Time
 
-A test asks that every registered objective trains some recipe or distillation.
+A test checks that every registered objective trains some recipe or distillation.
 """
 
 from duality.registry import Registry

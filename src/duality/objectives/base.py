@@ -1,9 +1,9 @@
-"""What objectives share: the sum over valid tokens, and the two terms that close a bound.
+"""Shared by the objectives: the sum over valid tokens, and the two terms that close a bound.
 
     -log p(x) <= mean over t of the objective + KL(q(z_1 | x) || prior) - log p(x | z_0)
 
 A schedule that begins at alpha = 1 has z_0 = x, and nothing is left to reconstruct; one that ends at alpha = 0 has no
-prior term. Absorbing noise must end there: a token that is still shown is impossible under its prior.
+prior term. Absorbing noise must end there: an unmasked token is impossible under its prior.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def dropout_of(noise: Noise, dropout: bool) -> Noise | None:
 
 
 def no_ends(x: Tensor) -> Ends:
-    """Both terms 0: a likelihood that needs no closing."""
+    """Both terms 0: for a likelihood without end terms."""
     zeros = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     return Ends(zeros, zeros)
 
@@ -48,7 +48,7 @@ Reconstruction = Callable[[Tensor, Tensor], Tensor]
 
 
 def end_terms(process: Process, schedule: Schedule, x: Tensor, noise: Noise, reconstruct: Reconstruction) -> Ends:
-    """Prior and reconstruction term; ``reconstruct(z, alpha)`` is -log p(x | z), asked only where z_0 is not x."""
+    """Prior and reconstruction term; ``reconstruct(z, alpha)`` is -log p(x | z), called only if z_0 is not x."""
     first, final = schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64, device=x.device))
     prior = posterior.prior_gap(final, process.prior().to(x.device), x)
     if float(first) == 1.0:

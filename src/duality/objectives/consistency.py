@@ -1,10 +1,10 @@
-"""Discrete Consistency Distillation: the student reads z_t and learns what its teacher says of the cleaner z_s.
+"""Discrete Consistency Distillation: the student at z_t learns the belief of its teacher at the cleaner z_s.
 
 The two are neighbours on one deterministic trajectory, the argmax of alpha_tilde x + sigma_tilde eps with the same eps
 at the Gaussian times t and s = max(t - delta, 0); ``gaussian.coupled_argmax`` draws the pair from three numbers per
 token. Loss: the divergence between the two beliefs, summed over all positions (the paper's Eq. 23).
 
-What must hold: the teacher gets no gradient and no dropout, whatever the student gets; at delta = 0 a student equal to
+What must hold: the teacher never has a gradient or dropout; at delta = 0 a student equal to
 its teacher has loss 0.
 """
 

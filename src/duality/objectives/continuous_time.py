@@ -1,6 +1,6 @@
 """The continuous-time bound on the negative log-likelihood (NELBO) of a model with a belief, for any process.
 
-Corrupt x at the level alpha(t), ask for the belief, compute the loss of the process. Its mean over t in (0, 1) plus
+Corrupt x at the level alpha(t), compute the belief and the loss of the process. Its mean over t in (0, 1) plus
 the two end terms bounds -log p(x): it trains a model and measures it. The process decides the formula:
 
     Uniform      Duo's Rao-Blackwellised closed form, equal to UDLM's dense one

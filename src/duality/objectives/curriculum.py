@@ -1,9 +1,9 @@
 """Duo's curriculum: the bound at z = argmax w, with softmax(w / tau) as the network's input.
 
-The network sees the Gaussian latent through a tempered softmax, which keeps signal that the argmax destroys: an
-easier task, a lower variance, a biased loss (the paper's Eq. 20). As tau goes to 0 it becomes the bound itself, on the
-schedule's window. The latent is never built: see ``gaussian.tempered_latents``; the number of entries kept is the
-smallest whose expected left-out fraction of the softmax is at most ``tolerance``.
+The network's input is a tempered softmax of the Gaussian latent, which keeps signal that the argmax loses: an easier
+task, a lower variance, a biased loss (the paper's Eq. 20). As tau goes to 0 it becomes the bound itself, on the
+schedule's range of alpha. The dense latent is never made (``gaussian.tempered_latents``); the number of entries kept is
+the smallest whose expected left-out fraction of the softmax is at most ``tolerance``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from duality.protocols import AnyDenoiser, Loss, Valid
 
 @dataclass(frozen=True)
 class TemperedBound:
-    """The bound on the window of ``schedule`` with inputs softmax(w / tau)."""
+    """The bound on the range of alpha of ``schedule``, with inputs softmax(w / tau)."""
 
     schedule: Dual
     tau: float = 0.001

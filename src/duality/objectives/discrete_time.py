@@ -3,7 +3,7 @@
     sum over i = 2 .. T of KL(q(z_s | z_t, x) || q(z_s | z_t, p)) - log p(x | z_{1/T}) + KL(q(z_1 | x) || prior)
 
 with t = i/T, s = (i-1)/T. The reconstruction is the divergence at i = 1, where alpha_s = 1: training draws i from
-1 .. T and weighs by T. Evaluation draws from 2 .. T and reports the reconstruction on its own (``separate``). As T
+1 .. T and multiplies by T. Evaluation draws from 2 .. T and reports the reconstruction on its own (``separate``). As T
 grows the bound falls to the continuous-time bound as 1/T.
 """
 
@@ -37,7 +37,7 @@ class DiscreteTimeBound:
             raise ValueError(f"num_steps (T) is {self.num_steps}: the chain needs at least 1 step; the usual is 1000")
 
     def level(self, step: Tensor) -> Tensor:
-        """alpha after ``step`` of T steps; step 0 is clean whatever the schedule."""
+        """alpha after ``step`` of T steps; step 0 is clean for every schedule."""
         return torch.where(step == 0, 1.0, self.schedule.alpha(step / self.num_steps))
 
     def __call__(

@@ -1,12 +1,12 @@
 """Self-Distillation Through Time (Deschenaux & Gulcehre, 2024): one step of the student for several of its teacher.
 
 Corrupt x to z_t with absorbing noise. The teacher samples ``num_steps`` steps of length ``delta`` from there. The
-target of a position is the teacher's belief at the step in which the position was shown, or its last belief if the
-position is still masked. The student must give it at once, from z_t. Loss: the divergence of the two beliefs, summed
-over the positions that are masked in z_t.
+target of a position is the teacher's belief at the step in which the position was unmasked, or its last belief if the
+position is still masked. The student must give it in one step, from z_t. Loss: the divergence of the two beliefs,
+summed over the positions that are masked in z_t.
 
-The teacher moves by the method's own sampler, which also corrupts: any absorbing model can be distilled. What must
-hold: as for ``Consistency``; and with one teacher step the target is the teacher at z_t.
+The teacher's steps are those of the method's own sampler, which also corrupts x: any absorbing model can be distilled.
+What must hold: as for ``Consistency``; and with one teacher step the target is the teacher's belief at z_t.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from duality.protocols import AnyDenoiser, Loss, Schedule, TokenSampler, Valid
 
 @dataclass(frozen=True)
 class ThroughTime:
-    """E_t of the divergence between the student at z_t and its teacher on the way from there."""
+    """E_t of the divergence between the student at z_t and its teacher in the steps from z_t."""
 
     teacher: AnyDenoiser
     sampler: TokenSampler
@@ -48,7 +48,7 @@ class ThroughTime:
 
     @torch.no_grad()
     def target(self, teacher: AnyDenoiser, z: Tensor, t: Tensor, noise: Noise, valid: Valid = None) -> Belief:
-        """The teacher's beliefs, each position's from the step in which it was shown."""
+        """The teacher's beliefs, that of each position from the step in which it was unmasked."""
         recorded = Recorded(teacher, valid)
         state, target = z, None
         for step in range(self.num_steps):

@@ -2,7 +2,7 @@
 
     -log p(x) <= KL(q(z_1 | x) || N(0, I)) + E_t 1/2 gamma'(t) exp(-gamma) ||e - x_hat||^2 - E log p(x | z_0)
 
-The middle term is an integral over gamma: how t runs through [gamma_0, gamma_1] changes its variance, not its value.
+The middle term is an integral over gamma: how t maps to [gamma_0, gamma_1] changes its variance, not its value.
 What must hold: a perfect x_hat makes the bound the entropy of the data plus KL(q(z_1) || N(0, I)).
 """
 
@@ -30,8 +30,8 @@ def gamma_ends(denoiser: VectorDenoiser, like: Tensor) -> tuple[Tensor, Tensor]:
 class Variational:
     """The bound of a Gaussian model.
 
-    Times are the model's own; with ``even`` they run through gamma at constant speed, for models whose own times would
-    make the measurement noisy.
+    Times are the model's own; with ``even`` gamma is linear in t, for models whose own times would give the measurement
+    a large variance.
     """
 
     even: bool = False

@@ -22,7 +22,7 @@ from duality.training.settings import Training
 
 RECIPES: dict[str, Callable[[], Recipe]] = {make().name: make for make in (*laptop.ROWS, *paper.ROWS)}
 
-# What fields were called in recipes that older versions wrote.
+# Earlier names of fields, in recipes of older versions.
 _FORMER_NAMES: dict[tuple[str, str], str] = {
     ("Duo", "clock"): "gaussian_schedule",
     ("DCD", "clock"): "gaussian_schedule",

@@ -106,7 +106,7 @@ def describe(hint: object) -> str:
 
 
 def parse(text: str, hint: object) -> object:
-    """What a user typed, as the data its type asks for."""
+    """The text of a user, as data of the type ``hint``."""
     if hint is str or get_origin(hint) is Literal:
         return text
     try:
@@ -117,7 +117,7 @@ def parse(text: str, hint: object) -> object:
 
 
 def override(root: T, assignments: Iterable[str], registry: dict[str, type], choices: dict[str, object]) -> T:
-    """``root`` with ``path.to.field=value`` assignments applied, checked together at the end: their order is no matter.
+    """``root`` with ``path.to.field=value`` assignments applied, checked together at the end, in any order.
 
     ``choices`` names ready-made components, for ``backbone=tiny`` or ``data.tokenizer=bytes``.
     """
@@ -153,7 +153,7 @@ def _assign(root: dict[str, Json], path: str, text: str, registry: dict[str, typ
 
 
 def _field(node: dict[str, Json], name: str, path: str) -> Json:
-    """The value of a field; a wrong name is answered with the nearest ones."""
+    """The value of a field; the error for a wrong name suggests the nearest names."""
     names = [each for each in node if each != "type"]
     if name not in names:
         raise ValueError(f"no field {path!r} ({node['type']} has no {name!r}): {suggestion(name, names)}")

@@ -1,7 +1,7 @@
-"""Laptop twins: every model of the paper's tables on real prose, in minutes on two CPU cores.
+"""Laptop recipes: every model of the paper's tables on real prose, in minutes on two CPU cores.
 
-One network, one corpus, one optimisation; what differs from ``duo-laptop`` is the method, and where a method needs it
-the rest. docs/experiments.md says why these settings.
+One network, one corpus, one optimisation; a recipe differs from ``duo-laptop`` in the method, and elsewhere only if the
+method needs it. docs/experiments.md gives the reasons for these settings.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def duo_laptop() -> Recipe:
         name="duo-laptop",
         summary="Duo on public-domain novels, BPE, minutes on a laptop CPU",
         source="laptop twin of Table 1, row 11",
-        # A quarter of so few steps for the curriculum; a window and times that spend samples where little noise is
-        # left, which is where a small network learns most (docs/experiments.md).
+        # A quarter of so few steps for the curriculum; a range of alpha and a schedule with many samples at little
+        # noise, where a small network learns most (docs/experiments.md).
         method=Duo(
             curriculum=0.25, tau=0.03, alpha_max=0.99, gaussian_schedule=LinearLogSnr(), training_schedule=Polynomial()
         ),
@@ -55,7 +55,7 @@ def duo_laptop() -> Recipe:
 
 
 def duo_laptop_plain() -> Recipe:
-    """The same without curriculum: what the comparison of the paper's ablation needs."""
+    """The same without curriculum, for the paper's ablation."""
     base = duo_laptop()
     return replace(
         base,
@@ -67,7 +67,7 @@ def duo_laptop_plain() -> Recipe:
 
 
 def duo_laptop_chars() -> Recipe:
-    """Characters instead of subwords: a vocabulary that one can read."""
+    """Characters instead of subwords: a small, readable vocabulary."""
     base = duo_laptop()
     return replace(
         base,
@@ -162,7 +162,7 @@ def ar_laptop() -> Recipe:
 
 
 def bert_mouth_laptop() -> Recipe:
-    """A masked language model, read one token at a time."""
+    """A masked language model, sampled one token at a time."""
     return derived(
         duo_laptop(),
         "bert-mouth-laptop",
@@ -173,7 +173,7 @@ def bert_mouth_laptop() -> Recipe:
 
 
 def diffusion_bert_laptop() -> Recipe:
-    """Absorbing noise that hides rare tokens first."""
+    """Absorbing noise that masks rare tokens first."""
     return derived(
         duo_laptop(),
         "diffusion-bert-laptop",
@@ -190,8 +190,8 @@ def diffusion_lm_laptop() -> Recipe:
         "diffusion-lm-laptop",
         "Diffusion-LM: embedding diffusion with rounding",
         "laptop twin of Table 1, row 8",
-        # Regression learns nothing of the last stretch to e, which the bound counts: z_0 keeps much noise here, so that
-        # reading the token off it, which is learnt, has more of the work (6.6 nats at 600 steps, against 8.8 at 0.03).
+        # Regression learns little at the smallest noise levels, which the bound includes. So z_0 keeps much noise here,
+        # and the learned rounding removes it (6.6 nats at 600 steps, against 8.8 at 0.03).
         DiffusionLM(embedding_width=16, offset=0.4),
     )
 

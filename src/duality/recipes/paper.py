@@ -4,12 +4,13 @@ All share the 12 x 768 network, AdamW at 3e-4 after 2 500 steps of warm-up, batc
 and a million steps (``Training``'s defaults); a row is its method. Table 1 is LM1B with sentence packing, 128 tokens of
 bert-base-uncased; without packing (its first column, and the only one that has SEDD) it is the same recipe with
 ``data.packing=document``.
-Table 2, and Table 1's last column, is OpenWebText, 1024 tokens of GPT-2. Neither corpus is fetched: give yours as
-``--data``; 5 % of it are held out, and a test set of its own is for ``duality eval --data``. These need GPUs; the
-laptop twins do not.
+Table 2, and Table 1's last column, is OpenWebText, 1024 tokens of GPT-2. Neither corpus is downloaded: give yours as
+``--data``; 5 % of it are held out, and a separate test set is for ``duality eval --data``. These need GPUs; the
+laptop recipes do not.
 
-Not the paper's: absorbing chains end at alpha = 0 instead of 1e-3, where a true bound would be infinite. BERT-Mouth,
-DiffusionBERT, Diffusion-LM and D3PM are numbers that the paper takes from others; here they are trained like the rest.
+Different from the paper: absorbing chains end at alpha = 0 instead of 1e-3, where a true bound would be infinite.
+BERT-Mouth, DiffusionBERT, Diffusion-LM and D3PM are numbers that the paper quotes; here they are trained like the
+others.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def d3pm_absorb_lm1b() -> Recipe:
 
 
 def unpacked(base: Recipe) -> Recipe:
-    """Rows that never cross a sentence: Table 1's first column."""
+    """Rows with one sentence each: Table 1's first column."""
     return replace(base, data=replace(base.data, packing="document"))
 
 

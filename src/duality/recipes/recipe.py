@@ -15,7 +15,7 @@ from duality.training.settings import Training
 
 @dataclass(frozen=True)
 class Data:
-    """What is learnt: a corpus (a named source, a file, a folder), how it becomes tokens and sequences."""
+    """The data: a corpus (a named source, a file, a folder), its tokenizer and its sequences."""
 
     corpus: str = DEFAULT_SOURCE
     tokenizer: TokenizerSpec = BPE(vocab_size=2048)
@@ -37,7 +37,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A run before it runs. With a ``distillation`` it begins from a trained model of the same method."""
+    """All settings of a run. With a ``distillation`` it begins from a trained model of the same method."""
 
     name: str
     summary: str
@@ -65,8 +65,9 @@ def duo_of(base: Recipe) -> Duo:
 def distilled(base: Recipe, distillation: Distillation, step: int) -> Recipe:
     """The distillation of a run of ``base`` that has been trained for ``step`` steps, in the paper's proportions.
 
-    A fifth of its learning rate, a hundredth of the steps to warm up, then constant; an average over the last tenth of
-    a round: the paper's 6e-5, 500 and 0.999 at rounds of 10 000 steps. A quarter of its batch, but not below 16.
+    The learning rate is a fifth of that of the base, with a warm-up of a hundredth of the steps, then constant; the
+    average is over the last tenth of a round. At rounds of 10 000 steps this is the paper's 6e-5, 500 and 0.999.
+    The batch is a quarter of that of the base, but at least 16.
     """
     before, total, kind = base.training, distillation.steps, type(distillation).__name__.lower()
     training = replace(

@@ -1,7 +1,7 @@
-"""How a model writes: one file for each sampler, what they share in ``base``, time grids, and the one loop.
+"""How a model writes: one file for each sampler, their common part in ``base``, time grids, and the one loop.
 
     ancestral        the plug-in posterior, for any process
-    psi              the same, with a share of the tokens given back to noise
+    psi              the same, with new noise for a share of the tokens
     analytic         SEDD's steps, for score models
     autoregressive   left to right
     gaussian         vectors instead of tokens

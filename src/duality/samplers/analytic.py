@@ -1,8 +1,8 @@
 """Analytic (Tweedie) sampling of a score model: SEDD's sampler, with its final denoising.
 
-The ratios at z_t, with the last stretch of noise taken back, give the ratios at the earlier level exactly
-(``posterior.analytic``); each token is drawn from them on its own. The last step goes to alpha = 1 and never writes
-the mask. The greedy tail takes the largest instead of drawing.
+The ratios at z_t give the ratios at the earlier level exactly (``posterior.analytic``); each token is drawn from them
+independently. The last step goes to alpha = 1 and never draws the mask token. The greedy tail takes the most likely
+token instead of drawing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Choice = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Analytic:
-    """One exact reverse step of the score after another."""
+    """Exact reverse steps of a score model."""
 
     process: Process
 
@@ -51,9 +51,9 @@ class Analytic:
         return self.each(denoiser, state, alpha_t, torch.ones_like(alpha_t), choose)
 
     def each(self, denoiser: AnyDenoiser, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, choose: Choice) -> Tensor:
-        """A token for each position, ``choose``n from its (unnormalised) law, a few rows of the ratios at a time.
+        """A token for each position, taken by ``choose`` from its (unnormalised) law, a few rows of ratios at a time.
 
-        What the prior excludes is no noise, and stays: a token that absorbing noise has not hidden.
+        A token that the prior excludes is not noise, and stays: with absorbing noise, an unmasked token.
         """
         ratios, prior = ratios_of(denoiser, z, alpha_t), self.process.prior().to(z.device)
         states, length = z.flatten(), z.shape[1]

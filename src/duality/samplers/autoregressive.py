@@ -1,6 +1,6 @@
 """Autoregressive sampling: one token after another, each from the belief given the ones before it.
 
-The network keeps keys and values of what it has read (``networks.dit.KVCache``): a step costs one token, not the
+The network caches keys and values of earlier tokens (``networks.dit.KVCache``): a step computes one token, not the
 whole prefix. The number of steps is the number of tokens.
 """
 

@@ -24,7 +24,7 @@ DEFAULT_STEPS = 32
 
 @dataclass(frozen=True)
 class RouteSampler:
-    """A sampler whose step is a mixture of the three routes; a kind of it gives their probabilities."""
+    """A sampler whose step is a mixture of the three routes; a subclass gives their probabilities."""
 
     process: Process
 

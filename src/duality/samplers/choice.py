@@ -7,7 +7,7 @@ import inspect
 from duality.protocols import Grid, Process, Sampler
 from duality.samplers import GRIDS, SAMPLERS
 
-# A sampler that needs a grid of its own; all others use any grid that moves at every step.
+# The samplers that need a particular grid; all others use any grid whose level rises at every step.
 _OWN_GRID = {"psi-loop": "loop"}
 
 

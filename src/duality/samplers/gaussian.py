@@ -17,7 +17,7 @@ from duality.samplers.base import DEFAULT_STEPS
 
 @dataclass(frozen=True)
 class VectorState:
-    """What the sampler carries: the noisy vectors ``z`` and the last prediction ``guess``, both (B, L, d)."""
+    """The sampler's state: the noisy vectors ``z`` and the last prediction ``guess``, both (B, L, d)."""
 
     z: Tensor
     guess: Tensor

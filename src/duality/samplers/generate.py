@@ -32,10 +32,10 @@ class Frame:
 
 
 def levels(schedule: Schedule, steps: int, grid: Grid = LINEAR) -> Tensor:
-    """The signal levels of a grid of times; the last is 1 whatever the schedule's clean end is."""
+    """The signal levels of a grid of times; the last is 1 for every schedule."""
     if steps < 1:
         raise ValueError(f"steps is {steps}: generation needs at least 1 step, which is 1 network call")
-    # each time once: a grid that stands still must give one level, whatever the schedule's rounding
+    # Each different time is evaluated once: equal times must give exactly equal levels.
     times, index = torch.unique_consecutive(grid(schedule, steps), return_inverse=True)
     alphas = schedule.alpha(times)[index]
     alphas[-1] = 1.0
@@ -58,7 +58,7 @@ def generate(
     device: torch.device | str = "cpu",
     watch: Callable[[Frame], None] | None = None,
 ) -> Tensor:
-    """``num`` sequences of ``length`` tokens, (num, length) int64; ``watch`` sees the start and every step."""
+    """``num`` sequences of ``length`` tokens, (num, length) int64; ``watch`` gets the start and every later state."""
     if num < 1 or length < 1 or batch_size < 1:
         raise ValueError(f"num is {num}, length {length}, batch_size {batch_size}: each must be at least 1")
     if tail not in ("greedy", "ancestral"):

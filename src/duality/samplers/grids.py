@@ -1,11 +1,11 @@
-"""Where the steps of sampling go: ``steps`` + 1 times from 1 (noise) to 0 (clean), never rising, float64.
+"""Where the steps of sampling are: ``steps`` + 1 times from 1 (noise) to 0 (clean), never rising, float64.
 
     Linear                  t_i = 1 - i / steps
     Cosine                  t_i = cos(pi i / (2 steps)): small steps at the noisy end, as MaskGIT's
     LinearConstantLinear    down to one level, several steps there for a corrector (``Psi``), and down to 0
 
-A grid is given the schedule because it may speak of levels. What must hold: ``steps`` transitions exactly, the first
-time 1, the last 0. A step between equal times changes no level: only a sampler that draws again uses it.
+A grid is given the schedule because it may be defined by levels. What must hold: exactly ``steps`` transitions, the
+first time is 1, the last is 0. A step between equal times changes no level: it is for a sampler that redraws tokens.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Cosine:
 class LinearConstantLinear:
     """A share ``high`` of the steps to the level ``alpha``, a share ``constant`` at it, the rest on to clean.
 
-    Equal steps of time before and after. The first and the last part have at least one step each, whatever their
+    Equal steps of time before and after. The first and the last part have at least one step each, for any
     shares: 2 steps have no constant part, and 1 step is ``Linear``.
     """
 

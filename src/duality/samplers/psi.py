@@ -1,16 +1,16 @@
-"""Psi samplers: a step of ancestral sampling, mixed with one that goes to clean and is made noisy again.
+"""Psi samplers: a mixture of an ancestral step and a step to clean tokens that is followed by new noise.
 
     q_Psi = kappa q_s + (1 - kappa) F_s(q_0),    F_s(q) = alpha_s q + (1 - alpha_s) prior
 
-with q_s the posterior and q_0 the posterior at alpha_s = 1, both at the belief p: one network call. What is made noisy
-again may be drawn better the next time, so errors are corrected on the way; kappa = 1 is ancestral sampling, and so is
-every step to clean. A token that had been decided is given back to noise with probability (1 - kappa)(1 - alpha_s),
-of which the rules speak (for absorbing noise they are ReMDM's, where that is the chance of being masked again):
+with q_s the posterior and q_0 the posterior at alpha_s = 1, both at the belief p: one network call. A token that gets
+new noise is drawn again in a later step, so errors can be corrected; kappa = 1 is ancestral sampling, and so is every
+step to alpha_s = 1. A clean token gets new noise with probability (1 - kappa)(1 - alpha_s), which the rules choose (for
+absorbing noise they are ReMDM's rules, and it is the probability of being masked again):
 
     constant   eta
     cap        min(eta, (1 - alpha_s) / alpha_t)
     rescale    eta min(1, (1 - alpha_s) / alpha_t)
-    loop       eta where the level stands still (``grids.LinearConstantLinear``), 0 where it rises
+    loop       eta where the level is constant (``grids.LinearConstantLinear``), 0 where it rises
     mix        none of these: kappa = eta
 
 each at most 1 - alpha_s, where kappa is 0; that makes ``cap`` the same as ``constant``, and both names are kept because
@@ -34,7 +34,7 @@ Rule = Literal["constant", "cap", "rescale", "loop", "mix"]
 
 
 def kappa(rule: Rule, eta: float, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
-    """The share of the ancestral step; 1 at alpha_s = 1, where there is no noise to go back to."""
+    """The share of the ancestral step; 1 at alpha_s = 1, where there is no noise."""
     rest = 1 - alpha_s
     if rule == "mix":
         share = torch.full_like(rest, eta)
@@ -53,7 +53,7 @@ def kappa(rule: Rule, eta: float, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Psi(RouteSampler):
-    """Ancestral steps that give a share of the tokens back to noise, by a ``rule`` of strength ``eta``."""
+    """Ancestral steps in which a share of the tokens gets new noise, by a ``rule`` of strength ``eta``."""
 
     rule: Rule = "rescale"
     eta: float = 0.05
@@ -74,8 +74,8 @@ class Psi(RouteSampler):
         return posterior.psi_routes(p_z, prior_z, alpha_t, alpha_s, share)
 
 
-# The rules by name, with the follow-up paper's strengths: a small probability in every step of the loop, a larger one
-# where the rule itself makes it small.
+# The rules by name, with the strengths of the follow-up paper: small where every step has that probability, larger
+# where the rule lowers it.
 constant = partial(Psi, rule="constant", eta=0.01)
 cap = partial(Psi, rule="cap", eta=0.05)
 rescale = partial(Psi, rule="rescale", eta=0.05)

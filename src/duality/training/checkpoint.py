@@ -78,12 +78,12 @@ def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: dict[str
 def _write_tensors(path: Path, tensors: Tensors) -> None:
     try:
         save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
-    except SafetensorError as error:  # a full disk, for one
+    except SafetensorError as error:  # for example a full disk
         raise OSError(errno.EIO, f"cannot write the checkpoint ({error})", str(path)) from error
 
 
 def _prune(folder: Path, step: int, keep: int) -> None:
-    """Remove what is older than the newest ``keep`` up to ``step``; newer ones, from which nothing was resumed, stay.
+    """Remove all but the newest ``keep`` up to ``step``; newer ones, from which nothing was resumed, stay.
 
     A folder is hidden before it is emptied, so that half a checkpoint is never visible.
     """
@@ -106,7 +106,7 @@ def latest_step(folder: Path) -> int:
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with the checkpoint at ``path``, or None."""
+    """The damage of the checkpoint at ``path``, or None."""
     try:
         manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
         for name, expected in manifest.items():

@@ -4,12 +4,12 @@
     SDTT   Self-Distillation Through Time, for absorbing noise
 
 N rounds of M steps. When a round begins, the teacher becomes a copy of the student: of its weights (Algorithm 1) or of
-their average (Algorithm 2). Within a round the teacher does not change. The student learns to say after one step of
-length delta what its teacher says with delta less noise (DCD), or after several steps (SDTT). delta grows from round to
-round: it doubles, or grows linearly. Round and delta follow from the step alone, so a resumed run has them right.
+their average (Algorithm 2). Within a round the teacher does not change. The student learns the belief that its teacher
+has at delta less noise (DCD), or after several steps of length delta (SDTT). delta grows from round to round: it
+doubles, or grows linearly. Round and delta depend on the step alone, so a resumed run has the same ones.
 
-A distillation is a part of a recipe (``Recipe.distillation``): method, network, measure and sampler stay what they
-were, only the phases differ. To add another: a dataclass with ``phases`` and ``fits``, and its name in
+A distillation is a part of a recipe (``Recipe.distillation``): method, network, measure and sampler stay the
+same, only the phases differ. To add another: a dataclass with ``phases`` and ``fits``, and its name in
 ``DISTILLATIONS``.
 """
 
@@ -46,7 +46,7 @@ class Distillation(Protocol):
 
 @dataclass(frozen=True)
 class Rounds:
-    """What all kinds of distillation share: how many rounds, how long, which delta, which teacher."""
+    """Shared by all kinds of distillation: number and length of the rounds, delta, and the kind of teacher."""
 
     rounds: int = 5
     round_steps: int = 10_000
@@ -97,7 +97,7 @@ class DCD(Rounds):
 
     Algorithm 1 draws t from [0, 1] and takes s = max(t - delta, 0). Here t runs over the Gaussian schedule from the
     level ``alpha_max`` at t = 0 to ``alpha_min`` at t = 1. The defaults are log-SNR from 4 to 1 at K = 50 257, which
-    the released code distils with; as levels of alpha they mean the same for every vocabulary.
+    the released code distills with; as levels of alpha they mean the same for every vocabulary.
     """
 
     gaussian_schedule: GaussianSchedule = LinearLogSnr()
@@ -106,7 +106,7 @@ class DCD(Rounds):
 
     @staticmethod
     def fits(process: Process) -> bool:
-        """Only a uniform prior makes a process the argmax of a Gaussian diffusion."""
+        """Only a process with a uniform prior is the argmax of a Gaussian diffusion."""
         return is_uniform(process.prior())
 
     def phases(self, method: Method, num_tokens: int, teacher: AnyDenoiser) -> tuple[Phase, ...]:
@@ -130,7 +130,7 @@ class SDTT(Rounds):
 
     @staticmethod
     def fits(process: Process) -> bool:
-        """A target is a belief at a mask token."""
+        """Only with a mask token: a target is a belief at a mask token."""
         return process.mask_id is not None
 
     def phases(self, method: Method, num_tokens: int, teacher: AnyDenoiser) -> tuple[Phase, ...]:

@@ -1,4 +1,4 @@
-"""One training loop: ``fit`` takes steps until the last phase ends, or until it is asked to stop.
+"""One training loop: ``fit`` takes steps until the last phase ends, or until it is stopped.
 
 A step is a pure function of the state and the step's number: which sequences, which times and which noise depend on
 (seed, step, index in the global batch) only. Hence a resumed run repeats the uninterrupted one bit for bit, and
@@ -27,7 +27,7 @@ from duality.training.state import TrainState
 
 
 class TrainingDiverged(ValueError):
-    """The loss or its gradient is no longer a number."""
+    """The loss or its gradient is not finite."""
 
     def __init__(self, step: int, loss: float, gradient_norm: float, rate: float):
         super().__init__(
@@ -40,7 +40,7 @@ class TrainingDiverged(ValueError):
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What one step did."""
+    """The numbers of one training step."""
 
     step: int
     phase: str
@@ -89,7 +89,7 @@ def gradients(state: TrainState, loader: Loader | Prefetch, phase: Phase, traini
 
 
 def drop_labels(denoiser: AnyDenoiser, labels: Tensor, training: Training, noise: Noise) -> Tensor:
-    """The labels, and "no label" for some of the samples: so the model learns to write without one as well."""
+    """The labels, with "no label" for some of the samples, so that the model also learns the text without labels."""
     dropped = noise.uniform("label", 1)[:, 0] < training.label_dropout
     return torch.where(dropped, num_labels_of(denoiser), labels)
 
@@ -104,11 +104,11 @@ def take_step(
     state.optimizer.zero_grad()
     loss, num_tokens = gradients(state, loader, phase, training)
     norm = nn.utils.get_total_norm([value.grad for value in state.model.parameters() if value.grad is not None])
-    # One transfer per step: the two numbers decide whether the weights may be touched.
+    # One transfer per step: the two numbers decide whether the weights may be changed.
     values = torch.stack([loss, norm.to(loss.dtype)]).tolist()
     if not all(map(math.isfinite, values)):
         raise TrainingDiverged(state.step + 1, values[0], values[1], rate)
-    # Torch's factor is min(1, this): a 1 would be a pass over all gradients that changes nothing.
+    # Torch's factor is min(1, this): a factor of 1 would be a pass over all gradients without any effect.
     if training.clip and training.clip / (values[1] + 1e-6) < 1.001:
         nn.utils.clip_grads_with_norm_(state.model.parameters(), training.clip, norm)
     for group in state.optimizer.param_groups:

@@ -1,4 +1,4 @@
-"""How a recipe is optimised: steps, batch, learning rate, precision; and what a device can compute with."""
+"""How a recipe is optimised: steps, batch, learning rate, precision; and the precision of a device."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def resolve_precision(precision: Precision, device: torch.device) -> torch.dtype
 
 
 def check_compiler(device: torch.device) -> None:
-    """Refuse ``training.compile`` on a machine without a compiler, before anything has begun."""
+    """Refuse ``training.compile`` on a machine without a compiler, before training begins."""
     if device.type != "cpu":
-        return  # torch brings the compiler for a GPU
+        return  # torch contains the compiler for a GPU
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(compiler) is None:
         raise ValueError(

@@ -1,6 +1,6 @@
 """Everything that a training step changes: weights, their moving average, the optimizer's moments, the step, a teacher.
 
-This is what a checkpoint holds; nothing else is needed to continue bit for bit.
+A checkpoint contains this; nothing else is needed to continue bit for bit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from duality.training.settings import Training, check_compiler
 
 
 def prepare_networks(model: nn.Module, training: Training) -> None:
-    """Prepare every network in ``model`` for how ``training`` computes it."""
+    """Prepare every network in ``model`` for the options ``recompute`` and ``compile`` of ``training``."""
     if training.compile:
         check_compiler(next(model.parameters()).device)
     for network in (part for part in model.modules() if isinstance(part, Network)):
@@ -50,7 +50,7 @@ class TrainState:
         return TrainState(model, optimizer, ema, 0, None if teacher is None else teacher.requires_grad_(False))
 
     def groups(self) -> dict[str, Tensors]:
-        """What a checkpoint holds, as named tensors."""
+        """The content of a checkpoint, as named tensors."""
         moments = {
             f"{name}.{key}": value
             for name, parameter in self.model.named_parameters()
@@ -63,13 +63,13 @@ class TrainState:
         return {**groups, "optimizer": moments}
 
     def restore(self, saved: Checkpoint) -> None:
-        """Continue where ``saved`` was written."""
+        """Continue from the checkpoint ``saved``."""
         load_weights(self.model, saved.groups["model"])
         for name, value in saved.groups["ema"].items():
             self.ema[name].copy_(value)
         for name, parameter in self.model.named_parameters():
             if f"{name}.step" not in saved.groups["optimizer"]:
-                continue  # what is not trained has no moments
+                continue  # a weight that is not trained has no moments
             self.optimizer.state[parameter] = {
                 key: saved.groups["optimizer"][f"{name}.{key}"].to(parameter.device)
                 for key in ("step", "exp_avg", "exp_avg_sq")
@@ -79,7 +79,7 @@ class TrainState:
         self.step = saved.step
 
     def teach(self, source: Literal["weights", "ema"]) -> None:
-        """The teacher becomes what the student, or the student's average, is now."""
+        """The teacher becomes a copy of the student, or of the student's average."""
         assert self.teacher is not None, "this phase learns from a teacher, and there is none"
         load_weights(self.teacher, self.ema if source == "ema" else dict(self.model.named_parameters()))
 
