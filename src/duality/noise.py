@@ -99,7 +99,7 @@ class Noise:
         return self.uniform(tag, *shape).mul_(high).to(torch.int64)
 
     def keep(self, tag: str, probability: float, *shape: int) -> Tensor:
-        """Factors of dropout: 1 / q with probability q, else 0; q is ``probability`` rounded to 1/65536, never 0 or 1."""
+        """Factors of dropout: 1 / q with probability q, else 0; q is ``probability`` in 16 bits, neither 0 nor 1."""
         level = min(max(round(probability * 65536), 1), 65535)
         words = self.bits(tag, (prod(shape) + 3) // 4).view(torch.int16)[:, : prod(shape)]
         # Compared in place: torch's comparison of two-byte integers is several times slower when it has to make a bool.
