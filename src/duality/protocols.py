@@ -204,7 +204,7 @@ class Wrapper(Protocol):
 class Objective(Protocol):
     """How it learns. Times come from outside: stratified in training, low-discrepancy in evaluation.
 
-    An objective refuses a denoiser whose answer it cannot use, and a process for which it has no meaning.
+    An objective refuses a denoiser of a kind that it cannot use, and a process for which it has no meaning.
     """
 
     def __call__(

@@ -108,8 +108,12 @@ def test_what_distilling_refuses(
     assert "use --method dcd" in refused(capsys, "distill", str(bases / "duo-laptop"), "--method", "sdtt", *out)
     assert "rounds is 0" in refused(capsys, "distill", str(bases / "duo-laptop"), "--rounds", "0", *out)
     for flag, field in (("--growth", "growth"), ("--teacher", "teacher"), ("--divergence", "divergence")):
-        line = refused(capsys, "distill", str(bases / "duo-laptop"), flag, "loud", *out)
-        assert f"DCD.{field} is 'loud': it must be one of" in line
+        with pytest.raises(SystemExit) as parser:  # the parser knows the choices
+            main(["distill", str(bases / "duo-laptop"), flag, "loud", *out])
+        assert parser.value.code == 2
+        assert "invalid choice" in capsys.readouterr().err
+        line = refused(capsys, "distill", str(bases / "duo-laptop"), "--set", f"distillation.{field}=loud", *out)
+        assert f"distillation.{field} is 'loud': it must be one of" in line
     assert "is not a run" in refused(capsys, "distill", str(tmp_path / "nothing"), *out)
     assert "set the rounds instead" in refused(
         capsys, "distill", str(bases / "duo-laptop"), "--set", "training.steps=9", *out
