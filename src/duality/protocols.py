@@ -112,12 +112,27 @@ class Process(Protocol):
 
 
 @runtime_checkable
-class LazyLogits(Protocol):
-    """What a network says of every position before it is materialised (``fused.lazy``)."""
+class LazyBelief(Protocol):
+    """A belief that is not materialised: ``each`` yields some flat positions and their log-probabilities.
+
+    ``num_outputs`` of the ``num_states`` states have a probability above 0. ``fused.lazy.Belief`` is one.
+    """
 
     @property
     def num_outputs(self) -> int: ...
+    @property
+    def num_states(self) -> int: ...
     def each(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]: ...
+    def argmax_states(self) -> Tensor: ...
+    def log_probs(self) -> Tensor: ...
+
+
+@runtime_checkable
+class LazyRatios(Protocol):
+    """The log ratios of a score model that are not materialised, read in the same manner: ``fused.lazy.Ratios``."""
+
+    def each(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]: ...
+    def log_ratios(self) -> Tensor: ...
 
 
 @runtime_checkable

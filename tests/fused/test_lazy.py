@@ -17,7 +17,7 @@ from duality.diffusion.divergences import divergence
 from duality.diffusion.processes import Absorbing
 from duality.fused import lazy
 from duality.fused.formulas import BeliefDivergence, CrossEntropy
-from duality.fused.lazy import Belief, LazyLogits
+from duality.fused.lazy import Belief, LazyLogits, Ratios
 from duality.fused.loss import fused_loss
 from duality.methods.ar import AR
 from duality.methods.bert_mouth import BertMouth
@@ -28,6 +28,7 @@ from duality.methods.mdlm import MDLM
 from duality.methods.sedd import SEDD
 from duality.methods.udlm import UDLM
 from duality.noise import Noise
+from duality.protocols import LazyBelief, LazyRatios
 from duality.training.distillation import DCD, SDTT
 
 
@@ -209,3 +210,10 @@ def test_a_materialised_belief_with_fewer_outputs_than_columns(gradients: bool) 
         log_p = Belief(torch.zeros(1, 2, 6), None, 5, 6).log_probs()
     assert log_p[..., 5].tolist() == [[-torch.inf, -torch.inf]]
     assert torch.allclose(log_p[..., :5].exp(), torch.full((1, 2, 5), 0.2))
+
+
+def test_beliefs_and_ratios_satisfy_their_protocols() -> None:
+    vectors, head = inputs(9, torch.float64)
+    assert isinstance(Belief(vectors, head, 9, 9), LazyBelief)
+    assert isinstance(Ratios(vectors, head, 9, 9, torch.zeros(vectors.shape[:2], dtype=torch.int64)), LazyRatios)
+    assert not isinstance(head, (LazyBelief, LazyRatios))

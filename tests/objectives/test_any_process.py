@@ -13,12 +13,14 @@ from torch import Tensor
 from duality.denoisers.readouts import MeanDenoiser, ScoreDenoiser, SubsDenoiser
 from duality.diffusion import closed_forms, draws, posterior
 from duality.diffusion.processes import Absorbing, Uniform
-from duality.diffusion.schedules import LogLinear, Polynomial
+from duality.diffusion.schedules import Dual, LogLinear, Polynomial
 from duality.methods.plaid import Plaid
 from duality.networks import SIZES
 from duality.noise import Noise
 from duality.objectives.base import belief_in
+from duality.objectives.consistency import Consistency
 from duality.objectives.continuous_time import ContinuousTimeBound
+from duality.objectives.curriculum import TemperedBound
 from duality.objectives.discrete_time import DiscreteTimeBound
 from duality.objectives.next_token import NextToken
 from duality.objectives.score_entropy import ScoreEntropy
@@ -156,6 +158,9 @@ def test_a_network_with_other_states_is_refused(make: type) -> None:
     x, t, noise = batch()
     with pytest.raises(ValueError, match=r"has 12 states and .* 11: build the network with 11"):
         make(Uniform(11), LogLinear())(network(12), x, t, noise)
+    for objective in (TemperedBound(Dual(11)), Consistency(network(12), Dual(11), 0.1)):
+        with pytest.raises(ValueError, match=r"has 12 states and .* 11: build the network with 11"):
+            objective(network(12), x, t, noise)
     score = ScoreDenoiser(SIZES["nano"]().build(12), Uniform(12))
     with pytest.raises(ValueError, match=r"has 12 states and .* 11: build the network with 11"):
         ScoreEntropy(Uniform(11), LogLinear())(score, x, t, noise)

@@ -16,7 +16,7 @@ from torch import Tensor
 from duality.diffusion import posterior
 from duality.fused.lazy import Belief, belief_of
 from duality.noise import Noise
-from duality.protocols import AnyDenoiser, Dropout, Ends, Loss, Process, Schedule, Valid
+from duality.protocols import AnyDenoiser, Dropout, Ends, Latent, Loss, Process, Schedule, Valid
 
 
 def loss_of_nats(nats: Tensor, valid: Valid) -> Loss:
@@ -59,7 +59,7 @@ def end_terms(process: Process, schedule: Schedule, x: Tensor, noise: Noise, rec
 
 
 def belief_in(
-    process: Process, denoiser: AnyDenoiser, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None
+    process: Process, denoiser: AnyDenoiser, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None
 ) -> Belief:
     """The belief of a denoiser that fits the process: over its states, and never in its mask token."""
     belief = belief_of(denoiser, z, alpha, valid, dropout)

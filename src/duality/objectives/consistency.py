@@ -18,12 +18,12 @@ from torch import Tensor
 from duality.denoisers.conditioning import with_labels_of
 from duality.diffusion import Divergence
 from duality.diffusion.gaussian import coupled_argmax
+from duality.diffusion.processes import Uniform
 from duality.diffusion.schedules import Dual
 from duality.fused.formulas import BeliefDivergence
-from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
-from duality.objectives.base import dropout_of
+from duality.objectives.base import belief_in, dropout_of
 from duality.protocols import AnyDenoiser, Loss, Valid
 
 
@@ -41,8 +41,10 @@ class Consistency:
     ) -> Loss:
         s = (t - self.delta).clamp_min(0.0)
         mu_t, mu_s = self.schedule.mu(t)[:, None], self.schedule.mu(s)[:, None]
-        z_t, z_s = coupled_argmax(x, mu_t, mu_s, self.schedule.vocab_size, noise)
+        process = Uniform(self.schedule.vocab_size)
+        z_t, z_s = coupled_argmax(x, mu_t, mu_s, process.vocab_size, noise)
         with torch.no_grad():
-            target = belief_of(with_labels_of(denoiser, self.teacher), z_s, self.schedule.alpha(s), valid)
-        belief = belief_of(denoiser, z_t, self.schedule.alpha(t), valid, dropout_of(noise, dropout))
+            teacher = with_labels_of(denoiser, self.teacher)
+            target = belief_in(process, teacher, z_s, self.schedule.alpha(s), valid)
+        belief = belief_in(process, denoiser, z_t, self.schedule.alpha(t), valid, dropout_of(noise, dropout))
         return fused_loss(belief, BeliefDivergence(target, self.divergence), valid)

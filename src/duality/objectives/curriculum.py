@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from duality.diffusion import gaussian
+from duality.diffusion.processes import Uniform
 from duality.diffusion.schedules import Dual
 from duality.fused.formulas import UniformBound
-from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
-from duality.objectives.base import dropout_of
+from duality.objectives.base import belief_in, dropout_of
 from duality.protocols import AnyDenoiser, Loss, Valid
 
 
@@ -51,6 +51,6 @@ class TemperedBound:
         mu = self.schedule.mu(t)
         alpha = gaussian.level(mu, vocab_size)
         soft, z = gaussian.tempered_latents(x, mu[:, None], self.tau, self.num_kept, vocab_size, noise)
-        belief = belief_of(denoiser, soft, alpha, valid, dropout_of(noise, dropout))
+        belief = belief_in(Uniform(vocab_size), denoiser, soft, alpha, valid, dropout_of(noise, dropout))
         slope = self.schedule.alpha_prime(t)[:, None]
         return fused_loss(belief, UniformBound(x, z, alpha[:, None], slope, vocab_size), valid)

@@ -17,7 +17,7 @@ from duality.denoisers.wrapping import unwrapped
 from duality.diffusion import draws, posterior
 from duality.fused.lazy import ratios_of
 from duality.noise import Noise
-from duality.protocols import AnyDenoiser, Process, Score
+from duality.protocols import AnyDenoiser, LazyRatios, Process, Score
 from duality.samplers.base import DEFAULT_STEPS
 
 Choice = Callable[[Tensor, Tensor], Tensor]
@@ -55,7 +55,8 @@ class Analytic:
 
         A token that the prior excludes is not noise, and stays: with absorbing noise, an unmasked token.
         """
-        ratios, prior = ratios_of(denoiser, z, alpha_t), self.process.prior().to(z.device)
+        ratios: LazyRatios = ratios_of(denoiser, z, alpha_t)
+        prior = self.process.prior().to(z.device)
         states, length = z.flatten(), z.shape[1]
         levels = [level.repeat_interleave(length) for level in (alpha_t, alpha_s)]
         chosen, noisy = states.clone(), (self.process.prior_of(states) > 0).nonzero()[:, 0]

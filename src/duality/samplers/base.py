@@ -17,7 +17,7 @@ from duality.diffusion.draws import drawn, finite
 from duality.diffusion.posterior import Routes
 from duality.fused.lazy import belief_of
 from duality.noise import Noise
-from duality.protocols import AnyDenoiser, Denoiser, Process
+from duality.protocols import AnyDenoiser, Denoiser, LazyBelief, Process
 
 DEFAULT_STEPS = 32
 
@@ -47,7 +47,7 @@ class RouteSampler:
     def step(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
         """z_s from z_t: one network call, then a route for each token."""
         length, z = state.shape[1], state.flatten()
-        belief = belief_of(denoiser, state, alpha_t)
+        belief: LazyBelief = belief_of(denoiser, state, alpha_t)
         now, later = (level.repeat_interleave(length) for level in (alpha_t, alpha_s))
         prior_z, believable = self.process.prior_of(z), z < belief.num_outputs
         route, draw = (noise.uniform(tag, length).flatten() for tag in ("route", "draw"))
