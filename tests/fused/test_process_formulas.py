@@ -78,3 +78,13 @@ def test_general_gradients_are_numerical_ones(loss: str) -> None:
     with torch.no_grad():
         numeric = (total(vectors + 1e-6 * direction) - total(vectors - 1e-6 * direction)) / 2e-6
     assert float((gradient * direction).sum()) == pytest.approx(float(numeric), rel=1e-6)
+
+
+def test_only_positions_that_noise_can_reach_are_read() -> None:
+    """Outside the prior's support a token is certain: it has no loss, and its row need not be projected."""
+    z = torch.tensor([[0, TOKENS, 3, TOKENS]])
+    expected = [[False, True, False, True]]
+    absorbing = Absorbing.over(TOKENS)
+    assert formulas_of(absorbing).loss_positions(z).tolist() == expected  # type: ignore[union-attr]
+    assert GeneralFormulas(absorbing).loss_positions(z).tolist() == expected
+    assert GeneralFormulas(Unigram(TOKENS + 1)).loss_positions(z).all()

@@ -151,6 +151,8 @@ def test_a_belief_in_the_mask_token_is_refused(make: type) -> None:
     x, t, noise = batch()
     with pytest.raises(ValueError, match="SubsDenoiser, which excludes it"):
         make(Absorbing(11), LogLinear(0.0))(network(11), x, t, noise)
+    with pytest.raises(ValueError, match="SubsDenoiser, which excludes it"):  # more states than the vectors are wide
+        make(Absorbing(101), LogLinear(0.0))(network(101), x, t, noise)
 
 
 @pytest.mark.parametrize("make", [ContinuousTimeBound, DiscreteTimeBound])

@@ -117,3 +117,14 @@ def test_a_recipe_with_a_field_of_another_version_is_refused() -> None:
     del data["training"]["optimiser"], data["method"]
     with pytest.raises(ValueError, match="Recipe lacks method"):
         from_json(data)
+
+
+def test_recipes_of_older_versions_are_read() -> None:
+    """Fields that were renamed keep their values."""
+    made = recipe("duo-laptop", ("method.gaussian_schedule=LinearSignal", "method.training_schedule=Cosine"))
+    old: Any = to_json(made)
+    old["method"]["clock"] = old["method"].pop("gaussian_schedule")
+    old["method"]["times"] = old["method"].pop("training_schedule")
+    assert from_json(old) == made
+    with pytest.raises(ValueError, match="Data has no field 'clock'"):
+        from_json({**old, "data": {**old["data"], "clock": 1}})

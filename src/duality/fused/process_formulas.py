@@ -122,13 +122,10 @@ class GeneralBound(DenseFormula):
     shared: ClassVar[tuple[str, ...]] = ("prior",)
 
     def dense_nats(self, logits: Tensor) -> Tensor:
-        if self.score:
-            # 0 at z whatever the logits are there: a constant, so that no gradient reaches it
-            ratios = logits.scatter(-1, self.z[:, None], 0.0)
-        else:
+        if not self.score:
             p = probabilities(logits, len(self.prior))
-            ratios = posterior.log_ratios(p, self.z, self.alpha, self.prior)
-        return closed_forms.bound(ratios, self.x, self.z, self.alpha, self.alpha_prime, self.prior)
+            logits = posterior.log_ratios(p, self.z, self.alpha, self.prior)
+        return closed_forms.bound(logits, self.x, self.z, self.alpha, self.alpha_prime, self.prior)
 
 
 @dataclass(frozen=True)
