@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.runs import small_recipe
+from torch import Tensor, nn
 
 import duality
+from duality.noise import Noise
+from duality.protocols import AnyDenoiser, Ends, Kind, Loss, Valid
 from duality.runs.model import Model
+from duality.runs.scoring import token_nats
 
 NAMES = ("duo-laptop", "mdlm-laptop", "ar-laptop", "sedd-absorb-laptop", "plaid-laptop", "bert-mouth-laptop")
 SHORT, LONG = "The cat.", "You may reproduce and distribute copies of the work, in any medium, with or without it."
@@ -133,3 +138,48 @@ def test_what_a_likelihood_refuses(models: dict[str, Model]) -> None:
         model.log_likelihood("a", num_draws=0)
     with pytest.raises(ValueError, match="num_draws is 8, batch_size 0: each must be at least 1"):
         model.log_likelihood("a", batch_size=0)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A measure of 1 nat per token, with ends of 10 and 100 nats, that records the times it is asked for."""
+
+    times: list[float]
+    kind: Kind = "bound"
+
+    def __call__(
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
+    ) -> Loss:
+        self.times.extend(t.tolist())
+        return Loss(torch.tensor(0.0), torch.ones(x.shape, dtype=torch.float64))
+
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends:
+        return Ends(torch.full(x.shape, 10.0), torch.full(x.shape, 100.0))
+
+
+def times_and_nats(seed: int, num_draws: int = 8) -> tuple[list[float], Tensor]:
+    measure = Recorded([])
+    (nats,) = token_nats(
+        nn.Identity(),
+        measure,
+        [np.arange(6)],
+        length=4,
+        num_draws=num_draws,
+        seed=seed,
+        batch_size=32,
+        device=torch.device("cpu"),
+    )
+    return measure.times, nats
+
+
+def test_every_token_has_both_end_terms() -> None:
+    assert times_and_nats(0)[1].tolist() == [[111.0] * 6] * 8
+
+
+def test_the_times_of_a_window_are_evenly_spaced_from_an_offset_of_its_own() -> None:
+    times = torch.tensor(times_and_nats(0)[0]).view(2, 8)  # two windows of a text
+    assert torch.allclose(times.diff(dim=1), torch.full((2, 7), 1 / 8))
+    assert 0 < float(times.min()) < float(times.max()) < 1
+    assert not torch.allclose(times[0], times[1])
+    assert times_and_nats(0)[0] == times_and_nats(0)[0]
+    assert times_and_nats(0)[0] != times_and_nats(1)[0]
