@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
 
 from duality.cli.common import Assignments, Device, DistillationName, Flag, Folder, Name
-from duality.diffusion import Divergence
-from duality.training import Growth, TeacherCopy
+from duality.training.round_changes import RoundChanges
 
 if TYPE_CHECKING:
     from duality.runs.api import TrainingPlan
+
+
+_UNCHANGED = RoundChanges()
 
 
 def train(
@@ -50,12 +54,7 @@ def distill(
     run: Folder,
     /,
     method: DistillationName | None = None,
-    rounds: int | None = None,
-    round_steps: int | None = None,
-    teacher: TeacherCopy | None = None,
-    delta: float | None = None,
-    growth: Growth | None = None,
-    divergence: Divergence | None = None,
+    changes: Annotated[RoundChanges, tyro.conf.arg(name="")] = _UNCHANGED,
     out: Path | None = None,
     seed: int | None = None,
     assignments: Assignments = (),
@@ -69,13 +68,7 @@ def distill(
         run: the run folder of the trained model.
         method: discrete consistency distillation (dcd, for uniform noise) or self-distillation through time (sdtt, for
             absorbing noise); what suits the model if not given.
-        rounds: how often the teacher becomes a copy of the student; 5 if not given.
-        round_steps: training steps of each round; a hundredth of the run's own steps if not given, as in the paper.
-        teacher: which copy of the student is the teacher: its weights (the default) or their average (ema).
-        delta: the first round's step, as a fraction of the time from data to noise; 1/512 (dcd) or 1/1024 (sdtt).
-        growth: from round to round delta doubles (double, the default), or grows linearly (linear).
-        divergence: the distance between student and teacher: kl-backward (the default), which is KL(student ||
-            teacher), kl-forward, mse or tvd.
+        changes: the rounds.
         out: the new run folder; RUN-METHOD if not given.
         seed: seed of data order and noise; short for --set training.seed=N.
         assignments: change a field of the recipe, such as --set training.learning_rate=1e-3; can be repeated.
@@ -85,20 +78,7 @@ def distill(
     """
     from duality.runs.api import plan_distillation
 
-    plan = plan_distillation(
-        run,
-        method=method,
-        rounds=rounds,
-        round_steps=round_steps,
-        delta=delta,
-        growth=growth,
-        teacher=teacher,
-        divergence=divergence,
-        out=out,
-        seed=seed,
-        set=assignments,
-        resume=resume,
-    )
+    plan = plan_distillation(run, changes, method=method, out=out, seed=seed, set=assignments, resume=resume)
     return carried_out(plan, device, dry_run)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Protocol, TypeVar, cast
 
 import torch
 
@@ -12,10 +12,15 @@ from duality.protocols import AnyDenoiser, Process, Schedule
 D = TypeVar("D")
 
 
+class ProcessKind(Protocol):
+    """A class of processes."""
+
+    def over(self, num_tokens: int) -> Process: ...
+
+
 def process_named(noise: str, num_tokens: int) -> Process:
     """The registered process ``noise`` over a vocabulary; absorbing noise adds the mask token to it."""
-    process: Process = PROCESSES[noise].over(num_tokens)  # type: ignore[attr-defined]
-    return process
+    return cast(ProcessKind, PROCESSES[noise]).over(num_tokens)
 
 
 def check_noise(noise: str) -> None:

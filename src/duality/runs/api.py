@@ -15,7 +15,6 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import torch
 
@@ -33,7 +32,8 @@ from duality.runs.metrics import read_metrics
 from duality.runs.model import Model, load
 from duality.runs.session import Outcome, Watch, ignore
 from duality.training import DISTILLATIONS, Growth, TeacherCopy, checkpoint
-from duality.training.distillation import Distillation, suited
+from duality.training.distillation import distillation_named, suited
+from duality.training.round_changes import RoundChanges
 
 
 class TrainingStopped(RuntimeError):
@@ -133,42 +133,27 @@ def train(
 
 def plan_distillation(
     run: Path | str,
+    changes: RoundChanges,
     *,
     method: str | None = None,
-    rounds: int | None = None,
-    round_steps: int | None = None,
-    delta: float | None = None,
-    growth: Growth | None = None,
-    teacher: TeacherCopy | None = None,
-    divergence: Divergence | None = None,
     out: Path | str | None = None,
     seed: int | None = None,
     set: Sequence[str] = (),
     resume: bool = False,
 ) -> TrainingPlan:
     """What ``distill`` does with these arguments."""
-    folder = Path(run).expanduser()
+    folder, given = Path(run).expanduser(), changes.given()
     base = read_recipe(folder)
     # without a distillation that fits, the first one says why
     name = method or suited(base.method) or next(iter(DISTILLATIONS))
     target = folder.with_name(f"{folder.name}-{name}") if out is None else Path(out).expanduser()
-    settings = {
-        "rounds": rounds,
-        "round_steps": round_steps,
-        "delta": delta,
-        "growth": growth,
-        "teacher": teacher,
-        "divergence": divergence,
-    }
-    given = {field: value for field, value in settings.items() if value is not None}
-    changes = (*(() if seed is None else (f"training.seed={seed}",)), *set)
+    fields = (*(() if seed is None else (f"training.seed={seed}",)), *set)
     if resume and exists(target):
-        assignments = (f"distillation.{field}={value}" for field, value in given.items())
-        return TrainingPlan(catalogue.modified(read_recipe(target), (*assignments, *changes)), target, True, folder)
-    kind = cast(type[Distillation], DISTILLATIONS[name])
-    distillation = build(kind, {"round_steps": max(1, base.training.steps // 100), **given})
+        rounds = (f"distillation.{field}={value}" for field, value in given.items())
+        return TrainingPlan(catalogue.modified(read_recipe(target), (*rounds, *fields)), target, True, folder)
+    distillation = build(distillation_named(name), {"round_steps": max(1, base.training.steps // 100), **given})
     chosen = distilled(base, distillation, checkpoint.latest_step(folder / "checkpoints"))
-    return TrainingPlan(catalogue.modified(chosen, changes), target, resume, folder)
+    return TrainingPlan(catalogue.modified(chosen, fields), target, resume, folder)
 
 
 def distill(
@@ -195,18 +180,6 @@ def distill(
     next six arguments are fields of the distillation (``duality.DCD``, ``duality.SDTT``). If not given, ``round_steps``
     is a hundredth of the run's own steps and ``out`` is ``<run>-<method>``. The rest is as for ``train``.
     """
-    plan = plan_distillation(
-        run,
-        method=method,
-        rounds=rounds,
-        round_steps=round_steps,
-        delta=delta,
-        growth=growth,
-        teacher=teacher,
-        divergence=divergence,
-        out=out,
-        seed=seed,
-        set=set,
-        resume=resume,
-    )
+    changes = RoundChanges(rounds, round_steps, teacher, delta, growth, divergence)
+    plan = plan_distillation(run, changes, method=method, out=out, seed=seed, set=set, resume=resume)
     return plan.model(device=device, report=report, watch=watch)

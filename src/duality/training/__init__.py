@@ -5,6 +5,7 @@ state          weights, their average, the optimizer, a teacher
 loop           one step, and ``fit``
 interruption   signals that end training between two steps
 checkpoint     atomic, verified, safetensors; loading runs no code
+round_changes  the fields of a distillation that a user may set
 distillation   DCD and SDTT: rounds in which a model learns from itself
 """
 

@@ -16,7 +16,7 @@ same, only the phases differ. To add another: a dataclass with ``phases`` and ``
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from duality.diffusion import Divergence
 from duality.diffusion.processes import is_uniform
@@ -157,7 +157,7 @@ def required_sampler(method: Method, num_tokens: int, name: str, needed: str) ->
             f"{start}: its sampler ({type(sampler).__name__}) does not draw from a belief at a noise level, so there "
             "is no divergence to learn from; train MDLM or Duo"
         )
-    if not DISTILLATIONS[name].fits(process):  # type: ignore[attr-defined]
+    if not distillation_named(name).fits(process):
         other = suited(method, num_tokens)
         raise ValueError(f"{start}: for {model} use --method {other}" if other else f"{start}: no distillation fits")
     return sampler
@@ -166,5 +166,11 @@ def required_sampler(method: Method, num_tokens: int, name: str, needed: str) ->
 def suited(method: Method, num_tokens: int = 2) -> str | None:
     """The name of the distillation for a method's noise; None if there is none."""
     process = method.process(num_tokens)
-    names = [] if process is None else [name for name, kind in DISTILLATIONS.items() if kind.fits(process)]  # type: ignore[attr-defined]
-    return names[0] if names else None
+    if process is None:
+        return None
+    return next((name for name in DISTILLATIONS if distillation_named(name).fits(process)), None)
+
+
+def distillation_named(name: str) -> type[Distillation]:
+    """A registered kind of distillation."""
+    return cast(type[Distillation], DISTILLATIONS[name])
