@@ -28,7 +28,8 @@ def evaluate(
 
     Args:
         run: the run folder.
-        data: other text to evaluate on, encoded with the run's tokenizer: a file, a folder, a named source.
+        data: other text to evaluate on, encoded with the run's tokenizer and cut into documents as the run's own: a
+            file, a folder, a named source.
         split: which part of the run's own corpus, if --data is not given.
         draws: draws of time and noise for each sequence; more make the error smaller, and take longer.
         limit: evaluate on so many sequences only, evenly spread over the text.

@@ -3,6 +3,7 @@
     files            checksums, flushing to the disk, atomic replacement of a file
     cache            the folder where fetched and prepared data are kept
     gutenberg        books of Project Gutenberg as plain text
+    smiles           molecules as text, made canonical
     sources          named corpora, fetched from the package index and checked
     textfiles        text files as a stream of pieces
     documents        the documents of a corpus: text files, folders, .jsonl files, named corpora

@@ -4,8 +4,11 @@
     encode_corpus("more.txt", tokenizer) ->  TokenStore     other text, with a tokenizer that is trained already
 
 The tokenizer is trained on the training part only. The result is kept in the cache folder under the sha256
-of everything it depends on: the files (path, size, time of change) or the source's checksums, the tokenizer,
-the split, the labels, the format.
+of everything it depends on: the files (path, size, time of change) or the source's checksums, what a document is, the
+tokenizer, the split, the labels, the format.
+
+``documents`` is the rule of what a document is (documents.py). Documents that are lines are never cut in two by the
+split: "auto" holds out whole lines.
 
 With ``labels=True`` every document must have a label (documents.py), and the stores keep the labels. The label names
 are those of the whole corpus, sorted, so that a number means the same label in both parts.
@@ -19,14 +22,15 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from duality.data.cache import Progress, atomic_folder, cache_folder, silent
-from duality.data.documents import CorpusSpec, Document, identity, read_documents
+from duality.data.documents import CorpusSpec, Document, all_lines, check_rule, identity, read_documents
+from duality.data.sources import DocumentRule
 from duality.data.splitting import check_split, choose_split
 from duality.data.store import FORMAT, TokenStore
 from duality.data.tokenizer_specs import TokenizerSpec
@@ -59,28 +63,31 @@ def prepare(
     validation: float = 0.05,
     split: Literal["auto", "document", "position"] = "auto",
     labels: bool = False,
+    documents: DocumentRule = "auto",
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> Corpus:
     """The corpus, split and tokenized; it comes from the cache if it was prepared before."""
     check_split(split, validation)
-    folder = store_folder(cache, spec, tokenizer, {"validation": validation, "split": split, "labels": labels})
+    choices = {"validation": validation, "split": split, "labels": labels, **as_choice(documents)}
+    folder = store_folder(cache, spec, tokenizer, choices)
 
     def build(target: Path) -> None:
         """Write the tokenizer and both stores."""
-        documents = partial(read_documents, spec, cache=cache, progress=progress)
-        num_documents, names = count_and_labels(documents(), labels)
-        rule = choose_split(split, validation, num_documents)
-        if next(rule.held_out(documents()), None) is None:
+        read = partial(read_documents, spec, documents, cache=cache, progress=progress)
+        num_documents, names = count_and_labels(read(), labels)
+        by = "document" if split == "auto" and all_lines(spec, documents) else split
+        rule = choose_split(by, validation, num_documents)
+        if next(rule.held_out(read()), None) is None:
             raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
         progress(f"the tokenizer is {tokenizer}")
-        texts = (piece for part in rule.training(documents()) for piece in part.pieces)
+        texts = (piece for part in rule.training(read()) for piece in part.pieces)
         trained = trained_tokenizer(tokenizer, texts, cache, progress)
         trained.save(target)
         progress("encoding the training text")
-        write_store(target / "train", rule.training(documents()), trained, label_names=names)
+        write_store(target / "train", rule.training(read()), trained, label_names=names)
         progress("encoding the validation text")
-        write_store(target / "validation", rule.held_out(documents()), trained, label_names=names)
+        write_store(target / "validation", rule.held_out(read()), trained, label_names=names)
 
     return from_cache(folder, open_corpus, build, progress)
 
@@ -90,18 +97,19 @@ def encode_corpus(
     tokenizer: Tokenizer,
     *,
     label_names: tuple[str, ...] | None = None,
+    documents: DocumentRule = "auto",
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> TokenStore:
     """All documents of a corpus in one store, with a given tokenizer and, for labels, given names."""
     names = label_names or ()
-    folder = store_folder(cache, spec, tokenizer, {"split": "none", "labels": list(names)})
+    folder = store_folder(cache, spec, tokenizer, {"split": "none", "labels": list(names), **as_choice(documents)})
 
     def build(target: Path) -> None:
         """Write the store."""
         progress(f"encoding {spec!s}")
-        documents = read_documents(spec, cache=cache, progress=progress)
-        write_store(target / "all", documents, tokenizer, label_names=names)
+        found = read_documents(spec, documents, cache=cache, progress=progress)
+        write_store(target / "all", found, tokenizer, label_names=names)
 
     return from_cache(folder, lambda found: TokenStore.open(found / "all"), build, progress)
 
@@ -122,6 +130,12 @@ def count_and_labels(documents: Iterable[Document], labels: bool) -> tuple[int, 
     return count, tuple(sorted(names))
 
 
+def as_choice(documents: DocumentRule) -> dict[str, str]:
+    """The rule of documents as a part of the key; the rule that there was before others is not named in it."""
+    check_rule(documents)
+    return {} if documents == "auto" else {"documents": documents}
+
+
 def trained_tokenizer(
     tokenizer: TokenizerSpec | Tokenizer, texts: Iterable[str], cache: Path | None, progress: Progress
 ) -> Tokenizer:
@@ -135,7 +149,7 @@ def store_folder(
     cache: Path | None,
     spec: CorpusSpec,
     tokenizer: TokenizerSpec | Tokenizer,
-    choices: dict[str, str | float | list[str]],
+    choices: Mapping[str, str | float | list[str]],
 ) -> Path:
     """The folder of the cache for one request; its name is the hash of everything that the content depends on."""
     if isinstance(tokenizer, TokenizerSpec):

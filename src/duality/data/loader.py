@@ -35,7 +35,7 @@ class Batch:
     ids: torch.Tensor
     """(B, L) int64."""
     valid: torch.Tensor | None
-    """(B, L) bool, True on real tokens, False on padding; None if nothing is padded, which makes attention faster."""
+    """(B, L) bool, False on ignored padding (packing.py); None if it is True everywhere: attention is then faster."""
     labels: torch.Tensor | None = None
     """(B,) int64: the label of each row's document; None if the store has no labels."""
 

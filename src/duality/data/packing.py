@@ -8,13 +8,18 @@
     document    a a a a | a # . . | b b # . | c # . .
 
 The windows do not overlap and leave nothing out: n ids, of the store or of one document, give ceil(n / L) windows. If
-the last one is shorter, padding (id 0) completes it.
+the last one is shorter, padding completes it:
+
+    "ignore"     id 0, which is not valid: it is neither corrupted nor predicted
+    "model"      in place of . the separator, if packed by document: these tokens are valid, and a model that is trained
+                 on them learns where a document ends. The last window of a wrapped store is padded as by "ignore".
 
     ids     (B, L) int64    the requested rows
-    valid   (B, L) bool     True on real tokens, False on padding
+    valid   (B, L) bool     True on the tokens that a model is trained on: all but ignored padding
+    real    (B, L) bool     True on the tokens of the store: all but padding of either kind
     labels  (B,) int64      of the documents, if the store has labels; only if each row has one document
 
-What must hold: over all rows, the valid tokens are the store's tokens, each once and in order, for every size of the
+What must hold: over all rows, the real tokens are the store's tokens, each once and in order, for every size of the
 shards; no id lies outside the vocabulary.
 """
 
@@ -31,22 +36,32 @@ import torch
 from duality.data.store import TokenStore
 
 Places = npt.NDArray[np.int64]
+Padding = Literal["model", "ignore"]
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """The windows of ``length`` tokens over a store."""
+    """The windows of ``length`` tokens over a store; ``separator`` is the tokenizer's, for padding that is modelled."""
 
     store: TokenStore
     length: int
     packing: Literal["wrap", "document"] = "wrap"
+    padding: Padding = "ignore"
+    separator: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a length below 1 and an unknown packing."""
+        """Refuse a length below 1, an unknown packing or padding, and padding to model without a separator."""
         if self.length < 1:
             raise ValueError(f"the length of a sequence must be at least 1; got {self.length}")
         if self.packing not in ("wrap", "document"):
             raise ValueError(f"a packing is 'wrap' or 'document'; got {self.packing!r}")
+        if self.padding not in ("model", "ignore"):
+            raise ValueError(f"padding is 'model' or 'ignore'; got {self.padding!r}")
+        if self.models_padding and (self.separator is None or not 0 <= self.separator < self.store.vocab_size):
+            raise ValueError(
+                f"padding='model' needs the separator of the tokenizer, from 0 to {self.store.vocab_size - 1}; got "
+                f"{self.separator}: give separator=tokenizer.separator, or use padding='ignore'"
+            )
 
     def __len__(self) -> int:
         """The number of sequences, including those with padding."""
@@ -55,9 +70,19 @@ class Sequences:
         return (len(self.store) + self.length - 1) // self.length
 
     @property
+    def models_padding(self) -> bool:
+        """Whether what follows the end of a document is separators that are valid tokens."""
+        return self.packing == "document" and self.padding == "model"
+
+    @property
     def num_tokens(self) -> int:
-        """The number of valid tokens in all sequences, which is that of the store."""
+        """The number of real tokens in all sequences, which is that of the store."""
         return len(self.store)
+
+    @property
+    def num_padding(self) -> int:
+        """The number of separators that follow the documents' own ones; 0 if padding is not modelled."""
+        return len(self) * self.length - len(self.store) if self.models_padding else 0
 
     @cached_property
     def window_ends(self) -> Places:
@@ -74,7 +99,8 @@ class Sequences:
     def rows(self, indices: npt.ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
         """``ids`` and ``valid`` of some sequences."""
         starts, stops = self.windows(self.checked(indices))
-        ids = np.zeros((len(starts), self.length), dtype=np.int64)
+        filler = 0 if self.separator is None or not self.models_padding else self.separator
+        ids = np.full((len(starts), self.length), filler, dtype=np.int64)
         for row, start, stop in zip(ids, starts.tolist(), stops.tolist(), strict=True):
             row[: stop - start] = self.store[start:stop]
         if ids.size and ids.max() >= self.store.vocab_size:
@@ -82,8 +108,12 @@ class Sequences:
                 f"id {ids.max()} in {self.store.folder} is outside the vocabulary of {self.store.vocab_size} "
                 "ids: the store is damaged; delete the folder and make it again"
             )
-        valid = np.arange(self.length)[None, :] < (stops - starts)[:, None]
+        valid = np.ones_like(ids, dtype=bool) if self.models_padding else inside(starts, stops, self.length)
         return torch.from_numpy(ids), torch.from_numpy(valid)
+
+    def real(self, indices: npt.ArrayLike) -> torch.Tensor:
+        """(B, L) bool: which tokens of some sequences are tokens of the store."""
+        return torch.from_numpy(inside(*self.windows(self.checked(indices)), self.length))
 
     def labels(self, indices: npt.ArrayLike) -> torch.Tensor | None:
         """The labels of some sequences, (B,) int64; None if the store has none."""
@@ -124,6 +154,11 @@ class Sequences:
     def documents(self, chosen: Places) -> Places:
         """The document that each sequence belongs to, if packed by document."""
         return np.searchsorted(self.window_ends, chosen, side="right")
+
+
+def inside(starts: Places, stops: Places, length: int) -> npt.NDArray[np.bool_]:
+    """(B, L): which places of rows of ``length`` lie before the end of their window."""
+    return np.arange(length)[None, :] < (stops - starts)[:, None]
 
 
 def before(ends: Places, documents: Places) -> Places:

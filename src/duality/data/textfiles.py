@@ -8,8 +8,9 @@ whole text:
 
 A text without such a border in a million characters is cut elsewhere, but not inside a number of up to 20 digits.
 
-What must hold: the pieces joined are the file's text, character for character, including line ends; a file
-that is not text is an error that names the file and the byte.
+What must hold: the pieces joined are the file's text, character for character, including line ends; the lines are
+those of the text, without their line ends ("\\n" or "\\r\\n"); a file that is not text is an error that names the file
+and the byte.
 """
 
 from __future__ import annotations
@@ -79,6 +80,22 @@ class Excerpt:
             if part:
                 yield part
             position += len(piece)
+
+
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Line number and text of each line of a text file that is not blank."""
+    offset = 0
+    with open_bytes(path) as stream:
+        for number, line in enumerate(stream, 1):
+            if (zero := line.find(b"\0")) >= 0:
+                raise ValueError(not_text(path, "a NUL byte", offset + zero))
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(not_text(path, "no UTF-8", offset + error.start)) from None
+            if text.strip():
+                yield number, text.removesuffix("\n").removesuffix("\r")
+            offset += len(line)
 
 
 def json_texts(path: Path, label: str | None = None) -> Iterator[tuple[int, str, str | None]]:

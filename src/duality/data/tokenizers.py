@@ -303,6 +303,13 @@ def split_at(separator: int, row: Ids) -> list[Ids]:
     return [part[part != separator] for part in parts]
 
 
+def text_before_end(tokenizer: Tokenizer, ids: npt.ArrayLike, start: int = 0) -> str:
+    """The text of a row of ids up to its first separator, which is looked for from place ``start`` on."""
+    row = checked_ids(ids, tokenizer.vocab_size)
+    ends = np.flatnonzero(row[start:] == tokenizer.separator)
+    return tokenizer.decode(row[: start + int(ends[0])] if len(ends) else row)
+
+
 def library_ids(library: tokenizers.Tokenizer, text: str) -> Ids:
     """The ids that the library gives a text, without special tokens around it."""
     utf8(text)  # raises an error for half a surrogate pair

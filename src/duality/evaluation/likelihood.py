@@ -10,6 +10,11 @@ sequence (its index), so the value does not depend on the batch size.
 Sequence i is evaluated at the times (d + v_i) / D, d = 0 .. D-1, where the v_i are stratified over the sequences. The
 loss depends on v_i. The standard error therefore comes from differences between neighbours in v (the estimator of
 systematic sampling): they differ in text and noise and hardly in time, so the spread over time is not counted.
+
+Everything is per real token: a token of the text or the one end-of-text of its document. Where padding is modelled
+(data/packing.py), the nats of the end-of-text tokens after it are part of what a document costs and are in the sum, but
+these tokens are not counted: a model that is certain of them has the number that it would have without them. Their
+share is reported as ``padding``.
 """
 
 from __future__ import annotations
@@ -29,7 +34,10 @@ from duality.protocols import AnyDenoiser, Kind, Measure
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Nats per token and their terms, over how much text, with which kind of measure."""
+    """Nats per token and their terms, over how much text, with which kind of measure.
+
+    ``padding`` is the share of the nats that is paid for the ``num_padding`` tokens of modelled padding.
+    """
 
     nats_per_token: float
     stderr: float
@@ -42,6 +50,8 @@ class Likelihood:
     kind: Kind
     bytes_per_token: float
     characters_per_token: float
+    padding: float
+    num_padding: int
 
     @property
     def perplexity(self) -> float:
@@ -72,10 +82,12 @@ class Likelihood:
     def lines(self) -> list[str]:
         """The result in words."""
         scale = math.log(2)
+        paid = f"of these, {self.padding:.4f} are paid for the end-of-text tokens after a document's end"
         return [
             f"{self.symbol} {self.perplexity:.2f} ± {self.perplexity_stderr:.2f}   ({self.kind}, per token)",
             f"nats per token      {self.nats_per_token:.4f} ± {self.stderr:.4f}"
             f"   = diffusion {self.diffusion:.4f} + prior {self.prior:.2e} + reconstruction {self.reconstruction:.2e}",
+            *([f"                    {paid} ({self.num_padding} of them)"] if self.num_padding else []),
             f"bits per byte       {self.bits_per_byte:.4f} ± {self.stderr / scale / self.bytes_per_token:.4f}",
             f"bits per character  {self.bits_per_character:.4f}"
             f" ± {self.stderr / scale / self.characters_per_token:.4f}",
@@ -109,13 +121,15 @@ def likelihood(
     chosen = torch.arange(count) * len(sequences) // count
     offsets = stratified_times(seed, 0, count)
     parts = torch.zeros(count, 3, dtype=torch.float64)
-    tokens = torch.zeros(count, dtype=torch.float64)
+    padding, tokens, num_padding = torch.zeros(3, count, dtype=torch.float64)
     for start in range(0, count, batch_size):
         index = torch.arange(start, min(start + batch_size, count))
-        x, real = (part.to(device) for part in sequences.rows(chosen[index].numpy()))
-        valid = None if bool(real.all()) else real
+        rows = chosen[index].numpy()
+        x, paid = (part.to(device) for part in sequences.rows(rows))
+        real, labels = sequences.real(rows).to(device), sequences.labels(rows)
+        valid = None if bool(paid.all()) else paid
         tokens[index] = real.sum(-1).double().cpu()
-        labels = sequences.labels(chosen[index].numpy())
+        num_padding[index] = (paid & ~real).sum(-1).double().cpu()
         conditioned = denoiser if labels is None else with_labels(denoiser, labels.to(device))
         for draw in range(num_draws):
             noise = Noise.of(seed, draw, index.to(device)).fold("evaluate")
@@ -123,12 +137,16 @@ def likelihood(
             ends = measure.ends(conditioned, x, noise, valid)
             loss = measure(conditioned, x, times, noise, valid)
             for part, nats in enumerate((loss.nats, ends.prior, ends.reconstruction)):
-                parts[index, part] += torch.where(real, nats.double(), 0.0).sum(-1).cpu() / num_draws
+                parts[index, part] += torch.where(paid, nats.double(), 0.0).sum(-1).cpu() / num_draws
+                padding[index] += torch.where(paid & ~real, nats.double(), 0.0).sum(-1).cpu() / num_draws
         advance(len(index))
-    return _summarise(parts[offsets.argsort()], tokens[offsets.argsort()], sequences, num_draws, measure.kind)
+    share = float(padding.sum() / tokens.sum()), int(num_padding.sum())
+    return _summarise(parts[offsets.argsort()], tokens[offsets.argsort()], share, sequences, num_draws, measure.kind)
 
 
-def _summarise(parts: Tensor, tokens: Tensor, sequences: Sequences, num_draws: int, kind: Kind) -> Likelihood:
+def _summarise(
+    parts: Tensor, tokens: Tensor, padding: tuple[float, int], sequences: Sequences, num_draws: int, kind: Kind
+) -> Likelihood:
     """Totals and their error; ``parts`` and ``tokens`` are in the order of the sequences' times."""
     total = tokens.sum()
     diffusion, prior, reconstruction = (parts.sum(0) / total).tolist()
@@ -149,4 +167,6 @@ def _summarise(parts: Tensor, tokens: Tensor, sequences: Sequences, num_draws: i
         kind=kind,
         bytes_per_token=store.num_bytes / len(store),
         characters_per_token=store.num_characters / len(store),
+        padding=padding[0],
+        num_padding=padding[1],
     )

@@ -136,14 +136,15 @@ def measured(recipe: Recipe, plan: Plan, sampler: RunSampler, sweep: Sweep | Non
     case = plan.case(recipe)
     model = sampler.model(case)
     corpus = corpora.prepared(recipe, report)
-    held_out = Sequences(corpus.validation, recipe.data.length, recipe.data.packing)
+    parts = (corpus.validation, corpus.train)
+    held_out, train = (corpora.sequences(recipe.data, part, corpus.tokenizer) for part in parts)
     report(f"measuring {recipe.name}")
     result = model.likelihood(held_out, num_draws=plan.num_draws, limit=plan.limit)
     return ComparedRecipe(
         recipe=recipe.name,
         source=recipe.source,
         parameters=sum(value.numel() for value in model.denoiser.parameters()),
-        tokens_seen=tokens_seen(Sequences(corpus.train, recipe.data.length, recipe.data.packing), recipe),
+        tokens_seen=tokens_seen(train, recipe),
         seconds=training_seconds(case.run),
         kind=result.kind,
         perplexity=result.perplexity,
@@ -154,12 +155,12 @@ def measured(recipe: Recipe, plan: Plan, sampler: RunSampler, sweep: Sweep | Non
 
 
 def tokens_seen(sequences: Sequences, recipe: Recipe) -> int:
-    """The number of valid tokens in all batches: whole epochs, and the beginning of the last one."""
+    """The number of real tokens in all batches: whole epochs, and the beginning of the last one."""
     training = recipe.training
     epochs, rest = divmod(training.steps * training.batch_size, len(sequences))
     begun = epoch_order(training.seed, epochs, len(sequences))[:rest]
     return epochs * sequences.num_tokens + sum(
-        int(sequences.rows(begun[start : start + 4096])[1].sum()) for start in range(0, rest, 4096)
+        int(sequences.real(begun[start : start + 4096]).sum()) for start in range(0, rest, 4096)
     )
 
 

@@ -1,8 +1,9 @@
-"""The corpus of a run: prepared for training, measured on, or written from memory.
+"""The corpus of a run: prepared for training, described, measured on, or written from memory.
 
 Data that is given from Python, texts or tensors of ids, is written into ``data/`` of the run folder and trained on from
 there, so that a run can be resumed and measured without the program that started it. What must hold: data that is in a
-run folder already is never replaced; other data for the same run is refused.
+run folder already is never replaced; other data for the same run is refused; the sequences of a recipe are made by
+``sequences`` alone, so that training and every measurement have the same packing and padding.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from duality.data.cache import silent
 from duality.data.corpus import Corpus, encode_corpus, prepare
+from duality.data.documents import all_lines
 from duality.data.memory import write_corpus
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
+from duality.data.tokenizers import Tokenizer
 from duality.protocols import Reporter, Vocabulary
-from duality.recipes.recipe import Recipe
+from duality.recipes.recipe import Data, Recipe
 from duality.runs.folder import DATA, with_corpus
 from duality.runs.provenance import check_corpus
 
@@ -43,22 +47,58 @@ def prepared(recipe: Recipe, report: Reporter = silent) -> Corpus:
         validation=data.validation,
         split=data.split,
         labels=data.labels,
+        documents=data.documents,
         progress=report,
     )
 
 
-def vocabulary_of(corpus: Corpus) -> Vocabulary:
+def sequences(data: Data, store: TokenStore, tokenizer: Tokenizer, length: int | None = None) -> Sequences:
+    """The sequences of a store as a recipe packs and pads them; of another ``length`` if one is given."""
+    return Sequences(store, data.length if length is None else length, data.packing, data.padding, tokenizer.separator)
+
+
+def vocabulary_of(data: Data, corpus: Corpus) -> Vocabulary:
     """What a method needs to know of a corpus."""
-    num_tokens = corpus.tokenizer.vocab_size
-    return Vocabulary(num_tokens, len(corpus.label_names), lambda: token_counts(corpus.train, num_tokens))
+    rows = sequences(data, corpus.train, corpus.tokenizer)
+    return Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names), lambda: token_counts(rows))
 
 
-def token_counts(store: TokenStore, num_tokens: int, block: int = 1 << 22) -> torch.Tensor:
-    """How often each token occurs, read block by block."""
+def token_counts(rows: Sequences, block: int = 1 << 22) -> torch.Tensor:
+    """How often each token is trained on in an epoch; the store is read block by block."""
+    store, num_tokens = rows.store, rows.store.vocab_size
     counts = torch.zeros(num_tokens, dtype=torch.float64)
     for start in range(0, len(store), block):
         counts += torch.bincount(torch.from_numpy(store[start : start + block].astype("int64")), minlength=num_tokens)
+    if rows.separator is not None:
+        counts[rows.separator] += rows.num_padding
     return counts
+
+
+def summary(data: Data, corpus: Corpus) -> list[str]:
+    """The facts of a corpus in sentences: what a training on it begins with; a warning, if one is due."""
+    train, held_out = corpus.train, corpus.validation
+    unit = "line" if all_lines(data.corpus, data.documents) else "document"
+    lines = [
+        f"{train.num_documents:,} {unit}{'s' * (train.num_documents > 1)} ({len(train):,} tokens) to train on, "
+        f"{held_out.num_documents:,} ({len(held_out):,} tokens) for validation"
+    ]
+    if data.packing == "wrap":
+        return lines
+    lengths, rows = np.diff(train.document_ends, prepend=0), sequences(data, train, corpus.tokenizer)
+    median, cut = float(np.median(lengths)), int((lengths > data.length).sum())
+    lines.append(
+        f"a {unit} has {median:g} tokens in the median, with its end-of-text; {cut:,} are longer than a sequence of "
+        f"{data.length} and are cut into several rows"
+    )
+    if rows.models_padding:
+        share = rows.num_padding / (len(rows) * data.length)
+        lines.append(f"what follows the end of a document, {share:.0%} of all positions, is end-of-text tokens")
+    elif median < data.length / 2:
+        lines.append(
+            "warning: most positions are padding, which data.padding=ignore leaves out: the model will not learn where "
+            "a document ends; set data.padding=model"
+        )
+    return lines
 
 
 def sequences_of_run(
@@ -72,12 +112,13 @@ def sequences_of_run(
     """A part of the corpus that the run in ``folder`` was trained on, or other ``data`` in the run's own tokens."""
     own = model.recipe.data
     if data is not None:
-        store = encode_corpus(data, model.tokenizer, label_names=model.label_names or None, progress=report)
+        names = model.label_names or None
+        store = encode_corpus(data, model.tokenizer, label_names=names, documents=own.documents, progress=report)
     else:
         corpus = prepared(model.recipe, report)
         check_corpus(Path(folder), corpus)
         store = corpus.validation if split == "validation" else corpus.train
-    return Sequences(store, own.length, own.packing)
+    return sequences(own, store, model.tokenizer)
 
 
 def with_data(recipe: Recipe, data: TrainingData, folder: Path) -> Recipe:

@@ -21,11 +21,10 @@ from duality.data.cache import silent
 from duality.data.corpus import Corpus
 from duality.data.files import flush_to_disk, write_atomically
 from duality.data.loader import Loader
-from duality.data.packing import Sequences
 from duality.evaluation.loss_curve import plot_losses
 from duality.protocols import Phase, Reporter, Vocabulary
 from duality.recipes.recipe import Recipe
-from duality.runs.corpora import prepared, vocabulary_of
+from duality.runs.corpora import prepared, sequences, summary, vocabulary_of
 from duality.runs.folder import ROUNDS, create, exists, open_folder
 from duality.runs.metrics import append_metrics, read_metrics, rewind_metrics
 from duality.runs.model import Model, network
@@ -66,8 +65,10 @@ def train(
     corpus = prepared(recipe, report)
     if existing:
         check_corpus(folder, corpus)
-    sequences = Sequences(corpus.train, recipe.data.length, recipe.data.packing)
-    loader = Loader(sequences, recipe.training.batch_size, recipe.training.seed)
+    rows = sequences(recipe.data, corpus.train, corpus.tokenizer)
+    loader = Loader(rows, recipe.training.batch_size, recipe.training.seed)
+    for line in summary(recipe.data, corpus):
+        report(line)
     state = untrained(recipe, corpus, device)
     if not existing:
         if recipe.distillation is not None:
@@ -85,7 +86,7 @@ def train(
 
 def untrained(recipe: Recipe, corpus: Corpus, device: torch.device | str) -> TrainState:
     """The state before the first step; with a teacher's network, if the recipe is a distillation."""
-    model, teacher = network(recipe, vocabulary_of(corpus), device), None
+    model, teacher = network(recipe, vocabulary_of(recipe.data, corpus), device), None
     if recipe.distillation is not None:
         teacher = network(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names)), device)
     return TrainState.fresh(model, recipe.training, teacher)
@@ -231,7 +232,7 @@ class Session:
         denoiser = network(self.recipe, Vocabulary(tokenizer.vocab_size, len(names)), self.device)
         load_weights(denoiser, self.state.ema)
         model = Model(self.recipe, self.state.step, denoiser.requires_grad_(False), tokenizer, names)
-        held_out = Sequences(self.corpus.validation, self.recipe.data.length, self.recipe.data.packing)
+        held_out = sequences(self.recipe.data, self.corpus.validation, tokenizer)
         result = model.likelihood(held_out, limit=_EVAL_SEQUENCES, num_draws=4, device=self.device)
         self.log(
             {
@@ -240,6 +241,7 @@ class Session:
                 "validation_stderr": result.stderr,
                 "validation_tokens": result.num_tokens,
                 "validation_kind": result.kind,
+                **({"validation_padding": result.padding} if result.num_padding else {}),
             }
         )
         rows = [sample.row(model.step) for sample in model.sample(2)]

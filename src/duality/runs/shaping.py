@@ -49,6 +49,12 @@ class Known:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def end(self) -> int:
+        """The place behind the last known token; 0 if none is known."""
+        places = self.fixed.nonzero()
+        return int(places[-1]) + 1 if len(places) else 0
+
     def to(self, device: torch.device) -> Known:
         """The same on another device."""
         return Known(self.tokens.to(device), self.fixed.to(device))
