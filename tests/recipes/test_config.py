@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.runs import ROOT
 
+from duality.data.packing import Padding
 from duality.networks import SIZES
 from duality.recipes.catalogue import RECIPES, choices, components, differences, from_json, recipe, to_json
 from duality.recipes.config import from_jsonable, to_jsonable
@@ -71,9 +72,11 @@ def test_dependent_assignments_are_checked_together() -> None:
         ("backbone=huge", "choose from nano, laptop, tiny, small, medium"),
         ("data.tokenizer=wordpiece", "choose from bytes, characters, bpe"),
         ("data.split=random", "'auto', 'document', 'position'"),
+        ("data.padding=mask", "'model', 'ignore'"),
+        ("data.documents=words", "'auto', 'lines'"),
         ("training.steps.more=3", "has no parts"),
         ("training", "is no assignment"),
-        ("method.tau=0", "must be positive"),
+        ("method.tau=-1", "must not be negative"),
         ("method.tau=NaN", "method.tau is nan: it must be a number"),
         ("training.learning_rate=Infinity", "it must be a number"),
         ("method.training_schedule.power=0", "power is 0.0: it must be positive"),
@@ -126,5 +129,12 @@ def test_recipes_of_older_versions_are_read() -> None:
     old["method"]["clock"] = old["method"].pop("gaussian_schedule")
     old["method"]["times"] = old["method"].pop("training_schedule")
     assert from_json(old) == made
+    # what a document is, and whether its padding is modelled, came later: padding was ignored
+    values: dict[str, Padding] = {"document": "ignore", "wrap": "model"}  # which has no effect on a wrapped corpus
+    for packing, padding in values.items():
+        made = recipe("duo-laptop", (f"data.packing={packing}",))
+        old = to_json(made)
+        del old["data"]["padding"], old["data"]["documents"]
+        assert from_json(old) == replace(made, data=replace(made.data, padding=padding, documents="auto"))
     with pytest.raises(ValueError, match="Data has no field 'clock'"):
         from_json({**old, "data": {**old["data"], "clock": 1}})

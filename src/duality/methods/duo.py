@@ -12,7 +12,7 @@ from duality.diffusion.schedules import Dual, GaussianSchedule, LinearVariance, 
 from duality.methods.base import check_noisy_end, last_level
 from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.curriculum import TemperedBound
-from duality.protocols import Backbone, Phase, Schedule, Vocabulary
+from duality.protocols import Backbone, Objective, Phase, Schedule, Vocabulary
 from duality.samplers.ancestral import Ancestral
 
 
@@ -21,8 +21,9 @@ class Duo:
     """Uniform-state diffusion, trained first on tempered Gaussian latents and then on the bound.
 
     ``curriculum`` is the fraction of the steps spent on the tempered bound at temperature ``tau`` with alpha between
-    ``alpha_min`` and ``alpha_max``; 0 is Duo without curriculum. ``training_schedule`` decides at which
-    levels the bound is sampled in training; it changes the variance of the loss, not its mean.
+    ``alpha_min`` and ``alpha_max``; 0 is Duo without curriculum. ``tau`` 0 is the limit of the tempered bound: the
+    bound itself on that window of alpha. ``training_schedule`` decides at which levels the bound is sampled in
+    training; it changes the variance of the loss, not its mean.
     """
 
     curriculum: float = 0.5
@@ -35,9 +36,10 @@ class Duo:
     def __post_init__(self) -> None:
         if not 0 <= self.curriculum <= 1:
             raise ValueError(f"method.curriculum is {self.curriculum}: it is a fraction of the steps, in [0, 1]")
-        if not self.tau > 0:
+        if not self.tau >= 0:
             raise ValueError(
-                f"method.tau is {self.tau}: it must be positive; for no curriculum set method.curriculum=0"
+                f"method.tau is {self.tau}: it must not be negative; 0 is the bound on the window of alpha, and for "
+                "no curriculum set method.curriculum=0"
             )
         if not 0 < self.alpha_min < self.alpha_max < 1:
             raise ValueError(
@@ -53,10 +55,18 @@ class Duo:
         return MeanDenoiser(backbone.build(vocabulary.num_tokens, num_labels=vocabulary.num_labels))
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
-        dual_schedule = Dual(num_tokens, self.gaussian_schedule, self.alpha_min, self.alpha_max)
-        tempered = Phase("curriculum", TemperedBound(dual_schedule, self.tau), round(self.curriculum * steps))
         bound = ContinuousTimeBound(self.process(num_tokens), self.training_schedule)
-        return (tempered, Phase("bound", bound, steps))
+        return (
+            Phase("curriculum", self.window(num_tokens), round(self.curriculum * steps)),
+            Phase("bound", bound, steps),
+        )
+
+    def window(self, num_tokens: int) -> Objective:
+        """The objective of the curriculum: the bound on a window of alpha, its input as soft as ``tau``."""
+        schedule = Dual(num_tokens, self.gaussian_schedule, self.alpha_min, self.alpha_max)
+        if self.tau == 0:
+            return ContinuousTimeBound(self.process(num_tokens), schedule)
+        return TemperedBound(schedule, self.tau)
 
     def measure(self, num_tokens: int) -> ContinuousTimeBound:
         return ContinuousTimeBound(self.process(num_tokens), Polynomial(eps=last_level(self.training_schedule)))

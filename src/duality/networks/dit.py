@@ -200,6 +200,11 @@ class DiTNetwork(nn.Module):
         after: Tensor = self.blocks[index](x, time, rotation, attend, kept, past, first)
         return after
 
+    def hidden_matrices(self) -> list[nn.Parameter]:
+        """The matrices of attention and MLP, which Muon can train."""
+        linear = (block.get_submodule(name) for block in self.blocks for name in ("qkv", "out", "mlp.0", "mlp.2"))
+        return [layer.get_parameter("weight") for layer in linear]
+
     def prepare(self, *, recompute: bool, compile: bool) -> None:
         """Choose how training computes the blocks: again in the backward pass, compiled by ``torch.compile``."""
         self.recompute = recompute

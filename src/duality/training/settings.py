@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 Precision = Literal["auto", "float32", "bfloat16"]
+OptimizerName = Literal["adamw", "muon"]
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,13 @@ class Training:
 
     ``recompute`` and ``compile`` change how a step is computed, not its result (but for rounding): the first saves
     memory by computing each block again in the backward pass, the second compiles the blocks with ``torch.compile``
-    (``Network.prepare``).
+    (``Network.prepare``). ``optimizer`` "muon" trains the matrices of attention and MLP with Muon (``training.muon``).
     """
 
     steps: int = 1_000_000
     batch_size: int = 512
     micro_batch: int = 0
+    optimizer: OptimizerName = "adamw"
     learning_rate: float = 3e-4
     warmup: int = 2_500
     decay: float = 0.0

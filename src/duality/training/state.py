@@ -13,6 +13,7 @@ from torch import nn
 
 from duality.protocols import Network
 from duality.training.checkpoint import Checkpoint, Tensors
+from duality.training.muon import Muon
 from duality.training.settings import Training, check_compiler
 
 
@@ -24,12 +25,23 @@ def prepare_networks(model: nn.Module, training: Training) -> None:
         network.prepare(recompute=training.recompute, compile=training.compile)
 
 
+MOMENTS = ("step", "exp_avg", "exp_avg_sq", "momentum")  # AdamW's, and Muon's
+
+
+def optimizer_of(model: nn.Module, training: Training) -> torch.optim.Optimizer:
+    """The optimizer that a recipe chooses."""
+    rate, betas, decay = training.learning_rate, training.betas, training.weight_decay
+    if training.optimizer == "muon":
+        return Muon(model, lr=rate, betas=betas, weight_decay=decay)
+    return torch.optim.AdamW(model.parameters(), lr=rate, betas=betas, weight_decay=decay, fused=True)
+
+
 @dataclass
 class TrainState:
     """Everything a step changes."""
 
     model: nn.Module
-    optimizer: torch.optim.AdamW
+    optimizer: torch.optim.Optimizer
     ema: Tensors
     step: int = 0
     teacher: nn.Module | None = None
@@ -39,13 +51,7 @@ class TrainState:
         for taught in (model, teacher):
             if taught is not None:
                 prepare_networks(taught, training)
-        optimizer = torch.optim.AdamW(
-            model.parameters(),
-            lr=training.learning_rate,
-            betas=training.betas,
-            weight_decay=training.weight_decay,
-            fused=True,
-        )
+        optimizer = optimizer_of(model, training)
         ema = {name: value.detach().clone() for name, value in model.named_parameters()}
         return TrainState(model, optimizer, ema, 0, None if teacher is None else teacher.requires_grad_(False))
 
@@ -68,12 +74,13 @@ class TrainState:
         for name, value in saved.groups["ema"].items():
             self.ema[name].copy_(value)
         for name, parameter in self.model.named_parameters():
-            if f"{name}.step" not in saved.groups["optimizer"]:
-                continue  # a weight that is not trained has no moments
-            self.optimizer.state[parameter] = {
+            moments = {
                 key: saved.groups["optimizer"][f"{name}.{key}"].to(parameter.device)
-                for key in ("step", "exp_avg", "exp_avg_sq")
+                for key in MOMENTS
+                if f"{name}.{key}" in saved.groups["optimizer"]
             }
+            if moments:  # a weight that is not trained has none
+                self.optimizer.state[parameter] = moments
         if self.teacher is not None:
             load_weights(self.teacher, saved.groups["teacher"])
         self.step = saved.step
