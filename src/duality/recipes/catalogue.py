@@ -13,20 +13,27 @@ from duality.data import TOKENIZERS
 from duality.diffusion import GAUSSIAN_SCHEDULES, SCHEDULES
 from duality.methods import METHODS
 from duality.networks import BACKBONES, SIZES
-from duality.recipes import laptop, paper
+from duality.recipes import laptop, molecules, paper
 from duality.recipes.config import Json, from_jsonable, override, to_jsonable
 from duality.recipes.recipe import Data, Recipe
 from duality.registry import suggestion
 from duality.training import DISTILLATIONS
 from duality.training.settings import Training
 
-RECIPES: dict[str, Callable[[], Recipe]] = {make().name: make for make in (*laptop.ROWS, *paper.ROWS)}
+RECIPES: dict[str, Callable[[], Recipe]] = {make().name: make for make in (*laptop.ROWS, *molecules.ROWS, *paper.ROWS)}
 
 # Earlier names of fields, in recipes of older versions.
 _FORMER_NAMES: dict[tuple[str, str], str] = {
     ("Duo", "clock"): "gaussian_schedule",
     ("DCD", "clock"): "gaussian_schedule",
     **{(name, "times"): "training_schedule" for name in ("Duo", "UDLM", "MDLM", "SEDD", "D3PM")},
+}
+
+# Fields that recipes of older versions do not have: the value that stands for what those versions did.
+_FORMER_VALUES: dict[tuple[str, str], Callable[[dict[str, Json]], Json]] = {
+    # padding has no effect on a wrapped corpus: its runs read like those of today, and can be continued
+    ("Data", "padding"): lambda data: "ignore" if data.get("packing") == "document" else Data.padding,
+    ("DCD", "compare"): lambda data: "output",
 }
 
 
@@ -62,18 +69,20 @@ def to_json(chosen: Recipe) -> Json:
 
 def from_json(data: Json) -> Recipe:
     """The recipe that ``to_json`` wrote."""
-    loaded = from_jsonable(current_names(data), components())
+    loaded = from_jsonable(current_fields(data), components())
     if not isinstance(loaded, Recipe):
         raise ValueError(f"this is a {type(loaded).__name__}, not a recipe: the file is not a run's recipe.json")
     return loaded
 
 
-def current_names(data: Json) -> Json:
-    """The JSON of a recipe with the names that its fields have now."""
+def current_fields(data: Json) -> Json:
+    """The JSON of a recipe with the fields of today: earlier names are replaced, later fields are added."""
     if not isinstance(data, dict):
-        return [current_names(each) for each in data] if isinstance(data, list) else data
+        return [current_fields(each) for each in data] if isinstance(data, list) else data
     kind = str(data.get("type"))
-    return {_FORMER_NAMES.get((kind, name), name): current_names(value) for name, value in data.items()}
+    named = {_FORMER_NAMES.get((kind, name), name): current_fields(value) for name, value in data.items()}
+    missing = {name: value for (owner, name), value in _FORMER_VALUES.items() if owner == kind and name not in named}
+    return {**named, **{name: value(named) for name, value in missing.items()}}
 
 
 def differences(left: Recipe, right: Recipe) -> list[str]:

@@ -3,7 +3,7 @@
 All share the 12 x 768 network, AdamW at 3e-4 after 2 500 steps of warm-up, batches of 512, an average with decay 0.9999
 and a million steps (``Training``'s defaults); a row is its method. Table 1 is LM1B with sentence packing, 128 tokens of
 bert-base-uncased; without packing (its first column, and the only one that has SEDD) it is the same recipe with
-``data.packing=document``.
+``data.packing=document data.padding=ignore``.
 Table 2, and Table 1's last column, is OpenWebText, 1024 tokens of GPT-2. Neither corpus is downloaded: give yours as
 ``--data``; 5 % of it are held out, and a separate test set is for ``duality eval --data``. These need GPUs; the
 laptop recipes do not.
@@ -68,7 +68,7 @@ def d3pm_absorb_lm1b() -> Recipe:
 
 def unpacked(base: Recipe) -> Recipe:
     """Rows with one sentence each: Table 1's first column."""
-    return replace(base, data=replace(base.data, packing="document"))
+    return replace(base, data=replace(base.data, packing="document", padding="ignore"))
 
 
 def sedd_absorb_lm1b() -> Recipe:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from duality.data.sources import DEFAULT_SOURCE
+from duality.data.packing import Padding
+from duality.data.sources import DEFAULT_SOURCE, DocumentRule
 from duality.data.tokenizer_specs import BPE, TokenizerSpec
 from duality.methods.duo import Duo
 from duality.protocols import Backbone, Method
@@ -24,6 +25,14 @@ class Data:
     split: Literal["auto", "document", "position"] = "auto"
     packing: Literal["wrap", "document"] = "wrap"
     labels: bool = False
+    padding: Padding = "model"
+    """What follows the end of a document, if packing is "document": end-of-text tokens that are corrupted, predicted
+    and paid for like all others, so that the model learns where a document ends ("model"), or nothing, as in the
+    paper's LM1B without packing ("ignore"). If packing is "wrap" it has no effect: the padding of the last sequence is
+    ignored."""
+    documents: DocumentRule = "auto"
+    """What a document is: every non-blank line of a text file ("lines"), or a whole text file unless its named source
+    has another rule ("auto"). A line of a .jsonl file is always a document."""
 
     def __post_init__(self) -> None:
         if self.length < 1:
@@ -62,18 +71,28 @@ def duo_of(base: Recipe) -> Duo:
     return base.method
 
 
+def default_round_steps(steps: int) -> int:
+    """The steps of a round for a base of this many: a hundredth, as in the paper, but at least 150.
+
+    The base of a laptop recipe has a few thousand steps. In a hundredth of them the student does not come near its
+    teacher, and the next round begins from a worse one.
+    """
+    return max(steps // 100, 150)
+
+
 def distilled(base: Recipe, distillation: Distillation, step: int) -> Recipe:
     """The distillation of a run of ``base`` that has been trained for ``step`` steps, in the paper's proportions.
 
     The learning rate is a fifth of that of the base, with a warm-up of a hundredth of the steps, then constant; the
     average is over the last tenth of a round. At rounds of 10 000 steps this is the paper's 6e-5, 500 and 0.999.
-    The batch is a quarter of that of the base, but at least 16.
+    The batch is a quarter of that of the base, as the paper's 128 of 512, but at least 64, or the whole batch of a base
+    that has less: a quarter of a small batch has so much noise in its gradient that short rounds learn little.
     """
     before, total, kind = base.training, distillation.steps, type(distillation).__name__.lower()
     training = replace(
         before,
         steps=total,
-        batch_size=max(before.batch_size // 4, min(before.batch_size, 16)),
+        batch_size=min(before.batch_size, max(before.batch_size // 4, 64)),
         learning_rate=before.learning_rate / 5,
         warmup=max(1, total // 100),
         decay=0.0,
