@@ -1,0 +1,43 @@
+"""The command `reproduce`: train what the paper's claims need, measure, decide, and write the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+Claims = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[CLAIM ...]")]
+
+
+def reproduce(
+    claims: Claims = (),
+    /,
+    budget: Literal["quick", "full"] = "quick",
+    seeds: int | None = None,
+    out: Path = Path("runs/reproduction"),
+    workers: int = 2,
+    threads: int = 1,
+) -> int:
+    """Try the paper's claims: what is needed is trained and sampled, and OUT/report.html says what shows.
+
+    Args:
+        claims: perplexity, curriculum, distillation, speedup, tails, rounds, teacher, sdtt, crossover, psi, speed; all
+            if not given.
+        budget: quick is molecules, within 45 minutes on two cores; full adds prose and more seeds, and takes hours.
+        seeds: seeds of every training and distillation, instead of the budget's own numbers.
+        out: a folder for runs, samples, scores and the report; what it holds already is used again.
+        workers: processes at the same time.
+        threads: threads of each process; the digits of the report depend on it.
+    """
+    from functools import partial
+
+    from duality.cli.console import counting_display, say
+    from duality.reproduction import run
+    from duality.reproduction.domains import budget_named
+
+    settings = run.Settings(out, budget_named(budget, seeds), claims, workers, threads)
+    found = run.reproduce(settings, say, partial(counting_display, "reproducing"))
+    print(run.verdict_table(found))
+    say(f"the report is {out / 'report.html'} (and report.md)")
+    return 0

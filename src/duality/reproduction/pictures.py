@@ -1,0 +1,126 @@
+"""The figures of a report: quality against steps, and frontiers of quality against diversity.
+
+matplotlib is imported when a figure is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from duality.evaluation.samples import stored_samples
+from duality.evaluation.sweep import sample_path
+from duality.reproduction.claims import Arm, Claim
+from duality.reproduction.domains import Domain
+from duality.reproduction.findings import Evidence, figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Save = Callable[[Path], None]
+SHOWN = 8  # number of steps of the frontiers
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure in a file."""
+
+    title: str
+    path: Path
+
+
+def pictures_of(out: Path, domain: Domain, claims: Sequence[Claim], evidence: Evidence) -> list[Picture]:
+    """The figures that the arms of the claims allow."""
+    arms = list(dict.fromkeys(arm for claim in claims for arm in claim.arms()))
+    plain = [arm for arm in arms if arm.tail == "ancestral" and arm.sampler == "own" and arm.round is None]
+    found: list[Picture] = []
+    if any(arm.steps is not None for arm in plain):
+        path = out / f"{domain.name}-steps.png"
+        plot_steps(plain, evidence, path)
+        found.append(Picture(f"{domain.quality} against steps, temperature 1", path))
+    frontier = [arm for arm in arms if arm.steps in (SHOWN, evidence.budget.many, None) and arm.round is None]
+    if len(frontier) > 1:
+        path = out / f"{domain.name}-frontiers.png"
+        plot_frontiers(frontier, evidence, path)
+        found.append(Picture(f"{domain.quality} against {domain.diversity} over temperatures", path))
+    drawn = molecules(out, frontier, evidence) if domain.scorer == "molecules" else None
+    return found if drawn is None else [*found, drawn]
+
+
+def plot_steps(arms: Sequence[Arm], evidence: Evidence, target: Path) -> None:
+    """Quality and diversity against steps at temperature 1, the mean over seeds: a line for each model."""
+    axes, save = canvas(2)
+    for model in dict.fromkeys(arm.model for arm in arms if arm.steps is not None):
+        own = sorted(
+            (arm for arm in arms if arm.model == model and arm.steps is not None), key=lambda arm: arm.steps or 0
+        )
+        for panel, name in zip(axes, (evidence.domain.quality, evidence.domain.diversity), strict=True):
+            panel.plot([arm.steps or 0 for arm in own], [at_one(evidence, arm, name) for arm in own], "o-", label=model)
+    for arm in (arm for arm in arms if arm.steps is None):
+        for panel, name in zip(axes, (evidence.domain.quality, evidence.domain.diversity), strict=True):
+            panel.axhline(at_one(evidence, arm, name), color="grey", ls="--", label=arm.words)
+    for panel, name in zip(axes, (evidence.domain.quality, evidence.domain.diversity), strict=True):
+        panel.set(xscale="log", xlabel="steps", ylabel=name, title="temperature 1")
+        if name == "gen_ppl":
+            panel.set_yscale("log")
+    axes[0].legend(fontsize=8)
+    save(target)
+
+
+def at_one(evidence: Evidence, arm: Arm, name: str) -> float:
+    """A measure of an arm at temperature 1, the mean over seeds."""
+    rows = [row for seed in evidence.seeds(arm) for row in evidence.rows(arm, seed) if row.temperature == 1.0]
+    return fmean(figure(row, name) for row in rows)
+
+
+def plot_frontiers(arms: Sequence[Arm], evidence: Evidence, target: Path) -> None:
+    """Quality against diversity: a line over temperatures for each arm and seed."""
+    axes, save = canvas(1)
+    for number, arm in enumerate(arms):
+        for seed in evidence.seeds(arm):
+            rows = sorted(evidence.rows(arm, seed), key=lambda row: row.temperature)
+            across = [figure(row, evidence.domain.diversity) for row in rows]
+            upward = [figure(row, evidence.domain.quality) for row in rows]
+            label = arm.words if seed == evidence.seeds(arm)[0] else None
+            style = "--" if arm.tail == "greedy" else ":" if arm.tail == "posterior" else "-"
+            axes[0].plot(across, upward, marker="o", ms=3, lw=1.2, ls=style, color=f"C{number % 10}", label=label)
+    title = f"temperatures {evidence.budget.temperatures[0]} to {evidence.budget.temperatures[-1]}"
+    axes[0].set(xlabel=evidence.domain.diversity, ylabel=evidence.domain.quality, title=title)
+    if evidence.domain.quality == "gen_ppl":
+        axes[0].set_yscale("log")
+    axes[0].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    save(target)
+
+
+def molecules(out: Path, arms: Sequence[Arm], evidence: Evidence) -> Picture | None:
+    """Molecules that a distilled model wrote in few steps."""
+    from duality.evaluation.molecules import draw
+
+    wanted = [arm for arm in arms if arm.model == "duo-posterior" and arm.steps == SHOWN and arm.tail == "ancestral"]
+    if not wanted:
+        return None
+    row = next(row for row in evidence.rows(wanted[0], 1) if row.temperature == 1.0)
+    texts = stored_samples(sample_path(evidence.folder(wanted[0], 1), row.case), row.case).texts
+    paths = draw(texts, out / "molecules")
+    return Picture(f"the first samples of {wanted[0].words}", next(path for path in paths if path.suffix == ".png"))
+
+
+def canvas(count: int) -> tuple[list[Axes], Save]:
+    """Axes side by side, and the function that writes the figure."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure_, places = pyplot.subplots(
+        1, count, figsize=(5.5 * count + 3 * (count == 1), 4.6), squeeze=False, layout="constrained"
+    )
+
+    def save(target: Path) -> None:
+        figure_.savefig(target, dpi=120)
+        pyplot.close(figure_)
+
+    return list(places[0]), save

@@ -1,0 +1,142 @@
+"""A reproduction from beginning to end: jobs, findings, report.
+
+    OUT/<domain>/runs, likelihoods, samples      what the jobs keep (``work``)
+    OUT/report.md, report.html, *.png            the report (``report``, ``page``, ``pictures``)
+    OUT/findings.json                            every comparison with its figures and its verdict
+
+What must hold: killed at any point and started again it continues; the report depends on the kept files alone and is
+the same to the digit for the same seeds and numbers of workers' threads, but for what is measured in seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from duality.data.files import write_atomically
+from duality.evaluation.cases import Case
+from duality.evaluation.tables import table
+from duality.protocols import Reporter
+from duality.recipes import catalogue
+from duality.reproduction.claims import Claim, chosen_claims
+from duality.reproduction.domains import Budget, Domain
+from duality.reproduction.findings import Evidence, Finding, cases_of, findings_of
+from duality.reproduction.jobs import Advance, Job, execute
+from duality.reproduction.models import Base, Student
+from duality.reproduction.report import Chapter, verdicts, write_report
+from duality.reproduction.work import BATCH, Both, Measure, Train, Write
+from duality.runs.corpora import prepared
+
+_SAMPLING = 1 / 3  # the cost of a token in a sampling step, if that of a token in a training step is 1
+_DISTILLING = 4 / 3  # a step of distillation also calls the teacher
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where, what and how: the folder, the budget, the claims (none: all), the processes and their threads."""
+
+    out: Path
+    budget: Budget
+    claims: tuple[str, ...] = ()
+    workers: int = 2
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Planner:
+    """The jobs of one domain."""
+
+    out: Path
+    domain: Domain
+    budget: Budget
+    claims: Sequence[Claim]
+
+    def jobs(self) -> list[Job]:
+        """Trainings, likelihoods and samples of all claims, what takes long first."""
+        measured = {key for claim in self.claims for key in claim.measured()}
+        sampled = {arm.model for claim in self.claims for arm in claim.arms()}
+        bases = {model.base for key in sampled if isinstance(model := self.domain.models[key], Student)}
+        found: list[Job] = []
+        for key in sorted(measured | sampled | bases, key=lambda key: (-self.steps(key), key)):
+            for seed in self.budget.seeds.of(key, self.domain.models):
+                found.append(self.training(key, seed, key in measured))
+                if key in sampled:
+                    found.append(self.writing(key, seed))
+        return found
+
+    def steps(self, key: str) -> int:
+        """The training steps of a model."""
+        model = self.domain.models[key]
+        if isinstance(model, Base):
+            return catalogue.recipe(model.recipe, model.changes).training.steps
+        return (model.rounds.rounds or 0) * (model.rounds.round_steps or 0)
+
+    def training(self, key: str, seed: int, measured: bool) -> Job:
+        """Train a model and, if it is asked for, measure its likelihood."""
+        model = self.domain.models[key]
+        base_seed = self.budget.seeds.base_seed(seed)
+        recipe = self.domain.models[model.base] if isinstance(model, Student) else model
+        assert isinstance(recipe, Base)
+        settings = catalogue.recipe(recipe.recipe, recipe.changes)
+        unit = settings.training.batch_size * settings.data.length
+        needs: tuple[str, ...] = ()
+        if isinstance(model, Student):
+            unit, needs = round(unit * _DISTILLING), (self.name("train", model.base, base_seed),)
+        train = Train(self.out, key, seed, model, base_seed, unit)
+        work = Both(train, Measure(self.out, key, seed, self.budget.sequences)) if measured else train
+        return Job(self.name("train", key, seed), needs, unit * self.steps(key), work)
+
+    def writing(self, key: str, seed: int) -> Job:
+        """Write and score all samples of a model that some claim needs."""
+        arms = dict.fromkeys(arm for claim in self.claims for arm in claim.arms() if arm.model == key)
+        cases = [case for arm in arms for case in cases_of(arm, seed, self.out, self.domain, self.budget)]
+        unit = BATCH * self.domain.length * _SAMPLING
+        cost = unit * sum(case.steps * -(-case.num // BATCH) for case in cases)
+        folder = self.out / "samples" / cases[0].run.name
+        work = Write(folder, tuple(self.one_model_after_another(cases)), self.domain.scorer, self.domain.judge, unit)
+        return Job(self.name("samples", key, seed), (self.name("train", key, seed),), cost, work)
+
+    @staticmethod
+    def one_model_after_another(cases: list[Case]) -> list[Case]:
+        """The cases in an order in which each round of a distillation is loaded once."""
+        return sorted(cases, key=lambda case: -1 if case.round is None else case.round)
+
+    def name(self, kind: str, key: str, seed: int) -> str:
+        """The name of a job."""
+        return f"{self.domain.name}: {kind} {key}-{seed}"
+
+
+def reproduce(
+    settings: Settings, report: Reporter, show: Callable[[float], AbstractContextManager[Advance]]
+) -> dict[str, dict[str, list[Finding]]]:
+    """Do all that the claims need, decide them, and write the report; the findings by domain and claim."""
+    chapters: list[Chapter] = []
+    jobs: list[Job] = []
+    for domain in settings.budget.domains:
+        out = settings.out / domain.name
+        claims = chosen_claims(settings.claims, domain, settings.budget)
+        chapters.append(Chapter(domain, claims, Evidence(out, domain, settings.budget)))
+        jobs += Planner(out, domain, settings.budget, claims).jobs()
+        base = next(model for model in domain.models.values() if isinstance(model, Base))
+        prepared(catalogue.recipe(base.recipe), report)  # once, before several processes need it
+    report(f"{len(jobs)} jobs in {settings.workers} processes of {settings.threads} thread(s), kept in {settings.out}")
+    with show(sum(job.cost for job in jobs)) as advance:
+        execute(jobs, workers=settings.workers, threads=settings.threads, report=report, advance=advance)
+    found = {chapter.domain.name: findings_of(chapter.claims, chapter.evidence) for chapter in chapters}
+    kept = {
+        name: {claim: [asdict(each) for each in rows] for claim, rows in each.items()} for name, each in found.items()
+    }
+    write_atomically(settings.out / "findings.json", json.dumps(kept, indent=1))
+    write_report(settings.out, settings.budget, chapters, found)
+    return found
+
+
+def verdict_table(found: Mapping[str, Mapping[str, Sequence[Finding]]]) -> str:
+    """How often each verdict was found, for each claim: what the terminal shows."""
+    lines = [("data", "claim", "verdicts")]
+    for name, claims in found.items():
+        lines += [(name, claim, verdicts(rows)) for claim, rows in claims.items()]
+    return table(lines)

@@ -1,0 +1,141 @@
+"""A whole reproduction on a tiny budget: real trainings, distillations, samples, scores, a verdict and a report."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from duality.reproduction.claims import chosen_claims, claims_of
+from duality.reproduction.domains import Budget, Domain, budget_named, students
+from duality.reproduction.findings import paired_interval, verdict_of
+from duality.reproduction.models import Base, Seeds
+from duality.reproduction.page import page
+from duality.reproduction.run import Planner, Settings, reproduce
+from duality.reproduction.work import Train
+
+SIZE = ("backbone=nano", "data.tokenizer=bytes", "data.length=12", "data.packing=document", "data.split=document")
+SHORT = ("training.steps=6", "training.batch_size=4", "training.eval_every=0", "training.warmup=1")
+
+
+def words(texts: list[str]) -> dict[str, list[float]]:
+    """A scorer: how many texts have letters only, and how long they are."""
+    return {"letters": [float(text.isalpha()) for text in texts], "size": [float(len(text)) for text in texts]}
+
+
+def tiny(folder: Path) -> Budget:
+    """A budget of seconds."""
+    text = folder / "words.txt"
+    text.write_text("".join(f"word{number} and more\n" for number in range(60)))
+    changes = (f"data.corpus={text}", "data.documents=lines", *SIZE, *SHORT)
+    bases = {"duo": Base("duo-laptop", changes), "mdlm": Base("mdlm-laptop", changes)}
+    short = {"short-duo-plain": Base("duo-laptop", (*changes, "method.curriculum=0"))}
+    short["short-duo-window"] = Base("duo-laptop", (*changes, "method.curriculum=0.5", "method.tau=0"))
+    short["short-duo-curriculum"] = Base("duo-laptop", (*changes, "method.curriculum=0.5", "method.tau=0.1"))
+    domain = Domain(
+        name="words",
+        title="Words",
+        quality="letters",
+        better="higher",
+        unit="points",
+        scale=100.0,
+        diversity="entropy",
+        scorer="tests.reproduction.test_reproduce:words",
+        judge=None,
+        models={**bases, **students("duo", "mdlm", 2, 2, 1 / 16), **short},
+        rounds=2,
+        length=12,
+    )
+    return Budget("quick", (domain,), Seeds(1, 1, 2), num=6, temperatures=(0.5, 1.0), few=(2, 8), many=12, sequences=3)
+
+
+def test_a_tiny_reproduction_decides_reports_and_is_not_done_twice(tmp_path: Path) -> None:
+    said: list[str] = []
+    settings = Settings(tmp_path / "out", tiny(tmp_path), ("curriculum", "teacher"), workers=2)
+    found = reproduce(settings, said.append, lambda total: nullcontext(lambda units: None))
+    assert set(found["words"]) == {"curriculum", "teacher"}
+    assert len(found["words"]["curriculum"]) == 3
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "excludes zero" in report.split("## Words")[0], "the rule stands before any number"
+    assert report.count("| ") > 10
+    html = (tmp_path / "out" / "report.html").read_text()
+    assert "<table>" in html
+    assert "data:image/png;base64," in html
+    assert 'src="http' not in html
+    assert "href" not in html
+    kept = json.loads((tmp_path / "out" / "findings.json").read_text())
+    assert kept["words"]["teacher"][0]["verdict"] == found["words"]["teacher"][0].verdict
+    said.clear()
+    again = reproduce(settings, said.append, lambda total: nullcontext(lambda units: None))
+    assert not [line for line in said if line.startswith("training")]
+    assert str(again) == str(found)
+    assert (tmp_path / "out" / "report.md").read_text() == report
+
+
+def test_a_run_of_other_settings_is_refused(tmp_path: Path) -> None:
+    budget = tiny(tmp_path)
+    model = budget.domains[0].models["duo"]
+    assert isinstance(model, Base)
+    Train(tmp_path, "duo", 1, model, 1, 1.0)(print, lambda units: None)
+    other = replace(model, changes=(*model.changes, "training.learning_rate=0.5"))
+    with pytest.raises(ValueError, match=r"other settings.*learning_rate.*choose another --out"):
+        Train(tmp_path, "duo", 1, other, 1, 1.0)(print, lambda units: None)
+
+
+def test_every_claim_of_every_budget_names_models_that_exist() -> None:
+    for name in ("quick", "full"):
+        budget = budget_named(name)
+        for domain in budget.domains:
+            for claim in claims_of(domain, budget).values():
+                assert claim.comparisons, claim.name
+                for key in (*claim.measured(), *(arm.model for arm in claim.arms())):
+                    assert key in domain.models, (claim.name, key)
+
+
+def test_the_jobs_of_a_budget_need_only_jobs_and_train_each_model_once() -> None:
+    budget = budget_named("quick")
+    domain = budget.domains[0]
+    jobs = Planner(Path("out"), domain, budget, chosen_claims((), domain, budget)).jobs()
+    names = [job.name for job in jobs]
+    assert len(set(names)) == len(names)
+    assert all(need in names for job in jobs for need in job.needs)
+    assert sum(name.startswith("molecules: train duo-posterior") for name in names) == budget.seeds.students
+
+
+def test_an_unknown_claim_is_refused_with_the_names_there_are() -> None:
+    budget = budget_named("quick")
+    with pytest.raises(ValueError, match=r"no claim 'tail'.*tails"):
+        chosen_claims(("tail",), budget.domains[0], budget)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "claimed", "expected"),
+    [
+        (0.1, 0.2, "higher", "shows"),
+        (-0.2, -0.1, "higher", "contradicts"),
+        (-0.2, -0.1, "lower", "shows"),
+        (0.1, 0.2, "lower", "contradicts"),
+        (-0.1, 0.1, "lower", "undecided at this budget"),
+        (float("nan"), float("nan"), "lower", "undecided at this budget"),
+    ],
+)
+def test_the_interval_decides(low: float, high: float, claimed: str, expected: str) -> None:
+    assert verdict_of(low, high, claimed) == expected
+
+
+def test_with_three_seeds_their_spread_gives_the_interval_and_with_one_the_error_of_the_text() -> None:
+    assert paired_interval([(0.5, 0.1)])[1] == pytest.approx(0.196)
+    mean, half = paired_interval([(0.4, 0.0), (0.5, 0.0), (0.6, 0.0)])
+    assert mean == pytest.approx(0.5)
+    assert half == pytest.approx(4.303 * 0.1 / 3**0.5)
+
+
+def test_the_page_has_the_tables_and_marks_verdicts(tmp_path: Path) -> None:
+    text = "# A title\n\nsome **bold** `code` & <text>\n\n| a | verdict |\n|---|---|\n| 1 < 2 | **shows** |\n"
+    made = page(text, tmp_path)
+    assert "<h1>A title</h1>" in made
+    assert '<td>1 &lt; 2</td><td class="shows"><strong>shows</strong></td>' in made
+    assert "<strong>bold</strong> <code>code</code> &amp; &lt;text&gt;" in made
