@@ -76,7 +76,7 @@ def duo_pairs(scale: Scale, states: int, generator: torch.Generator) -> Iterator
         z = reference.corrupt(x, flat.alpha(t), prior, generator)
         return reference.duo(network, z, x, flat.alpha(t), flat.alpha_prime(t))
 
-    distilled = DCD().phases(method, states, teacher)[0].objective
+    distilled = DCD(compare="output").phases(method, states, teacher)[0].objective
     assert isinstance(distilled, Consistency)
     plain_teacher, dual, s = plain_network(teacher), distilled.schedule, (t - distilled.delta).clamp_min(0.0)
 

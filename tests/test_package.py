@@ -31,6 +31,7 @@ PARTS = (
     "recipes",
     "evaluation",
     "runs",
+    "reproduction",
     "cli",
 )
 # In these parts files do not import each other, except the files listed here.

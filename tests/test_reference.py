@@ -93,7 +93,7 @@ def distilled(denoiser: Any) -> Objective:
     teacher: Any = frozen_copy(denoiser)
     for parameter in teacher.parameters():
         parameter.mul_(0.7)
-    return DCD(rounds=1, delta=0.4).phases(Duo(), STATES, teacher)[0].objective
+    return DCD(rounds=1, delta=0.4, compare="output").phases(Duo(), STATES, teacher)[0].objective
 
 
 def trained(method: Method, phase: int = 0) -> Callable[[Any], Objective]:

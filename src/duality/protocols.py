@@ -12,6 +12,9 @@ Glossary:
     mask token   the extra state of absorbing noise (``mask_id``); *mask* never means padding
     valid        (B, L) bool, True on real tokens, False on padding; None if nothing is padded
     belief       a denoiser's distribution over the clean token of each position
+    evidence     what a noisy token z says of its own clean token: log q(z | x = z) / q(z | any other x)
+    cavity       a belief without the evidence of the position itself: what a denoiser of uniform noise gives
+    tail         how the last step chooses the clean tokens
     ratios       a score model's q(y) / q(z) for every state y
     lazy         not yet projected to the K states: vectors and an output head, read some rows at a time
     materialise  to compute the whole (B, L, K) tensor of something lazy
@@ -41,7 +44,7 @@ Valid = Tensor | None  # (B, L) bool, True on real tokens; None if nothing is pa
 Labels = Tensor | None  # (B,) int64; None without labels
 Dropout = Noise | None  # the noise that dropout is drawn from; None without dropout
 Kind = Literal["bound", "exact", "pseudo-likelihood"]
-Tail = Literal["greedy", "ancestral"]
+Tail = Literal["ancestral", "greedy", "posterior"]
 Reporter = Callable[[str], None]
 
 
@@ -239,13 +242,15 @@ class Sampler(Protocol):
     """How it writes: ``start``, steps from ``alpha_t`` to the cleaner ``alpha_s``, ``last`` to clean tokens.
 
     ``state`` is what the sampler carries from step to step, for most samplers tokens. Every step, the last included, is
-    one network call. ``greedy`` takes the most likely tokens in the last step. ``steps`` is the number of steps for a
-    length: what is ``wanted``, where the sampler leaves a choice, and its default otherwise.
+    one network call. The ``tail`` "ancestral" draws the clean tokens, "greedy" takes the most likely ones of the belief
+    (the paper's Greedy-Tail), "posterior" the most likely ones given the evidence of the noisy token too. Where the
+    belief has that evidence already, as with absorbing noise, the last two are the same. ``steps`` is the number of
+    steps for a length: what is ``wanted``, where the sampler leaves a choice, and its default otherwise.
     """
 
     def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> Any: ...
     def step(self, denoiser: AnyDenoiser, state: Any, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Any: ...
-    def last(self, denoiser: AnyDenoiser, state: Any, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor: ...
+    def last(self, denoiser: AnyDenoiser, state: Any, alpha_t: Tensor, tail: Tail, noise: Noise) -> Tensor: ...
     def tokens(self, denoiser: AnyDenoiser, state: Any) -> Tensor: ...
     def steps(self, length: int, wanted: int | None = None) -> int: ...
 

@@ -12,10 +12,12 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import plain_forms
+from support.unigram import Unigram
 
 from duality.diffusion import PROCESSES, closed_forms, draws, posterior
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.noise import Noise
+from duality.protocols import Process
 
 torch.manual_seed(0)
 
@@ -74,6 +76,24 @@ def test_routes_mix_to_the_posterior(kind: type, alpha_s: float) -> None:
         torch.ones(200, dtype=torch.float64),
         atol=1e-14,
     )
+
+
+@pytest.mark.parametrize("process", [Uniform(7), Unigram(7)], ids=str)
+@pytest.mark.parametrize("alpha", [0.0, 1e-12, 0.3, 0.9, 1 - 1e-12])
+def test_the_evidence_makes_a_belief_the_posterior_of_the_clean_token(process: Process, alpha: float) -> None:
+    """Against the dense posterior at alpha_s = 1, for an even and an uneven prior."""
+    generator = torch.Generator().manual_seed(0)
+    log_p = torch.log_softmax(3 * torch.randn(200, 7, generator=generator, dtype=torch.float64), -1)
+    z, level = torch.randint(0, 7, (200,), generator=generator), torch.full((200,), alpha, dtype=torch.float64)
+    evidence = posterior.log_evidence(process.prior_of(z), level)
+    found = torch.softmax(log_p + evidence[:, None] * F.one_hot(z, 7), -1)
+    dense = posterior.posterior(log_p.exp(), z, level, torch.ones_like(level), process.prior())
+    assert torch.allclose(found, dense, rtol=1e-9, atol=1e-15)
+
+
+def test_the_evidence_at_its_ends() -> None:
+    prior, level = torch.tensor([0.25, 0.25, 0.0, 0.0, 1.0]).double(), torch.tensor([0.0, 1.0, 0.0, 0.5, 0.5]).double()
+    assert posterior.log_evidence(prior, level).tolist() == [0.0, math.inf, math.inf, math.inf, math.log(2)]
 
 
 def test_a_token_that_the_noise_cannot_produce_is_kept() -> None:

@@ -27,6 +27,7 @@ from support.judges import BOS, generative_perplexity, table_judge
 from torch import Tensor
 
 from duality.data.sources import Member
+from duality.data.tokenizers import CharTokenizer
 from duality.evaluation import judge as judging
 from duality.evaluation.judge import SMOLLM2, Judge, load_judge, windows
 
@@ -91,9 +92,32 @@ def test_the_number_of_texts_per_batch_is_bounded(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("bos", "empty"), [(BOS, ""), (None, ""), (None, "a")])
-def test_a_text_without_tokens_is_an_error(bos: int | None, empty: str) -> None:
-    with pytest.raises(ValueError, match=r"text 1 of 3, '.?', has no token to score"):
-        table_judge(bos=bos).nats(["fine", empty, "fine"])
+def test_a_text_without_tokens_adds_nothing(bos: int | None, empty: str) -> None:
+    """0 nats, 0 tokens, and the others as without it; a set of such texts has no Gen PPL."""
+    judge = table_judge(bos=bos)
+    found = judge.nats(["fine", empty, "also fine"])
+    assert found[1] == (0.0, 0)
+    assert [found[0], found[2]] == judge.nats(["fine", "also fine"])
+    both = generative_perplexity(judge, ["fine", empty, "also fine"])
+    assert both.value == generative_perplexity(judge, ["fine", "also fine"]).value
+    assert judge.nats([empty, empty]) == [(0.0, 0), (0.0, 0)]
+    with pytest.raises(ValueError, match="none of 2 has a token to score"):
+        generative_perplexity(judge, [empty, empty])
+
+
+def test_features_leave_out_texts_without_tokens() -> None:
+    judge = replace(table_judge(bos=None), hidden=table_judge(bos=None).logits)
+    assert torch.equal(judge.features(["ab", "", "c"]), judge.features(["ab", "c"]))
+    with pytest.raises(ValueError, match="none of 1 texts has a token"):
+        judge.features([""])
+
+
+def test_a_text_that_the_judge_cannot_read_is_named() -> None:
+    def encode(text: str) -> list[int]:
+        return list(text.encode("ascii")) if text.isascii() else CharTokenizer("abc").encode(text).tolist()
+
+    with pytest.raises(ValueError, match="the judge 'table' cannot read text 1, 'ä': the character 'ä' at position 0"):
+        replace(table_judge(), encode=encode).nats(["a", "ä"])
 
 
 def test_misuse_is_refused() -> None:

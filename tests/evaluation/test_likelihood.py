@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import numpy.typing as npt
 import pytest
 import torch
 from support.mixer import Mixer, MixerNetwork
-from support.oracles import entropy, uniform_toy
+from support.oracles import Oracle, entropy, uniform_toy
 from support.runs import small_recipe
 
 from duality.data.corpus import prepare
 from duality.data.documents import Document
 from duality.data.packing import Sequences
-from duality.data.tokenizers import ByteTokenizer
+from duality.data.tokenizers import ByteTokenizer, CharTokenizer
 from duality.data.write import write_store
 from duality.denoisers.readouts import MeanDenoiser
 from duality.diffusion import draws
@@ -26,7 +26,8 @@ from duality.diffusion.schedules import LogLinear, Polynomial
 from duality.evaluation.likelihood import Likelihood, likelihood
 from duality.noise import Noise
 from duality.objectives.continuous_time import ContinuousTimeBound
-from duality.protocols import Latent, Schedule, Vocabulary
+from duality.objectives.next_token import NextToken
+from duality.protocols import Dropout, Latent, Schedule, Valid, Vocabulary
 from duality.runs import model as run_model
 
 
@@ -46,6 +47,9 @@ class Toy:
     def rows(self, index: npt.ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
         chosen = self.ids[torch.as_tensor(index)]
         return chosen, torch.ones_like(chosen, dtype=torch.bool)
+
+    def real(self, index: npt.ArrayLike) -> torch.Tensor:
+        return self.rows(index)[1]
 
     def labels(self, index: npt.ArrayLike) -> None:
         return None
@@ -184,3 +188,87 @@ def test_a_hopeless_model_has_an_infinite_perplexity() -> None:
     result = replace(toy_likelihood(Polynomial(2.0, 1e-4), 0, count=10), nats_per_token=900.0)
     assert result.perplexity == math.inf
     assert "inf" in result.lines()[0]
+
+
+# --- padding that is modelled
+
+AB = CharTokenizer("ab")  # ids: a is 0, b is 1, the end is 2
+UNIGRAM = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A model that believes the same of every token."""
+
+    law: torch.Tensor
+
+    def log_probs(self, z: Latent, alpha: torch.Tensor, valid: Valid = None, dropout: Dropout = None) -> torch.Tensor:
+        assert isinstance(z, torch.Tensor)
+        return self.law.log().expand(*z.shape, -1)
+
+
+def ab_sequences(folder: Path, texts: list[str], length: int, padding: Literal["model", "ignore"]) -> Sequences:
+    store = write_store(folder / padding, [Document("", (text,)) for text in texts], AB)
+    return Sequences(store, length, "document", padding, AB.separator)
+
+
+def test_padding_is_paid_and_not_counted(tmp_path: Path) -> None:
+    """Rows "a###" and "bb##": 3 letters and 2 ends are real, 3 ends are padding. Every nat is known."""
+    a, b, end = (-UNIGRAM.log()).tolist()
+    results = {}
+    for padding in ("model", "ignore"):
+        sequences = ab_sequences(tmp_path, ["a", "bb"], 4, padding)
+        results[padding] = likelihood(Fixed(UNIGRAM), NextToken(), sequences, batch_size=1)
+    modelled, ignored = results["model"], results["ignore"]
+    assert modelled.num_tokens == ignored.num_tokens == 5
+    assert modelled.nats_per_token == pytest.approx((a + 2 * b + 5 * end) / 5, rel=1e-12)
+    assert ignored.nats_per_token == pytest.approx((a + 2 * b + 2 * end) / 5, rel=1e-12)
+    assert modelled.padding == pytest.approx(3 * end / 5, rel=1e-12)
+    assert modelled.padding == pytest.approx(modelled.nats_per_token - ignored.nats_per_token, rel=1e-12)
+    assert (modelled.num_padding, ignored.num_padding, ignored.padding) == (3, 0, 0.0)
+    # the text has 3 characters, and what it costs to end it is part of its bits
+    assert modelled.bits_per_character == pytest.approx((a + 2 * b + 5 * end) / 3 / math.log(2), rel=1e-12)
+    line = f"of these, {modelled.padding:.4f} are paid for the end-of-text tokens after a document's end (3 of them)"
+    assert [text.strip() for text in modelled.lines() if "of these" in text] == [line]
+    assert not any("of these" in text for text in ignored.lines())
+
+
+def test_a_model_that_knows_the_rest_pays_nothing_for_padding(tmp_path: Path) -> None:
+    """The number is then that of ignored padding, although all of it was measured."""
+
+    class Certain(Fixed):
+        """Left to right; after an end there is nothing but ends."""
+
+        def log_probs(
+            self, z: Latent, alpha: torch.Tensor, valid: Valid = None, dropout: Dropout = None
+        ) -> torch.Tensor:
+            assert isinstance(z, torch.Tensor)
+            ended = ((z == 2).cumsum(1) - (z == 2).long() > 0)[..., None]
+            return torch.where(ended, torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64), self.law).log()
+
+    results = [
+        likelihood(Certain(UNIGRAM), NextToken(), ab_sequences(tmp_path, ["a", "bb", ""], 5, padding))
+        for padding in ("model", "ignore")
+    ]
+    assert results[0].nats_per_token == results[1].nats_per_token
+    assert (results[0].padding, results[0].num_padding) == (0.0, 9)
+    assert any("of these, 0.0000 are paid" in line for line in results[0].lines())
+
+
+def test_the_bound_of_the_oracle_is_what_the_documents_cost(tmp_path: Path) -> None:
+    """Documents "", "a" and "b" of known probabilities in rows of two: -log p(document) over the real tokens."""
+    law = torch.zeros(3, 3, dtype=torch.float64)
+    law[2, 2], law[0, 2], law[1, 2] = 0.2, 0.5, 0.3
+    texts = [text for text, share in (("", 20), ("a", 50), ("b", 30)) for _ in range(20 * share)]
+    sequences = ab_sequences(tmp_path, texts, 2, "model")
+    process = Uniform(3)
+    # nothing is impossible for the oracle, so that no logarithm is infinite
+    oracle = Oracle((law + 1e-12) / (law + 1e-12).sum(), process, leave_out=True)
+    measure = ContinuousTimeBound(process, Polynomial(2.0, 1e-4))
+    result = likelihood(oracle, measure, sequences, num_draws=16, batch_size=2000)
+    assert result.num_tokens == 20 * (20 + 2 * 80)
+    truth = entropy(law[law > 0]) * len(texts) / result.num_tokens
+    assert result.nats_per_token == pytest.approx(truth, abs=4 * result.stderr)
+    assert result.stderr < 0.015
+    assert result.num_padding == 400
+    assert result.padding == pytest.approx(0.0, abs=1e-6)  # the second token is an end in every row

@@ -5,72 +5,24 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.judges import generative_perplexity, table_judge
+from support.letters import CASE, Letters, four_texts
 from support.runs import quiet
 from torch import Tensor
 
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
 from duality.data.tokenizers import ByteTokenizer
-from duality.evaluation.cases import REAL_TEXT, Case, Row
-from duality.evaluation.judge import Judge
+from duality.evaluation.cases import REAL_TEXT, Case
 from duality.evaluation.samples import Samples, real_text, write_samples
 from duality.evaluation.sweep import Sweep, read_rows
 from duality.evaluation.text_metrics import distinct, self_repetition, unigram_entropy
-
-CASE = Case(label="duo", run=Path("runs/duo"), steps=4, num=3, length=8)
-
-
-@dataclass
-class Letters:
-    """A source of samples of letters, a judge whose calls are counted, and the reported messages."""
-
-    out: Path
-    weights_now: str = "step 1, first"
-    written: list[Case] = field(default_factory=list)
-    read: list[int] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-    name: str = "counted"
-    fails_at: int | None = None
-
-    def weights(self, case: Case) -> str:
-        return self.weights_now
-
-    def sample(self, case: Case, advance: Callable[[int], None]) -> Samples:
-        if case.steps == self.fails_at:
-            raise RuntimeError("out of memory")
-        self.written.append(case)
-        advance(case.steps)
-        source = torch.Generator().manual_seed(case.steps + 100 * case.seed)
-        tokens = torch.randint(97, 105, (case.num, case.length), generator=source)
-        return Samples(
-            tokens, [bytes(row).decode() for row in tokens.tolist()], 0.5, float(case.steps), self.weights_now
-        )
-
-    @property
-    def judge(self) -> Judge:
-        base = table_judge()
-
-        def logits(ids: Tensor, valid: Tensor) -> Tensor:
-            self.read.append(len(ids))
-            return base.logits(ids, valid)
-
-        return replace(base, logits=logits, name=self.name)
-
-    def sweep(self, judged: bool = True, real: Samples | None = None) -> Sweep:
-        return Sweep(self.out, self, self.said.append, self.judge if judged else None, real)
-
-    def measure(self, *cases: Case, judged: bool = True, real: Samples | None = None) -> list[Row]:
-        self.written.clear()
-        self.read.clear()
-        self.said.clear()
-        return self.sweep(judged, real).measure(cases)
 
 
 @pytest.fixture
@@ -176,11 +128,6 @@ def test_damaged_scores_are_made_again(letters: Letters) -> None:
     assert any("judging again" in line for line in letters.said)
 
 
-def four_texts() -> Samples:
-    texts = ["abcdefgh", "the cats", "sat on a", "mat then"]
-    return Samples(torch.tensor([list(text.encode()) for text in texts]), texts, 0.0, 0.0, "validation")
-
-
 def test_real_text_is_a_row(letters: Letters) -> None:
     rows = letters.measure(CASE, real=four_texts())
     assert [row.label for row in rows] == ["duo", REAL_TEXT]
@@ -233,6 +180,27 @@ def test_without_a_judge_there_are_the_other_measures(letters: Letters) -> None:
     assert (row.judge, row.gen_ppl, row.stderr, row.low, row.high, row.mauve) == (None,) * 6
     assert row.entropy > 0
     assert not (letters.out / "scores.json").exists()
+
+
+def test_samples_of_an_older_format_are_made_again(letters: Letters) -> None:
+    letters.measure(CASE)
+    path = letters.out / "samples" / f"{CASE.key}.jsonl"
+    path.write_text(path.read_text().replace('"format": 2, ', "", 1))
+    letters.measure(CASE)
+    assert letters.written == [CASE]
+    assert any("was made by an older version" in line for line in letters.said)
+
+
+def test_rows_of_older_versions_are_read(letters: Letters) -> None:
+    """Without scores and without the number of empty samples."""
+    rows = letters.measure(CASE)
+    path = letters.out / "quality.json"
+    found = json.loads(path.read_text())
+    for row in found["rows"]:
+        del row["scores"], row["empty"]
+    path.write_text(json.dumps(found))
+    assert read_rows([path]) == rows
+    assert rows[0].case == CASE
 
 
 def test_mauve_is_computed_once(letters: Letters, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support.sweep_rows import REAL, row
 
-from duality.evaluation.cases import REAL_TEXT
-from duality.evaluation.tables import columns, details, markdown, remarks
+from duality.evaluation.cases import REAL_TEXT, Score
+from duality.evaluation.tables import columns, details, markdown, remarks, several_temperatures
 
 
 def lines_of(table: str) -> list[list[str]]:
@@ -60,6 +60,40 @@ def test_without_a_judge_there_is_entropy() -> None:
     assert lines_of(markdown(rows))[2] == ["8", "–", "5.00"]
     assert remarks(rows)[-1].endswith("64): entropy 5.50.")
     assert not any("Gen PPL" in line for line in remarks(rows))
+
+
+def scored(**values: float | None) -> dict[str, Score]:
+    return {name: Score(value, 0.25, 0.75, 8, "molecules (1)") for name, value in values.items()}
+
+
+def test_temperatures_are_lines_of_the_table() -> None:
+    rows = [row(name, 8, 10.0 * t, 5.0, temperature=t) for name in ("duo", "ar") for t in (0.5, 1.0)]
+    assert lines_of(markdown(rows))[0][:3] == ["steps", "temperature", "duo: Gen PPL"]
+    assert [line[:3] for line in lines_of(markdown(rows))[2:]] == [
+        ["8", "0.5", "5.0 [3.0, 8.0]"],
+        ["8", "1.0", "10.0 [8.0, 13.0]"],
+    ]
+    assert several_temperatures(rows)
+    assert list(columns(rows)) == [f"{name}, temperature {t}" for name in ("duo", "ar") for t in (0.5, 1.0)]
+    assert not several_temperatures([row("duo", 8, 1.0, 5.0), row(REAL_TEXT, 0, 1.0, 5.0, temperature=0.5)])
+
+
+def test_scores_are_columns() -> None:
+    """Without a judge in the short table; of several scorers the first one's. With a judge in the details."""
+    other = {"length": Score(3.0, None, None, 1, "other")}
+    rows = [
+        row("duo", 8, None, 5.0, scores={**scored(validity=0.5, novelty=None), **other}),
+        row(REAL_TEXT, 0, None, 5.5, scores=scored(validity=1.0)),
+    ]
+    assert lines_of(markdown(rows))[0] == ["steps", "duo: validity", "duo: novelty"]
+    assert lines_of(markdown(rows))[2] == ["8", "0.500 [0.250, 0.750]", "–"]
+    head, _, first, real = lines_of(details(rows))
+    assert dict(zip(head, first))["length"] == "3.000"
+    assert dict(zip(head, real))["novelty"] == "–"
+    assert remarks(rows)[-1].endswith("entropy 5.50, validity 1.000 [0.250, 0.750].")
+    assert any("Scores by molecules (1); other" in line for line in remarks(rows))
+    judged = [row("duo", 8, 1.0, 5.0, scores=scored(validity=0.5))]
+    assert lines_of(markdown(judged))[0] == ["steps", "duo: Gen PPL", "duo: entropy"]
 
 
 def test_details_contain_every_value() -> None:

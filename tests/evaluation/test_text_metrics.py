@@ -22,6 +22,7 @@ from duality.evaluation.judge import token_nats
 from duality.evaluation.text_metrics import (
     bootstrap,
     distinct,
+    distinct_shares,
     mauve,
     mauve_obstacle,
     self_repetition,
@@ -87,6 +88,28 @@ def test_two_samples_have_three_resamples() -> None:
     found = bootstrap(torch.tensor([0.0, 1.0]), torch.ones(2), lambda mean: mean)
     assert (found.value, found.low, found.high) == (0.5, 0.0, 1.0)
     assert found.stderr == pytest.approx(math.sqrt(1 / 8), rel=0.05)
+
+
+def test_samples_without_a_number_are_left_out() -> None:
+    """The mean and the error are those of the numbers that exist, here 100 of 200; a single one has no error."""
+    values = torch.rand(100, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    nothing = torch.zeros(100, dtype=torch.float64)
+    found = bootstrap(torch.cat([values, nothing]), torch.cat([torch.ones(100), nothing]))
+    assert found.value == pytest.approx(float(values.mean()))
+    assert found.stderr == pytest.approx(float(values.std()) / 10, rel=0.1)
+    alone = bootstrap(torch.tensor([0.0, 3.0]), torch.tensor([0.0, 1.0]))
+    assert (alone.value, alone.stderr, alone.known) == (3.0, math.inf, False)
+    with pytest.raises(ValueError, match="none of 2 samples has a number"):
+        bootstrap(torch.zeros(2), torch.zeros(2))
+
+
+def test_the_shares_of_distinct_ngrams_add_up() -> None:
+    tokens = torch.randint(0, 5, (20, 9), generator=torch.Generator().manual_seed(0))
+    for n in (1, 2, 3):
+        shares, counts = distinct_shares(tokens, n)
+        assert float(shares.sum() / counts.sum()) == pytest.approx(distinct(tokens, n))
+        assert counts.tolist() == [10 - n] * 20
+    assert distinct_shares(torch.tensor([[1, 1, 2], [3, 1, 3]]), 1)[0].tolist() == pytest.approx([2 / 3 + 1, 1 / 3 + 1])
 
 
 def test_entropy_of_known_distributions() -> None:

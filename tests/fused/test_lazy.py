@@ -59,7 +59,8 @@ METHODS = [Duo(), UDLM(), MDLM(), SEDD(), SEDD("uniform"), D3PM(), D3PM("uniform
 
 def objectives(method: Any) -> list[Any]:
     found = [phase.objective for phase in method.phases(13, 10)]
-    for kind in (DCD(rounds=1, round_steps=1, delta=0.1), SDTT(rounds=1, round_steps=1, delta=0.1)):
+    one: dict[str, Any] = {"rounds": 1, "round_steps": 1, "delta": 0.1}
+    for kind in (DCD(**one, compare="output"), DCD(**one, compare="posterior"), SDTT(**one)):
         if (isinstance(kind, DCD) and type(method) is Duo) or (isinstance(kind, SDTT) and type(method) is MDLM):
             found += [phase.objective for phase in kind.phases(method, 13, network(method))]
     return found

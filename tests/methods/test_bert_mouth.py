@@ -15,7 +15,7 @@ from torch import Tensor
 from duality.diffusion.processes import Absorbing
 from duality.methods.bert_mouth import BertMouth, Gibbs, GibbsState, MaskedTokens, PseudoLikelihood
 from duality.noise import Noise
-from duality.protocols import Denoiser, Dropout, Latent, Valid
+from duality.protocols import Denoiser, Dropout, Latent, Tail, Valid
 from duality.samplers.generate import generate
 
 
@@ -142,7 +142,8 @@ def test_gibbs_orders_are_new_random_permutations() -> None:
     assert abs(float(((counts - count / 36) ** 2 / (count / 36)).sum()) - 35) < 4.5 * math.sqrt(70)
 
 
-def test_gibbs_masks_the_position_that_it_draws_and_its_last_step_may_be_greedy() -> None:
+@pytest.mark.parametrize("tail", ["greedy", "posterior"])
+def test_gibbs_masks_the_position_that_it_draws_and_its_last_step_may_be_greedy(tail: Tail) -> None:
     _, process, exact = absorbing_toy()
     seen: list[tuple[Tensor, Tensor]] = []
 
@@ -152,7 +153,7 @@ def test_gibbs_masks_the_position_that_it_draws_and_its_last_step_may_be_greedy(
             seen.append((z, exact.log_probs(z, alpha)))
             return seen[-1][1]
 
-    tokens = generate(Recording(), TIMES, Gibbs(process), num=50, length=LENGTH, steps=5, tail="greedy")
+    tokens = generate(Recording(), TIMES, Gibbs(process), num=50, length=LENGTH, steps=5, tail=tail)
     assert [(z == MASK).sum(-1).tolist() for z, _ in seen] == [[count] * 50 for count in (2, 1, 1, 1, 1)]
     z, log_p = seen[-1]
     assert torch.equal(tokens, torch.where(z == MASK, log_p.argmax(-1), z))

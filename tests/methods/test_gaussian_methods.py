@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ from duality.samplers import gaussian
 from duality.samplers.generate import generate
 
 NETWORK = DiT(width=32, depth=1, heads=2, time_width=16, dropout=0.0)
-TAILS: tuple[Tail, ...] = ("greedy", "ancestral")
+TAILS: tuple[Tail, ...] = get_args(Tail)
 METHODS: list[Method] = [
     Plaid(embedding_width=8),
     Plaid(embedding_width=8, self_conditioning=True),

@@ -15,7 +15,7 @@ from torch import nn
 
 from duality.denoisers.conditioning import with_labels
 from duality.denoisers.readouts import MeanDenoiser, SubsDenoiser
-from duality.diffusion import Divergence
+from duality.diffusion import Compare, Divergence
 from duality.diffusion.divergences import divergence
 from duality.diffusion.gaussian import coupled_argmax, inverse_level
 from duality.diffusion.processes import Absorbing
@@ -184,12 +184,20 @@ def batch(num_states: int = 11, rows: int = 4, length: int = 6) -> tuple[torch.T
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_student_equal_to_its_teacher_has_no_loss(kind: Divergence) -> None:
+@pytest.mark.parametrize("compare", ["output", "posterior"])
+def test_a_student_equal_to_its_teacher_has_no_loss(kind: Divergence, compare: Compare) -> None:
     student, teacher = mean_denoiser(0), mean_denoiser(0)
     x, t, noise = batch()
-    assert float(Consistency(teacher, dual_schedule(), 0.0, kind)(student, x, t, noise).total) == 0.0
-    assert float(Consistency(teacher, dual_schedule(), 0.2, kind)(student, x, t, noise).total) > 0
-    assert float(Consistency(mean_denoiser(1), dual_schedule(), 0.0, kind)(student, x, t, noise).total) > 0
+    for target, delta, none in ((teacher, 0.0, True), (teacher, 0.2, False), (mean_denoiser(1), 0.0, False)):
+        total = float(Consistency(target, dual_schedule(), delta, kind, compare)(student, x, t, noise).nats.sum())
+        assert (total == 0.0) is none
+        assert total >= 0.0
+
+
+def test_dcd_compares_what_it_is_told_in_every_round() -> None:
+    for compare in ("output", "posterior"):
+        phases = DCD(rounds=2, compare=compare).phases(Duo(), 11, mean_denoiser())
+        assert [getattr(phase.objective, "compare", None) for phase in phases] == [compare] * 2
 
 
 def test_the_student_reads_the_noisier_and_the_teacher_the_cleaner_of_the_pair() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.discrete_time import DiscreteTimeBound
 from duality.objectives.next_token import NextToken
 from duality.objectives.score_entropy import ScoreEntropy
-from duality.protocols import Dropout, Latent, Measure, Prefix, Process, Valid
+from duality.protocols import Dropout, Latent, Measure, Prefix, Process, Tail, Valid
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.autoregressive import Autoregressive
@@ -233,8 +233,8 @@ def test_samplers_refuse_models_that_they_cannot_use() -> None:
         generate(OracleCausal(NoCache()), LogLinear(), Autoregressive(3), num=1, length=2, steps=5)
 
 
-@pytest.mark.parametrize("greedy", [False, True])
-def test_the_analytic_sampler_never_returns_the_mask_token(greedy: bool) -> None:
+@pytest.mark.parametrize("tail", get_args(Tail))
+def test_the_analytic_sampler_never_returns_the_mask_token(tail: Tail) -> None:
     """Also with random scores."""
 
     class Random:
@@ -248,7 +248,7 @@ def test_the_analytic_sampler_never_returns_the_mask_token(greedy: bool) -> None
     ratios, one = Random().log_ratios(masks, level), torch.ones_like(level)
     law = posterior.analytic(ratios, masks, level[:, None], one[:, None], Absorbing(4).prior())
     assert float(law[..., 3].min()) > 0.5
-    assert int(sampler.last(Random(), masks, level, greedy, noise).max()) <= 2
+    assert int(sampler.last(Random(), masks, level, tail, noise).max()) <= 2
 
 
 def test_bad_chains_are_refused() -> None:

@@ -225,6 +225,9 @@ def test_tokens_seen_are_real_tokens(tmp_path: Path) -> None:
     )
     corpus = corpora.prepared(chosen, quiet)
     assert tokens_seen(Sequences(corpus.train, 32, "document"), chosen) == 13 * 8 * 4
+    modelled = corpora.sequences(chosen.data, corpus.train, corpus.tokenizer)
+    assert modelled.models_padding
+    assert tokens_seen(modelled, chosen) == 13 * 8 * 4
 
 
 def test_bad_comparisons_are_refused(english: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

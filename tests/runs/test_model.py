@@ -13,7 +13,7 @@ import torch
 from support.runs import small_recipe
 
 import duality
-from duality.data.tokenizers import ByteTokenizer
+from duality.data.tokenizers import ByteTokenizer, text_before_end
 from duality.denoisers.conditioning import Guided, with_labels
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.memo import Memoized
@@ -90,7 +90,8 @@ def test_samples_are_deterministic_and_do_not_depend_on_the_batch(models: dict[s
     assert first[:3] == model.sample(3, length=12)
     assert first != model.sample(5, length=12, seed=1)
     assert [sample.index for sample in first] == [0, 1, 2, 3, 4]
-    assert [sample.text for sample in first] == [model.tokenizer.decode(sample.tokens) for sample in first]
+    assert [sample.full_text for sample in first] == [model.tokenizer.decode(sample.tokens) for sample in first]
+    assert [sample.text for sample in first] == [text_before_end(model.tokenizer, sample.tokens) for sample in first]
     assert {(sample.seed, sample.tail, sample.steps) for sample in first} == {(0, "ancestral", model.sampler.steps(12))}
 
 
@@ -303,3 +304,5 @@ def test_a_row_of_a_sample_is_json(models: dict[str, Model]) -> None:
     assert json.loads(json.dumps(row)) == row
     assert list(row) == ["index", "seed", "steps", "tail", "trained_steps", "text", "tokens"]
     assert (row["trained_steps"], row["tokens"], row["text"]) == (20, sample.tokens, sample.text)
+    full = sample.row(trained_steps=20, full=True)
+    assert full == {**row, "full_text": sample.full_text}

@@ -13,7 +13,7 @@ from support.mixer import Mixer
 from support.runs import quiet, small_recipe
 from torch import Tensor
 
-from duality.data.tokenizers import ByteTokenizer
+from duality.data.tokenizers import ByteTokenizer, text_before_end
 from duality.denoisers.conditioning import Guided
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.readouts import MeanDenoiser
@@ -62,7 +62,7 @@ def test_calls_are_counted(english: Path, name: str, steps: int, monkeypatch: py
     assert samples.weights == weights_id(model)
     expected = model.generate(num=5, length=32, steps=steps, seed=3)
     assert torch.equal(samples.tokens, expected)
-    assert samples.texts == [model.tokenizer.decode(row) for row in expected.tolist()]
+    assert samples.texts == [text_before_end(model.tokenizer, row) for row in expected.tolist()]
 
 
 def test_a_case_is_sampled_as_it_says(english: Path) -> None:
@@ -182,7 +182,7 @@ def test_real_text_is_that_of_the_validation_set(novel: Path) -> None:
     count = -(-len(corpus.validation) // 32)
     starts = [32 * (number * count // 5) for number in range(5)]
     assert found.tokens.tolist() == [corpus.validation[start : start + 32].tolist() for start in starts]
-    assert found.texts == [corpus.tokenizer.decode(row) for row in found.tokens.tolist()]
+    assert found.texts == [text_before_end(corpus.tokenizer, row) for row in found.tokens.tolist()]
 
 
 def test_missing_real_text_is_reported(novel: Path) -> None:

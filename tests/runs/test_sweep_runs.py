@@ -32,6 +32,8 @@ def test_cases_are_all_combinations(runs: list[Path]) -> None:
     assert len(cases) == len({case.key for case in cases}) == 8
     assert {(case.sampler, case.eta) for case in cases} == {("own", None), ("psi-cap", 0.2)}
     assert {case.steps for case in cases} == {2, 32}
+    swept = cases_of(runs[:1], SweepSettings(steps=(2,), temperatures=(0.5, 0.8, 1.0)))
+    assert [case.temperature for case in swept] == [0.5, 0.8, 1.0]
     assert {(case.label, case.num, case.length, case.seed, case.round) for case in cases} == {
         ("duo-laptop", 3, 32, 4, None)
     }
@@ -59,6 +61,9 @@ def test_bad_settings_are_refused() -> None:
         SweepSettings(steps=(2,), samplers=("onw",))
     with pytest.raises(ValueError, match=r"eta is 0\.5, and no sampler of own, ancestral has one"):
         SweepSettings(steps=(2,), samplers=("own", "ancestral"), eta=0.5)
+    for bad in ((), (0.0,), (1.0, -1.0)):
+        with pytest.raises(ValueError, match="give at least one, each above 0"):
+            SweepSettings(steps=(2,), temperatures=bad)
     with pytest.raises(ValueError, match="nothing to measure: name run folders"):
         cases_of([], SweepSettings(steps=(2,)))
 
@@ -67,7 +72,7 @@ def test_the_command_measures_what_the_library_does(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`duality quality` with a judge, and ``measure_runs`` with the same settings: the same rows but for the time."""
-    monkeypatch.setattr("duality.runs.sweep_runs.load_judge", lambda name, device, report: table_judge())
+    monkeypatch.setattr("duality.runs.sweep_runs.judge_named", lambda name, device, report: table_judge())
     options = ["--steps", "2,3", "--tail", "greedy", "--num", "3", "--judge", "any", "--device", "cpu", "--json"]
     assert main(["quality", str(runs[0]), *options, "--out", str(tmp_path / "command")]) == 0
     printed = json.loads(capsys.readouterr().out)

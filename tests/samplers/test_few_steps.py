@@ -78,6 +78,38 @@ def test_distill_chooses_the_kind_that_suits_the_model_and_names_the_base(
     }
 
 
+def test_a_distillation_for_a_number_of_steps(bases: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rounds and delta of the dry run: by the rule, unless one of them is given; the paper's at 32 steps."""
+
+    def planned(base: str, *options: str) -> dict[str, object]:
+        arguments = ["distill", str(bases / base), "--out", str(tmp_path / "few"), "--dry-run", *options]
+        assert main(arguments) == 0
+        printed = capsys.readouterr().out
+        found: dict[str, object] = json.JSONDecoder().raw_decode(printed[printed.index("{") :])[0]["distillation"]
+        return found
+
+    def rounds(base: str, *options: str) -> tuple[object, object]:
+        found = planned(base, *options)
+        return found["rounds"], found["delta"]
+
+    assert rounds("duo-laptop") == rounds("duo-laptop", "--for-steps", "32") == (5, 1 / 512)
+    assert rounds("mdlm-laptop") == rounds("mdlm-laptop", "--for-steps", "32") == (5, 1 / 1024)
+    assert rounds("duo-laptop", "--for-steps", "8") == (5, 1 / 128)
+    assert rounds("duo-laptop", "--for-steps", "8", "--rounds", "3") == (3, 1 / 32)
+    assert rounds("duo-laptop", "--for-steps", "8", "--delta", "0.03125") == (3, 1 / 32)
+    assert rounds("duo-laptop", "--for-steps", "8", "--growth", "linear", "--rounds", "4") == (4, 1 / 32)
+    assert rounds("mdlm-laptop", "--for-steps", "4") == (5, 1 / 128)
+    assert planned("duo-laptop", "--compare", "posterior")["compare"] == "posterior"
+    assert planned("duo-laptop")["round_steps"] == 150  # the base has 3 steps
+    base = ("distill", str(bases / "duo-laptop"), "--out", str(tmp_path / "few"), "--for-steps")
+    assert "for_steps is 0" in refused(capsys, *base, "0")
+    assert "leave one of the three out" in refused(capsys, *base, "8", "--rounds", "3", "--delta", "0.1")
+    assert "delta is 0.0" in refused(capsys, *base, "8", "--delta", "0")
+    line = refused(capsys, "distill", str(bases / "mdlm-laptop"), "--compare", "output", "--dry-run")
+    assert "SDTT has no such field" in line
+    assert "leave it out" in line
+
+
 def test_a_distillation_is_resumed_by_either_command(bases: Path, distilled: Path, tmp_path: Path) -> None:
     """From an older checkpoint: both end with the weights of the uninterrupted run."""
     base, command = str(bases / "duo-laptop"), ["--rounds", "2", "--round-steps", "3"]
@@ -107,9 +139,9 @@ def test_what_distilling_refuses(
     assert "use --method sdtt" in refused(capsys, "distill", str(bases / "mdlm-laptop"), "--method", "dcd", *out)
     assert "use --method dcd" in refused(capsys, "distill", str(bases / "duo-laptop"), "--method", "sdtt", *out)
     assert "rounds is 0" in refused(capsys, "distill", str(bases / "duo-laptop"), "--rounds", "0", *out)
-    for flag, field in (("--growth", "growth"), ("--teacher", "teacher"), ("--divergence", "divergence")):
+    for field in ("growth", "teacher", "divergence", "compare"):
         with pytest.raises(SystemExit) as parser:  # the parser knows the choices
-            main(["distill", str(bases / "duo-laptop"), flag, "loud", *out])
+            main(["distill", str(bases / "duo-laptop"), f"--{field}", "loud", *out])
         assert parser.value.code == 2
         assert "invalid choice" in capsys.readouterr().err
         line = refused(capsys, "distill", str(bases / "duo-laptop"), "--set", f"distillation.{field}=loud", *out)

@@ -235,7 +235,7 @@ def test_the_greedy_tail_takes_the_most_likely_tokens(rule: Rule) -> None:
     _, process, oracle = uniform_toy()
     z = all_states(3)
     level, noise = torch.full((len(z),), 0.7, dtype=torch.float64), Noise.of(0, 0, torch.arange(len(z)))
-    got = Psi(process, rule).last(oracle, z, level, True, noise)
+    got = Psi(process, rule).last(oracle, z, level, "greedy", noise)
     assert torch.equal(got, oracle.log_probs(z, level).argmax(-1))
 
 

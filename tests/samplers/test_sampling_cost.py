@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ from duality.methods.bert_mouth import BertMouth
 from duality.methods.diffusion_bert import DiffusionBERT
 from duality.networks import SIZES
 from duality.noise import Noise
-from duality.protocols import Vocabulary
+from duality.protocols import Tail, Vocabulary
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.base import RouteSampler
@@ -33,6 +33,7 @@ from duality.samplers.psi import Psi
 
 BATCH, LENGTH, STATES = 8, 32, 20_001
 BELIEF = BATCH * LENGTH * STATES * 4
+TAILS: tuple[Tail, ...] = get_args(Tail)
 
 Mode: Any = TorchDispatchMode  # torch gives these two no types
 weak: Any = StorageWeakRef
@@ -74,6 +75,14 @@ def half_noisy(process: Uniform | Absorbing) -> tuple[Tensor, Tensor, Noise]:
     return process.corrupt(clean, alpha, noise), alpha, noise
 
 
+def move(sampler: Any, model: Any, z: Tensor, alpha: Tensor, tail: Tail | None, noise: Noise) -> None:
+    """Take a step, or the last one with a tail."""
+    if tail is None:
+        sampler.step(model, z, alpha, alpha + 0.1, noise)
+    else:
+        sampler.last(model, z, alpha, tail, noise)
+
+
 @pytest.mark.parametrize("process", [Uniform(STATES), Absorbing(STATES)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_the_belief_in_place_is_the_plain_one(process: Uniform | Absorbing, dtype: torch.dtype) -> None:
@@ -88,10 +97,10 @@ def test_the_belief_in_place_is_the_plain_one(process: Uniform | Absorbing, dtyp
 
 @pytest.mark.parametrize("process", [Uniform(STATES), Absorbing(STATES)], ids=str)
 @pytest.mark.parametrize("kind", [Ancestral, Psi, Analytic])
-@pytest.mark.parametrize("move", ["step", "last", "greedy"])
+@pytest.mark.parametrize("tail", [None, *TAILS])
 @torch.no_grad()
 def test_a_step_never_materialises_the_belief(
-    process: Uniform | Absorbing, kind: type, move: str, monkeypatch: pytest.MonkeyPatch
+    process: Uniform | Absorbing, kind: type, tail: Tail | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a sixteenth of the rows at a time, all live memory together is less than a third of a belief."""
     monkeypatch.setattr(lazy, "chunk_rows", lambda *sizes: BATCH * LENGTH // 16)
@@ -99,17 +108,14 @@ def test_a_step_never_materialises_the_belief(
     model = ScoreDenoiser(denoiser.backbone, process) if kind is Analytic else denoiser
     z, alpha, noise = half_noisy(process)
     with Live(denoiser) as live:
-        if move == "step":
-            sampler.step(model, z, alpha, alpha + 0.1, noise)
-        else:
-            sampler.last(model, z, alpha, move == "greedy", noise)
+        move(sampler, model, z, alpha, tail, noise)
     assert BELIEF / 16 < live.peak < BELIEF / 3
 
 
 @pytest.mark.parametrize("kind", [Ancestral, Psi])
 @torch.no_grad()
 def test_only_tokens_that_are_unmasked_are_projected(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Absorbing noise: only positions unmasked in this step are projected; in a greedy tail all masked positions."""
+    """Absorbing noise: only positions unmasked in this step are projected; in a tail all masked positions."""
     process = Absorbing(STATES)
     denoiser, sampler, projected = network(process), kind(process), []
     plain = lazy.LazyLogits.project
@@ -125,9 +131,10 @@ def test_only_tokens_that_are_unmasked_are_projected(kind: type, monkeypatch: py
     unmasked = masked & (got != process.mask_id).flatten()
     assert torch.equal(torch.cat(projected), unmasked.nonzero()[:, 0])
     assert 0 < int(unmasked.sum()) < int(masked.sum()) / 2
-    projected.clear()
-    sampler.last(denoiser, z, alpha, True, noise)
-    assert torch.equal(torch.cat(projected), masked.nonzero()[:, 0])
+    for tail in TAILS:
+        projected.clear()
+        sampler.last(denoiser, z, alpha, tail, noise)
+        assert torch.equal(torch.cat(projected), masked.nonzero()[:, 0]), tail
 
 
 @pytest.mark.parametrize("process", [Uniform(STATES), Absorbing(STATES)], ids=str)
@@ -175,21 +182,16 @@ def test_memoized_beliefs_are_vectors() -> None:
 
 @pytest.mark.parametrize("process", [Uniform(50), Absorbing(50)], ids=str)
 @pytest.mark.parametrize("kind", [Ancestral, Psi, Analytic])
-@pytest.mark.parametrize("move", ["step", "last", "greedy"])
+@pytest.mark.parametrize("tail", [None, *TAILS])
 @torch.no_grad()
-def test_weights_that_are_nan_generate_nothing(process: Uniform | Absorbing, kind: type, move: str) -> None:
+def test_weights_that_are_nan_generate_nothing(process: Uniform | Absorbing, kind: type, tail: Tail | None) -> None:
     """One bad row of the head, at any place, is an error."""
     denoiser, sampler = network(process), kind(process)
     denoiser.backbone.head.weight[7] = torch.nan
     model = ScoreDenoiser(denoiser.backbone, process) if kind is Analytic else denoiser
     z, alpha, noise = half_noisy(process)
-    moves = {
-        "step": lambda: sampler.step(model, z, alpha, alpha + 0.1, noise),
-        "last": lambda: sampler.last(model, z, alpha, False, noise),
-        "greedy": lambda: sampler.last(model, z, alpha, True, noise),
-    }
     with pytest.raises(ValueError, match="weights are bad"):
-        moves[move]()
+        move(sampler, model, z, alpha, tail, noise)
 
 
 @pytest.mark.parametrize("method", [BertMouth(), DiffusionBERT()], ids=str)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from duality.diffusion import posterior
 from duality.diffusion.processes import Absorbing, Uniform
-from duality.protocols import Denoiser, Dropout, Grid, Latent, Process, Schedule, Valid
+from duality.protocols import Denoiser, Dropout, Grid, Latent, Process, Schedule, Tail, Valid
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import levels
@@ -126,6 +126,14 @@ def kernel_of(sampler: Ancestral | Psi, denoiser: Denoiser, z: Tensor, alpha_t: 
     return stay * F.one_hot(z, process.vocab_size) + belief * p + prior * process.prior()
 
 
+def tail_tokens(process: Process, denoiser: Denoiser, z: Tensor, alpha: Tensor, tail: Tail) -> Tensor:
+    """The tokens that a tail takes for each of the sequences z (n, L): argmax of the belief or of the posterior."""
+    p = denoiser.log_probs(z, alpha.expand(len(z))).exp()
+    if tail == "posterior":
+        p = posterior.posterior(p, z, alpha, torch.ones_like(alpha), process.prior())
+    return p.argmax(-1)
+
+
 def law_of(
     sampler: Ancestral | Psi,
     denoiser: Denoiser,
@@ -133,6 +141,7 @@ def law_of(
     steps: int,
     grid: Grid = LINEAR,
     length: int = LENGTH,
+    tail: Tail = "ancestral",
 ) -> Tensor:
     """The sampler's exact output law, (K,) * length: the product of its transition matrices, position by position."""
     num_states = sampler.process.vocab_size
@@ -141,6 +150,8 @@ def law_of(
     alphas = levels(schedule, steps, grid)
     for alpha_t, alpha_s in itertools.pairwise(alphas):
         kernel = kernel_of(sampler, denoiser, states, alpha_t, alpha_s)
+        if tail != "ancestral" and alpha_s == 1:
+            kernel = F.one_hot(tail_tokens(sampler.process, denoiser, states, alpha_t, tail), num_states).double()
         joint = kernel[:, 0]
         for place in range(1, length):
             joint = (joint[..., None] * kernel[:, place, None]).flatten(1)

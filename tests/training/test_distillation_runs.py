@@ -61,12 +61,15 @@ MODELS = {
     "d3pm-absorb-laptop": SDTT,
     "diffusion-bert-laptop": SDTT,
 }
+CASES = [*((name, kind, {}) for name, kind in MODELS.items()), ("duo-laptop", DCD, {"compare": "posterior"})]
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_belief_about_discrete_noise_can_be_distilled(english: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "kind", "options"), CASES, ids=str)
+def test_every_belief_about_discrete_noise_can_be_distilled(
+    english: Path, tmp_path: Path, name: str, kind: type[Any], options: dict[str, Any]
+) -> None:
     base = base_run(english, tmp_path / "base", name=name)
-    recipe = distillation_of(base, small_rounds(MODELS[name]))
+    recipe = distillation_of(base, small_rounds(kind, **options))
     assert session.distill(tmp_path / "base", recipe, tmp_path / "few", report=quiet) == session.Outcome(12, 0)
     phases = [row["phase"] for row in read_metrics(tmp_path / "few") if "phase" in row]
     assert phases == ["round 1"] * 4 + ["round 2"] * 4 + ["round 3"] * 4
@@ -219,6 +222,24 @@ def test_the_distillation_of_the_papers_base_has_the_papers_settings() -> None:
     assert (made.steps, made.batch_size, made.warmup, made.decay) == (50_000, 128, 500, 0.0)
     assert made.learning_rate == pytest.approx(6e-5)
     assert made.ema == pytest.approx(0.999)
+
+
+@pytest.mark.parametrize(("batch", "expected"), [(8, 8), (64, 64), (128, 64), (256, 64), (512, 128), (2048, 512)])
+def test_the_batch_of_a_distillation_is_a_quarter_but_not_a_small_one(batch: int, expected: int) -> None:
+    made = distilled(small_recipe(Path("unused"), f"training.batch_size={batch}"), DCD(), 20).training
+    assert made.batch_size == expected
+
+
+def test_a_distillation_of_an_older_version_compared_outputs() -> None:
+    """Whatever the default is now: its recipe does not have the field."""
+    from duality.recipes.catalogue import from_json, to_json
+
+    for compare in ("output", "posterior"):
+        made = distillation_of(small_recipe(Path("unused")), DCD(compare=compare))
+        data: Any = to_json(made)
+        assert from_json(data) == made
+        del data["distillation"]["compare"]
+        assert from_json(data).distillation == DCD(compare="output")
 
 
 def test_old_recipes_without_a_distillation_load() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from duality.cli.compare import compare
+from duality.cli.data import data
 from duality.cli.evaluate import evaluate
-from duality.cli.lists import data, recipes
+from duality.cli.lists import recipes
 from duality.cli.quality import plot, quality
+from duality.cli.reproduce import reproduce
 from duality.cli.sample import sample
 from duality.cli.train import distill, train
+from duality.cli.variance import variance
 
 COMMANDS: dict[str, Callable[..., int]] = {
     "train": train,
@@ -19,6 +22,8 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "quality": quality,
     "plot": plot,
     "compare": compare,
+    "variance": variance,
+    "reproduce": reproduce,
     "recipes": recipes,
     "data": data,
 }

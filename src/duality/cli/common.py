@@ -11,7 +11,7 @@ from duality.samplers import GRIDS, SAMPLERS
 from duality.training import DISTILLATIONS
 
 Device = Literal["auto", "cpu", "cuda"]
-TailName = Literal["greedy", "ancestral"]
+TailName = Literal["ancestral", "greedy", "posterior"]
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 Assignments = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="set", metavar="FIELD=VALUE")]

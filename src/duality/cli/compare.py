@@ -42,19 +42,19 @@ def compare(
         assignments: change a field of every recipe, such as --set backbone=nano; can be repeated.
         draws: draws of time and noise for each sequence that is measured.
         limit: measure on this many sequences only.
-        judge: an external language model that reads samples: smollm2 (fetched), a .gguf file, a Hugging Face folder or
-            name. Adds columns.
+        judge: a language model that reads samples: smollm2 (fetched), a .gguf file, a Hugging Face folder or name, or
+            the folder of an autoregressive run. Adds columns.
         samples: how many samples the judge reads.
         sample_steps: network calls for each sample, where the model leaves the choice.
         device: where to compute.
     """
     from duality.cli.console import say, training_display
-    from duality.evaluation.judge import load_judge
     from duality.recipes.catalogue import recipe as find
     from duality.runs.comparison import Plan
     from duality.runs.comparison import compare as compare_recipes
     from duality.runs.devices import device_named
     from duality.runs.folder import with_corpus
+    from duality.runs.judging import judge_named
 
     if not recipes:
         raise ValueError(
@@ -67,7 +67,7 @@ def compare(
     where = device_named(device)
     plan = Plan(out, draws, limit, None, samples, sample_steps, where)
     if judge is not None:
-        plan = replace(plan, judge=load_judge(judge, where, say))
+        plan = replace(plan, judge=judge_named(judge, where, say))
     rows, remarks = compare_recipes(chosen, plan, say, lambda each: training_display(each.training.steps))
     print_rows(rows, remarks)
     return 0 if len(rows) == len(chosen) else 130

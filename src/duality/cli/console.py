@@ -61,7 +61,7 @@ def training_display(steps: int) -> Iterator[Callable[[StepRecord], None]]:
 
 
 @contextmanager
-def counting_display(label: str, total: int) -> Iterator[Callable[[int], None]]:
+def counting_display(label: str, total: float) -> Iterator[Callable[[float], None]]:
     """A bar; what is yielded is called with the amount of work that was done since the last call."""
     with _progress() as progress:
         task = progress.add_task(label, total=total, note="")

@@ -1,4 +1,4 @@
-"""Measure the samples of runs with an external judge, and draw the measures."""
+"""Measure the samples of runs with an external judge or with scorers, and draw the measures."""
 
 from __future__ import annotations
 
@@ -12,16 +12,66 @@ from duality.cli.common import Device, Flag
 from duality.samplers import GRIDS, SAMPLERS
 
 if TYPE_CHECKING:
-    from duality.runs.sweep_runs import Rounds
+    from collections.abc import Sequence
+
+    from duality.evaluation.cases import Row
+    from duality.runs.sweep_runs import Rounds, SweepSettings
 
 Folders = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...")]
 Tables = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TABLE ...")]
+Steps = Annotated[
+    str,
+    tyro.conf.arg(
+        help="network calls for each sample, several with commas; own is the model's own number, such as one per token "
+        "for an autoregressive model."
+    ),
+]
+Tails = Annotated[
+    str,
+    tyro.conf.arg(
+        help="the last step draws (ancestral), takes the most likely tokens (greedy), or those given the noisy token "
+        "too (posterior); several with commas."
+    ),
+]
+Temperatures = Annotated[
+    str,
+    tyro.conf.arg(
+        help="below 1 sharpens the belief, above 1 flattens it; several with commas give the frontier of quality "
+        "against diversity, on which models are compared at equal diversity."
+    ),
+]
+JudgeName = Annotated[
+    str | None,
+    tyro.conf.arg(
+        help="smollm2 (fetched), a .gguf file, a Hugging Face folder or name (gpt2-large is the paper's), the folder "
+        "of an autoregressive run, or none; if not given, smollm2 without --score and none with it."
+    ),
+]
+ScorerNames = Annotated[
+    str,
+    tyro.conf.arg(
+        help="molecules (validity, uniqueness, novelty and diversity of SMILES; needs RDKit), an entry point of the "
+        "group duality.scorers, or a function of yours as module:function; several with commas."
+    ),
+]
 Samplers = Annotated[
     str, tyro.conf.arg(help=f"the model's own or others, with commas: {', '.join(('own', *SAMPLERS))}.")
 ]
 GridName = Annotated[
     str | None, tyro.conf.arg(help=f"{', '.join(GRIDS)}; the one that suits the sampler if not given.")
 ]
+
+
+@dataclass(frozen=True)
+class Varied:
+    """What is varied: samples are made in every combination."""
+
+    steps: Steps = "8,16,32,64"
+    sampler: Samplers = "own"
+    tail: Tails = "ancestral"
+    temperature: Temperatures = "1.0"
+    rounds: str = "last"
+    """of distilled runs the last round, all, or some, with commas; 0 is the model before distillation."""
 
 
 @dataclass(frozen=True)
@@ -38,84 +88,138 @@ class Shared:
     """the times of the steps."""
     top_p: float = 1.0
     """draw from the fewest tokens that hold this share of the belief."""
-    temperature: float = 1.0
-    """below 1 sharpens the belief, above 1 flattens it."""
     seed: int = 0
     """the same seed gives the same samples."""
 
 
-_DEFAULT = Shared()
+@dataclass(frozen=True)
+class Readers:
+    """Who reads the samples."""
+
+    judge: JudgeName = None
+    score: ScorerNames = "none"
+
+    def chosen(self) -> tuple[str | None, tuple[str, ...]]:
+        """The judge and the scorers."""
+        scorers = () if self.score == "none" else words(self.score)
+        judge = self.judge or ("none" if scorers else "smollm2")
+        return None if judge == "none" else judge, scorers
+
+
+_VARIED, _SHARED, _READERS = Varied(), Shared(), Readers()
 
 
 def quality(
     runs: Folders,
     /,
-    steps: str = "8,16,32,64",
-    sampler: Samplers = "own",
-    tail: str = "ancestral",
-    rounds: str = "last",
-    judge: str = "smollm2",
-    shared: Annotated[Shared, tyro.conf.arg(name="")] = _DEFAULT,
+    varied: Annotated[Varied, tyro.conf.arg(name="")] = _VARIED,
+    shared: Annotated[Shared, tyro.conf.arg(name="")] = _SHARED,
+    readers: Annotated[Readers, tyro.conf.arg(name="")] = _READERS,
     out: Path = Path("runs/quality"),
     batch_size: int = 16,
     device: Device = "auto",
     json: Flag = False,
 ) -> int:
-    """Measure the samples of runs with an external judge; samples and scores that are kept in OUT are used again.
+    """Measure the samples of runs with a judge or with scorers; samples and scores that are kept in OUT are used again.
 
     Args:
         runs: run folders.
-        steps: network calls for each sample, several with commas; "own" is the model's own number, such as one per
-            token for an autoregressive model.
-        sampler: the model's own or others, with commas.
-        tail: the last step draws (ancestral) or takes the most likely tokens (greedy); both with a comma.
-        rounds: of distilled runs the last round, all, or some, with commas; 0 is the model before distillation.
-        judge: smollm2 (fetched), a .gguf file, a Hugging Face folder or name (gpt2-large is the paper's), or none.
+        varied: what is varied.
         shared: what all samples have in common.
-        out: a folder for samples, scores, the table (quality.json, quality.md) and the figures.
+        readers: who reads the samples.
+        out: a folder for samples, scores, the tables (quality.json, quality.md, frontiers.md) and the figures.
         batch_size: samples at a time; the result does not depend on it.
         device: where to compute.
-        json: print the rows as JSON instead of the table.
+        json: print the rows as JSON instead of the tables.
     """
     from functools import partial
-    from json import dumps
 
     from duality.cli.console import counting_display, say
-    from duality.runs.sweep_runs import SweepSettings, measure_runs
+    from duality.runs.sweep_runs import measure_runs
 
-    settings = SweepSettings(
-        steps=tuple(None if word == "own" else whole(word, "--steps") for word in words(steps)),
-        samplers=words(sampler),
-        tails=words(tail),
-        rounds=rounds_named(rounds),
-        **asdict(shared),
-    )
-    reader, show = None if judge == "none" else judge, partial(counting_display, "sampling")
+    judge, scorers = readers.chosen()
     rows = measure_runs(
-        runs, settings, judge=reader, out=out, device=device, batch_size=batch_size, report=say, show=show
+        runs,
+        settings_of(varied, shared),
+        judge=judge,
+        scorers=scorers,
+        out=out,
+        device=device,
+        batch_size=batch_size,
+        report=say,
+        show=partial(counting_display, "sampling"),
     )
-    print(dumps([row.to_json() for row in rows]) if json else (out / "quality.md").read_text(encoding="utf-8"))
+    print_rows(rows, out, json)
     say(f"samples, scores, tables and figures are in {out}")
     return 0
 
 
-def plot(tables: Tables, /, out: Path = Path("quality.png"), rounds: Path | None = None) -> int:
-    """Draw what `duality quality` measured, from one or several of its folders or quality.json, and print the table.
+def settings_of(varied: Varied, shared: Shared) -> SweepSettings:
+    """The settings of the sweep that the flags describe."""
+    from duality.runs.sweep_runs import SweepSettings
+
+    return SweepSettings(
+        steps=tuple(None if word == "own" else whole(word, "--steps") for word in words(varied.steps)),
+        samplers=words(varied.sampler),
+        tails=words(varied.tail),
+        temperatures=tuple(number(word, "--temperature") for word in words(varied.temperature)),
+        rounds=rounds_named(varied.rounds),
+        **asdict(shared),
+    )
+
+
+def print_rows(rows: Sequence[Row], out: Path, json: bool) -> None:
+    """Print the tables of a sweep, or its rows as JSON."""
+    from json import dumps
+
+    from duality.evaluation.frontier_report import has_frontiers
+
+    if json:
+        print(dumps([row.to_json() for row in rows]))
+        return
+    for name in ("quality.md", *(["frontiers.md"] if has_frontiers(rows) else [])):
+        print((out / name).read_text(encoding="utf-8"))
+
+
+def plot(
+    tables: Tables,
+    /,
+    out: Path = Path("quality.png"),
+    rounds: Path | None = None,
+    frontiers: Path = Path("frontiers.png"),
+    quality: str | None = None,
+    diversity: str | None = None,
+) -> int:
+    """Draw what `duality quality` measured, from one or several of its folders or quality.json, and print the tables.
 
     Args:
         tables: folders of `duality quality`, or quality.json files.
         out: the figure against steps.
         rounds: a figure against rounds of distillation as well.
+        frontiers: the figure of quality against diversity, if there is more than one temperature.
+        quality: gen_ppl, or a column of a scorer such as validity; if not given, the first column of a scorer, or
+            gen_ppl.
+        diversity: entropy, distinct_1, distinct_2, distinct_3, or a column of a scorer such as novelty; if not given,
+            novelty if it was measured, or entropy.
     """
     from duality.evaluation.figures import draw
-    from duality.evaluation.sweep import read_rows
-    from duality.evaluation.tables import markdown
+    from duality.evaluation.frontier_report import frontiers as frontiers_of
+    from duality.evaluation.frontier_report import has_frontiers, plot_frontiers
+    from duality.evaluation.sweep import read_places
+    from duality.evaluation.tables import markdown, several_temperatures
 
     if not tables:
         raise ValueError("nothing to draw: name folders that `duality quality --out` made")
-    rows = read_rows(tables)
+    places = read_places(tables)
+    rows = list(places)
     draw(rows, out, rounds)
     print(markdown(rows))
+    if (quality or diversity) and not several_temperatures(rows):
+        raise ValueError("frontiers need more than one temperature: measure with --temperature 0.6,0.8,1.0")
+    if quality or diversity or has_frontiers(rows):
+        found = frontiers_of(places, quality, diversity)
+        plot_frontiers(found, frontiers)
+        print(found.markdown())
     return 0
 
 
@@ -134,6 +238,14 @@ def rounds_named(text: str) -> Rounds:
     if text == "all":
         return "all"
     return tuple(whole(word, "--rounds") for word in words(text))
+
+
+def number(word: str, flag: str) -> float:
+    """A word as a number."""
+    try:
+        return float(word)
+    except ValueError as error:
+        raise ValueError(f"{flag} {word!r}: write numbers, with commas between") from error
 
 
 def whole(word: str, flag: str) -> int:

@@ -31,7 +31,7 @@ class Sampling:
     grid: GridName | None = None
     """where the steps are: linear (equal times), cosine (small steps in much noise), loop (for psi-loop only)."""
     tail: TailName = "ancestral"
-    """the last step draws the tokens (ancestral) or takes the most likely ones (greedy)."""
+    """the last step draws (ancestral) or takes the most likely tokens (greedy, or posterior: given the noisy token)."""
     length: int | None = None
     """tokens of a sample; the length it was trained on if not given."""
     prompt: str = ""
@@ -63,6 +63,7 @@ def sample(
     round_number: Round = None,
     device: Device = "auto",
     json: Flag = False,
+    full: Flag = False,
     watch: Flag = False,
     trace: Path | None = None,
 ) -> int:
@@ -75,6 +76,7 @@ def sample(
         round_number: after this round of a distillation instead of the last; 0 is what it began from.
         device: where to compute.
         json: print a JSON object per sample, with its tokens.
+        full: show what follows the first end-of-text too; without it, a text ends there.
         watch: show the tokens changing, step by step.
         trace: a file for every step of every sample, as JSON.
     """
@@ -89,7 +91,7 @@ def sample(
         samples = model.sample(num, watch=see, **asdict(how))
     for made in samples:
         title = f"--- sample {made.index + 1} of {num}: {made.steps} steps, {made.tail} tail, seed {made.seed}\n"
-        print(dumps(made.row(model.step)) if json else title + made.text)
+        print(dumps(made.row(model.step, full)) if json else title + (made.full_text if full else made.text))
     return 0
 
 

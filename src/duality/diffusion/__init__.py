@@ -3,7 +3,7 @@
 processes      Uniform, Absorbing: where noise goes
 schedules      LogLinear, Cosine, Polynomial, Dual: how fast
 gaussian       the dual: T, its slope and inverse; sparse tempered latents; coupled argmax pairs
-posterior      marginal, posterior, its three routes, ratios
+posterior      marginal, posterior, its three routes, evidence, ratios
 closed_forms   the bounds, in general and in closed form
 divergences    how far a student's belief is from its teacher's
 draws          exact draws from categorical laws
@@ -15,6 +15,7 @@ from typing import Literal
 from duality.registry import Registry
 
 Divergence = Literal["kl-backward", "kl-forward", "mse", "tvd"]
+Compare = Literal["posterior", "output"]
 
 PROCESSES = Registry(
     "process",

@@ -1,11 +1,13 @@
-"""Marginal, posterior and ratios of the interpolating family, for any process.
+"""Marginal, posterior, evidence and ratios of the interpolating family, for any process.
 
 Every process has the marginal q(z|x) = alpha x + (1 - alpha) prior. With r = alpha_t / alpha_s the posterior is
 
     q(z_s | z_t, x) = [r 1{z_s = z_t} + (1-r) prior(z_t)] [alpha_s x(z_s) + (1-alpha_s) prior(z_s)]
                       / [alpha_t x(z_t) + (1-alpha_t) prior(z_t)]
 
-``routes`` writes it as a mixture of three draws, so that no K-vector is needed to choose between them.
+``routes`` writes it as a mixture of three draws, so that no K-vector is needed to choose between them. At alpha_s = 1
+it is the posterior of the clean token, p(x) q(z_t | x) normalised. As q(z | x) has one value at x = z and another one
+everywhere else, only the logit of z changes: ``log_evidence`` is added to it.
 
 Shapes: a belief ``p`` is (..., K); ``x``, ``z`` are (...); levels broadcast against ``z`` (usually (B, 1), float64).
 Levels stay float64 until they meet a (..., K) tensor, because 1 - alpha must survive near alpha = 1.
@@ -94,6 +96,17 @@ def analytic(log_ratios: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, pr
     stay = law.gather(-1, z[..., None])
     law.mul_(((1 - r) / r * prior[z][..., None]).to(law))
     return law.scatter_add_(-1, z[..., None], stay).clamp_min_(0.0)
+
+
+def log_evidence(prior_z: Tensor, alpha: Tensor) -> Tensor:
+    """log q(z | x = z) / q(z | any other x) = log(1 + alpha / ((1 - alpha) prior(z))): what z says of its own token.
+
+    With it, log_softmax(log p + evidence one_hot(z)) is the posterior of the clean token. 0 at alpha = 0. Infinite
+    where no other token becomes z: at alpha = 1, and outside the prior's support.
+    """
+    other = (1 - alpha) * prior_z
+    possible = other > 0
+    return torch.where(possible, torch.log1p(alpha / torch.where(possible, other, 1.0)), torch.inf)
 
 
 def prior_gap(alpha: Tensor, prior: Tensor, x: Tensor) -> Tensor:

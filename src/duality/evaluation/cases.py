@@ -1,15 +1,18 @@
 """Cases and rows: a case says which samples to make, a row is a case with the measures of its samples.
 
 Every field of a case but its label decides the samples: two cases that differ in the label alone have the same samples
-and the same file (``key``). Real text is measured as samples are, and is a row too.
+and the same file (``key``). Real text is measured as samples are, and is a row too. What must hold: a row that is
+written as JSON and read again is the same row.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 REAL_TEXT = "real text"
 
@@ -52,12 +55,28 @@ class Case:
         return "-".join([self.run.name, *rounds, self.sampler, self.tail, str(self.steps), digest])
 
 
+@dataclass(frozen=True)
+class Score:
+    """The mean of a scorer's column over the ``count`` texts that have a number in it, with its 95 % interval.
+
+    ``value`` is None if no text has a number, the interval if fewer than two have. ``scorer`` is the key under which
+    the numbers of the single texts are kept (``scorers.key_of``).
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    count: int
+    scorer: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row(Case):
     """A case with its measures.
 
     What needs a judge is None without one; errors and intervals are None for a single sample. ``stderr``, ``low`` and
-    ``high`` belong to ``gen_ppl``. The row of real text has the label ``REAL_TEXT`` and 0 steps.
+    ``high`` belong to ``gen_ppl``. ``scores`` are the columns of scorers. ``empty`` counts the samples without text, or
+    without a token that the judge scores. The row of real text has the label ``REAL_TEXT`` and 0 steps.
     """
 
     judge: str | None
@@ -75,8 +94,21 @@ class Row(Case):
     mauve: float | None
     nfe: float
     seconds_per_sample: float
+    empty: int = 0
+    scores: Mapping[str, Score] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Row:
+        """The row that ``to_json`` gave; rows of older versions have no scores."""
+        scores = {name: Score(**score) for name, score in found.get("scores", {}).items()}
+        return cls(**{**found, "run": Path(found["run"]), "scores": scores})
 
     @property
     def real(self) -> bool:
         """Whether this is real text."""
         return self.label == REAL_TEXT
+
+    @property
+    def case(self) -> Case:
+        """The case that was measured."""
+        return Case(**{each.name: getattr(self, each.name) for each in fields(Case)})

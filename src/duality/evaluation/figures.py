@@ -1,7 +1,8 @@
 """Rows as figures: Gen PPL and entropy against the number of steps, or against rounds of distillation.
 
 A line is a model with the settings that differ among the rows; its band is the interval. Real text is a dashed line.
-Without a judge there is only the panel of entropy. matplotlib is imported when a figure is drawn.
+Without a judge there are the first column of a scorer, if there is one, and entropy. Of several temperatures these
+figures show the one nearest to 1; ``frontier_report`` draws them all. matplotlib is imported when a figure is drawn.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -18,6 +20,7 @@ from duality.evaluation.tables import (
     grouped,
     has_rounds,
     round_of,
+    score_columns,
 )
 
 if TYPE_CHECKING:
@@ -47,6 +50,12 @@ def varied(row: Row) -> Interval:
     return row.entropy, row.entropy_low, row.entropy_high
 
 
+def scored(row: Row, name: str) -> Interval:
+    """A column of a scorer with its interval."""
+    score = row.scores.get(name)
+    return (None, None, None) if score is None else (score.value, score.low, score.high)
+
+
 @dataclass(frozen=True)
 class Panel:
     """Axes, and which measure of a row they show: its value, low and high."""
@@ -67,9 +76,17 @@ class Panel:
 
 def draw(rows: Sequence[Row], steps: Path, rounds: Path | None = None) -> None:
     """The figure against steps and, if it is requested and there are rounds, the one against rounds."""
-    plot_steps(rows, steps)
-    if rounds is not None and has_rounds(rows):
-        plot_rounds(rows, rounds)
+    shown = at_one_temperature(rows)
+    plot_steps(shown, steps)
+    if rounds is not None and has_rounds(shown):
+        plot_rounds(shown, rounds)
+
+
+def at_one_temperature(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the temperature nearest to 1, and real text."""
+    found = {row.temperature for row in rows if not row.real}
+    nearest = min(found, key=lambda each: (abs(each - 1), each), default=1.0)
+    return [row for row in rows if row.real or row.temperature == nearest]
 
 
 def plot_steps(rows: Sequence[Row], target: Path) -> None:
@@ -108,14 +125,15 @@ def plot_rounds(rows: Sequence[Row], target: Path) -> None:
 
 
 def canvas(rows: Sequence[Row], across: str) -> tuple[Figure, list[Panel]]:
-    """A figure with a panel for entropy and, if the rows have a judge, one for Gen PPL before it."""
+    """A figure with a panel for entropy and, before it, one for Gen PPL or for the first column of a scorer."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot, ticker
 
     judges = sorted({row.judge for row in rows if row.judge is not None})
-    width = 2 if judges else 1
+    scores = score_columns(rows)
+    width = 2 if judges or scores else 1
     figure, places = pyplot.subplots(1, width, figsize=(5.5 * width, 4.8), layout="constrained", squeeze=False)
     panels = [Panel(places[0][-1], varied)]
     panels[0].axes.set(ylabel="entropy of a sample's tokens (nats)")
@@ -125,6 +143,12 @@ def canvas(rows: Sequence[Row], across: str) -> tuple[Figure, list[Panel]]:
         axes.set(yscale="log", ylabel=f"Gen PPL under {', '.join(judges)}")
         axes.yaxis.set_major_formatter(ticker.LogFormatter())
         axes.yaxis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(2, 0.5)))
+    elif scores:
+        panels.insert(0, Panel(places[0][0], partial(scored, name=scores[0])))
+        panels[0].axes.set(ylabel=scores[0])
+    temperatures = {row.temperature for row in rows if not row.real}
+    if temperatures != {1.0} and len(temperatures) == 1:
+        figure.suptitle(f"temperature {temperatures.pop():g}", fontsize=9)
     for panel in panels:
         panel.axes.set(xlabel=across)
         panel.axes.grid(alpha=0.3, which="both")

@@ -5,9 +5,10 @@ the judge has it (GPT-2, Pythia and SmolLM2 have it between their training docum
 own), else its BOS. A judge with neither does not score the first token. The letters `<|endoftext|>` inside a text are
 read as that token too.
 
-What must hold: every token of a text is scored (a text longer than the context is read in windows, each of which
-begins half a context before what it scores); the score of a text does not depend on the other texts; nothing is
-imported or downloaded before `load_judge`, and the checksum of the default judge is checked on every use.
+What must hold: every token of a text is scored (a text longer than the context is read in windows, each of which begins
+half a context before what it scores); the score of a text does not depend on the other texts; a text without a token to
+score, such as an empty one, has 0 nats and 0 tokens; nothing is imported or downloaded before `load_judge`, and the
+checksum of the default judge is checked on every use.
 """
 
 from __future__ import annotations
@@ -82,21 +83,26 @@ class Judge:
             raise ValueError(f"{self.name} has a context of {self.context} tokens; a judge needs at least 2")
 
     def nats(self, texts: Sequence[str]) -> list[tuple[float, int]]:
-        """For each text the sum of -log p over its tokens, and the number of tokens scored."""
+        """For each text the sum of -log p over its tokens, and the number of tokens scored: 0 if it has none."""
         rows = self._rows(texts)
         totals = [0.0] * len(rows)
         pieces = (window for index, row in enumerate(rows) for window in windows(index, row, self.context))
         for batch in batches(pieces):
             for window, nats in zip(batch, self._score(batch)):
                 totals[window.text] += nats
-        return [(total, len(row) - 1) for total, row in zip(totals, rows)]
+        return [(total, max(0, len(row) - 1)) for total, row in zip(totals, rows)]
 
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Tensor:
-        """The last hidden state at each text's last token, (N, D) in float32; of a long text, its last context."""
+        """The last hidden state at each text's last token, (N, D) in float32; of a long text, its last context.
+
+        A text without a token is left out.
+        """
         if self.hidden is None:
             raise ValueError(f"the judge {self.name!r} shows no hidden states: give it `hidden`")
-        rows = self._rows(texts)
+        rows = [row for row in self._rows(texts) if row]
+        if not rows:
+            raise ValueError(f"none of {len(texts)} texts has a token: a feature needs at least one text that has")
         found: dict[int, Tensor] = {}
         for batch in batches(Window(index, row[-self.context :], 1) for index, row in enumerate(rows)):
             ids, valid = padded(batch)
@@ -108,12 +114,14 @@ class Judge:
         """The ids of each text, after the token that begins a text."""
         if isinstance(texts, str):
             raise ValueError("got one text, not a sequence of texts; put it into a list")
-        rows = [([] if self.bos is None else [self.bos]) + self.encode(text) for text in texts]
-        for index, row in enumerate(rows):
-            if len(row) < 2:
-                after = "" if self.bos is not None else f" ({self.name} has no BOS and scores from the second token on)"
-                raise ValueError(f"text {index} of {len(rows)}, {texts[index]!r}, has no token to score{after}")
-        return rows
+        return [([] if self.bos is None else [self.bos]) + self._ids(index, text) for index, text in enumerate(texts)]
+
+    def _ids(self, index: int, text: str) -> list[int]:
+        """The ids of a text; the error of a text that the judge cannot read names it."""
+        try:
+            return self.encode(text)
+        except ValueError as error:
+            raise ValueError(f"the judge {self.name!r} cannot read text {index}, {text[:80]!r}: {error}") from error
 
     @torch.no_grad()
     def _score(self, batch: Sequence[Window]) -> list[float]:

@@ -1,9 +1,10 @@
 """The sweep: the one pipeline from cases to rows, for `duality quality` and `duality compare`.
 
-    case  ->  samples (kept in OUT/samples/)  ->  scores of the judge (kept in OUT/scores.json)  ->  row
+    case  ->  samples (kept in OUT/samples/)  ->  scores of judge and scorers (kept in OUT/scores.json)  ->  row
 
-What must hold: saved samples are not made again, and a judge does not score the same samples again, unless the weights,
-the settings or a file changed; all rows of a sweep have the same judge and the same real text.
+What must hold: saved samples are not made again, and a judge or scorer does not score the same samples again, unless
+the weights, the settings or a file changed; all rows of a sweep have the same judge, scorers and real text; a sample
+without text ends no sweep.
 
 ``measure`` also writes OUT/quality.json, ``{"rows": [...], "references": [...]}`` with real text under the second name,
 and OUT/quality.md.
@@ -14,16 +15,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import Protocol
 
 from torch import Tensor
 
 from duality.data.files import file_sha256, write_atomically
-from duality.evaluation.cases import REAL_TEXT, Case, Row
+from duality.evaluation.cases import REAL_TEXT, Case, Row, Score
 from duality.evaluation.judge import Judge
+from duality.evaluation.kept_scores import FILE, Scores
 from duality.evaluation.samples import Samples, kept_samples, real_text_case, write_samples
+from duality.evaluation.scorers import Scorer, key_of, score_texts, summary
 from duality.evaluation.tables import details, markdown, remarks
 from duality.evaluation.text_metrics import (
     Estimate,
@@ -37,8 +40,8 @@ from duality.evaluation.text_metrics import (
 from duality.protocols import Reporter
 
 Advance = Callable[[int], None]
-T = TypeVar("T")
 
+REAL_TEXT_FILE = "real-text.jsonl"
 _REPEATED = 4  # n of self-repetition; a sample has to be as long
 
 
@@ -53,42 +56,15 @@ class SampleSource(Protocol):
 
 
 @dataclass(frozen=True)
-class Scores:
-    """The scores of judges, by the name of the judge and the sha256 of a file of samples."""
-
-    path: Path
-    entries: dict[str, dict[str, object]]
-
-    @classmethod
-    def read(cls, path: Path, report: Reporter) -> Scores:
-        """The scores in ``path``; none if the file is absent or damaged."""
-        try:
-            entries = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-            if not isinstance(entries, dict):
-                raise ValueError(f"a {type(entries).__name__} instead of an object")
-        except ValueError as error:
-            report(f"{path} is damaged ({error}): judging again")
-            entries = {}
-        return cls(path, entries)
-
-    def once(self, judge: Judge, name: str, compute: Callable[[], T]) -> T:
-        """The score that is kept under ``name``, or a new one, which is kept."""
-        known = self.entries.setdefault(judge.name, {})
-        if name not in known:
-            known[name] = compute()
-            write_atomically(self.path, json.dumps(self.entries))
-        return cast(T, known[name])
-
-
-@dataclass(frozen=True)
 class Sweep:
-    """Cases measured in the same manner: one judge, one real text, one folder that keeps samples and scores."""
+    """Cases measured in the same manner: one judge, the same scorers, one folder that keeps samples and scores."""
 
     out: Path
     source: SampleSource
     report: Reporter
     judge: Judge | None = None
     real_text: Samples | None = None
+    scorers: Sequence[Scorer] = ()
 
     def measure(self, cases: Sequence[Case], advance: Advance = lambda count: None) -> list[Row]:
         """A row for every case, and those of real text last; the files are written after every case."""
@@ -105,7 +81,7 @@ class Sweep:
 
     def row(self, case: Case, advance: Advance = lambda count: None) -> Row:
         """The row of a case; its samples are made unless they are kept."""
-        path = self.out / "samples" / f"{case.key}.jsonl"
+        path = sample_path(self.out, case)
         samples = kept_samples(path, case, self.source.weights(case), self.report)
         if samples is None:
             self.report(f"sampling {case.label}, {case.num} sequences in {case.steps} steps")
@@ -124,15 +100,16 @@ class Sweep:
     @property
     def real_text_path(self) -> Path:
         """The file that keeps the real text."""
-        return self.out / "samples" / "real-text.jsonl"
+        return self.out / "samples" / REAL_TEXT_FILE
 
     def measured(self, case: Case, samples: Samples, path: Path) -> Row:
         """The measures of the samples in ``path``."""
         tokens = samples.tokens
-        likely, entropy = self.perplexity(samples, path), unigram_entropy(tokens)
+        nats = self.nats(samples, path)
+        likely, entropy = self.perplexity(case, nats), unigram_entropy(tokens)
         # a single sample has no interval
-        likely_spread = None if case.num == 1 else likely
-        entropy_spread = None if case.num == 1 else entropy
+        likely_spread = likely if likely is not None and likely.known else None
+        entropy_spread = entropy if entropy.known else None
         return Row(
             **{each.name: getattr(case, each.name) for each in fields(Case)},
             judge=None if self.judge is None else self.judge.name,
@@ -150,19 +127,41 @@ class Sweep:
             mauve=None if case.label == REAL_TEXT else self.mauve(samples, path),
             nfe=samples.nfe,
             seconds_per_sample=samples.seconds_per_sample,
+            empty=sum(not text for text in samples.texts) if nats is None else sum(not count for _, count in nats),
+            scores=self.scored(samples, path),
         )
 
     @cached_property
     def scores(self) -> Scores:
         """The scores that are kept in the folder."""
-        return Scores.read(self.out / "scores.json", self.report)
+        return Scores.read(self.out / FILE, self.report)
 
-    def perplexity(self, samples: Samples, path: Path) -> Estimate | None:
-        """Gen PPL; None without a judge."""
+    def nats(self, samples: Samples, path: Path) -> list[tuple[float, int]] | None:
+        """What the judge gives each text: nats and tokens; None without a judge."""
         judge = self.judge
         if judge is None:
             return None
-        return perplexity(self.scores.once(judge, file_sha256(path), lambda: judge.nats(samples.texts)))
+        return self.scores.once(judge.name, file_sha256(path), lambda: judge.nats(samples.texts))
+
+    def perplexity(self, case: Case, nats: list[tuple[float, int]] | None) -> Estimate | None:
+        """Gen PPL; None without a judge, or if no text has a token that the judge scores."""
+        if nats is None:
+            return None
+        if not any(count for _, count in nats):
+            self.report(f"no Gen PPL of {case.label}, {case.steps} steps: all {case.num} samples are empty")
+            return None
+        return perplexity(nats)
+
+    def scored(self, samples: Samples, path: Path) -> dict[str, Score]:
+        """The columns of all scorers, in their order."""
+        found: dict[str, Score] = {}
+        for scorer in self.scorers:
+            key, compute = key_of(scorer), partial(score_texts, scorer, samples.texts)
+            for name, column in self.scores.once(key, file_sha256(path), compute).items():
+                if name in found:
+                    raise ValueError(f"two scorers have a column {name!r}: rename one, or measure them one at a time")
+                found[name] = summary(key, column)
+        return found
 
     def mauve_obstacle(self, num: int) -> str | None:
         """Why there is no MAUVE of ``num`` samples; None if there is one."""
@@ -172,11 +171,11 @@ class Sweep:
 
     def mauve(self, samples: Samples, path: Path) -> float | None:
         """MAUVE against the real text; None where it cannot be computed."""
-        judge = self.judge
-        if judge is None or self.mauve_obstacle(len(samples.texts)) is not None:
+        judge, texts = self.judge, [text for text in samples.texts if text]
+        if judge is None or self.mauve_obstacle(len(texts)) is not None:
             return None
         name = f"mauve of {file_sha256(path)} against {file_sha256(self.real_text_path)}"
-        return self.scores.once(judge, name, lambda: mauve(judge.features(samples.texts), self.real_features))
+        return self.scores.once(judge.name, name, lambda: mauve(judge.features(texts), self.real_features))
 
     @cached_property
     def real_features(self) -> Tensor:
@@ -184,6 +183,11 @@ class Sweep:
         if self.judge is None or self.real_text is None:
             raise ValueError("features of real text need a judge and real text: give the sweep both")
         return self.judge.features(self.real_text.texts)
+
+
+def sample_path(out: Path, case: Case) -> Path:
+    """The file that keeps the samples of a case in the folder of a sweep."""
+    return out / "samples" / (REAL_TEXT_FILE if case.label == REAL_TEXT else f"{case.key}.jsonl")
 
 
 def check(cases: Sequence[Case]) -> None:
@@ -213,13 +217,20 @@ def write_rows(out: Path, rows: Sequence[Row]) -> None:
 
 def read_rows(paths: Sequence[Path]) -> list[Row]:
     """The rows of one or several quality.json (or of folders that hold one), each once; real text last."""
-    rows: list[Row] = []
+    return list(read_places(paths))
+
+
+def read_places(paths: Sequence[Path]) -> dict[Row, Path]:
+    """``read_rows`` with the folder of each row, which keeps its samples and scores."""
+    found: dict[Row, Path] = {}
     for path in [path / "quality.json" if path.is_dir() else path for path in paths]:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            rows += [Row(**{**row, "run": Path(row["run"])}) for row in [*found["rows"], *found["references"]]]
-        except (ValueError, KeyError, TypeError) as error:
+            groups = json.loads(path.read_text(encoding="utf-8"))
+            rows = [Row.from_json(row) for row in [*groups["rows"], *groups["references"]]]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{path} is not a quality.json ({error}): give one that `duality quality` wrote"
             ) from error
-    return sorted(dict.fromkeys(rows), key=lambda row: row.real)
+        for row in rows:
+            found.setdefault(row, path.parent)
+    return dict(sorted(found.items(), key=lambda pair: pair[0].real))

@@ -1,14 +1,18 @@
 """Rows in Markdown: the short table of the paper (``markdown``), all measures (``details``), and ``remarks``.
 
-A column of the short table is a model with the settings that differ among the rows; its lines are numbers of steps,
-in blocks by round of distillation. A dash means "not measured".
+A column of the short table is a model with the settings that differ among the rows; its lines are numbers of steps and
+temperatures, in blocks by round of distillation. The short table shows Gen PPL and entropy, or, without a judge, the
+columns of the first scorer if there is one. A dash means "not measured".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
-from duality.evaluation.cases import Row
+from duality.evaluation.cases import Row, Score
+
+T = TypeVar("T", int, float, tuple[float, ...])
 
 _SETTINGS = ("sampler", "eta", "tail", "grid", "top_p", "temperature", "length", "num", "seed", "judge")
 _WORDS = {
@@ -23,6 +27,7 @@ _WORDS = {
 
 
 SHORT = ("Gen PPL", "entropy")  # the heads of ``short_cells``
+TEMPERATURE = "temperature"
 
 
 def model_of(row: Row) -> str:
@@ -30,22 +35,27 @@ def model_of(row: Row) -> str:
     return row.label if row.round is None else row.label.removesuffix(f", round {row.round}")
 
 
-def columns(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows of samples by model and by the settings that differ among them; steps and rounds share a column."""
+def columns(rows: Sequence[Row], together: Collection[str] = ()) -> dict[str, list[Row]]:
+    """Rows of samples by model and by the settings that differ among them; steps and rounds share a column.
+
+    The settings ``together`` share a column too.
+    """
     sampled = [row for row in rows if not row.real]
-    differing = [name for name in _SETTINGS if len({getattr(row, name) for row in sampled}) > 1]
+    apart = [name for name in _SETTINGS if name not in together]
+    differing = [name for name in apart if len({getattr(row, name) for row in sampled}) > 1]
     found: dict[str, list[Row]] = {}
     for row in sampled:
         settings = [(name, getattr(row, name)) for name in differing]
         words = [_WORDS.get(name, f"{name} {{}}").format(value) for name, value in settings if value is not None]
         found.setdefault(", ".join([model_of(row), *words]), []).append(row)
     for name, column in found.items():
-        if len({(row.steps, round_of(row)) for row in column}) < len(column):
+        places = {(row.steps, round_of(row), *(getattr(row, each) for each in together)) for row in column}
+        if len(places) < len(column):
             raise ValueError(f"two rows of {name} have the same steps and round: give each run a label of its own")
     return found
 
 
-def grouped(rows: Sequence[Row], by: Callable[[Row], int]) -> list[tuple[int, list[Row]]]:
+def grouped(rows: Sequence[Row], by: Callable[[Row], T]) -> list[tuple[T, list[Row]]]:
     """Rows by a number, in its order."""
     return [(value, [row for row in rows if by(row) == value]) for value in sorted({by(row) for row in rows})]
 
@@ -66,25 +76,54 @@ def table(lines: Sequence[Sequence[str]]) -> str:
     return "".join("| " + " | ".join(line) + " |\n" for line in (head, ["---"] * len(head), *body))
 
 
+def several_temperatures(rows: Sequence[Row]) -> bool:
+    """Whether samples of more than one temperature were measured."""
+    return len({row.temperature for row in rows if not row.real}) > 1
+
+
 def markdown(rows: Sequence[Row]) -> str:
-    """Gen PPL with its interval, and entropy, of each model by steps, as the paper's tables; in blocks by round."""
-    found = columns(rows)
-    rounds = has_rounds(rows)
-    head = ["steps", *(f"{name}: {figure}" for name in found for figure in SHORT)]
-    lines = [["round", *head] if rounds else head]
-    for number, block in grouped([row for row in rows if not row.real], round_of):
-        for _, same in grouped(block, lambda row: -row.steps):
-            cells = [str(same[0].steps)]
-            for column in found.values():
-                match = [row for row in same if row in column]
-                cells += short_cells(match[0]) if match else ["–", "–"]
-            lines.append([str(number), *cells] if rounds else cells)
+    """The short measures of each model by steps and temperature, as the paper's tables; in blocks by round."""
+    found = columns(rows, (TEMPERATURE,))
+    leading: dict[str, Callable[[Row], float]] = {"round": round_of} if has_rounds(rows) else {}
+    leading["steps"] = lambda row: row.steps
+    if several_temperatures(rows):
+        leading[TEMPERATURE] = lambda row: row.temperature
+    heads = short_heads(rows)
+    lines = [[*leading, *(f"{name}: {figure}" for name in found for figure in heads)]]
+    for _, same in grouped(
+        [row for row in rows if not row.real], lambda row: (round_of(row), -row.steps, row.temperature)
+    ):
+        cells = [str(of(same[0])) for of in leading.values()]
+        for column in found.values():
+            match = [row for row in same if row in column]
+            cells += short_cells(match[0], heads) if match else ["–"] * len(heads)
+        lines.append(cells)
     return table(lines)
 
 
-def short_cells(row: Row) -> list[str]:
-    """Gen PPL with its interval, and entropy, as cells."""
-    return [interval(row.gen_ppl, row.low, row.high, 1), f"{row.entropy:.2f}"]
+def short_heads(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The measures of the short table: Gen PPL and entropy, or without a judge the columns of the first scorer."""
+    scores = score_columns(rows)
+    if not scores or any(row.judge is not None for row in rows):
+        return SHORT
+    first = next(row.scores[scores[0]].scorer for row in rows if scores[0] in row.scores)
+    return tuple(name for name in scores if any(first == row.scores[name].scorer for row in rows if name in row.scores))
+
+
+def score_columns(rows: Sequence[Row]) -> list[str]:
+    """The columns of scorers, in the order in which they first stand."""
+    return list(dict.fromkeys(name for row in rows for name in row.scores))
+
+
+def short_cells(row: Row, heads: Sequence[str] = SHORT) -> list[str]:
+    """Gen PPL with its interval, and entropy, or the columns of a scorer, as cells."""
+    cells = {"Gen PPL": interval(row.gen_ppl, row.low, row.high, 1), "entropy": f"{row.entropy:.2f}"}
+    return [cells[head] if head in SHORT else score_cell(row.scores.get(head)) for head in heads]
+
+
+def score_cell(score: Score | None) -> str:
+    """A column of a scorer, as a cell."""
+    return "–" if score is None else interval(score.value, score.low, score.high, 3)
 
 
 def interval(value: float | None, low: float | None, high: float | None, digits: int) -> str:
@@ -98,7 +137,9 @@ def interval(value: float | None, low: float | None, high: float | None, digits:
 def details(rows: Sequence[Row]) -> str:
     """A table of everything that is known of each row."""
     lines = [named_cells(row) for row in rows]
-    return table([list(lines[0]), *(list(line.values()) for line in lines)])
+    scores = score_columns(rows)
+    body = [[*line.values(), *(score_cell(row.scores.get(name)) for name in scores)] for row, line in zip(rows, lines)]
+    return table([[*lines[0], *scores], *body])
 
 
 def named_cells(row: Row) -> dict[str, str]:
@@ -130,6 +171,7 @@ def named_cells(row: Row) -> dict[str, str]:
         "MAUVE": interval(row.mauve, None, None, 3),
         "NFE": f"{row.nfe:.1f}",
         "seconds per sample": f"{row.seconds_per_sample:.3g}",
+        "empty": str(row.empty),
     }
 
 
@@ -142,8 +184,18 @@ def remarks(rows: Sequence[Row]) -> list[str]:
     lines = [f"{counts} samples of {lengths} tokens in each setting; entropy in nats, over the model's own tokens."]
     if judges:
         lines.append(f"Gen PPL under {judges}; in brackets its 95 % interval, by a bootstrap over samples.")
+    scorers = dict.fromkeys(score.scorer for row in sampled for score in row.scores.values())
+    if scorers:
+        lines.append(f"Scores by {'; '.join(scorers)}; in brackets their 95 % intervals, by a bootstrap over samples.")
+    empty = [row for row in sampled if row.empty]
+    if empty:
+        lines.append(
+            f"{sum(row.empty for row in empty)} of {sum(row.num for row in sampled)} samples are empty: a judge does "
+            "not count them (the table of all measures has their number in each setting)."
+        )
     for row in [row for row in rows if row.real]:
         likely, entropy = short_cells(row)
         judged = "" if row.gen_ppl is None else f"Gen PPL {likely}, "
-        lines.append(f"Real text, cut alike ({row.num} pieces of {row.length}): {judged}entropy {entropy}.")
+        scored = "".join(f", {name} {score_cell(score)}" for name, score in row.scores.items())
+        lines.append(f"Real text, cut alike ({row.num} pieces of {row.length}): {judged}entropy {entropy}{scored}.")
     return lines

@@ -6,6 +6,7 @@
     UniformScoreEntropy     SEDD's, uniform noise
     AbsorbingScoreEntropy   SEDD's, absorbing noise
     BeliefDivergence        from another belief: distillation
+    PosteriorDivergence     the same between posteriors: both beliefs with the evidence of their noisy tokens
 
 What is computed from the reduced numbers is in ``diffusion.closed_forms``; here a row of the vocabulary is reduced to
 them, with the gradient of the logits in closed form. With p = softmax(logits), e_y the unit vector of state y:
@@ -20,7 +21,9 @@ in the memory of the logits and one more block of the same size, a few rows at a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -215,32 +218,80 @@ class BeliefDivergence(Formula):
 
     def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
         assert isinstance(self.target, Tensor), "a lazy target becomes logits when its rows are chosen"
-        least = torch.finfo(logits.dtype).min / 4  # a state that both exclude (-inf) adds nothing
-        named = min(logits.shape[-1], self.target.shape[-1])  # a state with a column in one of them only is excluded
-        student = torch.log_softmax(logits, -1)[:, :named].clamp_min_(least)
-        teacher = torch.log_softmax(self.target, -1)[:, :named].clamp_min_(least)
-        logits[:, named:] = 0.0
-        reader = {
-            "kl-backward": read_kl_backward,
-            "kl-forward": read_kl_forward,
-            "mse": read_mse,
-            "tvd": read_tvd,
-        }[self.divergence]
-        total, pull = reader(torch.exp(student, out=logits[:, :named]), student, teacher)
-        return (total,), pull
+        return read_divergence(self.divergence, logits, self.target, None)
 
     def nats(self, *numbers: Tensor) -> Tensor:
         return numbers[0]
 
 
-# Each takes s (in the memory of the logits), log s and log t, and may overwrite all three.
+@dataclass(frozen=True)
+class PosteriorDivergence(Formula):
+    """``BeliefDivergence`` between two posteriors of the clean token: log_softmax(log belief + evidence one_hot(z)).
+
+    ``evidence`` (``posterior.log_evidence``) belongs to the token ``z`` that the belief was given, ``target_evidence``
+    to the ``target_z`` of the target. One logit of each row changes, by a constant: the gradient with respect to the
+    logits is that of ``BeliefDivergence`` at the changed logits. The evidence must be finite.
+    """
+
+    target: LazyLogits | Tensor
+    divergence: Divergence
+    z: Tensor
+    evidence: Tensor
+    target_z: Tensor
+    target_evidence: Tensor
+
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
+        assert isinstance(self.target, Tensor), "a lazy target becomes logits when its rows are chosen"
+        add_at_(logits, self.z, self.evidence)
+        add_at_(self.target, self.target_z, self.target_evidence)
+        return read_divergence(self.divergence, logits, self.target, self.z)
+
+    def nats(self, *numbers: Tensor) -> Tensor:
+        return numbers[0]
 
 
-def read_kl_backward(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Backward]:
+def add_at_(values: Tensor, states: Tensor, amount: Tensor) -> None:
+    """Add ``amount`` (n,) to values (n, K) at one state per row, in place."""
+    values.scatter_add_(-1, states[:, None], amount[:, None].to(values.dtype))
+
+
+def read_divergence(
+    kind: Divergence, logits: Tensor, target: Tensor, near: Tensor | None
+) -> tuple[tuple[Tensor, ...], Backward]:
+    """The divergence between the softmax of ``logits`` (n, K), which are overwritten, and that of ``target``.
+
+    ``near`` (n,) is a state of which the first may be nearly certain, None if there is none.
+    """
+    least = torch.finfo(logits.dtype).min / 4  # a state that both exclude (-inf) adds nothing
+    named = min(logits.shape[-1], target.shape[-1])  # a state with a column in one of them only is excluded
+    student = torch.log_softmax(logits, -1)[:, :named].clamp_min_(least)
+    teacher = torch.log_softmax(target, -1)[:, :named].clamp_min_(least)
+    logits[:, named:] = 0.0
+    readers: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Backward]]] = {
+        "kl-backward": partial(read_kl_backward, near=near),
+        "kl-forward": read_kl_forward,
+        "mse": read_mse,
+        "tvd": partial(read_tvd, near=near),
+    }
+    total, pull = readers[kind](torch.exp(student, out=logits[:, :named]), student, teacher)
+    return (total,), pull
+
+
+# Each takes s (in the memory of the logits), log s and log t, and may overwrite all three. The gradient of a sum of s g
+# is s (g - the sum), also if g is less by a constant: with g = 0 at a state of which s is nearly certain, what is left
+# of the difference is not lost by rounding.
+
+
+def read_kl_backward(s: Tensor, student: Tensor, teacher: Tensor, near: Tensor | None) -> tuple[Tensor, Backward]:
     """sum s log(s / t); gradient s (log(s / t) - the sum)."""
     gap = student.sub_(teacher)
-    total = torch.mul(s, gap, out=teacher).sum(-1)
-    return total, lambda slope: s.mul_(gap.sub_(total[:, None])).mul_(slope)
+    if near is None:
+        total = torch.mul(s, gap, out=teacher).sum(-1)
+        return total, lambda slope: s.mul_(gap.sub_(total[:, None])).mul_(slope)
+    at_near = at(gap, near)
+    product = torch.mul(s, gap.sub_(at_near[:, None]), out=teacher)
+    rest = product.sum(-1)
+    return rest + at_near, lambda slope: s.mul_(-rest[:, None] * slope).addcmul_(product, slope)
 
 
 def read_kl_forward(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Backward]:
@@ -263,13 +314,15 @@ def read_mse(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Backw
     return total, pull
 
 
-def read_tvd(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Backward]:
+def read_tvd(s: Tensor, student: Tensor, teacher: Tensor, near: Tensor | None) -> tuple[Tensor, Backward]:
     """1/2 sum |s - t|; gradient s (g - sum s g) with g = sign(s - t) / 2."""
     gap = torch.sub(s, teacher.exp_(), out=student)
     total = torch.abs(gap, out=teacher).sum(-1) / 2
 
     def pull(slope: Tensor) -> None:
         side = gap.sign_().mul_(0.5)
+        if near is not None:
+            side.sub_(at(side, near)[:, None])
         s.mul_(side.sub_((s * side).sum(-1, keepdim=True))).mul_(slope)
 
     return total, pull

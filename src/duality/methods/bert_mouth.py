@@ -15,6 +15,9 @@ are multiplied by n, so that the mean over t is exactly the sum over positions.
 Sampling masks one position after another and redraws it given the rest. From mask tokens only, the first sweep is
 any-order generation; with each later sweep the law converges geometrically to the one with these conditionals.
 
+A tail concerns the one token of the last step. It is masked before it is drawn, so that the greedy and the posterior
+tail are the same.
+
 What must hold: a sweep visits each position once, in a separate random order for each sequence.
 Left out: BERT's corruption in which a tenth of the chosen tokens is replaced by random ones and a tenth left as it is,
 next-sentence prediction, pretrained weights, and the original's other orders (left to right, several at once).
@@ -36,7 +39,7 @@ from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
 from duality.objectives.base import dropout_of, intersection, no_ends
-from duality.protocols import AnyDenoiser, Backbone, Ends, Kind, Loss, Phase, Schedule, Valid, Vocabulary
+from duality.protocols import AnyDenoiser, Backbone, Ends, Kind, Loss, Phase, Schedule, Tail, Valid, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,8 @@ class Gibbs:
     ) -> GibbsState:
         return self.redraw(denoiser, state, alpha_t, False, noise)
 
-    def last(self, denoiser: AnyDenoiser, state: GibbsState, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
-        return self.redraw(denoiser, state, alpha_t, greedy, noise).ids
+    def last(self, denoiser: AnyDenoiser, state: GibbsState, alpha_t: Tensor, tail: Tail, noise: Noise) -> Tensor:
+        return self.redraw(denoiser, state, alpha_t, tail != "ancestral", noise).ids
 
     def redraw(self, denoiser: AnyDenoiser, state: GibbsState, alpha: Tensor, greedy: bool, noise: Noise) -> GibbsState:
         """Mask the next position, compute the belief, and draw the token."""

@@ -16,6 +16,7 @@ describe     a recipe before it runs: its size and the memory it needs
 sampling     the samples of the cases of an evaluation
 sweep_runs   the cases of a sweep over runs
 comparison   several recipes, trained and measured alike
+variance     the variance of a run's gradients; ``variance_objectives`` are its objectives by name
 
 folder/  recipe.json  env.json  tokenizer.json  corpus.json  metrics.jsonl  loss.png
          checkpoints/step-00001000/  samples/step-00001000.jsonl

@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 
 from duality.data.cache import silent
-from duality.diffusion import Divergence
+from duality.diffusion import Compare, Divergence
 from duality.protocols import Reporter
 from duality.recipes import catalogue
 from duality.recipes.config import build
-from duality.recipes.recipe import Recipe, distilled
+from duality.recipes.recipe import Recipe, default_round_steps, distilled
 from duality.runs import session
 from duality.runs.corpora import TrainingData, with_data
 from duality.runs.devices import device_named
@@ -142,16 +142,18 @@ def plan_distillation(
     resume: bool = False,
 ) -> TrainingPlan:
     """What ``distill`` does with these arguments."""
-    folder, given = Path(run).expanduser(), changes.given()
+    folder = Path(run).expanduser()
     base = read_recipe(folder)
     # without a distillation that fits, the first one says why
     name = method or suited(base.method) or next(iter(DISTILLATIONS))
+    kind = distillation_named(name)
+    given = changes.resolved(build(kind, {})).given()
     target = folder.with_name(f"{folder.name}-{name}") if out is None else Path(out).expanduser()
     fields = (*(() if seed is None else (f"training.seed={seed}",)), *set)
     if resume and exists(target):
         rounds = (f"distillation.{field}={value}" for field, value in given.items())
         return TrainingPlan(catalogue.modified(read_recipe(target), (*rounds, *fields)), target, True, folder)
-    distillation = build(distillation_named(name), {"round_steps": max(1, base.training.steps // 100), **given})
+    distillation = build(kind, {"round_steps": default_round_steps(base.training.steps), **given})
     chosen = distilled(base, distillation, checkpoint.latest_step(folder / "checkpoints"))
     return TrainingPlan(catalogue.modified(chosen, fields), target, resume, folder)
 
@@ -166,6 +168,8 @@ def distill(
     growth: Growth | None = None,
     teacher: TeacherCopy | None = None,
     divergence: Divergence | None = None,
+    compare: Compare | None = None,
+    for_steps: int | None = None,
     out: Path | str | None = None,
     seed: int | None = None,
     set: Sequence[str] = (),
@@ -177,9 +181,11 @@ def distill(
     """Distill the run in a folder into a model that needs fewer steps, in the run folder ``out``, and load it.
 
     ``method`` is a name of ``duality.training.DISTILLATIONS``; the one that suits the model's noise if not given. The
-    next six arguments are fields of the distillation (``duality.DCD``, ``duality.SDTT``). If not given, ``round_steps``
-    is a hundredth of the run's own steps and ``out`` is ``<run>-<method>``. The rest is as for ``train``.
+    next seven arguments are fields of the distillation (``duality.DCD``, ``duality.SDTT``). If not given,
+    ``round_steps`` is a hundredth of the run's own steps, but at least 150, and ``out`` is ``<run>-<method>``.
+    ``for_steps`` chooses ``rounds`` and ``delta`` for a model that will be sampled with so many steps. The rest is as
+    for ``train``.
     """
-    changes = RoundChanges(rounds, round_steps, teacher, delta, growth, divergence)
+    changes = RoundChanges(rounds, round_steps, teacher, delta, growth, divergence, compare, for_steps)
     plan = plan_distillation(run, changes, method=method, out=out, seed=seed, set=set, resume=resume)
     return plan.model(device=device, report=report, watch=watch)

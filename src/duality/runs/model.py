@@ -1,7 +1,7 @@
 """A trained model: what it writes, how likely it finds a text, what it sees.
 
     model = duality.load("runs/demo")
-    model.sample(4, steps=8, prompt="The ", tail="greedy")     list of Sample: .text, .tokens
+    model.sample(4, steps=8, prompt="The ", tail="greedy")     list of Sample: .text, .full_text, .tokens
     model.fill("The ___ sat on the ___")                       known text stays, blanks are filled in
     model.log_likelihood("A sentence.")                        .nats, .stderr, .kind
     model.surprisal("A sentence.")                             nats of each token
@@ -140,10 +140,12 @@ class Model:
         """``num`` samples; each begins with ``prompt`` and ends with ``suffix``.
 
         ``steps`` are the network calls of a sample; the sampler's own number if not given. ``length`` counts all
-        tokens; the length of training if not given. ``tail`` "greedy" takes the most likely tokens in the last step.
+        tokens; the length of training if not given. ``tail`` "greedy" takes the most likely tokens in the last step,
+        "posterior" those that are the most likely given the noisy tokens too (``duality.samplers.base``).
         ``sampler`` and ``grid`` are names of ``duality.samplers.SAMPLERS`` and ``GRIDS``; ``eta`` is the strength of a
         psi sampler. ``top_p`` and ``temperature`` change the belief; ``label`` is a class to write in, ``guidance`` how
         much it counts. Sample i of a seed is the same however many there are. ``watch`` gets a ``Frame`` per step.
+        A sample's ``text`` ends before the first end-of-text that follows the prompt and, if there is one, the suffix.
         """
         known = known_ends(self.tokenizer, self.length if length is None else length, prompt, suffix)
         if suffix:
@@ -174,8 +176,9 @@ class Model:
         """``num`` samples in which the blanks of ``text`` are filled in and everything else stays as it is.
 
         A blank becomes ``tokens_per_blank`` tokens; if not given, as many as a word of the text has on average. The
-        sample is as long as the text with its blanks. The other arguments are those of ``sample``. A model that
-        writes from left to right, or that writes vectors, is refused.
+        sample is as long as the text with its blanks; its ``text`` is cut at an end-of-text only in a blank behind
+        which nothing is known. The other arguments are those of ``sample``. A model that writes from left to right, or
+        that writes vectors, is refused.
         """
         check_can_infill(self.denoiser, "fill")
         known = known_around_blanks(self.tokenizer, text, blank, tokens_per_blank)
@@ -227,7 +230,10 @@ class Model:
         device: torch.device | str | None = None,
         advance: Callable[[int], None] = ignore,
     ) -> Likelihood:
-        """Nats per token of the sequences of a store, by the method's own measure: what perplexity is computed from."""
+        """Nats per token of the sequences of a store, by the method's own measure: what perplexity is computed from.
+
+        ``runs.corpora.sequences_of_run`` gives sequences as the model was trained on them.
+        """
         return likelihood(
             self.denoiser,
             self.measure,
@@ -260,7 +266,8 @@ class Model:
         """-log p of a text, or of each of several, in nats, with its standard error and its kind.
 
         The mean over ``num_draws`` draws of time and noise; more make the error smaller. ``label`` is the class that a
-        class-conditional model is given.
+        class-conditional model is given. The end-of-document token is not added, nor is padding: what a whole document
+        costs is measured by ``likelihood``.
         """
         if isinstance(texts, str):
             return self.log_likelihood([texts], num_draws=num_draws, seed=seed, batch_size=batch_size, label=label)[0]

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-from duality.data.packing import Sequences
 from duality.denoisers.wrapping import network_of
 from duality.evaluation.cases import Case
 from duality.evaluation.samples import Samples, real_text
@@ -29,7 +29,7 @@ from duality.runs import corpora
 from duality.runs.model import Model, load
 from duality.samplers.choice import grid_named
 
-_TAILS: dict[str, Tail] = {"ancestral": "ancestral", "greedy": "greedy"}
+_TAILS: dict[str, Tail] = {tail: tail for tail in get_args(Tail)}
 
 
 @dataclass
@@ -81,7 +81,7 @@ def weights_id(model: Model) -> str:
 def tail_of(case: Case) -> Tail:
     """The tail of a case; one that does not exist is refused."""
     if case.tail not in _TAILS:
-        raise ValueError(f"--tail {case.tail!r}: choose ancestral, greedy, or both with a comma")
+        raise ValueError(f"--tail {case.tail!r}: choose from {', '.join(_TAILS)}, several with commas")
     return _TAILS[case.tail]
 
 
@@ -153,7 +153,9 @@ class RunSampler:
 def held_out_text(recipe: Recipe, num: int, length: int, report: Reporter) -> Samples | None:
     """Real text of the recipe's validation set, in whole sequences of ``length`` tokens; None if there is none."""
     corpus = corpora.prepared(recipe, report)
-    found = real_text(Sequences(corpus.validation, length, recipe.data.packing), corpus.tokenizer, num)
+    found = real_text(
+        corpora.sequences(recipe.data, corpus.validation, corpus.tokenizer, length), corpus.tokenizer, num
+    )
     if found is None:
         report(f"no real text: no sequence of the validation set of {recipe.data.corpus} has {length} tokens")
     return found

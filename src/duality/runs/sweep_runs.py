@@ -1,17 +1,20 @@
-"""A sweep over runs: every combination of samplers, tails and numbers of steps, for each run and round.
+"""A sweep over runs: every combination of samplers, tails, numbers of steps and temperatures, for each run and round.
 
     measure_runs([Path("runs/demo")], SweepSettings(steps=(8, 32)), judge="smollm2", out=Path("runs/quality"))
 
 A run of a distillation has its rounds; any other run has one model. ``eta`` belongs to some samplers only; the cases of
-the others are without it. The real text is that of the first run's corpus, in sequences as long as its samples.
+the others are without it. The real text is that of the first run's corpus, in sequences as long as its samples. With
+more than one temperature the frontiers are drawn and compared too (``frontier_report``).
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -20,12 +23,16 @@ import torch
 from duality.data.cache import silent
 from duality.evaluation.cases import Case, Row
 from duality.evaluation.figures import draw
-from duality.evaluation.judge import Judge, load_judge
-from duality.evaluation.sweep import Advance, Sweep, check
+from duality.evaluation.frontier_report import has_frontiers, write_frontiers
+from duality.evaluation.judge import Judge
+from duality.evaluation.samples import stored_samples
+from duality.evaluation.scorers import Drawing, Scorer
+from duality.evaluation.sweep import Advance, Sweep, check, sample_path
 from duality.protocols import Reporter
 from duality.registry import suggestion
 from duality.runs.devices import device_named
 from duality.runs.folder import read_recipe, rounds_saved
+from duality.runs.judging import judge_named, scorers_named
 from duality.runs.sampling import RunSampler, held_out_text
 from duality.samplers import SAMPLERS
 
@@ -52,7 +59,7 @@ class SweepSettings:
     eta: float | None = None
     grid: str | None = None
     top_p: float = 1.0
-    temperature: float = 1.0
+    temperatures: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
         for name in self.samplers:
@@ -63,6 +70,8 @@ class SweepSettings:
                 f"eta is {self.eta}, and no sampler of {', '.join(self.samplers)} has one: leave it out, or choose a "
                 "psi sampler"
             )
+        if not self.temperatures or not all(0 < each < math.inf for each in self.temperatures):
+            raise ValueError(f"temperatures are {self.temperatures}: give at least one, each above 0")
 
 
 def has_eta(sampler: str) -> bool:
@@ -81,6 +90,7 @@ def measure_runs(
     *,
     out: Path,
     judge: Judge | str | None = None,
+    scorers: Sequence[Scorer | str] = (),
     device: torch.device | str = "auto",
     batch_size: int = 16,
     report: Reporter = silent,
@@ -88,19 +98,25 @@ def measure_runs(
 ) -> list[Row]:
     """Measure the samples of runs into the folder ``out``: rows, tables and figures.
 
-    ``judge`` may be a name for ``load_judge``. ``show(total)`` is a context whose value is called with the number of
-    steps that are done.
+    ``judge`` may be a name for ``judge_named``, and ``scorers`` may be names for ``scorer_named``. ``show(total)`` is a
+    context whose value is called with the number of steps that are done.
     """
     where = device_named(device)
     cases = cases_of(runs, settings)
     check(cases)
     source = RunSampler(where, report, batch_size)
     source.check(cases)
-    reader = load_judge(judge, where, report) if isinstance(judge, str) else judge
+    found = scorers_named(scorers, cases[0].run, report)
+    reader = judge_named(judge, where, report) if isinstance(judge, str) else judge
     text = held_out_text(read_recipe(cases[0].run), cases[0].num, cases[0].length, report)
     with show(source.total_steps(cases)) as advance:
-        rows = Sweep(out, source, report, reader, text).measure(cases, advance)
+        rows = Sweep(out, source, report, reader, text, found).measure(cases, advance)
     draw(rows, out / "quality.png", out / "rounds.png")
+    if has_frontiers(rows):
+        write_frontiers(dict.fromkeys(rows, out), out)
+    for scorer in found:
+        if isinstance(scorer, Drawing):
+            scorer.draw(stored_samples(sample_path(out, cases[-1]), cases[-1]).texts, out / scorer.name)
     return rows
 
 
@@ -120,7 +136,7 @@ def cases_of_run(run: Path, settings: SweepSettings) -> Iterator[Case]:
     for number in rounds_of(settings, rounds_saved(run, recipe)):
         for sampler in settings.samplers:
             for tail in settings.tails:
-                for steps in settings.steps:
+                for steps, temperature in product(settings.steps, settings.temperatures):
                     yield Case(
                         label=run.name if number is None else f"{run.name}, round {number}",
                         run=run,
@@ -134,7 +150,7 @@ def cases_of_run(run: Path, settings: SweepSettings) -> Iterator[Case]:
                         tail=tail,
                         grid=settings.grid,
                         top_p=settings.top_p,
-                        temperature=settings.temperature,
+                        temperature=temperature,
                     )
 
 

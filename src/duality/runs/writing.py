@@ -1,4 +1,10 @@
-"""Samples of a model: the request of a user, the known tokens around it, and the sample that comes out."""
+"""Samples of a model: the request of a user, the known tokens around it, and the sample that comes out.
+
+A model writes rows of a fixed number of tokens. A document that is shorter ends with an end-of-text token; what follows
+it is padding or, for a model of wrapped text, other documents. The text of a sample is what stands before the first
+end-of-text. Known tokens are never cut off: with a suffix, or with text behind a blank, the end is looked for after the
+last known token. What must hold: the tokens of a sample are the whole row.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from duality.data.tokenizers import text_before_end
 from duality.protocols import Tail
 from duality.runs.shaping import Known, transform, with_known, with_label
 from duality.samplers.choice import grid_named
@@ -21,21 +28,25 @@ Watch = Callable[[Frame], None]
 class Sample:
     """A sample as text and as tokens, and how it was made: number ``index`` of ``seed``, in ``steps`` network calls.
 
-    >>> Sample("A fox.", [65, 32, 102, 111, 120, 46], index=0, seed=0, steps=8, tail="greedy").text
+    ``text`` ends before the first end-of-text token; ``full_text`` is the text of all ``tokens``.
+
+    >>> Sample("A fox.", "A fox.<|endoftext|>", [65, 32, 102, 111, 120, 46, 256], 0, 0, steps=8, tail="greedy").text
     'A fox.'
     """
 
     text: str
+    full_text: str
     tokens: list[int]
     index: int
     seed: int
     steps: int
     tail: Tail
 
-    def row(self, trained_steps: int) -> dict[str, str | int | list[int]]:
-        """The sample as a JSON object, with the step of the checkpoint that wrote it."""
+    def row(self, trained_steps: int, full: bool = False) -> dict[str, str | int | list[int]]:
+        """The sample as a JSON object, with the step of the checkpoint that wrote it; ``full`` adds the full text."""
         made: dict[str, str | int | list[int]] = {"index": self.index, "seed": self.seed, "steps": self.steps}
-        return made | {"tail": self.tail, "trained_steps": trained_steps, "text": self.text, "tokens": self.tokens}
+        made |= {"tail": self.tail, "trained_steps": trained_steps, "text": self.text}
+        return made | ({"full_text": self.full_text} if full else {}) | {"tokens": self.tokens}
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,8 @@ def write(model: Model, request: Request, known: Known, watch: Watch | None) -> 
         batch_size=request.batch_size,
         watch=watch,
     )
+    decode, after = model.tokenizer.decode, known.end
     return [
-        Sample(model.tokenizer.decode(row), row, index, request.seed, steps, request.tail)
+        Sample(text_before_end(model.tokenizer, row, after), decode(row), row, index, request.seed, steps, request.tail)
         for index, row in enumerate(tokens.tolist())
     ]

@@ -1,8 +1,8 @@
 """Analytic (Tweedie) sampling of a score model: SEDD's sampler, with its final denoising.
 
 The ratios at z_t give the ratios at the earlier level exactly (``posterior.analytic``); each token is drawn from them
-independently. The last step goes to alpha = 1 and never draws the mask token. The greedy tail takes the most likely
-token instead of drawing.
+independently. The last step goes to alpha = 1 and never draws the mask token. Its law is the posterior of the clean
+token, as ratios include the evidence of the token itself: the greedy and the posterior tail both take its argmax.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from duality.denoisers.wrapping import unwrapped
 from duality.diffusion import draws, posterior
 from duality.fused.lazy import ratios_of
 from duality.noise import Noise
-from duality.protocols import AnyDenoiser, LazyRatios, Process, Score
+from duality.protocols import AnyDenoiser, LazyRatios, Process, Score, Tail
 from duality.samplers.base import DEFAULT_STEPS
 
 Choice = Callable[[Tensor, Tensor], Tensor]
@@ -41,12 +41,13 @@ class Analytic:
         u = noise.uniform("draw", state.shape[1]).flatten()
         return self.each(denoiser, state, alpha_t, alpha_s, lambda p, rows: draws.categorical(p, u[rows]))
 
-    def last(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
+    def last(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, tail: Tail, noise: Noise) -> Tensor:
         u = noise.uniform("draw", state.shape[1]).flatten()
         tokens = slice(self.process.mask_id)
 
         def choose(probs: Tensor, rows: Tensor) -> Tensor:
-            return probs[:, tokens].argmax(-1) if greedy else draws.categorical(probs[:, tokens], u[rows])
+            law = probs[:, tokens]
+            return draws.categorical(law, u[rows]) if tail == "ancestral" else law.argmax(-1)
 
         return self.each(denoiser, state, alpha_t, torch.ones_like(alpha_t), choose)
 

@@ -1,7 +1,8 @@
 """Autoregressive sampling: one token after another, each from the belief given the ones before it.
 
 The network caches keys and values of earlier tokens (``networks.dit.KVCache``): a step computes one token, not the
-whole prefix. The number of steps is the number of tokens.
+whole prefix. The number of steps is the number of tokens. A tail concerns the last token only; the greedy and the
+posterior tail are the same, as no noisy token stands where it is written.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from duality.denoisers.wrapping import network_of
 from duality.diffusion import draws
 from duality.fused.lazy import belief_of
 from duality.noise import Noise
-from duality.protocols import AnyDenoiser, Prefix
+from duality.protocols import AnyDenoiser, Prefix, Tail
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class Autoregressive:
     ) -> PrefixState:
         return self.append(denoiser, state, alpha_t, False, noise)
 
-    def last(self, denoiser: AnyDenoiser, state: PrefixState, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
-        return self.append(denoiser, state, alpha_t, greedy, noise).ids
+    def last(self, denoiser: AnyDenoiser, state: PrefixState, alpha_t: Tensor, tail: Tail, noise: Noise) -> Tensor:
+        return self.append(denoiser, state, alpha_t, tail != "ancestral", noise).ids
 
     def append(
         self, denoiser: AnyDenoiser, state: PrefixState, alpha: Tensor, greedy: bool, noise: Noise

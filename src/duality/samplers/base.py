@@ -3,6 +3,12 @@
 Choosing the route needs the belief at one token only, and drawing from the belief its whole row. Positions that need
 neither are not projected to the vocabulary at all; the others are projected some rows at a time. Samplers that differ
 in the probabilities of the routes (``Ancestral``, ``Psi``) share this.
+
+The last step draws, or takes a most likely token. A denoiser of uniform noise gives the cavity belief p: what all other
+positions say. The greedy tail takes the argmax of p, and ignores what the token z itself says. The posterior tail
+takes the argmax of p(x) q(z | x), which is log p with ``posterior.log_evidence`` added at z: z stays, unless another
+token is that much more likely. With absorbing noise the two tails are the same: a mask token says nothing, and any
+other token is clean and stays.
 """
 
 from __future__ import annotations
@@ -14,10 +20,10 @@ from torch import Tensor
 
 from duality.denoisers.wrapping import unwrapped
 from duality.diffusion.draws import drawn, finite
-from duality.diffusion.posterior import Routes
+from duality.diffusion.posterior import Routes, log_evidence
 from duality.fused.lazy import belief_of
 from duality.noise import Noise
-from duality.protocols import AnyDenoiser, Denoiser, LazyBelief, Process
+from duality.protocols import AnyDenoiser, Denoiser, LazyBelief, Process, Tail
 
 DEFAULT_STEPS = 32
 
@@ -67,11 +73,28 @@ class RouteSampler:
         fresh = self.process.sample_prior(length, noise.fold("fresh"))
         return torch.where(from_prior.view(state.shape), fresh, tokens.view(state.shape))
 
-    def last(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
-        """The step to clean tokens; ``greedy`` takes the most likely tokens instead of drawing (Greedy-Tail)."""
-        if greedy:
-            return belief_of(denoiser, state, alpha_t).argmax_states()
-        return self.step(denoiser, state, alpha_t, torch.ones_like(alpha_t), noise)
+    def last(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, tail: Tail, noise: Noise) -> Tensor:
+        """The step to clean tokens: drawn, or the most likely ones of the belief or of the posterior."""
+        if tail == "ancestral":
+            return self.step(denoiser, state, alpha_t, torch.ones_like(alpha_t), noise)
+        belief = belief_of(denoiser, state, alpha_t)
+        return belief.argmax_states() if tail == "greedy" else self.posterior_argmax(belief, state, alpha_t)
+
+    def posterior_argmax(self, belief: LazyBelief, z: Tensor, alpha: Tensor) -> Tensor:
+        """The most likely clean tokens given z (B, L): argmax of p(x) q(z | x), some rows at a time.
+
+        A token outside the prior's support is no noise and stays; it is not read.
+        """
+        states, tokens = z.flatten(), z.flatten().clone()
+        prior_z, believable = self.process.prior_of(states), states < belief.num_outputs
+        evidence = log_evidence(prior_z, alpha.repeat_interleave(z.shape[1]))
+        for rows, log_p in belief.each((prior_z > 0).nonzero()[:, 0]):
+            most = finite(log_p).max(-1)
+            at_z = log_p.gather(-1, states[rows, None].clamp_max(belief.num_outputs - 1))[:, 0].double()
+            # a belief of 0 stays 0, whatever the evidence: at alpha = 1 the sum is no number, and nothing is above it
+            stays = believable[rows] & (at_z + evidence[rows] > most.values)
+            tokens[rows] = torch.where(stays, states[rows], most.indices)
+        return tokens.view(z.shape)
 
     def tokens(self, denoiser: AnyDenoiser, state: Tensor) -> Tensor:
         return state

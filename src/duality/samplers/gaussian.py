@@ -1,4 +1,7 @@
-"""Ancestral sampling of vectors, for Gaussian models: z_s ~ q(z_s | z_t, e = x_hat), then tokens from the logits."""
+"""Ancestral sampling of vectors, for Gaussian models: z_s ~ q(z_s | z_t, e = x_hat), then tokens from the logits.
+
+The logits are p(x | z), with the evidence of the vector itself: the greedy and the posterior tail are the same.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from duality.denoisers.wrapping import vector_denoiser
 from duality.diffusion.draws import categorical, finite
 from duality.diffusion.vectors import nearest, posterior
 from duality.noise import Noise
-from duality.protocols import AnyDenoiser
+from duality.protocols import AnyDenoiser, Tail
 from duality.samplers.base import DEFAULT_STEPS
 
 
@@ -49,12 +52,12 @@ class GaussianAncestral:
         mean, deviation = posterior(state.z, target, gamma_t, gamma_s)
         return VectorState(mean + deviation * noise.normal("posterior", *mean.shape[1:]).to(mean.dtype), x_hat)
 
-    def last(self, denoiser: AnyDenoiser, state: VectorState, alpha_t: Tensor, greedy: bool, noise: Noise) -> Tensor:
+    def last(self, denoiser: AnyDenoiser, state: VectorState, alpha_t: Tensor, tail: Tail, noise: Noise) -> Tensor:
         model = vector_denoiser(denoiser)
         logits = finite(model.predict(state.z, model.gamma(1 - alpha_t)[0], guess=state.guess).logits)
-        if greedy:
-            return logits.argmax(-1)
-        return categorical(torch.softmax(logits, -1), noise.uniform("draw", logits.shape[1]))
+        if tail == "ancestral":
+            return categorical(torch.softmax(logits, -1), noise.uniform("draw", logits.shape[1]))
+        return logits.argmax(-1)
 
     def tokens(self, denoiser: AnyDenoiser, state: VectorState) -> Tensor:
         return nearest(state.guess, vector_denoiser(denoiser).embeddings())

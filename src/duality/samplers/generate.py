@@ -1,8 +1,8 @@
 """The only sampling loop: start from the prior, take ``steps`` steps, end at alpha = 1.
 
 ``steps`` is exactly the number of network calls (or less, where a ``Memoized`` belief is reused). The last step goes to
-alpha = 1, where the ``ancestral`` tail draws from the belief and the ``greedy`` tail (the paper's Greedy-Tail
-sampler) takes its argmax.
+alpha = 1. There the ``ancestral`` tail draws, the ``greedy`` tail (the paper's Greedy-Tail sampler) takes the argmax of
+the belief, and the ``posterior`` tail the argmax of the belief with the evidence of the noisy token itself.
 
 Sample i of a seed has its own noise: it is the same whether it is generated alone or among a thousand.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -61,8 +62,8 @@ def generate(
     """``num`` sequences of ``length`` tokens, (num, length) int64; ``watch`` gets the start and every later state."""
     if num < 1 or length < 1 or batch_size < 1:
         raise ValueError(f"num is {num}, length {length}, batch_size {batch_size}: each must be at least 1")
-    if tail not in ("greedy", "ancestral"):
-        raise ValueError(f"tail is {tail!r}: choose 'greedy' or 'ancestral'")
+    if tail not in get_args(Tail):
+        raise ValueError(f"tail is {tail!r}: choose {', '.join(get_args(Tail))}")
     alphas = levels(schedule, steps, grid).to(device)
     batches = []
     for start in range(0, num, batch_size):
@@ -77,7 +78,7 @@ def generate(
             if watch is not None:
                 watch(Frame(step + 1, steps, float(alphas[step + 1]), sampler.tokens(denoiser, state), start))
         alpha_t = alphas[steps - 1].expand(len(index))
-        tokens = sampler.last(denoiser, state, alpha_t, tail == "greedy", noise.fold(steps - 1))
+        tokens = sampler.last(denoiser, state, alpha_t, tail, noise.fold(steps - 1))
         if watch is not None:
             watch(Frame(steps, steps, 1.0, tokens, start))
         batches.append(tokens)

@@ -5,12 +5,13 @@ state          weights, their average, the optimizer, a teacher
 loop           one step, and ``fit``
 interruption   signals that end training between two steps
 checkpoint     atomic, verified, safetensors; loading runs no code
-round_changes  the fields of a distillation that a user may set
+round_changes  the fields of a distillation that a user may set, and the rounds for a number of sampling steps
 distillation   DCD and SDTT: rounds in which a model learns from itself
 """
 
 from typing import Literal
 
+from duality.diffusion import Compare as Compare
 from duality.registry import Registry
 
 Growth = Literal["double", "linear"]

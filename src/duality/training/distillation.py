@@ -6,7 +6,9 @@
 N rounds of M steps. When a round begins, the teacher becomes a copy of the student: of its weights (Algorithm 1) or of
 their average (Algorithm 2). Within a round the teacher does not change. The student learns the belief that its teacher
 has at delta less noise (DCD), or after several steps of length delta (SDTT). delta grows from round to round: it
-doubles, or grows linearly. Round and delta depend on the step alone, so a resumed run has the same ones.
+doubles, or grows linearly. Round and delta depend on the step alone, so a resumed run has the same ones. The paper's 5
+rounds from 1/512 (DCD) or 1/1024 (SDTT) end with steps of 1/32; ``round_changes.rounds_for`` has those for another
+number of steps.
 
 A distillation is a part of a recipe (``Recipe.distillation``): method, network, measure and sampler stay the
 same, only the phases differ. To add another: a dataclass with ``phases`` and ``fits``, and its name in
@@ -18,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, cast, runtime_checkable
 
-from duality.diffusion import Divergence
+from duality.diffusion import Compare, Divergence
 from duality.diffusion.processes import is_uniform
 from duality.diffusion.schedules import Dual, GaussianSchedule, LinearLogSnr
 from duality.objectives.consistency import Consistency
@@ -35,6 +37,10 @@ class Distillation(Protocol):
     def rounds(self) -> int: ...
     @property
     def round_steps(self) -> int: ...
+    @property
+    def growth(self) -> Growth: ...
+    @property
+    def deltas_per_step(self) -> int: ...
     @property
     def steps(self) -> int: ...
     def round_of(self, step: int) -> int: ...
@@ -71,6 +77,11 @@ class Rounds:
         """The steps of all rounds."""
         return self.rounds * self.round_steps
 
+    @property
+    def deltas_per_step(self) -> int:
+        """How many deltas long a step is that the student learns to make at once."""
+        return 1
+
     def round_of(self, step: int) -> int:
         """The round, from 1, whose teacher a checkpoint at ``step`` holds: that of the last step taken."""
         return max(1, -(-step // self.round_steps))
@@ -95,6 +106,12 @@ class Rounds:
 class DCD(Rounds):
     """Discrete Consistency Distillation, for a belief about uniform noise.
 
+    The student at z_t learns from its teacher at the cleaner z_s. ``compare`` says what of the two is compared:
+    "output", as in the paper, what the networks give; "posterior", their beliefs about the clean tokens given
+    everything. The difference is the evidence of a position's own noisy token: a network of uniform noise is trained to
+    leave it out, because the sampler adds it. Compared by "output", the student's output begins to depend on that
+    token, and the sampler counts it twice. ``objectives.consistency`` has the formulas, and what is exactly true.
+
     Algorithm 1 draws t from [0, 1] and takes s = max(t - delta, 0). Here t runs over the Gaussian schedule from the
     level ``alpha_max`` at t = 0 to ``alpha_min`` at t = 1. The defaults are log-SNR from 4 to 1 at K = 50 257, which
     the released code distills with; as levels of alpha they mean the same for every vocabulary.
@@ -103,6 +120,7 @@ class DCD(Rounds):
     gaussian_schedule: GaussianSchedule = LinearLogSnr()
     alpha_min: float = 0.0062
     alpha_max: float = 0.9987
+    compare: Compare = "output"
 
     @staticmethod
     def fits(process: Process) -> bool:
@@ -113,7 +131,9 @@ class DCD(Rounds):
         """One per round."""
         required_sampler(method, num_tokens, "dcd", "uniform noise (Duo, UDLM, D3PM with method.noise=uniform)")
         schedule = Dual(num_tokens, self.gaussian_schedule, self.alpha_min, self.alpha_max)
-        return self.one_per_round([Consistency(teacher, schedule, delta, self.divergence) for delta in self.deltas()])
+        return self.one_per_round(
+            [Consistency(teacher, schedule, delta, self.divergence, self.compare) for delta in self.deltas()]
+        )
 
 
 @dataclass(frozen=True)
@@ -127,6 +147,10 @@ class SDTT(Rounds):
         if self.teacher_steps < 1:
             raise ValueError(f"distillation.teacher_steps is {self.teacher_steps}: it must be at least 1, usually 2")
         super().__post_init__()
+
+    @property
+    def deltas_per_step(self) -> int:
+        return self.teacher_steps
 
     @staticmethod
     def fits(process: Process) -> bool:

@@ -1,0 +1,181 @@
+"""Molecules: a scorer of texts that are SMILES, and pictures of them. RDKit is imported when it is first needed.
+
+    validity     share of the texts that are a molecule: RDKit reads them, and there is an atom (an empty text has none)
+    uniqueness   of the molecules, those that are different, divided by all
+    novelty      share of the molecules that the training texts do not contain
+    diversity    1 - Tanimoto similarity, mean over the pairs of molecules (Morgan fingerprints, radius 2, 2048 bits)
+
+Molecules are compared by their canonical SMILES. All but validity are among the valid texts; an invalid text has no
+number there. Two are statistics of the set and not means over texts. They are given as numbers whose mean is the
+statistic, and whose spread gives the bootstrap its right interval:
+
+- diversity U, a mean over pairs: the jackknife pseudo-values 2 r_i - U, where r_i is the molecule's mean distance to
+  the others. Their mean is U, as the mean of r_i is U, and their variance divided by n is the variance of U (to order 1
+  / n), because a molecule has a part in two of n of the pairs.
+- uniqueness U: a molecule that occurs m times counts 1 / m. A pair of equal molecules takes 1 from the number of
+  different ones, and this number varies like the number of such pairs, c if c are expected. The two values 1 / 2 of a
+  pair have the squared deviations 1 / 4 + 1 / 4: the variance would come out half as large. So the numbers are U +
+  sqrt(2) (1 / m - U). This is right if few molecules occur more than twice, and too wide by a third in the worst case.
+  The interval of a set with few equal molecules may end above 1.
+
+What must hold: the numbers of a set of texts do not depend on anything but the texts and the training texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from duality.data.cache import cache_folder
+from duality.data.files import write_atomically
+from duality.data.smiles import rdkit, version
+from duality.evaluation.scorers import Numbers, ScorerContext, Texts
+
+RADIUS, BITS = 2, 2048
+PICTURES = 12
+_PANEL = (230, 190)
+_WIDTH = 4  # molecules beside each other in a picture
+
+
+def canonical(text: str) -> str | None:
+    """The canonical SMILES of a text, CCO for OCC; None if the text is no molecule."""
+    chemistry = rdkit("rdkit.Chem")
+    with rdkit("rdkit.rdBase").BlockLogs():
+        molecule = chemistry.MolFromSmiles(text)
+    if molecule is None or not molecule.GetNumAtoms():
+        return None
+    return str(chemistry.MolToSmiles(molecule))
+
+
+@dataclass(frozen=True)
+class Molecules:
+    """The scorer of SMILES. Without training texts, given by a context, there is no novelty."""
+
+    context: ScorerContext | None = None
+
+    @classmethod
+    def from_context(cls, context: ScorerContext) -> Molecules:
+        """The scorer for runs that were trained on these texts."""
+        rdkit("rdkit.Chem")  # a user should know before anything is sampled
+        return cls(context)
+
+    @property
+    def name(self) -> str:
+        return "molecules"
+
+    @property
+    def version(self) -> str:
+        """The version of RDKit and the training texts decide the numbers."""
+        known = "" if self.context is None else f", training texts {self.context.training_id[:12]}"
+        return f"RDKit {version()}{known}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        known = () if self.context is None else ("novelty",)
+        return ("validity", "uniqueness", *known, "diversity")
+
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """The canonical SMILES of the training texts; made once, and kept in the cache folder."""
+        if self.context is None:
+            raise ValueError("novelty needs training texts: make the scorer with Molecules.from_context")
+        digest = hashlib.sha256(f"{self.context.training_id} {self.version}".encode()).hexdigest()
+        path = cache_folder() / "molecules" / f"{digest}.txt"
+        if self.context.training_id and path.is_file():
+            return frozenset(path.read_text(encoding="utf-8").splitlines())
+        found = frozenset(canonical_set(self.context.training_texts()))
+        if self.context.training_id:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, "".join(f"{text}\n" for text in sorted(found)))
+        return found
+
+    def __call__(self, texts: Texts) -> Numbers:
+        molecules = [canonical(text) for text in texts]
+        valid = [text for text in molecules if text is not None]
+        found: dict[str, Sequence[float | None]] = {
+            "validity": [float(text is not None) for text in molecules],
+            "uniqueness": spread_over(molecules, uniqueness(valid)),
+        }
+        if self.context is not None:
+            found["novelty"] = spread_over(molecules, [float(text not in self.known) for text in valid])
+        found["diversity"] = spread_over(molecules, diversity(valid))
+        return found
+
+    def draw(self, texts: Texts, path: Path) -> list[Path]:
+        """A picture of some texts (``draw``)."""
+        return draw(texts, path)
+
+
+def canonical_set(texts: Iterable[str]) -> set[str]:
+    """The molecules among texts."""
+    return {text for text in map(canonical, texts) if text is not None}
+
+
+def spread_over(molecules: Sequence[str | None], numbers: Sequence[float | None]) -> list[float | None]:
+    """The numbers of the valid texts at the places of these texts; None elsewhere."""
+    following = iter(numbers)
+    return [None if text is None else next(following) for text in molecules]
+
+
+def uniqueness(molecules: Sequence[str]) -> list[float]:
+    """Numbers whose mean is the share of different molecules; the docstring of the file says why they have this spread.
+
+    >>> numbers = uniqueness(["CCO", "C", "CCO", "CC"])
+    >>> round(sum(numbers) / 4, 12)
+    0.75
+    """
+    counts = Counter(molecules)
+    mean = len(counts) / len(molecules) if molecules else 0.0
+    return [mean + math.sqrt(2) * (1 / counts[text] - mean) for text in molecules]
+
+
+def diversity(molecules: Sequence[str]) -> list[float | None]:
+    """The jackknife pseudo-values of the mean distance between two molecules; None without a pair."""
+    size = len(molecules)
+    if size < 2:
+        return [None] * size
+    chemistry, structures = rdkit("rdkit.Chem"), rdkit("rdkit.DataStructs")
+    generator = rdkit("rdkit.Chem.rdFingerprintGenerator").GetMorganGenerator(radius=RADIUS, fpSize=BITS)
+    prints = [generator.GetFingerprint(chemistry.MolFromSmiles(text)) for text in molecules]
+    # a fingerprint is in its own row with similarity 1, and thus with distance 0
+    means = [sum(structures.BulkTanimotoSimilarity(each, prints, returnDistance=True)) / (size - 1) for each in prints]
+    mean = sum(means) / size
+    return [2 * value - mean for value in means]
+
+
+def draw(texts: Texts, path: Path, limit: int = PICTURES) -> list[Path]:
+    """The first ``limit`` texts as a grid of molecules, in PATH.svg and PATH.png: the valid ones first.
+
+    Below each molecule stands its canonical SMILES; a text that is no molecule stands below the word "invalid".
+    """
+    drawing = rdkit("rdkit.Chem.Draw.rdMolDraw2D")
+    if not texts:
+        raise ValueError("nothing to draw: give at least one text")
+    found = [(canonical(text), text) for text in texts[:limit]]
+    valid = [text for text, _ in found if text is not None]
+    legends = [*valid, *(text or "(empty)" for known, text in found if known is None)]
+    molecules = [rdkit("rdkit.Chem").MolFromSmiles(text) for text in valid]
+    molecules += [_word("invalid")] * (len(legends) - len(valid))
+    width, height = min(_WIDTH, len(legends)) * _PANEL[0], -(-len(legends) // _WIDTH) * _PANEL[1]
+    written = []
+    for ending, kind in ((".svg", drawing.MolDraw2DSVG), (".png", drawing.MolDraw2DCairo)):
+        canvas = kind(width, height, *_PANEL)
+        canvas.drawOptions().legendFraction = 0.16
+        canvas.DrawMolecules(molecules, legends=legends)
+        canvas.FinishDrawing()
+        picture, target = canvas.GetDrawingText(), path.with_name(path.name + ending)
+        target.write_bytes(picture if isinstance(picture, bytes) else picture.encode("utf-8"))
+        written.append(target)
+    return written
+
+
+def _word(text: str) -> object:
+    """A word to draw in the place of a molecule: an atom of no element with this label."""
+    molecule = rdkit("rdkit.Chem").MolFromSmiles("*")
+    molecule.GetAtomWithIdx(0).SetProp("_displayLabel", text)
+    return molecule

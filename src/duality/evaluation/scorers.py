@@ -1,0 +1,224 @@
+"""Scorers: measures of texts that need no language model. A scorer is a function, text in, numbers out.
+
+    def lengths(texts):                                        # in my_scores.py
+        return {"length": [len(text) for text in texts]}       # duality quality RUN --score my_scores:lengths
+
+For every column there is one number for each text, NaN (or None) where a text has none. The value of a column is the
+mean over the numbers that exist, and its 95 % interval is a bootstrap over texts (of no width if all are equal). So a
+statistic of the whole set of texts is given as numbers whose mean is the statistic and whose spread is right: the share
+of distinct texts as 1 / multiplicity, a mean over pairs as jackknife pseudo-values (``molecules.Molecules`` shows
+both).
+
+A scorer is found by name (``SCORERS``, or an entry point of the group ``duality.scorers``) or as ``module:function``,
+with the current folder importable. One that needs more than the texts is a class with a class method ``from_context``,
+which is given a ``ScorerContext``: the training texts of the first run. What must hold: a result of the wrong shape is
+refused with its reason; numbers that were kept are used again only if the scorer is the same one (``key_of``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+from duality.data.files import file_sha256
+from duality.evaluation import SCORERS
+from duality.evaluation.cases import Score
+from duality.evaluation.text_metrics import bootstrap
+from duality.registry import suggestion
+
+ENTRY_POINTS = "duality.scorers"
+MEASURES = ("gen_ppl", "nats", "entropy", "distinct_1", "distinct_2", "distinct_3")  # of every sweep
+Texts = Sequence[str]
+Numbers = Mapping[str, Sequence[float | None]]
+Column = list[float | None]  # as JSON has it: None for NaN
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Gives each text a number in each of its ``columns``. ``version`` changes when its numbers may change.
+
+    Empty ``columns`` are those that a call returns.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+    def __call__(self, texts: Texts) -> Numbers: ...
+
+
+@runtime_checkable
+class Drawing(Protocol):
+    """A scorer that can also draw texts: files with the name of ``path`` and endings of its own, which it returns."""
+
+    def draw(self, texts: Texts, path: Path) -> list[Path]: ...
+
+
+@dataclass(frozen=True)
+class ScorerContext:
+    """What a scorer may need: the texts that the first run was trained on, read when they are first asked for.
+
+    ``training_id`` identifies them without reading them.
+    """
+
+    training_texts: Callable[[], Sequence[str]]
+    training_id: str = ""
+
+
+NO_CONTEXT = ScorerContext(tuple)
+
+
+@dataclass(frozen=True)
+class FunctionScorer:
+    """A function of texts as a scorer. ``version`` is the checksum of the file that defines it."""
+
+    name: str
+    function: Callable[[Texts], Numbers]
+    version: str = ""
+    columns: tuple[str, ...] = ()
+
+    def __call__(self, texts: Texts) -> Numbers:
+        return self.function(texts)
+
+
+def scorer_named(spec: str, context: ScorerContext = NO_CONTEXT) -> Scorer:
+    """The scorer that ``spec`` names: a registered name, an entry point, or ``module:function``."""
+    found = _found(spec)
+    made = found
+    if isinstance(found, type):
+        made = found.from_context(context) if hasattr(found, "from_context") else found()
+    if isinstance(made, Scorer):
+        return made
+    if not callable(made):
+        raise ValueError(f"the scorer {spec!r} is a {type(made).__name__}: name a function of a sequence of texts")
+    return FunctionScorer(spec, made, _version(made))
+
+
+def _found(spec: str) -> object:
+    """What a name or a place stands for."""
+    if spec in SCORERS:
+        return SCORERS[spec]
+    plugged = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+    if spec in plugged:
+        return plugged[spec].load()
+    module, colon, attribute = spec.partition(":")
+    if not (module and colon and attribute):
+        raise ValueError(
+            f"no scorer {spec!r}: {suggestion(spec, [*SCORERS, *plugged])} (a function of yours is written "
+            "module:function)"
+        )
+    try:
+        with _current_folder_importable():
+            return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"no scorer {spec!r} ({error}): name a function of a module that can be imported from {Path.cwd()}, such "
+            "as my_scores:lengths for the function lengths in my_scores.py"
+        ) from error
+
+
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    """Modules of the current folder can be imported within the block."""
+    before = list(sys.path)
+    sys.path.insert(0, str(Path.cwd()))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _version(function: object) -> str:
+    """The beginning of the checksum of the file that defines a function; "" if there is no file."""
+    try:
+        file = inspect.getsourcefile(function if inspect.isroutine(function) else type(function))
+    except TypeError:
+        return ""
+    return "" if file is None or not Path(file).is_file() else file_sha256(Path(file))[:12]
+
+
+def key_of(scorer: Scorer) -> str:
+    """The key of a scorer's numbers in the file of scores."""
+    return f"{scorer.name} ({scorer.version})" if scorer.version else scorer.name
+
+
+def score_texts(scorer: Scorer, texts: Texts) -> dict[str, Column]:
+    """The numbers of texts, checked, as they are kept: for each column a number for each text, None for NaN."""
+    found = scorer(texts)
+    if not isinstance(found, Mapping) or not found:
+        got = "no column" if isinstance(found, Mapping) else f"a {type(found).__name__}"
+        raise ValueError(
+            f"the scorer {scorer.name!r} gave {got}: it must return a dictionary with a list of numbers for each column"
+        )
+    if scorer.columns and set(found) != set(scorer.columns):
+        raise ValueError(
+            f"the scorer {scorer.name!r} gave the columns {', '.join(map(str, found))}, and says that it has "
+            f"{', '.join(scorer.columns)}: both must be the same"
+        )
+    return {_checked_name(scorer, name): _column(scorer, name, values, len(texts)) for name, values in found.items()}
+
+
+def _checked_name(scorer: Scorer, name: object) -> str:
+    """The name of a column; one that means another measure is refused."""
+    if not isinstance(name, str) or not name or name in MEASURES:
+        raise ValueError(
+            f"the scorer {scorer.name!r} has a column {name!r}: a column has a name, and none of {', '.join(MEASURES)}"
+        )
+    return name
+
+
+def _column(scorer: Scorer, name: str, values: Sequence[float | None], num: int) -> Column:
+    """The numbers of a column, one for each text."""
+    where = f"the column {name!r} of the scorer {scorer.name!r}"
+    try:
+        listed = list(values)
+    except TypeError as error:
+        raise ValueError(f"{where} is a {type(values).__name__}: it must be a list of numbers") from error
+    if len(listed) != num:
+        raise ValueError(f"{where} has {len(listed)} numbers for {num} texts: it must have one for each text")
+    return [_number(where, place, value) for place, value in enumerate(listed)]
+
+
+def _number(where: str, place: int, value: object) -> float | None:
+    """One number; None for NaN."""
+    if value is None:
+        return None
+    if isinstance(value, np.generic) or (isinstance(value, torch.Tensor) and value.numel() == 1):
+        value = value.item()
+    if not isinstance(value, (int, float)):
+        raise ValueError(f"{where} has {value!r} for text {place}: it must be a number, or NaN if the text has none")
+    number = float(value)
+    if math.isinf(number):
+        raise ValueError(f"{where} is infinite for text {place}: give a finite number, or NaN if the text has none")
+    return None if math.isnan(number) else number
+
+
+def totals_and_counts(column: Sequence[float | None]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The numbers of a column, 0 where there is none, and 1 where there is one: (N,) each."""
+    totals = [0.0 if value is None else value for value in column]
+    counts = [0.0 if value is None else 1.0 for value in column]
+    return torch.tensor(totals, dtype=torch.float64), torch.tensor(counts, dtype=torch.float64)
+
+
+def summary(key: str, column: Sequence[float | None]) -> Score:
+    """The mean of a column with its interval; ``key`` is the scorer's."""
+    totals, counts = totals_and_counts(column)
+    count = int(counts.sum())
+    if not count:
+        return Score(None, None, None, 0, key)
+    found = bootstrap(totals, counts)
+    return Score(found.value, found.low if found.known else None, found.high if found.known else None, count, key)

@@ -1,0 +1,144 @@
+"""Molecules: the measures against brute force, their intervals against a simulation, the pictures as files."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rdkit", reason="needs the extra molecules: pip install 'diffusion-duality[molecules]'")
+
+from duality.data.smiles import rdkit
+from duality.evaluation.molecules import Molecules, canonical, diversity, draw, uniqueness
+from duality.evaluation.scorers import Drawing, Scorer, ScorerContext, score_texts, scorer_named, summary
+
+TEXTS = ["CCO", "OCC", "C1CC", "", "c1ccccc1", "not a molecule", "CC#N", "CC(N)=O"]
+
+
+def chains(number: int) -> list[str]:
+    """Different molecules: chains of carbon, nitrogen and oxygen."""
+    letters = itertools.chain.from_iterable(itertools.product("CNO", repeat=length) for length in range(1, 9))
+    found = dict.fromkeys(canonical("".join(word)) for word in letters)
+    return [text for text in itertools.islice(found, number) if text is not None]
+
+
+def similarity(one: str, other: str) -> float:
+    """Tanimoto similarity from the definition: common bits divided by all bits."""
+    read = rdkit("rdkit.Chem").MolFromSmiles
+    generator = rdkit("rdkit.Chem.rdFingerprintGenerator").GetMorganGenerator(radius=2, fpSize=2048)
+    first, second = (set(generator.GetFingerprint(read(text)).GetOnBits()) for text in (one, other))
+    return len(first & second) / len(first | second)
+
+
+def test_canonical_texts() -> None:
+    assert canonical("OCC") == canonical("C(C)O") == "CCO"
+    for bad in ("", "C1CC", "not a molecule", "C(C)(C)(C)(C)C", " ", "\n"):
+        assert canonical(bad) is None
+
+
+def test_the_measures_of_known_texts(capfd: pytest.CaptureFixture[str]) -> None:
+    """Five are molecules, two of them the same; two of the five are in the training texts, one in another spelling."""
+    context = ScorerContext(lambda: ["OCC", "N", "no molecule"])
+    found = score_texts(scorer_named("molecules", context), TEXTS)
+    values = {name: summary("", column) for name, column in found.items()}
+    assert list(found) == ["validity", "uniqueness", "novelty", "diversity"]
+    assert found["validity"] == [1, 1, 0, 0, 1, 0, 1, 1]
+    assert found["novelty"] == [0, 0, None, None, 1, None, 1, 1]
+    assert values["uniqueness"].value == pytest.approx(4 / 5)
+    assert {name: score.count for name, score in values.items()} == {
+        "validity": 8, "uniqueness": 5, "novelty": 5, "diversity": 5,
+    }  # fmt: skip
+    assert capfd.readouterr() == ("", "")  # RDKit's own messages are silent
+
+
+def test_without_training_texts_there_is_no_novelty() -> None:
+    scorer = Molecules()
+    assert list(score_texts(scorer, TEXTS)) == list(scorer.columns) == ["validity", "uniqueness", "diversity"]
+    assert isinstance(scorer, Scorer)
+    assert isinstance(scorer, Drawing)
+
+
+@pytest.mark.parametrize("texts", [["C1CC", ""], ["CCO", "("]])
+def test_sets_without_pairs(texts: list[str]) -> None:
+    found = score_texts(Molecules(ScorerContext(tuple)), texts)
+    assert found["diversity"] == [None, None]
+    assert [value is None for value in found["uniqueness"]] == [value == 0 for value in found["validity"]]
+
+
+def test_diversity_is_the_mean_over_pairs() -> None:
+    texts = [*chains(12), "CCO", "CCO"]
+    pairs = [1 - similarity(one, other) for one, other in itertools.combinations(texts, 2)]
+    found = diversity(texts)
+    assert sum(value for value in found if value is not None) / len(texts) == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_the_interval_of_the_diversity_is_its_spread() -> None:
+    """Sets of 60 molecules drawn from 300 with unequal weights: the error of one set against the spread over many."""
+    pool, source = chains(300), random.Random(0)
+    weights = [1 / (1 + number) for number in range(len(pool))]
+    values, errors = [], []
+    for _ in range(40):
+        numbers = np.array(diversity(source.choices(pool, weights, k=60)))
+        values.append(numbers.mean())
+        errors.append(numbers.std() / math.sqrt(60))
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(values), rel=0.25)
+
+
+def test_the_interval_of_the_uniqueness_is_its_spread() -> None:
+    """400 draws from 4000 molecules of equal weight: about 19 pairs. Plain 1 / multiplicity is sqrt(2) too narrow."""
+    source = random.Random(0)
+    values, errors = [], []
+    for _ in range(400):
+        numbers = np.array(uniqueness([str(source.randrange(4000)) for _ in range(400)]))
+        values.append(numbers.mean())
+        errors.append(numbers.std() / math.sqrt(400))
+    assert np.mean(values) == pytest.approx(4000 * (1 - (1 - 1 / 4000) ** 400) / 400, abs=0.002)
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(values), rel=0.12)
+
+
+def test_uniqueness_counts_different_molecules() -> None:
+    assert sum(uniqueness(["a", "b", "a", "a", "c"])) / 5 == pytest.approx(3 / 5)
+    assert uniqueness(["a", "b"]) == [1.0, 1.0]
+    assert uniqueness([]) == []
+
+
+def test_training_texts_are_made_canonical_once() -> None:
+    """The molecules of the training texts are kept in the cache by the identifier of the texts."""
+    read: list[int] = []
+
+    def training() -> list[str]:
+        read.append(1)
+        return ["OCC", "C1CC", "OC"]
+
+    for _ in range(2):
+        assert Molecules(ScorerContext(training, "training texts of this test")).known == {"CCO", "CO"}
+    assert read == [1]
+    assert Molecules(ScorerContext(lambda: ["N"], "other training texts")).known == {"N"}
+    one, other = (Molecules(ScorerContext(tuple, name)).version for name in ("one", "other"))
+    assert one != other
+
+
+def test_pictures_are_files(tmp_path: Path) -> None:
+    """Of 12 texts at most, one beside the other; what is no molecule is drawn too, whatever its letters are."""
+    paths = draw([*TEXTS, "<&>\u00e9\n", "x" * 200, *chains(20)], tmp_path / "molecules.of.a.run")
+    assert [path.name for path in paths] == ["molecules.of.a.run.svg", "molecules.of.a.run.png"]
+    root = xml.etree.ElementTree.fromstring(paths[0].read_text(encoding="utf-8"))
+    assert root.tag.endswith("svg")
+    assert paths[1].read_bytes().startswith(b"\x89PNG")
+    small = draw(["C"], tmp_path / "one")
+    assert small[1].stat().st_size < paths[1].stat().st_size
+    assert Molecules().draw(["C1CC"], tmp_path / "invalid")
+    with pytest.raises(ValueError, match="nothing to draw"):
+        draw([], tmp_path / "none")
+
+
+def test_the_extra_is_named_when_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rdkit.Chem", None)
+    with pytest.raises(ValueError, match=r'pip install "diffusion-duality\[molecules\]"'):
+        scorer_named("molecules")
