@@ -47,8 +47,8 @@ class Budget:
     name: BudgetName
     domains: tuple[Domain, ...]
     seeds: Seeds
-    num: int = 384
-    temperatures: tuple[float, ...] = (0.7, 0.8, 0.9, 1.0)
+    num: int = 256
+    temperatures: tuple[float, ...] = (0.7, 0.85, 1.0)
     few: tuple[int, ...] = FEW
     many: int = 128
     sequences: int = 512
@@ -103,7 +103,7 @@ def short_runs(family: str, steps: int) -> dict[str, Base]:
     return runs
 
 
-def molecules(short: int = 400, rounds: int = 4, round_steps: int = 200) -> Domain:
+def molecules(short: int = 250, rounds: int = 4, round_steps: int = 150) -> Domain:
     """QM9."""
     bases = {"ar": Base("ar-molecules"), "mdlm": Base("mdlm-molecules"), "duo": Base("duo-molecules")}
     return Domain(
@@ -144,8 +144,14 @@ def prose(short: int = 1000, rounds: int = 4, round_steps: int = 200) -> Domain:
 def budget_named(name: BudgetName, seeds: int | None = None) -> Budget:
     """A budget; ``seeds`` replaces all its numbers of seeds."""
     budgets = {
-        "quick": Budget("quick", (molecules(),), Seeds(bases=1, students=2, short=3)),
-        "full": Budget("full", (molecules(1500), prose()), Seeds(bases=3, students=3, short=3), num=1024),
+        "quick": Budget("quick", (molecules(),), Seeds(bases=1, students=3, short=3)),
+        "full": Budget(
+            "full",
+            (molecules(1500, round_steps=300), prose()),
+            Seeds(bases=3, students=3, short=5),
+            num=512,
+            temperatures=(0.6, 0.7, 0.8, 0.9, 1.0),
+        ),
     }
     if name not in budgets:
         raise ValueError(f"no budget {name!r}: choose quick (molecules) or full (molecules and prose)")
