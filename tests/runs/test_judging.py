@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,6 +104,21 @@ def test_training_texts_are_the_documents(runs: dict[str, Path]) -> None:
     assert context.training_texts() == texts
     assert context.training_id == context_of(runs["duo"]).training_id
     assert len(context.training_id) > 40
+
+
+def test_other_texts_than_those_of_the_training_are_refused(runs: dict[str, Path]) -> None:
+    """A folder in the current one that has the name of the run's corpus is such a case."""
+    corpus = runs["ar"].parent / "words.txt"
+    before, times = corpus.read_text(), corpus.stat()
+    try:
+        corpus.write_text("other words\n" * 40)
+        with pytest.raises(ValueError, match=r"the corpus of .* has changed"):
+            training_texts(runs["ar"])
+        with pytest.raises(ValueError, match=r"the corpus of .* has changed"):
+            measure_runs([runs["ar"]], SweepSettings(steps=(None,), num=2), out=runs["ar"].parent / "x", device="cpu")
+    finally:
+        corpus.write_text(before)
+        os.utime(corpus, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def test_a_run_judges_a_sweep_with_scorers(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -69,7 +69,9 @@ def execute(
     context = multiprocessing.get_context("spawn")
     messages: multiprocessing.Queue[Message] = context.Queue()
     waiting, ended, advanced = list(jobs), set[str](), dict[str, float]()
+    costs = {job.name: job.cost for job in jobs}
     running: dict[str, BaseProcess] = {}
+    start = time.monotonic()
     with stopping(running):
         while waiting or running:
             for job in [job for job in waiting if set(job.needs) <= ended][: workers - len(running)]:
@@ -88,8 +90,19 @@ def execute(
             else:
                 running.pop(name).join()
                 ended.add(name)
-                cost = next(job.cost for job in jobs if job.name == name)
-                advance(cost - advanced.get(name, 0.0))  # a job that found its work done advances at once
+                advance(costs[name] - advanced.get(name, 0.0))  # a job that found its work done advances at once
+                left = sum(cost - advanced.get(each, 0.0) for each, cost in costs.items() if each not in ended)
+                seconds = time_left(left, sum(advanced.values()), time.monotonic() - start)
+                report(f"{len(ended)} of {len(jobs)} jobs are done{seconds}")
+
+
+def time_left(left: float, done: float, seconds: float) -> str:
+    """The time that is left, in words; "" if nothing has been done yet from which to compute it.
+
+    >>> time_left(300.0, 100.0, 60.0)
+    ', about 3 minutes are left'
+    """
+    return f", about {left / done * seconds / 60:.0f} minutes are left" if done and left else ""
 
 
 def check(jobs: Sequence[Job]) -> None:

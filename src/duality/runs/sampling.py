@@ -27,6 +27,7 @@ from duality.protocols import Latent, Network, Reporter, Tail
 from duality.recipes.recipe import Recipe
 from duality.runs import corpora
 from duality.runs.model import Model, load
+from duality.runs.provenance import check_corpus
 from duality.samplers.choice import grid_named
 
 _TAILS: dict[str, Tail] = {tail: tail for tail in get_args(Tail)}
@@ -150,9 +151,14 @@ class RunSampler:
         return self._loaded[1:]
 
 
-def held_out_text(recipe: Recipe, num: int, length: int, report: Reporter) -> Samples | None:
-    """Real text of the recipe's validation set, in whole sequences of ``length`` tokens; None if there is none."""
+def held_out_text(recipe: Recipe, num: int, length: int, report: Reporter, run: Path | None = None) -> Samples | None:
+    """Real text of the recipe's validation set, in whole sequences of ``length`` tokens; None if there is none.
+
+    The corpus must be that of the training of ``run``, if one is given.
+    """
     corpus = corpora.prepared(recipe, report)
+    if run is not None:
+        check_corpus(run, corpus)
     found = real_text(
         corpora.sequences(recipe.data, corpus.validation, corpus.tokenizer, length), corpus.tokenizer, num
     )

@@ -108,7 +108,7 @@ def measure_runs(
     source.check(cases)
     found = scorers_named(scorers, cases[0].run, report)
     reader = judge_named(judge, where, report) if isinstance(judge, str) else judge
-    text = held_out_text(read_recipe(cases[0].run), cases[0].num, cases[0].length, report)
+    text = held_out_text(read_recipe(cases[0].run), cases[0].num, cases[0].length, report, cases[0].run)
     with show(source.total_steps(cases)) as advance:
         rows = Sweep(out, source, report, reader, text, found).measure(cases, advance)
     draw(rows, out / "quality.png", out / "rounds.png")
