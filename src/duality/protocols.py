@@ -10,7 +10,7 @@ number of states.
 Glossary:
     state        a value that a position of ``z`` can take: a token, or the mask token
     mask token   the extra state of absorbing noise (``mask_id``); *mask* never means padding
-    valid        (B, L) bool, True on real tokens, False on padding; None if nothing is padded
+    valid        (B, L) bool, False on padding that is ignored, True elsewhere; None if nothing is ignored
     belief       a denoiser's distribution over the clean token of each position
     evidence     what a noisy token z says of its own clean token: log q(z | x = z) / q(z | any other x)
     cavity       a belief without the evidence of the position itself: what a denoiser of uniform noise gives
@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from duality.noise import Noise
 
-Valid = Tensor | None  # (B, L) bool, True on real tokens; None if nothing is padded
+Valid = Tensor | None  # (B, L) bool, False on padding that is ignored; None if there is none
 Labels = Tensor | None  # (B,) int64; None without labels
 Dropout = Noise | None  # the noise that dropout is drawn from; None without dropout
 Kind = Literal["bound", "exact", "pseudo-likelihood"]
