@@ -101,9 +101,8 @@ def run(trial: Trial, options: argparse.Namespace) -> Result:
         found = json.loads(kept.read_text(encoding="utf-8"))
         return result_of(found)
     exists = (folder / "recipe.json").is_file()
-    model = duality.train(
-        "duo-laptop", out=folder, set=[] if exists else settings(trial, options), resume=exists, device="cpu"
-    )
+    chosen = () if exists else settings(trial, options)
+    model = duality.train("duo-laptop", data=options.data, out=folder, set=chosen, resume=exists, device="cpu")
     found = model.likelihood(sequences_of_run(model, folder), num_draws=2, limit=options.limit)
     rows = read_metrics(folder)
     curve = tuple((row["step"], row["validation_nats"]) for row in rows if "validation_nats" in row)
@@ -193,7 +192,8 @@ def draw(results: Sequence[Result], variants: Sequence[str], target: Path) -> No
         axes[2].set(title="held-out bound at the end, minus plain", xticks=range(len(variants)))
         axes[2].set_xticklabels(variants)
         axes[2].axhline(0, color="grey", lw=0.8)
-        axes[0].legend(fontsize=8)
+        if axes[0].get_legend_handles_labels()[0]:
+            axes[0].legend(fontsize=8)
     figure.savefig(target, dpi=120)
     pyplot.close(figure)
 
@@ -212,6 +212,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the study."""
     parser = argparse.ArgumentParser(description="Is the gain of the curriculum that of the window or of the softmax?")
     parser.add_argument("--out", type=Path, default=Path("runs/curriculum"))
+    parser.add_argument("--data", default=None, help="another corpus than that of duo-laptop")
     parser.add_argument("--tokenizer", default="bpe", help="as in --set data.tokenizer=...")
     parser.add_argument("--backbone", default="nano")
     parser.add_argument("--steps", type=int, default=1500)
