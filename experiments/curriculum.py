@@ -22,12 +22,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
+
+from duality.data.files import write_atomically
+from duality.protocols import Reporter
+from duality.reproduction.jobs import Advance, Job, execute
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": ("method.curriculum=0",),
@@ -86,30 +88,49 @@ def settings(trial: Trial, options: argparse.Namespace) -> list[str]:
     ]
 
 
-def run(trial: Trial, options: argparse.Namespace) -> Result:
-    """Train a trial, or continue it, or only read it; then measure it on the held-out text."""
-    import torch
+@dataclass(frozen=True)
+class Run:
+    """A trial as a job: train it, or continue it, or leave it as it is."""
 
-    torch.set_num_threads(options.threads)
+    trial: Trial
+    options: argparse.Namespace
+
+    def __call__(self, report: Reporter, advance: Advance) -> None:
+        """Train and measure the trial, once."""
+        if read_result(self.options.out, self.trial) is None:
+            run(self.trial, self.options, advance)
+
+
+def read_result(out: Path, trial: Trial) -> Result | None:
+    """The result of a trial that is finished; None if it is not."""
+    kept = out / trial.name / "result.json"
+    return result_of(json.loads(kept.read_text(encoding="utf-8"))) if kept.is_file() else None
+
+
+def run(trial: Trial, options: argparse.Namespace, advance: Advance) -> None:
+    """Train a trial, or continue it, and measure it on the held-out text."""
     import duality
     from duality.runs.corpora import sequences_of_run
     from duality.runs.metrics import read_metrics
 
     folder = options.out / trial.name
-    kept = folder / "result.json"
-    if kept.is_file():
-        found = json.loads(kept.read_text(encoding="utf-8"))
-        return result_of(found)
     exists = (folder / "recipe.json").is_file()
     chosen = () if exists else settings(trial, options)
-    model = duality.train("duo-laptop", data=options.data, out=folder, set=chosen, resume=exists, device="cpu")
+    model = duality.train(
+        "duo-laptop",
+        data=options.data,
+        out=folder,
+        set=chosen,
+        resume=exists,
+        device="cpu",
+        watch=lambda record: advance(1.0),
+    )
     found = model.likelihood(sequences_of_run(model, folder), num_draws=2, limit=options.limit)
     rows = read_metrics(folder)
     curve = tuple((row["step"], row["validation_nats"]) for row in rows if "validation_nats" in row)
     losses = tuple((row["step"], row["loss"]) for row in rows if "loss" in row)
     result = Result(trial, found.nats_per_token, found.stderr, curve, losses)
-    kept.write_text(json.dumps(asdict(result)), encoding="utf-8")
-    return result
+    write_atomically(folder / "result.json", json.dumps(asdict(result)))
 
 
 def result_of(found: dict[str, object]) -> Result:
@@ -231,13 +252,17 @@ def main(given: Sequence[str] | None = None) -> list[Result]:
     options = arguments(given)
     # seeds come first, so that a study that is stopped has all variants
     trials = [Trial(v, t, s) for s, t, v in product(range(1, options.seeds + 1), options.times, options.variants)]
-    results: list[Result] = []
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    with ProcessPoolExecutor(options.workers) as pool:
-        for future in [pool.submit(run, trial, options) for trial in trials]:
-            results.append(future.result())
+    jobs = [Job(trial.name, (), options.steps, Run(trial, options)) for trial in trials]
+
+    def report(text: str) -> None:
+        """Say it, and write what is finished."""
+        print(text, flush=True)
+        results = [found for trial in trials if (found := read_result(options.out, trial)) is not None]
+        if results:
             write(results, options)
-            print(f"{len(results)} of {len(trials)}: {results[-1].trial.name} {results[-1].nats:.4f}", flush=True)
+
+    execute(jobs, workers=options.workers, threads=options.threads, report=report)
+    results = [found for trial in trials if (found := read_result(options.out, trial)) is not None]
     print(table(results, options.variants))
     return results
 
