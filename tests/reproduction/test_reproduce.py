@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +16,7 @@ import pytest
 
 from duality.reproduction.claims import chosen_claims, claims_of
 from duality.reproduction.domains import Budget, Domain, budget_named, students
-from duality.reproduction.findings import paired_interval, verdict_of
+from duality.reproduction.findings import Finding, paired_interval, verdict_of
 from duality.reproduction.models import Base, Seeds
 from duality.reproduction.page import page
 from duality.reproduction.run import Planner, Settings, reproduce
@@ -52,27 +57,64 @@ def tiny(folder: Path) -> Budget:
     return Budget("quick", (domain,), Seeds(1, 1, 2), num=6, temperatures=(0.5, 1.0), few=(2, 8), many=12, sequences=3)
 
 
-def test_a_tiny_reproduction_decides_reports_and_is_not_done_twice(tmp_path: Path) -> None:
-    said: list[str] = []
-    settings = Settings(tmp_path / "out", tiny(tmp_path), ("curriculum", "teacher"), workers=2)
-    found = reproduce(settings, said.append, lambda total: nullcontext(lambda units: None))
-    assert set(found["words"]) == {"curriculum", "teacher"}
-    assert len(found["words"]["curriculum"]) == 3
-    report = (tmp_path / "out" / "report.md").read_text()
+CLAIMS = ("curriculum", "teacher")
+
+
+def reproduced(folder: Path, said: list[str]) -> dict[str, dict[str, list[Finding]]]:
+    """The tiny reproduction in a folder."""
+    settings = Settings(folder / "out", tiny(folder), CLAIMS, workers=2)
+    return reproduce(settings, said.append, lambda total: nullcontext(lambda units: None))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished reproduction."""
+    folder = tmp_path_factory.mktemp("done")
+    reproduced(folder, [])
+    return folder
+
+
+def test_a_tiny_reproduction_decides_reports_and_is_not_done_twice(done: Path) -> None:
+    kept = json.loads((done / "out" / "findings.json").read_text())
+    assert set(kept["words"]) == set(CLAIMS)
+    assert len(kept["words"]["curriculum"]) == 3
+    report = (done / "out" / "report.md").read_text()
     assert "excludes zero" in report.split("## Words")[0], "the rule stands before any number"
     assert report.count("| ") > 10
-    html = (tmp_path / "out" / "report.html").read_text()
+    html = (done / "out" / "report.html").read_text()
     assert "<table>" in html
     assert "data:image/png;base64," in html
     assert 'src="http' not in html
     assert "href" not in html
-    kept = json.loads((tmp_path / "out" / "findings.json").read_text())
-    assert kept["words"]["teacher"][0]["verdict"] == found["words"]["teacher"][0].verdict
-    said.clear()
-    again = reproduce(settings, said.append, lambda total: nullcontext(lambda units: None))
+    said: list[str] = []
+    again = reproduced(done, said)
+    assert kept["words"]["teacher"][0]["verdict"] == again["words"]["teacher"][0].verdict
     assert not [line for line in said if line.startswith("training")]
-    assert str(again) == str(found)
-    assert (tmp_path / "out" / "report.md").read_text() == report
+    assert (done / "out" / "report.md").read_text() == report
+
+
+def test_a_killed_reproduction_goes_on_and_reports_the_same(done: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from pathlib import Path\n"
+        "from tests.reproduction.test_reproduce import reproduced\n"
+        "if __name__ == '__main__':\n"
+        f"    reproduced(Path({str(tmp_path)!r}), [])\n"
+    )
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
+    process = subprocess.Popen([sys.executable, str(program)], env=environment)
+    runs = tmp_path / "out" / "words" / "runs"
+    limit = time.monotonic() + 120
+    while not list(runs.glob("*/checkpoints/*")):
+        assert time.monotonic() < limit, "no checkpoint within two minutes"
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "out" / "findings.json").exists()
+    reproduced(tmp_path, [])
+    for name in ("findings.json", "report.md"):
+        assert (tmp_path / "out" / name).read_text() == (done / "out" / name).read_text()
 
 
 def test_a_run_of_other_settings_is_refused(tmp_path: Path) -> None:

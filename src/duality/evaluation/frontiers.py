@@ -3,7 +3,7 @@
 A lower temperature gives better samples that are more alike. So one point compares temperatures as much as models. A
 ``Curve`` has the points of one model at several temperatures. ``difference`` compares two models where they are equally
 diverse: a curve's quality is linear between its points, sorted by diversity; with several curves of a model, one for
-each training seed, its quality is their mean.
+each training seed, its curve is their mean at each temperature.
 
 The 95 % interval is by bootstrap. A resample repeats the whole computation, the choice of the diversity included.
 
@@ -109,7 +109,7 @@ class Curve:
 class Difference:
     """``value`` = ``first`` - ``second``, the qualities at the diversity ``at``, with its 95 % interval.
 
-    ``clipped``: the wanted diversity is one that not all curves have, and ``at`` is the nearest one that all have.
+    ``clipped``: the wanted diversity is one that not both models have, and ``at`` is the nearest one that both have.
     """
 
     at: float
@@ -162,13 +162,13 @@ def difference(
     """The quality of the first model minus that of the second where their diversity is ``at``, with its interval.
 
     Each model has a curve for each training seed. If ``at`` is not given it is the diversity of the second model at the
-    temperature nearest to 1. It is moved into the range of diversities that all curves have; without one there is no
-    comparison, and the result is None.
+    temperature nearest to 1. It is moved into the range of diversities that both models have; without one, or without a
+    temperature that all curves of a model have, there is no comparison, and the result is None.
     """
     if not first or not second:
         raise ValueError(f"a comparison of {len(first)} curves with {len(second)}: each side needs at least 1")
     arms = (first, second)
-    if not all(curve.known for arm in arms for curve in arm):
+    if not all(shared_temperatures(arm) for arm in arms):
         return None
     plain = [[(whole(curve), torch.ones(1, dtype=torch.float64)) for curve in arm] for arm in arms]
     found, one, other, clipped, overlaps = (part[0] for part in compared(plain[0], plain[1], at))
@@ -186,6 +186,11 @@ def difference(
     return Difference(float(found), float(one), float(other), value, value - down, value + up, bool(clipped))
 
 
+def shared_temperatures(arm: Sequence[Curve]) -> set[float]:
+    """The temperatures at which all curves of a model have both figures."""
+    return set.intersection(*({point.temperature for point in curve.known} for curve in arm))
+
+
 def verdict(difference: Difference | None, claimed: Literal["higher", "lower"]) -> Verdict:
     """Whether a claim about the quality of the first model holds: by the interval of the difference alone."""
     if difference is None:
@@ -199,21 +204,27 @@ def verdict(difference: Difference | None, claimed: Literal["higher", "lower"]) 
 
 def compared(first: Arm, second: Arm, at: float | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """In each resample (R,): the diversity, both qualities there, whether it was moved, whether the ranges overlap."""
-    curves = [*first, *second]
-    low = torch.stack([torch.where(count > 0, each.diversity.amin(1), -torch.inf) for each, count in curves]).amax(0)
-    high = torch.stack([torch.where(count > 0, each.diversity.amax(1), torch.inf) for each, count in curves]).amin(0)
-    own = mean_of([each.at_temperature(1.0) for each, _ in second], second)
-    wanted = own if at is None else torch.full_like(low, at)
+    one, other = mean_curve(first), mean_curve(second)
+    low = torch.maximum(one.diversity.amin(1), other.diversity.amin(1))
+    high = torch.minimum(one.diversity.amax(1), other.diversity.amax(1))
+    wanted = other.at_temperature(1.0) if at is None else torch.full_like(low, at)
     overlaps = low <= high
     found = torch.where(overlaps, torch.minimum(torch.maximum(wanted, low), high), (low + high) / 2)
-    one, other = (mean_of([each.quality_at(found) for each, _ in arm], arm) for arm in (first, second))
-    return found, one, other, found != wanted, overlaps
+    return found, one.quality_at(found), other.quality_at(found), found != wanted, overlaps
 
 
-def mean_of(values: Sequence[Tensor], arm: Arm) -> Tensor:
-    """The mean over the curves of a model, each as often as a resample has it."""
-    counts = torch.stack([count for _, count in arm])
-    return (torch.stack(list(values)) * counts).sum(0) / counts.sum(0)
+def mean_curve(arm: Arm) -> Figures:
+    """The mean of a model's curves at every temperature that all of them have, each as often as a resample has it."""
+    shared = [each for each in arm[0][0].temperatures if all(each in curve.temperatures for curve, _ in arm)]
+    counts = torch.stack([count for _, count in arm])[:, :, None]
+
+    def mean(figures: Sequence[Tensor]) -> Tensor:
+        return (torch.stack(list(figures)) * counts).sum(0) / counts.sum(0)
+
+    places = [[curve.temperatures.index(each) for each in shared] for curve, _ in arm]
+    quality = mean([curve.quality[:, place] for (curve, _), place in zip(arm, places, strict=True)])
+    diversity = mean([curve.diversity[:, place] for (curve, _), place in zip(arm, places, strict=True)])
+    return Figures(tuple(shared), quality, diversity)
 
 
 def spread(

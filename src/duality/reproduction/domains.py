@@ -48,7 +48,7 @@ class Budget:
     domains: tuple[Domain, ...]
     seeds: Seeds
     num: int = 256
-    temperatures: tuple[float, ...] = (0.7, 0.85, 1.0)
+    temperatures: tuple[float, ...] = (0.6, 0.8, 1.0, 1.2)
     few: tuple[int, ...] = FEW
     many: int = 128
     sequences: int = 512
@@ -150,7 +150,7 @@ def budget_named(name: BudgetName, seeds: int | None = None) -> Budget:
             (molecules(1500, round_steps=300), prose()),
             Seeds(bases=3, students=3, short=5),
             num=512,
-            temperatures=(0.6, 0.7, 0.8, 0.9, 1.0),
+            temperatures=(0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2),
         ),
     }
     if name not in budgets:

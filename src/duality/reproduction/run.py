@@ -27,7 +27,7 @@ from duality.reproduction.findings import Evidence, Finding, cases_of, findings_
 from duality.reproduction.jobs import Advance, Job, execute
 from duality.reproduction.models import Base, Student
 from duality.reproduction.report import Chapter, verdicts, write_report
-from duality.reproduction.work import BATCH, Both, Measure, Train, Write
+from duality.reproduction.work import BATCH, Measure, Several, Train, Write
 from duality.runs.corpora import prepared
 
 _SAMPLING = 1 / 3  # the cost of a token in a sampling step, if that of a token in a training step is 1
@@ -61,10 +61,12 @@ class Planner:
         bases = {model.base for key in sampled if isinstance(model := self.domain.models[key], Student)}
         found: list[Job] = []
         for key in sorted(measured | sampled | bases, key=lambda key: (-self.steps(key), key)):
-            for seed in self.budget.seeds.of(key, self.domain.models):
-                found.append(self.training(key, seed, key in measured))
-                if key in sampled:
-                    found.append(self.writing(key, seed))
+            seeds = self.budget.seeds.of(key, self.domain.models)
+            if key in sampled | bases:
+                found += [self.training(key, (seed,), key in measured) for seed in seeds]
+                found += [self.writing(key, seed) for seed in seeds if key in sampled]
+            else:
+                found.append(self.training(key, tuple(seeds), key in measured))
         return found
 
     def steps(self, key: str) -> int:
@@ -74,20 +76,24 @@ class Planner:
             return catalogue.recipe(model.recipe, model.changes).training.steps
         return (model.rounds.rounds or 0) * (model.rounds.round_steps or 0)
 
-    def training(self, key: str, seed: int, measured: bool) -> Job:
-        """Train a model and, if it is asked for, measure its likelihood."""
+    def training(self, key: str, seeds: tuple[int, ...], measured: bool) -> Job:
+        """Train a model with some seeds and, if it is asked for, measure its likelihood."""
         model = self.domain.models[key]
-        base_seed = self.budget.seeds.base_seed(seed)
         recipe = self.domain.models[model.base] if isinstance(model, Student) else model
         assert isinstance(recipe, Base)
         settings = catalogue.recipe(recipe.recipe, recipe.changes)
-        unit = settings.training.batch_size * settings.data.length
+        unit = float(settings.training.batch_size * settings.data.length)
         needs: tuple[str, ...] = ()
         if isinstance(model, Student):
-            unit, needs = round(unit * _DISTILLING), (self.name("train", model.base, base_seed),)
-        train = Train(self.out, key, seed, model, base_seed, unit)
-        work = Both(train, Measure(self.out, key, seed, self.budget.sequences)) if measured else train
-        return Job(self.name("train", key, seed), needs, unit * self.steps(key), work)
+            unit *= _DISTILLING
+            needs = tuple(self.name("train", model.base, self.budget.seeds.base_seed(seed)) for seed in seeds)
+        pieces: list[Train | Measure] = []
+        for seed in seeds:
+            pieces.append(Train(self.out, key, seed, model, self.budget.seeds.base_seed(seed), unit))
+            pieces += [Measure(self.out, key, seed, self.budget.sequences)] if measured else []
+        return Job(
+            self.name("train", key, seeds[0]), needs, unit * self.steps(key) * len(seeds), Several(tuple(pieces))
+        )
 
     def writing(self, key: str, seed: int) -> Job:
         """Write and score all samples of a model that some claim needs."""

@@ -129,16 +129,15 @@ class Write:
 
 
 @dataclass(frozen=True)
-class Both:
-    """Two pieces of work in one job, one after the other."""
+class Several:
+    """Pieces of work in one job, one after the other: each process takes seconds to begin."""
 
-    first: Train
-    second: Measure
+    pieces: tuple[Train | Measure, ...]
 
     def __call__(self, report: Reporter, advance: Advance) -> None:
-        """Do both."""
-        self.first(report, advance)
-        self.second(report, advance)
+        """Do all of them."""
+        for piece in self.pieces:
+            piece(report, advance)
 
 
 def read_likelihood(out: Path, key: str, seed: int) -> tuple[float, float]:
