@@ -41,7 +41,7 @@ def pictures_of(out: Path, domain: Domain, claims: Sequence[Claim], evidence: Ev
         path = out / f"{domain.name}-steps.png"
         plot_steps(plain, evidence, path)
         found.append(Picture(f"{domain.quality} against steps, temperature 1", path))
-    frontier = [arm for arm in arms if arm.steps in (SHOWN, evidence.budget.many, None) and arm.round is None]
+    frontier = [arm for arm in plain if arm.steps in (SHOWN, evidence.budget.many, None)]
     if len(frontier) > 1:
         path = out / f"{domain.name}-frontiers.png"
         plot_frontiers(frontier, evidence, path)
@@ -57,13 +57,16 @@ def plot_steps(arms: Sequence[Arm], evidence: Evidence, target: Path) -> None:
         own = sorted(
             (arm for arm in arms if arm.model == model and arm.steps is not None), key=lambda arm: arm.steps or 0
         )
-        for panel, name in zip(axes, (evidence.domain.quality, evidence.domain.diversity), strict=True):
+        for panel, name in zip(axes, measures(evidence), strict=True):
             panel.plot([arm.steps or 0 for arm in own], [at_one(evidence, arm, name) for arm in own], "o-", label=model)
     for arm in (arm for arm in arms if arm.steps is None):
-        for panel, name in zip(axes, (evidence.domain.quality, evidence.domain.diversity), strict=True):
+        for panel, name in zip(axes, measures(evidence), strict=True):
             panel.axhline(at_one(evidence, arm, name), color="grey", ls="--", label=arm.words)
-    for panel, name in zip(axes, (evidence.domain.quality, evidence.domain.diversity), strict=True):
-        panel.set(xscale="log", xlabel="steps", ylabel=name, title="temperature 1")
+    for panel, name in zip(axes, measures(evidence), strict=True):
+        panel.set(xscale="log", xlabel="steps", ylabel=name, title="temperature 1, mean over seeds")
+        steps = sorted({arm.steps for arm in arms if arm.steps is not None})
+        panel.set_xticks(steps, [str(each) for each in steps])
+        panel.set_xticks([], minor=True)
         if name == "gen_ppl":
             panel.set_yscale("log")
     axes[0].legend(fontsize=8)
@@ -77,22 +80,30 @@ def at_one(evidence: Evidence, arm: Arm, name: str) -> float:
 
 
 def plot_frontiers(arms: Sequence[Arm], evidence: Evidence, target: Path) -> None:
-    """Quality against diversity: a line over temperatures for each arm and seed."""
+    """Quality against diversity: a line over temperatures for each arm, the mean over its seeds; few steps dashed."""
     axes, save = canvas(1)
-    for number, arm in enumerate(arms):
-        for seed in evidence.seeds(arm):
-            rows = sorted(evidence.rows(arm, seed), key=lambda row: row.temperature)
-            across = [figure(row, evidence.domain.diversity) for row in rows]
-            upward = [figure(row, evidence.domain.quality) for row in rows]
-            label = arm.words if seed == evidence.seeds(arm)[0] else None
-            style = "--" if arm.tail == "greedy" else ":" if arm.tail == "posterior" else "-"
-            axes[0].plot(across, upward, marker="o", ms=3, lw=1.2, ls=style, color=f"C{number % 10}", label=label)
-    title = f"temperatures {evidence.budget.temperatures[0]} to {evidence.budget.temperatures[-1]}"
+    models = list(dict.fromkeys(arm.model for arm in arms))
+    for arm in arms:
+        rows = [row for seed in evidence.seeds(arm) for row in evidence.rows(arm, seed)]
+        line = []
+        for temperature in evidence.budget.temperatures:
+            same = [row for row in rows if row.temperature == temperature]
+            line.append([fmean(figure(row, name) for row in same) for name in measures(evidence)])
+        style = "--" if arm.steps == SHOWN else "-"
+        upward, across = zip(*line, strict=True)
+        colour = f"C{models.index(arm.model) % 10}"
+        axes[0].plot(across, upward, marker="o", ms=3, lw=1.4, ls=style, color=colour, label=arm.words)
+    title = f"temperatures {evidence.budget.temperatures[0]} to {evidence.budget.temperatures[-1]}, mean over seeds"
     axes[0].set(xlabel=evidence.domain.diversity, ylabel=evidence.domain.quality, title=title)
     if evidence.domain.quality == "gen_ppl":
         axes[0].set_yscale("log")
-    axes[0].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    axes[0].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
     save(target)
+
+
+def measures(evidence: Evidence) -> tuple[str, str]:
+    """The names of quality and diversity."""
+    return evidence.domain.quality, evidence.domain.diversity
 
 
 def molecules(out: Path, arms: Sequence[Arm], evidence: Evidence) -> Picture | None:
