@@ -170,7 +170,7 @@ def test_distill_does_the_same_as_the_command(tmp_path: Path, english: Path) -> 
 
 def test_the_default_distillation_suits_the_noise_and_is_saved_beside_the_run(tmp_path: Path, english: Path) -> None:
     duality.train(small_recipe(english, "training.steps=2", name="mdlm-laptop"), out=tmp_path / "base")
-    few = duality.distill(tmp_path / "base", rounds=1)
+    few = duality.distill(tmp_path / "base", rounds=1, round_steps=1)
     assert few.recipe.name == "mdlm-laptop-sdtt"
     assert few.step == 1
     assert (tmp_path / "base-sdtt" / "recipe.json").is_file()

@@ -76,6 +76,9 @@ def default_round_steps(steps: int) -> int:
 
     The base of a laptop recipe has a few thousand steps. In a hundredth of them the student does not come near its
     teacher, and the next round begins from a worse one.
+
+    >>> default_round_steps(2_600), default_round_steps(1_000_000)
+    (150, 10000)
     """
     return max(steps // 100, 150)
 
