@@ -28,6 +28,7 @@ from itertools import product
 from pathlib import Path
 
 from duality.data.files import write_atomically
+from duality.evaluation.quantiles import t_quantile
 from duality.protocols import Reporter
 from duality.reproduction.jobs import Advance, Job, execute
 
@@ -39,8 +40,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "tau=0.03": ("method.curriculum=0.5", "method.tau=0.03"),
 }
 TIMES = {"log-linear": "LogLinear", "polynomial": "Polynomial"}
-# two-sided 97.5 % points of Student's t for 1, 2, ... degrees of freedom
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 @dataclass(frozen=True, order=True)
@@ -104,7 +103,7 @@ class Run:
 def read_result(out: Path, trial: Trial) -> Result | None:
     """The result of a trial that is finished; None if it is not."""
     kept = out / trial.name / "result.json"
-    return result_of(json.loads(kept.read_text(encoding="utf-8"))) if kept.is_file() else None
+    return result_of(kept.read_text(encoding="utf-8")) if kept.is_file() else None
 
 
 def run(trial: Trial, options: argparse.Namespace, advance: Advance) -> None:
@@ -133,11 +132,11 @@ def run(trial: Trial, options: argparse.Namespace, advance: Advance) -> None:
     write_atomically(folder / "result.json", json.dumps(asdict(result)))
 
 
-def result_of(found: dict[str, object]) -> Result:
+def result_of(text: str) -> Result:
     """The result that was kept as JSON."""
-    pairs = {name: tuple((int(a), float(b)) for a, b in found[name]) for name in ("curve", "losses")}  # type: ignore[attr-defined]
-    trial = Trial(**found["trial"])  # type: ignore[arg-type]
-    return Result(trial, float(found["nats"]), float(found["stderr"]), **pairs)  # type: ignore[arg-type]
+    found = json.loads(text)
+    curve, losses = (tuple((int(step), float(value)) for step, value in found[name]) for name in ("curve", "losses"))
+    return Result(Trial(**found["trial"]), found["nats"], found["stderr"], curve, losses)
 
 
 def mean_and_interval(values: Sequence[float]) -> tuple[float, float]:
@@ -150,7 +149,7 @@ def mean_and_interval(values: Sequence[float]) -> tuple[float, float]:
     if count < 2:
         return mean, float("inf")
     spread = (sum((value - mean) ** 2 for value in values) / (count - 1) / count) ** 0.5
-    return mean, round(STUDENT[min(count - 2, len(STUDENT) - 1)] * spread, 6)
+    return mean, round(t_quantile(count - 1) * spread, 6)
 
 
 def differences(results: Sequence[Result], variant: str, other: str, times: str) -> list[float]:

@@ -21,8 +21,8 @@ from duality.evaluation.gradients import (
     Statistics,
     check_groups,
     collect,
-    t_quantile,
 )
+from duality.evaluation.quantiles import t_quantile
 
 Sample = Callable[[int, torch.Generator], Tensor]
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from duality.evaluation.frontiers import verdict_of
 from duality.reproduction.claims import chosen_claims, claims_of
 from duality.reproduction.domains import Budget, Domain, budget_named, students
-from duality.reproduction.findings import Finding, paired_interval, verdict_of
+from duality.reproduction.findings import Finding, paired_interval
 from duality.reproduction.models import Base, Seeds
 from duality.reproduction.page import page
 from duality.reproduction.run import Planner, Settings, reproduce

@@ -11,6 +11,7 @@ molecules      the scorer of SMILES: validity, uniqueness, novelty, internal div
 sweep          the one pipeline from cases to rows
 tables         rows in Markdown
 figures        rows as figures; ``loss_curve`` is the figure of a training
+quantiles      of the normal law and of Student's, for intervals
 gradients      the variance of a stochastic gradient; ``variance_tables`` are its tables and figure
 frontiers      quality against diversity over temperature, and the difference of two models at equal diversity
 frontier_report  the frontiers of a sweep as a figure and a table

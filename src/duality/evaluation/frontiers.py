@@ -36,6 +36,7 @@ from duality.data.cache import silent
 from duality.data.files import file_sha256
 from duality.evaluation.cases import Row
 from duality.evaluation.kept_scores import FILE, Scores
+from duality.evaluation.quantiles import NORMAL, t_quantile
 from duality.evaluation.samples import Samples, stored_samples
 from duality.evaluation.scorers import Column, totals_and_counts
 from duality.evaluation.sweep import sample_path
@@ -45,8 +46,6 @@ from duality.noise import Noise
 
 RESAMPLES = 2000
 _BLOCK = 250  # resamples at a time
-_NORMAL = 1.96
-_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # 97.5 % for 1 to 10 degrees
 
 Draw = Literal["samples", "seeds", "whole"]
 Verdict = Literal["shows", "contradicts", "undecided at this budget"]
@@ -193,11 +192,14 @@ def shared_temperatures(arm: Sequence[Curve]) -> set[float]:
 
 def verdict(difference: Difference | None, claimed: Literal["higher", "lower"]) -> Verdict:
     """Whether a claim about the quality of the first model holds: by the interval of the difference alone."""
-    if difference is None:
-        return "undecided at this budget"
-    if difference.low > 0:
+    return "undecided at this budget" if difference is None else verdict_of(difference.low, difference.high, claimed)
+
+
+def verdict_of(low: float, high: float, claimed: str) -> Verdict:
+    """The verdict of an interval of the difference, the claim being that it is "higher" or "lower" than zero."""
+    if low > 0:
         return "shows" if claimed == "higher" else "contradicts"
-    if difference.high < 0:
+    if high < 0:
         return "shows" if claimed == "lower" else "contradicts"
     return "undecided at this budget"
 
@@ -241,8 +243,7 @@ def spread(
 def widening(seeds: Sequence[int]) -> float:
     """How much wider than its percentiles the interval of a bootstrap over these numbers of seeds has to be."""
     freedom = sum(count - 1 for count in seeds)
-    student = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else _NORMAL + 2.37 / freedom + 2.8 / freedom**2
-    return student / _NORMAL * max(math.sqrt(count / (count - 1)) for count in seeds if count > 1)
+    return t_quantile(freedom) / NORMAL * max(math.sqrt(count / (count - 1)) for count in seeds if count > 1)
 
 
 def whole(curve: Curve) -> Figures:

@@ -37,6 +37,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from duality.evaluation.quantiles import t_quantile
 from duality.evaluation.text_metrics import Estimate
 
 ALL, TOP, SPLIT, LOSS, SIGNAL, SNR = (
@@ -54,23 +55,6 @@ WARN_SHARE = 0.1
 MEMORY = 4 << 30  # bytes for the sums of all groups
 
 Draw = Callable[[int], tuple[Tensor, float]]  # number of the draw -> flat gradient (P,) and loss
-
-
-def t_quantile(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t, by its series in 1 / degrees: to 2e-3 from 5 degrees on.
-
-    >>> [round(t_quantile(degrees), 3) for degrees in (9, 19, 99)]
-    [2.262, 2.093, 1.984]
-    """
-    z = 1.959963984540054
-    terms: tuple[float, ...] = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return math.fsum(term / float(degrees) ** power for power, term in enumerate(terms))
 
 
 @dataclass(frozen=True)

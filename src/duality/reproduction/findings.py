@@ -14,7 +14,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from duality.evaluation.cases import Case, Row
-from duality.evaluation.frontiers import Curve, Difference, Verdict, curves_of, difference, verdict
+from duality.evaluation.frontiers import Curve, Difference, curves_of, difference, verdict, verdict_of
+from duality.evaluation.quantiles import NORMAL, t_quantile
 from duality.evaluation.sweep import read_rows
 from duality.reproduction.claims import Arm, Better, Claim, Comparison, Likelihoods, Speed
 from duality.reproduction.domains import Budget, Domain
@@ -22,9 +23,6 @@ from duality.reproduction.models import run_folder
 from duality.reproduction.work import read_likelihood
 
 NO_OVERLAP = "no equal diversity"
-# two-sided 97.5 % points of Student's t for 1, 2, ... degrees of freedom, then the normal one
-_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-_NORMAL = 1.96
 
 
 @dataclass(frozen=True)
@@ -190,17 +188,10 @@ def paired_interval(differences: Sequence[tuple[float, float]]) -> tuple[float, 
     """
     values, errors = [value for value, _ in differences], [error for _, error in differences]
     count = len(values)
-    own = _NORMAL * math.sqrt(sum(error**2 for error in errors)) / count
+    own = NORMAL * math.sqrt(sum(error**2 for error in errors)) / count
     if count < 3:
         return fmean(values), own
-    return fmean(values), _STUDENT[min(count - 2, len(_STUDENT) - 1)] * stdev(values) / math.sqrt(count)
-
-
-def verdict_of(low: float, high: float, claimed: str) -> Verdict:
-    """The verdict of an interval of the difference."""
-    if low <= 0 <= high or math.isnan(low):
-        return "undecided at this budget"
-    return "shows" if (low > 0) == (claimed == "higher") else "contradicts"
+    return fmean(values), t_quantile(count - 1) * stdev(values) / math.sqrt(count)
 
 
 def cases_of(arm: Arm, seed: int, out: Path, domain: Domain, budget: Budget) -> list[Case]:
