@@ -16,7 +16,7 @@ import pytest
 
 from duality.evaluation.frontiers import verdict_of
 from duality.reproduction.claims import chosen_claims, claims_of
-from duality.reproduction.domains import Budget, Domain, budget_named, students
+from duality.reproduction.domains import Amount, Budget, Domain, budget_named, students
 from duality.reproduction.findings import Finding, paired_interval
 from duality.reproduction.models import Base, Seeds
 from duality.reproduction.page import page
@@ -54,8 +54,9 @@ def tiny(folder: Path) -> Budget:
         models={**bases, **students("duo", "mdlm", 2, 2, 1 / 16), **short},
         rounds=2,
         length=12,
+        amount=Amount(Seeds(1, 1, 2), num=3, few_num=3, temperatures=(0.5, 1.0), few=(2, 8), many=12, sequences=3),
     )
-    return Budget("quick", (domain,), Seeds(1, 1, 2), num=6, temperatures=(0.5, 1.0), few=(2, 8), many=12, sequences=3)
+    return Budget("quick", (domain,))
 
 
 CLAIMS = ("curriculum", "teacher")
@@ -132,26 +133,33 @@ def test_every_claim_of_every_budget_names_models_that_exist() -> None:
     for name in ("quick", "full"):
         budget = budget_named(name)
         for domain in budget.domains:
-            for claim in claims_of(domain, budget).values():
+            for claim in claims_of(domain).values():
                 assert claim.comparisons, claim.name
                 for key in (*claim.measured(), *(arm.model for arm in claim.arms())):
                     assert key in domain.models, (claim.name, key)
 
 
 def test_the_jobs_of_a_budget_need_only_jobs_and_train_each_model_once() -> None:
-    budget = budget_named("quick")
-    domain = budget.domains[0]
-    jobs = Planner(Path("out"), domain, budget, chosen_claims((), domain, budget)).jobs()
+    (domain,) = budget_named("quick").domains
+    jobs = Planner(Path("out"), domain, chosen_claims((), domain)).jobs()
     names = [job.name for job in jobs]
     assert len(set(names)) == len(names)
     assert all(need in names for job in jobs for need in job.needs)
-    assert sum(name.startswith("molecules: train duo-posterior") for name in names) == budget.seeds.students
+    assert sum(name.startswith("molecules: train duo-posterior") for name in names) == domain.amount.seeds.students
+
+
+def test_one_domain_of_a_budget_can_be_chosen() -> None:
+    assert [domain.name for domain in budget_named("full", domains=("prose",)).domains] == ["prose"]
+    with pytest.raises(ValueError, match=r"no domain 'prose' in the budget quick: it has molecules"):
+        budget_named("quick", domains=("prose",))
 
 
 def test_an_unknown_claim_is_refused_with_the_names_there_are() -> None:
-    budget = budget_named("quick")
+    molecules, prose = budget_named("full").domains
     with pytest.raises(ValueError, match=r"no claim 'tail'.*tails"):
-        chosen_claims(("tail",), budget.domains[0], budget)
+        chosen_claims(("tail",), molecules)
+    assert [claim.name for claim in chosen_claims(("rounds", "sdtt"), molecules)] == ["rounds", "sdtt"]
+    assert [claim.name for claim in chosen_claims(("rounds", "sdtt"), prose)] == ["sdtt"], "prose is without rounds"
 
 
 @pytest.mark.parametrize(

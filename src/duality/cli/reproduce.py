@@ -14,6 +14,7 @@ def reproduce(
     claims: Claims = (),
     /,
     budget: Literal["quick", "full"] = "quick",
+    domains: tuple[Literal["molecules", "prose"], ...] = (),
     seeds: int | None = None,
     out: Path = Path("runs/reproduction"),
     workers: int = 2,
@@ -25,6 +26,7 @@ def reproduce(
         claims: perplexity, curriculum, distillation, speedup, tails, rounds, teacher, sdtt, crossover, psi, speed; all
             if not given.
         budget: quick is molecules, within 45 minutes on two cores; full adds prose and more seeds, and takes hours.
+        domains: those of the budget's domains that are wanted; all if not given.
         seeds: seeds of every training and distillation, instead of the budget's own numbers.
         out: a folder for runs, samples, scores and the report; what it holds already is used again.
         workers: processes at the same time.
@@ -36,7 +38,7 @@ def reproduce(
     from duality.reproduction import run
     from duality.reproduction.domains import budget_named
 
-    settings = run.Settings(out, budget_named(budget, seeds), claims, workers, threads)
+    settings = run.Settings(out, budget_named(budget, seeds, domains), claims, workers, threads)
     found = run.reproduce(settings, say, partial(counting_display, "reproducing"))
     print(run.verdict_table(found))
     say(f"the report is {out / 'report.html'} (and report.md)")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from duality.protocols import Tail
 from duality.registry import suggestion
-from duality.reproduction.domains import Budget, Domain
+from duality.reproduction.domains import Amount, Domain
 
 RULE = (
     "The 95 % interval of the difference decides: it excludes zero in the claimed direction (shows), it excludes zero "
@@ -110,8 +110,8 @@ class Claim:
         return [key for each in compared for key in (each.first, each.second)]
 
 
-def perplexity() -> Claim:
-    """Table 1."""
+def perplexity(domain: Domain) -> Claim:
+    """Table 1: of the short runs, or, where there are none, of the models that are sampled."""
     orders = (
         ("ar", "mdlm", "22.8 < 31.8"),
         ("mdlm", "duo", "31.8 < 33.7"),
@@ -121,11 +121,16 @@ def perplexity() -> Claim:
         ("mdlm", "sedd-absorb", "27.0 < 32.7 (without packing)"),
         ("mdlm", "d3pm-absorb", "31.8 < 76.9"),
     )
+    kind = "short-" if "short-ar" in domain.models else ""
     return Claim(
         "perplexity",
         "The order of perplexities",
         "Table 1",
-        tuple(Likelihoods(f"short-{first}", f"short-{second}", paper) for first, second, paper in orders),
+        tuple(
+            Likelihoods(f"{kind}{first}", f"{kind}{second}", paper)
+            for first, second, paper in orders
+            if f"{kind}{first}" in domain.models and f"{kind}{second}" in domain.models
+        ),
     )
 
 
@@ -149,10 +154,10 @@ _SDTT = {8: (830.82, 193.05), 16: (343.33, 89.17), 32: (196.79, 62.29)}
 _GREEDY = {8: 121.89, 16: 98.24, 32: 84.52}
 
 
-def distillation(budget: Budget) -> Claim:
+def distillation(amount: Amount) -> Claim:
     """DCD at few steps, as printed and with the posterior comparison."""
     rows: list[Comparison] = []
-    for steps in budget.few:
+    for steps in amount.few:
         paper = f"{_DCD[steps][1]} < {_DCD[steps][0]}" if steps in _DCD else "not given"
         rows.append(Better(Arm("duo-output", steps), Arm("duo", steps), paper))
         rows.append(Better(Arm("duo-posterior", steps), Arm("duo", steps), BEYOND))
@@ -160,7 +165,7 @@ def distillation(budget: Budget) -> Claim:
     return Claim("distillation", "DCD makes few steps better", "Figure 5, Table 6", tuple(rows))
 
 
-def speedup(budget: Budget) -> Claim:
+def speedup(amount: Amount) -> Claim:
     """The base at many steps against the student at few."""
     students = (
         (Arm("duo-output", 8), "111.88 at 8 steps, 77.69 at 1024"),
@@ -168,15 +173,15 @@ def speedup(budget: Budget) -> Claim:
         (Arm("duo-posterior", 8), BEYOND),
         (Arm("duo-posterior", 8, "posterior"), BEYOND),
     )
-    rows = [Better(student, Arm("duo", budget.many), paper) for student, paper in students]
-    return Claim("speedup", f"8 distilled steps match {budget.many} of the base", "Figure 5", tuple(rows))
+    rows = [Better(student, Arm("duo", amount.many), paper) for student, paper in students]
+    return Claim("speedup", f"8 distilled steps match {amount.many} of the base", "Figure 5", tuple(rows))
 
 
-def tails(budget: Budget) -> Claim:
+def tails(amount: Amount) -> Claim:
     """Greedy and posterior tails."""
     rows: list[Comparison] = []
     for model in ("duo", "duo-output", "duo-posterior"):
-        for steps in budget.few:
+        for steps in amount.tail_steps:
             greedy = {"duo": _GREEDY.get(steps), "duo-output": _DCD.get(steps, (None,) * 4)[2]}.get(model)
             plain = {"duo": 0, "duo-output": 1}.get(model)
             paper = BEYOND if plain is None else "not given"
@@ -200,17 +205,17 @@ def rounds(domain: Domain) -> Claim:
     return Claim("rounds", "Each round of distillation helps, at 8 steps", "Table 7", tuple(rows))
 
 
-def teacher(budget: Budget) -> Claim:
+def teacher(amount: Amount) -> Claim:
     """Algorithm 1 against Algorithm 2."""
     rows = [
         Better(Arm("duo-output", steps), Arm("duo-ema", steps), f"{_DCD[steps][1]} < {_DCD[steps][3]}")
-        for steps in budget.few
+        for steps in amount.few
         if steps in _DCD
     ]
     return Claim("teacher", "Algorithm 1 (weights) beats Algorithm 2 (their average)", "Table 6", tuple(rows))
 
 
-def sdtt(budget: Budget) -> Claim:
+def sdtt(amount: Amount) -> Claim:
     """SDTT of MDLM."""
     rows = [
         Better(
@@ -218,67 +223,68 @@ def sdtt(budget: Budget) -> Claim:
             Arm("mdlm", steps),
             f"{_SDTT[steps][1]} < {_SDTT[steps][0]}" if steps in _SDTT else "not given",
         )
-        for steps in budget.few
+        for steps in amount.few
     ]
     return Claim("sdtt", "SDTT makes few steps of MDLM better", "Table 7", tuple(rows))
 
 
-def crossover(budget: Budget) -> Claim:
+def crossover(amount: Amount) -> Claim:
     """Duo against MDLM, before and after distillation."""
     rows: list[Comparison] = []
-    for steps in (*budget.few, budget.many):
+    for steps in (*amount.few, amount.many):
         base = {8: "198.27 < 830.82", 16: "122.78 < 343.33", 32: "96.19 < 196.79", 128: "80.02 < 120.77"}
         rows.append(Better(Arm("duo", steps), Arm("mdlm", steps), base.get(steps, "not given")))
-    for steps in budget.few:
+    for steps in amount.few:
         after = {8: "111.88 < 193.05", 16: "75.24 < 89.17", 32: "61.31 < 62.29"}
         rows.append(Better(Arm("duo-output", steps), Arm("mdlm-sdtt", steps), after.get(steps, "not given")))
         rows.append(Better(Arm("duo-posterior", steps), Arm("mdlm-sdtt", steps), BEYOND))
     return Claim("crossover", "Duo against MDLM at few steps", "Figure 4, Tables 5 and 7", tuple(rows))
 
 
-def psi(budget: Budget) -> Claim:
+def psi(amount: Amount) -> Claim:
     """Samplers that correct."""
     rows = [
         Better(Arm("duo", steps, sampler="psi-rescale"), Arm("duo", steps), "of the follow-up paper")
-        for steps in (32, budget.many)
+        for steps in (32, amount.many)
     ]
     return Claim("psi", "A Psi sampler beats the ancestral one at many steps", "follow-up of the paper", tuple(rows))
 
 
-def speed(budget: Budget) -> Claim:
+def speed(amount: Amount) -> Claim:
     """Seconds per sample."""
     rows = [
         Speed(Arm("duo-posterior", 8), Arm("ar", None), "an order of magnitude fewer steps"),
         Speed(Arm("mdlm-sdtt", 8), Arm("ar", None), "an order of magnitude fewer steps"),
-        Speed(Arm("duo-posterior", 8), Arm("duo", budget.many), "64 to 128 times fewer steps"),
+        Speed(Arm("duo-posterior", 8), Arm("duo", amount.many), "64 to 128 times fewer steps"),
     ]
     return Claim(
         "speed", "Seconds per sample, against AR with its memory of keys and values", "Section 5.2", tuple(rows)
     )
 
 
-def claims_of(domain: Domain, budget: Budget) -> dict[str, Claim]:
-    """All claims, by name."""
+def claims_of(domain: Domain) -> dict[str, Claim]:
+    """All claims that are tried on a domain, by name."""
+    amount = domain.amount
     found = (
-        perplexity(),
+        perplexity(domain),
         curriculum(),
-        distillation(budget),
-        speedup(budget),
-        tails(budget),
+        distillation(amount),
+        speedup(amount),
+        tails(amount),
         rounds(domain),
-        teacher(budget),
-        sdtt(budget),
-        crossover(budget),
-        psi(budget),
-        speed(budget),
+        teacher(amount),
+        sdtt(amount),
+        crossover(amount),
+        psi(amount),
+        speed(amount),
     )
-    return {claim.name: claim for claim in found}
+    return {claim.name: claim for claim in found if claim.name not in amount.without}
 
 
-def chosen_claims(names: tuple[str, ...], domain: Domain, budget: Budget) -> list[Claim]:
-    """The claims of these names; all if there are none."""
-    known = claims_of(domain, budget)
+def chosen_claims(names: tuple[str, ...], domain: Domain) -> list[Claim]:
+    """The claims of these names that are tried on a domain; all if there are none."""
+    known = claims_of(domain)
     for name in names:
-        if name not in known:
+        if name not in (*known, *domain.amount.without):
             raise ValueError(f"no claim {name!r}: {suggestion(name, known)}")
-    return [known[name] for name in (names or known)]
+    return [known[name] for name in (names or known) if name in known]

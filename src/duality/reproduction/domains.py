@@ -3,12 +3,13 @@
     molecules   QM9 SMILES: quality is the share of valid ones, decided by RDKit; diversity is novelty
     prose       novels: quality is Gen PPL under a language model, diversity is the entropy of a sample's tokens
 
-A budget says how many steps, samples, temperatures and seeds. ``quick`` is molecules only.
+``Amount`` says how many seeds, steps, temperatures and samples. The budget ``quick`` is molecules only; ``full`` has
+more seeds, and prose.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from duality.reproduction.models import Base, Models, Seeds, Student
@@ -16,7 +17,31 @@ from duality.training import Compare, TeacherCopy
 from duality.training.round_changes import RoundChanges
 
 BudgetName = Literal["quick", "full"]
-FEW = (2, 4, 8, 16, 32)
+CHEAP = 8  # steps: a sample costs little, and more of them can be written
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much is measured: seeds, samples, temperatures, numbers of steps, held-out sequences.
+
+    ``num`` samples are written by each seed of a model in each setting, ``few_num`` if it has at most 8 steps; a model
+    with one seed writes twice as many. ``tail_steps`` are the numbers of steps at which tails are compared. ``without``
+    names claims that are not tried here.
+    """
+
+    seeds: Seeds
+    num: int = 256
+    few_num: int = 512
+    temperatures: tuple[float, ...] = (0.6, 0.8, 1.0, 1.2)
+    few: tuple[int, ...] = (2, 4, 8, 16, 32)
+    tail_steps: tuple[int, ...] = (2, 4, 8)
+    many: int = 128
+    sequences: int = 512
+    without: tuple[str, ...] = ()
+
+    def samples(self, steps: int, seeds: int) -> int:
+        """How many samples one seed of a model with so many seeds writes in so many steps."""
+        return (self.few_num if steps <= CHEAP else self.num) * (2 if seeds == 1 else 1)
 
 
 @dataclass(frozen=True)
@@ -38,20 +63,19 @@ class Domain:
     models: Models
     rounds: int
     length: int
+    amount: Amount
+
+    def seeds(self, key: str) -> range:
+        """The seeds of a model."""
+        return self.amount.seeds.of(key, self.models)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much is measured: samples of each case, temperatures, numbers of steps, held-out sequences, seeds."""
+    """The domains of a reproduction."""
 
     name: BudgetName
     domains: tuple[Domain, ...]
-    seeds: Seeds
-    num: int = 256
-    temperatures: tuple[float, ...] = (0.6, 0.8, 1.0, 1.2)
-    few: tuple[int, ...] = FEW
-    many: int = 128
-    sequences: int = 512
 
 
 def students(base: str, absorbing: str, rounds: int, round_steps: int, first_delta: float) -> dict[str, Student]:
@@ -103,7 +127,7 @@ def short_runs(family: str, steps: int) -> dict[str, Base]:
     return runs
 
 
-def molecules(short: int = 250, rounds: int = 4, round_steps: int = 150) -> Domain:
+def molecules(seeds: Seeds, short: int = 250, rounds: int = 4, round_steps: int = 150) -> Domain:
     """QM9."""
     bases = {"ar": Base("ar-molecules"), "mdlm": Base("mdlm-molecules"), "duo": Base("duo-molecules")}
     return Domain(
@@ -119,11 +143,12 @@ def molecules(short: int = 250, rounds: int = 4, round_steps: int = 150) -> Doma
         models={**bases, **students("duo", "mdlm", rounds, round_steps, 1 / 64), **short_runs("molecules", short)},
         rounds=rounds,
         length=24,
+        amount=Amount(seeds),
     )
 
 
-def prose(short: int = 1000, rounds: int = 4, round_steps: int = 200) -> Domain:
-    """Novels."""
+def prose(seeds: Seeds, rounds: int = 4, round_steps: int = 200) -> Domain:
+    """Novels. The judge reads about three samples of 64 tokens a second, so there are few settings and few samples."""
     bases = {"ar": Base("ar-laptop"), "mdlm": Base("mdlm-laptop"), "duo": Base("duo-laptop")}
     return Domain(
         name="prose",
@@ -135,28 +160,37 @@ def prose(short: int = 1000, rounds: int = 4, round_steps: int = 200) -> Domain:
         diversity="entropy",
         scorer=None,
         judge="smollm2",
-        models={**bases, **students("duo", "mdlm", rounds, round_steps, 1 / 64), **short_runs("laptop", short)},
+        models={**bases, **students("duo", "mdlm", rounds, round_steps, 1 / 64)},
         rounds=rounds,
         length=64,
+        amount=Amount(
+            seeds,
+            num=48,
+            few_num=48,
+            temperatures=(0.7, 0.85, 1.0, 1.2),
+            few=(4, 8, 32),
+            tail_steps=(8,),
+            without=("curriculum", "rounds", "teacher", "psi"),
+        ),
     )
 
 
-def budget_named(name: BudgetName, seeds: int | None = None) -> Budget:
-    """A budget; ``seeds`` replaces all its numbers of seeds."""
+def budget_named(name: BudgetName, seeds: int | None = None, domains: tuple[str, ...] = ()) -> Budget:
+    """A budget; ``seeds`` replaces all its numbers of seeds, ``domains`` names those wanted (none: all)."""
+    if seeds is not None and seeds < 1:
+        raise ValueError(f"seeds is {seeds}: it must be at least 1")
+
+    def number(bases: int, students: int, short: int) -> Seeds:
+        return Seeds(bases, students, short) if seeds is None else Seeds(seeds, seeds, seeds)
+
     budgets = {
-        "quick": Budget("quick", (molecules(),), Seeds(bases=1, students=3, short=3)),
-        "full": Budget(
-            "full",
-            (molecules(1500, round_steps=300), prose()),
-            Seeds(bases=3, students=3, short=5),
-            num=512,
-            temperatures=(0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2),
-        ),
+        "quick": Budget("quick", (molecules(number(1, 3, 3)),)),
+        "full": Budget("full", (molecules(number(3, 3, 5)), prose(number(3, 3, 3)))),
     }
     if name not in budgets:
         raise ValueError(f"no budget {name!r}: choose quick (molecules) or full (molecules and prose)")
-    if seeds is None:
-        return budgets[name]
-    if seeds < 1:
-        raise ValueError(f"seeds is {seeds}: it must be at least 1")
-    return replace(budgets[name], seeds=Seeds(seeds, seeds, seeds))
+    known = {domain.name: domain for domain in budgets[name].domains}
+    for each in domains:
+        if each not in known:
+            raise ValueError(f"no domain {each!r} in the budget {name}: it has {', '.join(known)}; full has prose too")
+    return Budget(name, tuple(known[each] for each in domains or known))

@@ -18,7 +18,7 @@ from duality.evaluation.frontiers import Curve, Difference, curves_of, differenc
 from duality.evaluation.quantiles import NORMAL, t_quantile
 from duality.evaluation.sweep import read_rows
 from duality.reproduction.claims import Arm, Better, Claim, Comparison, Likelihoods, Speed
-from duality.reproduction.domains import Budget, Domain
+from duality.reproduction.domains import Domain
 from duality.reproduction.models import run_folder
 from duality.reproduction.work import read_likelihood
 
@@ -53,7 +53,6 @@ class Evidence:
 
     out: Path
     domain: Domain
-    budget: Budget
 
     def finding(self, comparison: Comparison) -> Finding:
         """What a comparison found."""
@@ -66,7 +65,7 @@ class Evidence:
     def likelihoods(self, comparison: Likelihoods) -> Finding:
         """Nats of the first minus those of the second, seed by seed; fewer nats are claimed."""
         pairs = []
-        for seed in self.budget.seeds.of(comparison.first, self.domain.models):
+        for seed in self.domain.seeds(comparison.first):
             first = read_likelihood(self.out, comparison.first, seed)
             pairs.append((first, read_likelihood(self.out, comparison.second, seed)))
         value, half = paired_interval([(a - b, math.hypot(da, db)) for (a, da), (b, db) in pairs])
@@ -131,7 +130,7 @@ class Evidence:
 
     def seeds(self, arm: Arm) -> range:
         """The seeds of the arm's model."""
-        return self.budget.seeds.of(arm.model, self.domain.models)
+        return self.domain.seeds(arm.model)
 
     def folder(self, arm: Arm, seed: int) -> Path:
         """The folder of a run's samples."""
@@ -140,7 +139,7 @@ class Evidence:
     def rows(self, arm: Arm, seed: int) -> list[Row]:
         """The rows of an arm with one seed, one for each temperature."""
         known = self.all_rows[str(self.folder(arm, seed))]
-        wanted = {case.key for case in cases_of(arm, seed, self.out, self.domain, self.budget)}
+        wanted = {case.key for case in cases_of(arm, seed, self.out, self.domain)}
         return [row for row in known if row.case.key in wanted]
 
     @cached_property
@@ -194,23 +193,24 @@ def paired_interval(differences: Sequence[tuple[float, float]]) -> tuple[float, 
     return fmean(values), t_quantile(count - 1) * stdev(values) / math.sqrt(count)
 
 
-def cases_of(arm: Arm, seed: int, out: Path, domain: Domain, budget: Budget) -> list[Case]:
+def cases_of(arm: Arm, seed: int, out: Path, domain: Domain) -> list[Case]:
     """The cases of an arm with one seed: one for each temperature."""
     run = run_folder(out, arm.model, seed)
     length = domain.length
+    steps = length if arm.steps is None else arm.steps
     return [
         Case(
             label=run.name if arm.round is None else f"{run.name}, round {arm.round}",
             run=run,
-            steps=length if arm.steps is None else arm.steps,
-            num=budget.num,
+            steps=steps,
+            num=domain.amount.samples(steps, len(domain.seeds(arm.model))),
             length=length,
             round=arm.round,
             sampler=arm.sampler,
             tail=arm.tail,
             temperature=temperature,
         )
-        for temperature in budget.temperatures
+        for temperature in domain.amount.temperatures
     ]
 
 

@@ -41,7 +41,7 @@ def pictures_of(out: Path, domain: Domain, claims: Sequence[Claim], evidence: Ev
         path = out / f"{domain.name}-steps.png"
         plot_steps(plain, evidence, path)
         found.append(Picture(f"{domain.quality} against steps, temperature 1", path))
-    frontier = [arm for arm in plain if arm.steps in (SHOWN, evidence.budget.many, None)]
+    frontier = [arm for arm in plain if arm.steps in (SHOWN, evidence.domain.amount.many, None)]
     if len(frontier) > 1:
         path = out / f"{domain.name}-frontiers.png"
         plot_frontiers(frontier, evidence, path)
@@ -82,18 +82,19 @@ def at_one(evidence: Evidence, arm: Arm, name: str) -> float:
 def plot_frontiers(arms: Sequence[Arm], evidence: Evidence, target: Path) -> None:
     """Quality against diversity: a line over temperatures for each arm, the mean over its seeds; few steps dashed."""
     axes, save = canvas(1)
+    temperatures = evidence.domain.amount.temperatures
     models = list(dict.fromkeys(arm.model for arm in arms))
     for arm in arms:
         rows = [row for seed in evidence.seeds(arm) for row in evidence.rows(arm, seed)]
         line = []
-        for temperature in evidence.budget.temperatures:
+        for temperature in temperatures:
             same = [row for row in rows if row.temperature == temperature]
             line.append([fmean(figure(row, name) for row in same) for name in measures(evidence)])
         style = "--" if arm.steps == SHOWN else "-"
         upward, across = zip(*line, strict=True)
         colour = f"C{models.index(arm.model) % 10}"
         axes[0].plot(across, upward, marker="o", ms=3, lw=1.4, ls=style, color=colour, label=arm.words)
-    title = f"temperatures {evidence.budget.temperatures[0]} to {evidence.budget.temperatures[-1]}, mean over seeds"
+    title = f"temperatures {temperatures[0]} to {temperatures[-1]}, mean over seeds"
     axes[0].set(xlabel=evidence.domain.diversity, ylabel=evidence.domain.quality, title=title)
     if evidence.domain.quality == "gen_ppl":
         axes[0].set_yscale("log")

@@ -14,7 +14,7 @@ from pathlib import Path
 from duality.data.files import write_atomically
 from duality.evaluation.tables import table
 from duality.reproduction.claims import RULE, Claim
-from duality.reproduction.domains import Budget, Domain
+from duality.reproduction.domains import Amount, Budget, Domain
 from duality.reproduction.findings import Evidence, Finding
 from duality.reproduction.page import page
 from duality.reproduction.pictures import Picture, pictures_of
@@ -50,8 +50,7 @@ def markdown(
     """The whole report."""
     parts = [
         "# The paper's claims, tried again",
-        f"Budget `{budget.name}`: {seeds_in_words(budget)}; {budget.num} samples in each setting, temperatures "
-        f"{', '.join(map(str, budget.temperatures))}.",
+        f"The command: `duality reproduce --budget {budget.name}`.",
         f"**The rule, stated before any number.** {RULE}",
         "The paper's figures are of its own setting (LM1B or OpenWebText, 170 million parameters, GPT-2 Large as "
         "judge) and are not comparable in size, only in order. A claim of this project says: beyond the paper.",
@@ -66,12 +65,14 @@ def markdown(
     return "\n\n".join(parts) + "\n"
 
 
-def seeds_in_words(budget: Budget) -> str:
-    """The numbers of seeds."""
-    seeds = budget.seeds
+def in_words(amount: Amount) -> str:
+    """How much is measured."""
+    seeds = amount.seeds
     return (
-        f"{seeds.bases} training seed(s) of the models that are sampled, {seeds.students} of each distillation, "
-        f"{seeds.short} of the short runs that compare likelihoods"
+        f"Training seeds: {seeds.bases} of the models that are sampled, {seeds.students} of each distillation, "
+        f"{seeds.short} of the short runs that compare likelihoods. Samples in each setting and for each seed: "
+        f"{amount.few_num} at 8 steps and fewer, {amount.num} at more, twice as many where a model has one seed. "
+        f"Temperatures: {', '.join(map(str, amount.temperatures))}."
     )
 
 
@@ -81,7 +82,7 @@ def introduction(domain: Domain, found: Mapping[str, Sequence[Finding]]) -> str:
     every = [finding for rows in found.values() for finding in rows]
     return (
         f"Quality is {domain.quality} ({direction}), diversity is {domain.diversity}. Of {len(every)} comparisons: "
-        f"{verdicts(every)}"
+        f"{verdicts(every)} {in_words(domain.amount)}"
     )
 
 

@@ -51,7 +51,6 @@ class Planner:
 
     out: Path
     domain: Domain
-    budget: Budget
     claims: Sequence[Claim]
 
     def jobs(self) -> list[Job]:
@@ -61,7 +60,7 @@ class Planner:
         bases = {model.base for key in sampled if isinstance(model := self.domain.models[key], Student)}
         found: list[Job] = []
         for key in sorted(measured | sampled | bases, key=lambda key: (-self.steps(key), key)):
-            seeds = self.budget.seeds.of(key, self.domain.models)
+            seeds = self.domain.seeds(key)
             if key in sampled | bases:
                 found += [self.training(key, (seed,), key in measured) for seed in seeds]
                 found += [self.writing(key, seed) for seed in seeds if key in sampled]
@@ -86,11 +85,11 @@ class Planner:
         needs: tuple[str, ...] = ()
         if isinstance(model, Student):
             unit *= _DISTILLING
-            needs = tuple(self.name("train", model.base, self.budget.seeds.base_seed(seed)) for seed in seeds)
+            needs = tuple(self.name("train", model.base, self.domain.amount.seeds.base_seed(seed)) for seed in seeds)
         pieces: list[Train | Measure] = []
         for seed in seeds:
-            pieces.append(Train(self.out, key, seed, model, self.budget.seeds.base_seed(seed), unit))
-            pieces += [Measure(self.out, key, seed, self.budget.sequences)] if measured else []
+            pieces.append(Train(self.out, key, seed, model, self.domain.amount.seeds.base_seed(seed), unit))
+            pieces += [Measure(self.out, key, seed, self.domain.amount.sequences)] if measured else []
         return Job(
             self.name("train", key, seeds[0]), needs, unit * self.steps(key) * len(seeds), Several(tuple(pieces))
         )
@@ -98,7 +97,7 @@ class Planner:
     def writing(self, key: str, seed: int) -> Job:
         """Write and score all samples of a model that some claim needs."""
         arms = dict.fromkeys(arm for claim in self.claims for arm in claim.arms() if arm.model == key)
-        cases = [case for arm in arms for case in cases_of(arm, seed, self.out, self.domain, self.budget)]
+        cases = [case for arm in arms for case in cases_of(arm, seed, self.out, self.domain)]
         unit = BATCH * self.domain.length * _SAMPLING
         cost = unit * sum(case.steps * -(-case.num // BATCH) for case in cases)
         folder = self.out / "samples" / cases[0].run.name
@@ -123,9 +122,9 @@ def reproduce(
     jobs: list[Job] = []
     for domain in settings.budget.domains:
         out = settings.out / domain.name
-        claims = chosen_claims(settings.claims, domain, settings.budget)
-        chapters.append(Chapter(domain, claims, Evidence(out, domain, settings.budget)))
-        jobs += Planner(out, domain, settings.budget, claims).jobs()
+        claims = chosen_claims(settings.claims, domain)
+        chapters.append(Chapter(domain, claims, Evidence(out, domain)))
+        jobs += Planner(out, domain, claims).jobs()
         base = next(model for model in domain.models.values() if isinstance(model, Base))
         prepared(catalogue.recipe(base.recipe), report)  # once, before several processes need it
     report(f"{len(jobs)} jobs in {settings.workers} processes of {settings.threads} thread(s), kept in {settings.out}")
