@@ -54,12 +54,14 @@ def tiny(folder: Path) -> Budget:
         models={**bases, **students("duo", "mdlm", 2, 2, 1 / 16), **short},
         rounds=2,
         length=12,
-        amount=Amount(Seeds(1, 1, 2), num=3, few_num=3, temperatures=(0.5, 1.0), few=(2, 8), many=12, sequences=3),
+        amount=Amount(
+            Seeds(1, 1, 2), num=3, few_num=3, temperatures=(0.5, 1.0), few=(2, 8), many=12, sequences=3, draws=40
+        ),
     )
     return Budget("quick", (domain,))
 
 
-CLAIMS = ("curriculum", "teacher")
+CLAIMS = ("curriculum", "variance", "teacher")
 
 
 def reproduced(folder: Path, said: list[str]) -> dict[str, dict[str, list[Finding]]]:
@@ -80,6 +82,9 @@ def test_a_tiny_reproduction_decides_reports_and_is_not_done_twice(done: Path) -
     kept = json.loads((done / "out" / "findings.json").read_text())
     assert set(kept["words"]) == set(CLAIMS)
     assert len(kept["words"]["curriculum"]) == 3
+    for each in kept["words"]["variance"]:
+        assert 0 < each["low"] < each["value"] < each["high"]
+        assert each["verdict"] == verdict_of(each["low"] - 1, each["high"] - 1, "lower"), "1 is no difference"
     report = (done / "out" / "report.md").read_text()
     assert "excludes zero" in report.split("## Words")[0], "the rule stands before any number"
     assert report.count("| ") > 10

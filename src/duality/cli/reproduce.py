@@ -23,8 +23,8 @@ def reproduce(
     """Try the paper's claims: what is needed is trained and sampled, and OUT/report.html says what shows.
 
     Args:
-        claims: perplexity, curriculum, distillation, speedup, tails, rounds, teacher, sdtt, crossover, psi, speed; all
-            if not given.
+        claims: perplexity, curriculum, variance, distillation, speedup, tails, rounds, teacher, sdtt, crossover, psi,
+            speed; all if not given.
         budget: quick is molecules, within 45 minutes on two cores; full adds prose and more seeds, and takes hours.
         domains: those of the budget's domains that are wanted; all if not given.
         seeds: seeds of every training and distillation, instead of the budget's own numbers.

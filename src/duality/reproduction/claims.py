@@ -1,7 +1,9 @@
 """The claims of the paper, each as comparisons that code can decide.
 
-    likelihoods   the first model has fewer nats per token of held-out text than the second
-    samples       the samples of the first arm are better than those of the second, at equal diversity
+    Likelihoods   the first model has fewer nats per token of held-out text than the second
+    Variances     the gradients of the first objective vary less than those of the second, at the same weights
+    Better        the samples of the first arm are better than those of the second, at equal diversity
+    Speed         the first arm takes fewer seconds per sample than the second
 
 Every comparison names its first model or arm as the better one: that is what is claimed. The rule for a verdict is in
 ``RULE`` and is the same for all. ``paper`` is the figure that the paper gives, in its own setting (LM1B or OpenWebText,
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from duality.evaluation.gradients import ALL, LOSS, TOP
 from duality.protocols import Tail
 from duality.registry import suggestion
 from duality.reproduction.domains import Amount, Domain
@@ -62,6 +65,24 @@ class Likelihoods:
 
 
 @dataclass(frozen=True)
+class Variances:
+    """A variance of the first objective is lower than that of the second, at the weights of ``model``.
+
+    Objectives are named as in `duality variance`; ``statistic`` is what varies: all weights, top 100 or loss.
+    """
+
+    model: str
+    first: str
+    second: str
+    statistic: str
+    paper: str
+
+    @property
+    def statement(self) -> str:
+        return f"variance, {self.statistic}: {self.first} has less than {self.second}"
+
+
+@dataclass(frozen=True)
 class Better:
     """The samples of the first arm are better than those of the second, at equal diversity."""
 
@@ -87,7 +108,7 @@ class Speed:
         return f"{self.first.words} writes faster than {self.second.words}"
 
 
-Comparison = Likelihoods | Better | Speed
+Comparison = Likelihoods | Variances | Better | Speed
 
 
 @dataclass(frozen=True)
@@ -101,13 +122,21 @@ class Claim:
 
     def arms(self) -> list[Arm]:
         """All arms whose samples are needed."""
-        compared = [each for each in self.comparisons if not isinstance(each, Likelihoods)]
+        compared = [each for each in self.comparisons if isinstance(each, Better | Speed)]
         return [arm for each in compared for arm in (each.first, each.second)]
 
     def measured(self) -> list[str]:
         """The keys of all models whose likelihood is needed."""
         compared = [each for each in self.comparisons if isinstance(each, Likelihoods)]
         return [key for each in compared for key in (each.first, each.second)]
+
+    def varied(self) -> dict[str, tuple[str, ...]]:
+        """The keys of all models at which variances are needed, each with the names of the objectives."""
+        found: dict[str, tuple[str, ...]] = {}
+        for each in self.comparisons:
+            if isinstance(each, Variances):
+                found[each.model] = tuple(dict.fromkeys((*found.get(each.model, ()), each.first, each.second)))
+        return found
 
 
 def perplexity(domain: Domain) -> Claim:
@@ -146,6 +175,18 @@ def curriculum() -> Claim:
             Likelihoods("short-duo-curriculum", "short-duo-window", BEYOND),
         ),
     )
+
+
+def variance() -> Claim:
+    """Figure 2 and the table of gradient variance, at the weights of a model that was trained without curriculum."""
+    plain, soft, window = "plain/log-linear", "tau=0.001", "window"
+    paper = {ALL: "1470 < 5455 (step 100 000)", TOP: "0.86 < 55.1 (step 100 000)", LOSS: "4.97 < 6.32 (step 100 000)"}
+    rows: list[Comparison] = []
+    for statistic, known in paper.items():
+        rows.append(Variances("short-duo-plain", soft, plain, statistic, known))
+        rows.append(Variances("short-duo-plain", window, plain, statistic, BEYOND))
+        rows.append(Variances("short-duo-plain", soft, window, statistic, BEYOND))
+    return Claim("variance", "The curriculum lowers the variance of gradients", "Figure 2, Table 4", tuple(rows))
 
 
 # Gen PPL of the paper's tables of distillation: base, Algorithm 1, Algorithm 1 with Greedy-Tail, Algorithm 2
@@ -268,6 +309,7 @@ def claims_of(domain: Domain) -> dict[str, Claim]:
     found = (
         perplexity(domain),
         curriculum(),
+        variance(),
         distillation(amount),
         speedup(amount),
         tails(amount),

@@ -22,7 +22,7 @@ CHEAP = 8  # steps: a sample costs little, and more of them can be written
 
 @dataclass(frozen=True)
 class Amount:
-    """How much is measured: seeds, samples, temperatures, numbers of steps, held-out sequences.
+    """How much is measured: seeds, samples, temperatures, numbers of steps, held-out sequences, draws of a gradient.
 
     ``num`` samples are written by each seed of a model in each setting, ``few_num`` if it has at most 8 steps; a model
     with one seed writes twice as many. ``tail_steps`` are the numbers of steps at which tails are compared. ``without``
@@ -37,6 +37,7 @@ class Amount:
     tail_steps: tuple[int, ...] = (2, 4, 8)
     many: int = 128
     sequences: int = 512
+    draws: int = 120
     without: tuple[str, ...] = ()
 
     def samples(self, steps: int, seeds: int) -> int:
@@ -170,7 +171,7 @@ def prose(seeds: Seeds, rounds: int = 4, round_steps: int = 200) -> Domain:
             temperatures=(0.7, 0.85, 1.0, 1.2),
             few=(4, 8, 32),
             tail_steps=(8,),
-            without=("curriculum", "rounds", "teacher", "psi"),
+            without=("curriculum", "variance", "rounds", "teacher", "psi"),
         ),
     )
 

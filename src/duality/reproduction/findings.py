@@ -17,10 +17,10 @@ from duality.evaluation.cases import Case, Row
 from duality.evaluation.frontiers import Curve, Difference, curves_of, difference, verdict, verdict_of
 from duality.evaluation.quantiles import NORMAL, t_quantile
 from duality.evaluation.sweep import read_rows
-from duality.reproduction.claims import Arm, Better, Claim, Comparison, Likelihoods, Speed
+from duality.reproduction.claims import Arm, Better, Claim, Comparison, Likelihoods, Speed, Variances
 from duality.reproduction.domains import Domain
 from duality.reproduction.models import run_folder
-from duality.reproduction.work import read_likelihood
+from duality.reproduction.work import read_likelihood, read_variances
 
 NO_OVERLAP = "no equal diversity"
 
@@ -58,6 +58,8 @@ class Evidence:
         """What a comparison found."""
         if isinstance(comparison, Likelihoods):
             return self.likelihoods(comparison)
+        if isinstance(comparison, Variances):
+            return self.variances(comparison)
         return self.speed(comparison) if isinstance(comparison, Speed) else self.samples(comparison)
 
     # --- likelihoods
@@ -78,6 +80,26 @@ class Evidence:
             value - half,
             value + half,
             "nats per token",
+            verdict_of(value - half, value + half, "lower"),
+        )
+
+    def variances(self, comparison: Variances) -> Finding:
+        """The variance of the first objective divided by that of the second, over seeds; less than 1 is claimed."""
+        pair = comparison.first, comparison.second
+        found = [
+            read_variances(self.out, comparison.model, seed, comparison.statistic, pair)
+            for seed in self.domain.seeds(comparison.model)
+        ]
+        value, half = paired_interval([(each.log, each.error) for each in found])
+        return Finding(
+            comparison.statement,
+            comparison.paper,
+            fmean(each.first for each in found),
+            fmean(each.second for each in found),
+            math.exp(value),
+            math.exp(value - half),
+            math.exp(value + half),
+            "of the variance",
             verdict_of(value - half, value + half, "lower"),
         )
 

@@ -112,6 +112,8 @@ def ours(finding: Finding) -> str:
     """Both figures and their difference."""
     if finding.unit == "nats per token":
         return f"PPL {finding.first:.3f} and {finding.second:.3f}: {signed(finding.value, finding.unit)} {finding.unit}"
+    if finding.unit == "of the variance":
+        return f"{finding.first:.3g} and {finding.second:.3g}: {finding.value:.2f} {finding.unit}"
     if finding.unit.endswith("per sample"):
         return f"{finding.first:.2f} and {finding.second:.2f} ms: {finding.value:.2f} {finding.unit}"
     return f"{finding.first:.1f} and {finding.second:.1f}: {signed(finding.value, finding.unit)} {finding.unit}"
@@ -119,7 +121,7 @@ def ours(finding: Finding) -> str:
 
 def signed(value: float, unit: str) -> str:
     """A difference with its sign; a ratio without."""
-    if unit.endswith("per sample"):
+    if unit.startswith("of the"):
         return f"{value:.2f}"
     return (
         f"{value:+.1f}"

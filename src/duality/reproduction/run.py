@@ -27,7 +27,7 @@ from duality.reproduction.findings import Evidence, Finding, cases_of, findings_
 from duality.reproduction.jobs import Advance, Job, execute
 from duality.reproduction.models import Base, Student
 from duality.reproduction.report import Chapter, verdicts, write_report
-from duality.reproduction.work import BATCH, Measure, Several, Train, Write
+from duality.reproduction.work import BATCH, Measure, Several, Train, Vary, Write
 from duality.runs.corpora import prepared
 
 _SAMPLING = 1 / 3  # the cost of a token in a sampling step, if that of a token in a training step is 1
@@ -56,10 +56,11 @@ class Planner:
     def jobs(self) -> list[Job]:
         """Trainings, likelihoods and samples of all claims, what takes long first."""
         measured = {key for claim in self.claims for key in claim.measured()}
+        varied = {key for claim in self.claims for key in claim.varied()}
         sampled = {arm.model for claim in self.claims for arm in claim.arms()}
         bases = {model.base for key in sampled if isinstance(model := self.domain.models[key], Student)}
         found: list[Job] = []
-        for key in sorted(measured | sampled | bases, key=lambda key: (-self.steps(key), key)):
+        for key in sorted(measured | varied | sampled | bases, key=lambda key: (-self.steps(key), key)):
             seeds = self.domain.seeds(key)
             if key in sampled | bases:
                 found += [self.training(key, (seed,), key in measured) for seed in seeds]
@@ -86,13 +87,15 @@ class Planner:
         if isinstance(model, Student):
             unit *= _DISTILLING
             needs = tuple(self.name("train", model.base, self.domain.amount.seeds.base_seed(seed)) for seed in seeds)
-        pieces: list[Train | Measure] = []
+        pieces: list[Train | Measure | Vary] = []
+        objectives = tuple(dict.fromkeys(name for claim in self.claims for name in claim.varied().get(key, ())))
+        draws = self.domain.amount.draws
         for seed in seeds:
             pieces.append(Train(self.out, key, seed, model, self.domain.amount.seeds.base_seed(seed), unit))
             pieces += [Measure(self.out, key, seed, self.domain.amount.sequences)] if measured else []
-        return Job(
-            self.name("train", key, seeds[0]), needs, unit * self.steps(key) * len(seeds), Several(tuple(pieces))
-        )
+            pieces += [Vary(self.out, key, seed, objectives, draws)] if objectives else []
+        cost = unit * (self.steps(key) + draws * len(objectives)) * len(seeds)
+        return Job(self.name("train", key, seeds[0]), needs, cost, Several(tuple(pieces)))
 
     def writing(self, key: str, seed: int) -> Job:
         """Write and score all samples of a model that some claim needs."""

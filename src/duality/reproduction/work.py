@@ -2,6 +2,7 @@
 
     OUT/runs/<key>-<seed>/                  the run folders
     OUT/likelihoods/<key>-<seed>.json       nats per token of held-out text
+    OUT/variances/<key>-<seed>.json         variances of gradients, of several objectives
     OUT/samples/<key>-<seed>/               a sweep's folder: samples, scores, quality.json
 
 What must hold: work that is done is not done again; a training that was stopped continues; a folder that holds another
@@ -11,11 +12,13 @@ run than the one wanted is refused.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from duality.data.files import write_atomically
 from duality.evaluation.cases import Case
+from duality.evaluation.gradients import ALL, LOSS, TOP, Repeated
 from duality.evaluation.sweep import Sweep
 from duality.protocols import Reporter
 from duality.recipes import catalogue
@@ -28,6 +31,8 @@ from duality.runs.folder import exists, read_recipe
 from duality.runs.judging import judge_named, scorers_named
 from duality.runs.model import load
 from duality.runs.sampling import RunSampler
+from duality.runs.variance import VarianceSettings, compare_objectives
+from duality.runs.variance_objectives import PAPER_WINDOW, objectives_of
 from duality.training import checkpoint
 
 BATCH = 128  # samples at a time; the samples do not depend on it
@@ -108,6 +113,60 @@ class Measure:
 
 
 @dataclass(frozen=True)
+class Vary:
+    """The variances of gradients of several objectives, at the last weights of the model ``key`` with a seed."""
+
+    out: Path
+    key: str
+    seed: int
+    objectives: tuple[str, ...]
+    draws: int
+
+    @property
+    def path(self) -> Path:
+        """Where the result is kept."""
+        return self.out / "variances" / f"{self.key}-{self.seed}.json"
+
+    def __call__(self, report: Reporter, advance: Advance) -> None:
+        """Measure once: every statistic, and for every two objectives the logarithm of the ratio with its error."""
+        if self.path.is_file():
+            return
+        folder = run_folder(self.out, self.key, self.seed)
+        settings = VarianceSettings(self.objectives, self.draws, window=PAPER_WINDOW)
+        model = load(folder, device="cpu", weights=settings.weights)
+        sequences = sequences_of_run(model, folder, split="train")
+        found = compare_objectives(model, sequences, objectives_of(model, self.objectives, settings.window), settings)
+        content = {
+            statistic: {
+                first: {second: log_ratio(own.by_name[statistic], found[second].by_name[statistic]) for second in found}
+                for first, own in found.items()
+            }
+            for statistic in (ALL, TOP, LOSS)
+        }
+        values = {name: {key: own.by_name[key].value for key in (ALL, TOP, LOSS)} for name, own in found.items()}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path, json.dumps({"draws": self.draws, "values": values, "log_ratios": content}))
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Two variances, the logarithm of their ratio, and its standard error."""
+
+    first: float
+    second: float
+    log: float
+    error: float
+
+
+def log_ratio(first: Repeated, second: Repeated) -> tuple[float, float]:
+    """The logarithm of the ratio of two variances on the same draws, and its standard error."""
+    ratio = first.over(second)
+    if ratio is None:
+        raise ValueError("one of two variances may be 0, so that they have no ratio: take more draws")
+    return math.log(ratio.value), ratio.stderr / ratio.value
+
+
+@dataclass(frozen=True)
 class Write:
     """The samples of all cases of one run, with their scores."""
 
@@ -132,7 +191,7 @@ class Write:
 class Several:
     """Pieces of work in one job, one after the other: each process takes seconds to begin."""
 
-    pieces: tuple[Train | Measure, ...]
+    pieces: tuple[Train | Measure | Vary, ...]
 
     def __call__(self, report: Reporter, advance: Advance) -> None:
         """Do all of them."""
@@ -144,3 +203,11 @@ def read_likelihood(out: Path, key: str, seed: int) -> tuple[float, float]:
     """Nats per token and their standard error, as kept."""
     found = json.loads(Measure(out, key, seed, 1).path.read_text(encoding="utf-8"))
     return float(found["nats"]), float(found["stderr"])
+
+
+def read_variances(out: Path, key: str, seed: int, statistic: str, pair: tuple[str, str]) -> Ratio:
+    """What ``Vary`` has kept about two objectives."""
+    found = json.loads(Vary(out, key, seed, (), 0).path.read_text(encoding="utf-8"))
+    first, second = (float(found["values"][name][statistic]) for name in pair)
+    log, error = found["log_ratios"][statistic][pair[0]][pair[1]]
+    return Ratio(first, second, float(log), float(error))
