@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from duality.denoisers.conditioning import Guided, with_labels
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.memo import Memoized
 from duality.denoisers.wrapping import network_of
+from duality.recipes.recipe import Generation
 from duality.runs import shaping
 from duality.runs.model import Model
 from duality.runs.pieces import Pieces
@@ -125,6 +127,30 @@ def test_every_argument_reaches_the_sampler(models: dict[str, Model]) -> None:
     for name, option in options.items():
         changed = model.sample(4, **{"steps": 6, "length": 16, **option})
         assert [row.tokens for row in changed] != [row.tokens for row in plain], name
+
+
+def test_what_is_not_given_is_that_of_the_recipe(models: dict[str, Model]) -> None:
+    """Sampled by its own settings, a model writes what it writes when they are given."""
+    model = models["duo-laptop"]
+    how = Generation(steps=3, sampler="psi-rescale", tail="posterior", temperature=0.5)
+    own = replace(model, recipe=replace(model.recipe, generation=how))
+    given = model.sample(4, steps=3, sampler="psi-rescale", tail="posterior", temperature=0.5)
+    assert own.sample(4) == given
+    assert given[0].settings == "3 steps, posterior tail, temperature 0.5, seed 0"
+    other = own.sample(4, tail="greedy", temperature=1.0, sampler="own")
+    assert other == model.sample(4, tail="greedy", temperature=1.0, sampler="own")
+    assert other[0].steps == 32, "the recipe's number of steps is for the recipe's sampler"
+    blanks = own.fill("It was ___ dark", 2)
+    assert blanks[0].settings == given[0].settings
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"steps": 0}, "steps is 0.*at least 1"), ({"temperature": 0.0}, "temperature is 0.0.*positive")],
+)
+def test_impossible_settings_of_sampling_are_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Generation(**change)
 
 
 def test_filters_are_the_wrappers(models: dict[str, Model]) -> None:
@@ -302,7 +328,7 @@ def test_a_row_of_a_sample_is_json(models: dict[str, Model]) -> None:
     (sample,) = models["duo-laptop"].sample(steps=2, length=4)
     row = sample.row(trained_steps=models["duo-laptop"].step)
     assert json.loads(json.dumps(row)) == row
-    assert list(row) == ["index", "seed", "steps", "tail", "trained_steps", "text", "tokens"]
+    assert list(row) == ["index", "seed", "steps", "tail", "temperature", "trained_steps", "text", "tokens"]
     assert (row["trained_steps"], row["tokens"], row["text"]) == (20, sample.tokens, sample.text)
     full = sample.row(trained_steps=20, full=True)
     assert full == {**row, "full_text": sample.full_text}

@@ -14,7 +14,8 @@ import torch
 from support.runs import quiet, small_recipe
 from torch import nn
 
-from duality.recipes.recipe import Recipe, distilled
+from duality.recipes import catalogue
+from duality.recipes.recipe import Generation, Recipe, distilled
 from duality.runs import folder, session
 from duality.runs import model as run_model
 from duality.runs.metrics import read_metrics
@@ -228,6 +229,23 @@ def test_the_distillation_of_the_papers_base_has_the_papers_settings() -> None:
 def test_the_batch_of_a_distillation_is_a_quarter_but_not_a_small_one(batch: int, expected: int) -> None:
     made = distilled(small_recipe(Path("unused"), f"training.batch_size={batch}"), DCD(), 20).training
     assert made.batch_size == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(DCD(rounds=4, delta=1 / 64), 8), (DCD(), 32), (SDTT(rounds=4, delta=1 / 128), 8)]
+)
+def test_a_distilled_model_is_sampled_with_the_steps_of_its_last_round(kind: Any, expected: int) -> None:
+    base = replace(catalogue.recipe("duo-laptop"), generation=Generation(steps=64, tail="posterior", temperature=0.9))
+    made = distilled(base, kind, 10)
+    assert made.generation == Generation(steps=expected, tail="posterior", temperature=0.9)
+    assert catalogue.from_json(catalogue.to_json(made)) == made
+
+
+def test_a_run_of_an_older_version_is_sampled_as_then() -> None:
+    saved = catalogue.to_json(catalogue.recipe("duo-laptop"))
+    assert isinstance(saved, dict)
+    del saved["generation"]
+    assert catalogue.from_json(saved).generation == Generation()
 
 
 def test_a_distillation_of_an_older_version_compared_outputs() -> None:

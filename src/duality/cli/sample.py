@@ -23,15 +23,16 @@ class Sampling:
     """How samples are drawn: the arguments of ``Model.sample`` of the same names."""
 
     steps: int | None = None
-    """network calls for each sample; 32 if not given, one per token for an autoregressive model, two for Gibbs."""
-    sampler: SamplerName = "own"
+    """network calls for each sample; if not given, the recipe's, or 32, one per token (autoregressive), two (Gibbs)."""
+    sampler: SamplerName | None = None
     """the model's own, or another one of its noise; a psi sampler returns some tokens to noise and can correct them."""
     eta: float | None = None
     """how much a psi sampler returns to noise: 0 is ancestral; if not given, 0.01 (psi-constant, psi-loop) or 0.05."""
     grid: GridName | None = None
     """where the steps are: linear (equal times), cosine (small steps in much noise), loop (for psi-loop only)."""
-    tail: TailName = "ancestral"
-    """the last step draws (ancestral) or takes the most likely tokens (greedy, or posterior: given the noisy token)."""
+    tail: TailName | None = None
+    """the last step draws (ancestral) or takes the most likely tokens (greedy, or posterior: given the noisy token); if
+    not given, the recipe's."""
     length: int | None = None
     """tokens of a sample; the length it was trained on if not given."""
     prompt: str = ""
@@ -40,8 +41,8 @@ class Sampling:
     """text that every sample ends with: the model fills in what is between."""
     top_p: float = 1.0
     """draw from the fewest tokens that hold this share of the belief; 1 is all of it."""
-    temperature: float = 1.0
-    """below 1 sharpens the belief, above 1 flattens it."""
+    temperature: float | None = None
+    """below 1 sharpens the belief, above 1 flattens it; if not given, the recipe's."""
     label: str | None = None
     """write in this class; the model must have been trained with labels."""
     guidance: float | None = None
@@ -90,7 +91,7 @@ def sample(
     with display(model, watch, batches) as show, tracing(model, trace, {"run": str(run), **asdict(how)}, show) as see:
         samples = model.sample(num, watch=see, **asdict(how))
     for made in samples:
-        title = f"--- sample {made.index + 1} of {num}: {made.steps} steps, {made.tail} tail, seed {made.seed}\n"
+        title = f"--- sample {made.index + 1} of {num}: {made.settings}\n"
         print(dumps(made.row(model.step, full)) if json else title + (made.full_text if full else made.text))
     return 0
 

@@ -15,7 +15,7 @@ from duality.methods import METHODS
 from duality.networks import BACKBONES, SIZES
 from duality.recipes import laptop, molecules, paper
 from duality.recipes.config import Json, from_jsonable, override, to_jsonable
-from duality.recipes.recipe import Data, Recipe
+from duality.recipes.recipe import Data, Generation, Recipe
 from duality.registry import suggestion
 from duality.training import DISTILLATIONS
 from duality.training.settings import Training
@@ -46,7 +46,7 @@ def choices() -> dict[str, object]:
 def components() -> dict[str, type]:
     """The types that the JSON of a recipe may name."""
     registered = (*choices().values(), *(entry() for entry in DISTILLATIONS.values()))
-    kinds = (Recipe, Data, Training, *dict.fromkeys(type(each) for each in registered))
+    kinds = (Recipe, Data, Training, Generation, *dict.fromkeys(type(each) for each in registered))
     return {kind.__name__: kind for kind in kinds}
 
 

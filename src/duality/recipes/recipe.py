@@ -9,7 +9,7 @@ from duality.data.packing import Padding
 from duality.data.sources import DEFAULT_SOURCE, DocumentRule
 from duality.data.tokenizer_specs import BPE, TokenizerSpec
 from duality.methods.duo import Duo
-from duality.protocols import Backbone, Method
+from duality.protocols import Backbone, Method, Tail
 from duality.training.distillation import Distillation
 from duality.training.settings import Training
 
@@ -45,6 +45,26 @@ class Data:
 
 
 @dataclass(frozen=True)
+class Generation:
+    """How a model is sampled if nothing else is said: what `duality sample` and ``Model.sample`` do by default.
+
+    Measurements (`quality`, `compare`, `reproduce`) do not read it: there every setting is stated.
+    """
+
+    steps: int | None = None
+    """network calls of a sample; None is the sampler's own number: 32, or one for each token (autoregressive)."""
+    sampler: str = "own"
+    tail: Tail = "ancestral"
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps is {self.steps}: a sample takes at least 1 step")
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature is {self.temperature}: it must be positive; 1 changes nothing")
+
+
+@dataclass(frozen=True)
 class Recipe:
     """All settings of a run. With a ``distillation`` it begins from a trained model of the same method."""
 
@@ -56,6 +76,7 @@ class Recipe:
     backbone: Backbone
     training: Training
     distillation: Distillation | None = None
+    generation: Generation = Generation()
 
     def __post_init__(self) -> None:
         if self.distillation is not None and self.training.steps != self.distillation.steps:
@@ -90,6 +111,7 @@ def distilled(base: Recipe, distillation: Distillation, step: int) -> Recipe:
     average is over the last tenth of a round. At rounds of 10 000 steps this is the paper's 6e-5, 500 and 0.999.
     The batch is a quarter of that of the base, as the paper's 128 of 512, but at least 64, or the whole batch of a base
     that has less: a quarter of a small batch has so much noise in its gradient that short rounds learn little.
+    It is sampled, if nothing else is said, with as many steps as the last round has taught.
     """
     before, total, kind = base.training, distillation.steps, type(distillation).__name__.lower()
     training = replace(
@@ -111,6 +133,7 @@ def distilled(base: Recipe, distillation: Distillation, step: int) -> Recipe:
         source=f"{base.name} at step {step}",
         training=training,
         distillation=distillation,
+        generation=replace(base.generation, steps=distillation.sampling_steps),
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from duality.data.files import write_atomically
@@ -73,12 +73,13 @@ class Train:
         if not exists(folder):
             return wanted
         check_same(folder, wanted.recipe)
-        return TrainingPlan(wanted.recipe, folder, True, wanted.base)
+        return TrainingPlan(read_recipe(folder), folder, True, wanted.base)
 
 
 def check_same(folder: Path, wanted: Recipe) -> None:
-    """Refuse a folder that holds a run of another recipe."""
-    differences = catalogue.differences(read_recipe(folder), wanted)
+    """Refuse a folder that holds a run of another recipe; how a model is sampled by default may differ."""
+    held = read_recipe(folder)
+    differences = catalogue.differences(held, replace(wanted, generation=held.generation))
     if differences:
         raise ValueError(
             f"{folder} holds a run with other settings than this reproduction needs ({'; '.join(differences[:3])}): "

@@ -171,11 +171,12 @@ def training_seconds(folder: Path) -> float:
 
 
 def other_differences(recipes: Sequence[Recipe]) -> list[str]:
-    """Where recipes differ from the first in anything but name, texts and method."""
+    """Where recipes differ from the first in anything but name, texts, method and how they are sampled elsewhere."""
     first = recipes[0]
     found = []
     for recipe in recipes[1:]:
-        same = replace(recipe, name=first.name, summary=first.summary, source=first.source, method=first.method)
+        shared = {name: getattr(first, name) for name in ("name", "summary", "source", "method", "generation")}
+        same = replace(recipe, **shared)
         found += [f"{recipe.name}: {line}" for line in differences(first, same)]
     return found
 

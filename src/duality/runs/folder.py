@@ -108,11 +108,12 @@ def open_folder(recipe: Recipe, folder: Path, resume: bool) -> tuple[Recipe, boo
         return recipe, False
     before = read_recipe(folder)
     changes = catalogue.differences(before, recipe)
-    fixed = [change for change in changes if not change.startswith(tuple(f"training.{name}:" for name in _CHANGEABLE))]
+    may = ("generation.", *(f"training.{name}:" for name in _CHANGEABLE))
+    fixed = [change for change in changes if not change.startswith(may)]
     if fixed:
         raise ValueError(
             f"{folder} was started with another recipe ({'; '.join(fixed[:4])}): a run continues as it began, but for "
-            f"training.{{{', '.join(_CHANGEABLE)}}}; leave the changed flags out, or choose another --out (out=)"
+            f"generation and training.{{{', '.join(_CHANGEABLE)}}}; leave the changed flags out, or choose another --out (out=)"
         )
     if changes:
         write_recipe(recipe, folder)

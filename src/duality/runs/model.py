@@ -42,7 +42,7 @@ from duality.runs.shaping import (
     with_label,
     with_memo,
 )
-from duality.runs.writing import Request, Sample, Watch, write
+from duality.runs.writing import Request, Sample, Watch, chosen, write
 from duality.samplers.choice import sampler_named
 from duality.samplers.generate import generate
 from duality.samplers.grids import LINEAR
@@ -125,12 +125,12 @@ class Model:
         prompt: str = "",
         suffix: str = "",
         length: int | None = None,
-        tail: Tail = "ancestral",
-        sampler: str = "own",
+        tail: Tail | None = None,
+        sampler: str | None = None,
         eta: float | None = None,
         grid: str | None = None,
         top_p: float = 1.0,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         label: str | None = None,
         guidance: float | None = None,
         seed: int = 0,
@@ -139,9 +139,10 @@ class Model:
     ) -> list[Sample]:
         """``num`` samples; each begins with ``prompt`` and ends with ``suffix``.
 
-        ``steps`` are the network calls of a sample; the sampler's own number if not given. ``length`` counts all
-        tokens; the length of training if not given. ``tail`` "greedy" takes the most likely tokens in the last step,
-        "posterior" those that are the most likely given the noisy tokens too (``duality.samplers.base``).
+        ``steps`` are the network calls of a sample. ``length`` counts all tokens; the length of training if not given.
+        ``tail`` "ancestral" draws the last step too, "greedy" takes its most likely tokens, "posterior" those that are
+        the most likely given the noisy tokens too (``duality.samplers.base``). Where ``steps``, ``sampler``, ``tail``
+        or ``temperature`` is not given, it is that of the recipe (``recipe.generation``).
         ``sampler`` and ``grid`` are names of ``duality.samplers.SAMPLERS`` and ``GRIDS``; ``eta`` is the strength of a
         psi sampler. ``top_p`` and ``temperature`` change the belief; ``label`` is a class to write in, ``guidance`` how
         much it counts. Sample i of a seed is the same however many there are. ``watch`` gets a ``Frame`` per step.
@@ -150,7 +151,8 @@ class Model:
         known = known_ends(self.tokenizer, self.length if length is None else length, prompt, suffix)
         if suffix:
             check_can_infill(self.denoiser, "suffix")
-        request = Request(num, steps, tail, sampler, eta, grid, top_p, temperature, label, guidance, seed, batch_size)
+        how = chosen(self.recipe.generation, steps, tail, sampler, temperature)
+        request = Request(num, how, eta, grid, top_p, label, guidance, seed, batch_size)
         return write(self, request, known, watch)
 
     def fill(
@@ -161,12 +163,12 @@ class Model:
         blank: str = "___",
         tokens_per_blank: int | None = None,
         steps: int | None = None,
-        tail: Tail = "ancestral",
-        sampler: str = "own",
+        tail: Tail | None = None,
+        sampler: str | None = None,
         eta: float | None = None,
         grid: str | None = None,
         top_p: float = 1.0,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         label: str | None = None,
         guidance: float | None = None,
         seed: int = 0,
@@ -182,7 +184,8 @@ class Model:
         """
         check_can_infill(self.denoiser, "fill")
         known = known_around_blanks(self.tokenizer, text, blank, tokens_per_blank)
-        request = Request(num, steps, tail, sampler, eta, grid, top_p, temperature, label, guidance, seed, batch_size)
+        how = chosen(self.recipe.generation, steps, tail, sampler, temperature)
+        request = Request(num, how, eta, grid, top_p, label, guidance, seed, batch_size)
         return write(self, request, known, watch)
 
     def generate(

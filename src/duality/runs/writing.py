@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from duality.data.tokenizers import text_before_end
 from duality.protocols import Tail
+from duality.recipes.recipe import Generation
 from duality.runs.shaping import Known, transform, with_known, with_label
 from duality.samplers.choice import grid_named
 from duality.samplers.generate import Frame
@@ -32,6 +33,8 @@ class Sample:
 
     >>> Sample("A fox.", "A fox.<|endoftext|>", [65, 32, 102, 111, 120, 46, 256], 0, 0, steps=8, tail="greedy").text
     'A fox.'
+    >>> Sample("A", "A", [65], 0, 7, steps=8, tail="greedy", temperature=0.8).settings
+    '8 steps, greedy tail, temperature 0.8, seed 7'
     """
 
     text: str
@@ -41,11 +44,19 @@ class Sample:
     seed: int
     steps: int
     tail: Tail
+    temperature: float = 1.0
 
-    def row(self, trained_steps: int, full: bool = False) -> dict[str, str | int | list[int]]:
+    @property
+    def settings(self) -> str:
+        """How it was made, in words."""
+        warmth = "" if self.temperature == 1 else f", temperature {self.temperature:g}"
+        return f"{self.steps} steps, {self.tail} tail{warmth}, seed {self.seed}"
+
+    def row(self, trained_steps: int, full: bool = False) -> dict[str, str | int | float | list[int]]:
         """The sample as a JSON object, with the step of the checkpoint that wrote it; ``full`` adds the full text."""
-        made: dict[str, str | int | list[int]] = {"index": self.index, "seed": self.seed, "steps": self.steps}
-        made |= {"tail": self.tail, "trained_steps": trained_steps, "text": self.text}
+        made: dict[str, str | int | float | list[int]] = {"index": self.index, "seed": self.seed, "steps": self.steps}
+        made |= {"tail": self.tail, "temperature": self.temperature}
+        made |= {"trained_steps": trained_steps, "text": self.text}
         return made | ({"full_text": self.full_text} if full else {}) | {"tokens": self.tokens}
 
 
@@ -54,26 +65,45 @@ class Request:
     """The choices that ``Model.sample`` and ``Model.fill`` share."""
 
     num: int
-    steps: int | None
-    tail: Tail
-    sampler: str
+    how: Generation
     eta: float | None
     grid: str | None
     top_p: float
-    temperature: float
     label: str | None
     guidance: float | None
     seed: int
     batch_size: int
 
 
+def chosen(
+    standard: Generation, steps: int | None, tail: Tail | None, sampler: str | None, temperature: float | None
+) -> Generation:
+    """How a model is sampled: as was chosen, and where nothing was (None) as its recipe says.
+
+    Another sampler than the recipe's has its own number of steps.
+
+    >>> chosen(Generation(steps=8, tail="posterior"), None, None, None, 0.8)
+    Generation(steps=8, sampler='own', tail='posterior', temperature=0.8)
+    >>> chosen(Generation(steps=8), None, None, "psi-loop", None).steps is None
+    True
+    """
+    own = sampler is None or sampler == standard.sampler
+    return Generation(
+        steps=standard.steps if steps is None and own else steps,
+        sampler=standard.sampler if sampler is None else sampler,
+        tail=standard.tail if tail is None else tail,
+        temperature=standard.temperature if temperature is None else temperature,
+    )
+
+
 def write(model: Model, request: Request, known: Known, watch: Watch | None) -> list[Sample]:
     """The samples of a request around known tokens."""
     process = model.recipe.method.process(model.tokenizer.vocab_size)
-    sampler = model.named_sampler(request.sampler, request.eta)
-    steps = sampler.steps(len(known)) if request.steps is None else request.steps
+    how = request.how
+    sampler = model.named_sampler(how.sampler, request.eta)
+    steps = sampler.steps(len(known)) if how.steps is None else how.steps
     denoiser = with_label(model.denoiser, request.label, request.guidance, model.label_names, model.device)
-    denoiser = with_known(transform(denoiser, request.top_p, request.temperature), known.to(model.device), process)
+    denoiser = with_known(transform(denoiser, request.top_p, how.temperature), known.to(model.device), process)
     tokens = model.generate(
         lambda _: denoiser,
         sampler,
@@ -81,13 +111,22 @@ def write(model: Model, request: Request, known: Known, watch: Watch | None) -> 
         num=request.num,
         length=len(known),
         seed=request.seed,
-        tail=request.tail,
-        grid=grid_named(request.grid, request.sampler),
+        tail=how.tail,
+        grid=grid_named(request.grid, how.sampler),
         batch_size=request.batch_size,
         watch=watch,
     )
     decode, after = model.tokenizer.decode, known.end
     return [
-        Sample(text_before_end(model.tokenizer, row, after), decode(row), row, index, request.seed, steps, request.tail)
+        Sample(
+            text_before_end(model.tokenizer, row, after),
+            decode(row),
+            row,
+            index,
+            request.seed,
+            steps,
+            how.tail,
+            how.temperature,
+        )
         for index, row in enumerate(tokens.tolist())
     ]

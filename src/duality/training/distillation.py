@@ -43,6 +43,8 @@ class Distillation(Protocol):
     def deltas_per_step(self) -> int: ...
     @property
     def steps(self) -> int: ...
+    @property
+    def sampling_steps(self) -> int: ...
     def round_of(self, step: int) -> int: ...
     def delta_of_round(self, number: int) -> float: ...
     def phases(self, method: Method, num_tokens: int, teacher: AnyDenoiser) -> tuple[Phase, ...]: ...
@@ -89,6 +91,11 @@ class Rounds:
     def delta_of_round(self, number: int) -> float:
         """delta in round ``number``, from 1."""
         return self.delta * (2 ** (number - 1) if self.growth == "double" else number)
+
+    @property
+    def sampling_steps(self) -> int:
+        """The number of equal steps of time that the last round teaches."""
+        return max(1, round(1 / (self.delta_of_round(self.rounds) * self.deltas_per_step)))
 
     def one_per_round(self, objectives: list[Objective]) -> tuple[Phase, ...]:
         """The phases of the rounds, whose objectives these are."""
