@@ -141,6 +141,17 @@ def test_a_vertex_is_a_token() -> None:
     assert torch.allclose(network(x, level), network(vertex, level), atol=1e-12)
 
 
+def test_relu2_is_the_square_of_the_positive_part() -> None:
+    torch.manual_seed(0)
+    config = DiT(width=8, depth=1, heads=2, time_width=4, activation="relu2")
+    block = config.build(5).double().blocks[0]
+    x = torch.randn(3, 8, dtype=torch.float64)
+    names = ("mlp.0.weight", "mlp.0.bias", "mlp.2.weight", "mlp.2.bias")
+    first, first_bias, last, last_bias = (block.get_parameter(name) for name in names)
+    inside = (x @ first.T + first_bias).clamp_min(0) ** 2
+    torch.testing.assert_close(block.get_submodule("mlp")(x), inside @ last.T + last_bias)
+
+
 def test_attention_ignores_padding() -> None:
     """The tokens at padding, and their number, change nothing at other positions."""
     network = random_network(SIZES["nano"]())
@@ -180,7 +191,13 @@ def test_small_is_the_papers_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"), [({"heads": 5}, "whole even"), ({"dropout": 1.0}, "dropout"), ({"depth": 0}, "at least 1")]
+    ("changes", "message"),
+    [
+        ({"heads": 5}, "whole even"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"depth": 0}, "at least 1"),
+        ({"activation": "tanh"}, "choose from"),
+    ],
 )
 def test_impossible_sizes_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

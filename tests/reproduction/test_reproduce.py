@@ -159,6 +159,18 @@ def test_one_domain_of_a_budget_can_be_chosen() -> None:
         budget_named("quick", domains=("prose",))
 
 
+def test_the_numbers_of_seeds_can_be_chosen() -> None:
+    def seeds(every: int | None = None, bases: int | None = None) -> tuple[int, int, int]:
+        found = budget_named("full", every, base_seeds=bases).domains[0].amount.seeds
+        return found.bases, found.students, found.short
+
+    assert seeds(2) == (2, 2, 2)
+    assert seeds(2, 1) == (1, 2, 2)
+    assert seeds(None, 1)[1:] == seeds()[1:]
+    with pytest.raises(ValueError, match="base_seeds is 0"):
+        seeds(None, 0)
+
+
 def test_an_unknown_claim_is_refused_with_the_names_there_are() -> None:
     molecules, prose = budget_named("full").domains
     with pytest.raises(ValueError, match=r"no claim 'tail'.*tails"):

@@ -16,6 +16,7 @@ def reproduce(
     budget: Literal["quick", "full"] = "quick",
     domains: tuple[Literal["molecules", "prose"], ...] = (),
     seeds: int | None = None,
+    base_seeds: int | None = None,
     out: Path = Path("runs/reproduction"),
     workers: int = 2,
     threads: int = 1,
@@ -28,6 +29,8 @@ def reproduce(
         budget: quick is molecules, within 45 minutes on two cores; full adds prose and more seeds, and takes hours.
         domains: those of the budget's domains that are wanted; all if not given.
         seeds: seeds of every training and distillation, instead of the budget's own numbers.
+        base_seeds: seeds of the models that are sampled and distilled, the most costly ones, if other than seeds; with
+            one, every distillation begins from the same model.
         out: a folder for runs, samples, scores and the report; what it holds already is used again.
         workers: processes at the same time.
         threads: threads of each process; the digits of the report depend on it.
@@ -38,7 +41,7 @@ def reproduce(
     from duality.reproduction import run
     from duality.reproduction.domains import budget_named
 
-    settings = run.Settings(out, budget_named(budget, seeds, domains), claims, workers, threads)
+    settings = run.Settings(out, budget_named(budget, seeds, domains, base_seeds), claims, workers, threads)
     found = run.reproduce(settings, say, partial(counting_display, "reproducing"))
     print(run.verdict_table(found))
     say(f"the report is {out / 'report.html'} (and report.md)")

@@ -9,7 +9,7 @@ more seeds, and prose.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from duality.reproduction.models import Base, Models, Seeds, Student
@@ -176,13 +176,20 @@ def prose(seeds: Seeds, rounds: int = 4, round_steps: int = 200) -> Domain:
     )
 
 
-def budget_named(name: BudgetName, seeds: int | None = None, domains: tuple[str, ...] = ()) -> Budget:
-    """A budget; ``seeds`` replaces all its numbers of seeds, ``domains`` names those wanted (none: all)."""
-    if seeds is not None and seeds < 1:
-        raise ValueError(f"seeds is {seeds}: it must be at least 1")
+def budget_named(
+    name: BudgetName, seeds: int | None = None, domains: tuple[str, ...] = (), base_seeds: int | None = None
+) -> Budget:
+    """A budget; ``seeds`` replaces all its numbers of seeds, ``base_seeds`` that of the models that are sampled.
+
+    ``domains`` names those wanted (none: all).
+    """
+    for field, value in (("seeds", seeds), ("base_seeds", base_seeds)):
+        if value is not None and value < 1:
+            raise ValueError(f"{field} is {value}: it must be at least 1")
 
     def number(bases: int, students: int, short: int) -> Seeds:
-        return Seeds(bases, students, short) if seeds is None else Seeds(seeds, seeds, seeds)
+        chosen = Seeds(bases, students, short) if seeds is None else Seeds(seeds, seeds, seeds)
+        return chosen if base_seeds is None else replace(chosen, bases=base_seeds)
 
     budgets = {
         "quick": Budget("quick", (molecules(number(1, 3, 3)),)),
