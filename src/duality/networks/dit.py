@@ -12,7 +12,7 @@ how a batch is divided; without noise there is no dropout. There is no train/eva
 attention needs over a million tokens to learn that neighbours matter, which is most of the budget of a laptop run.
 ``embedding_std`` is the standard deviation of the initial embeddings; None is that of the released code,
 1 / sqrt(3 width). At the high learning rates of short runs such small embeddings are learned badly, and 1 is better.
-``activation`` is that of the MLP: GELU as in the paper, or the square of ReLU, which costs a CPU less and learns as well.
+``activation`` is that of the MLP: GELU as in the paper, or "relu2", the square of ReLU, which costs a CPU less.
 
 The same blocks make three networks, chosen in ``build``: the diffusion transformer; with ``causal``, an
 autoregressive one in which a position depends on earlier positions only and there is no noise level (as in the paper's

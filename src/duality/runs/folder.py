@@ -113,7 +113,8 @@ def open_folder(recipe: Recipe, folder: Path, resume: bool) -> tuple[Recipe, boo
     if fixed:
         raise ValueError(
             f"{folder} was started with another recipe ({'; '.join(fixed[:4])}): a run continues as it began, but for "
-            f"generation and training.{{{', '.join(_CHANGEABLE)}}}; leave the changed flags out, or choose another --out (out=)"
+            f"generation and training.{{{', '.join(_CHANGEABLE)}}}; leave the changed flags out, or choose another "
+            "--out (out=)"
         )
     if changes:
         write_recipe(recipe, folder)
