@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -11,13 +12,15 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+import torch
 
-from duality.evaluation.frontiers import verdict_of
-from duality.reproduction.claims import chosen_claims, claims_of
+from duality.evaluation.frontiers import Curve, Point, Values, verdict_of
+from duality.reproduction.claims import Arm, EqualQuality, Speed, chosen_claims, claims_of
 from duality.reproduction.domains import Amount, Budget, Domain, budget_named, students
-from duality.reproduction.findings import Finding, paired_interval
+from duality.reproduction.findings import Evidence, Finding, paired_interval
 from duality.reproduction.models import Base, Seeds
 from duality.reproduction.page import page
 from duality.reproduction.run import Planner, Settings, reproduce
@@ -169,6 +172,38 @@ def test_the_numbers_of_seeds_can_be_chosen() -> None:
     assert seeds(None, 1)[1:] == seeds()[1:]
     with pytest.raises(ValueError, match="base_seeds is 0"):
         seeds(None, 0)
+
+
+class Known(Evidence):
+    """Evidence whose samples have known qualities, by the number of steps; a step takes a millisecond."""
+
+    qualities: ClassVar[dict[int | None, float]] = {2: 0.1, 8: 0.45, 32: 0.6, None: 0.5}
+
+    def curves(self, arm: Arm) -> list[Curve]:
+        good = round(100 * self.qualities[arm.steps])
+        quality = Values(torch.tensor([1.0] * good + [0.0] * (100 - good)), torch.ones(100))
+        spread = [Values(torch.full((100,), level), torch.ones(100)) for level in (0.2, 0.8)]
+        return [Curve("", tuple(Point(t, quality, each) for t, each in zip((0.5, 1.0), spread, strict=True)))]
+
+    def point(self, arm: Arm) -> str:
+        return f"{self.qualities[arm.steps]}"
+
+    def speed(self, comparison: Speed) -> Finding:
+        first, second = ((arm.steps or 20) / 1.0 for arm in (comparison.first, comparison.second))
+        return Finding("", "", first, second, first / second, 0.0, 0.0, "of the milliseconds", "shows")
+
+
+def test_speed_at_equal_quality_is_that_of_the_first_arm_that_is_as_good(tmp_path: Path) -> None:
+    (domain,) = budget_named("quick").domains
+    evidence, ar = Known(tmp_path, domain), Arm("ar", None)
+    arms = tuple(Arm("duo", steps) for steps in (2, 8, 32))
+    found = evidence.finding(EqualQuality(arms, ar, "not given"))
+    assert found.value == 8 / 20, "45 of 100 and 50 of 100 do not differ, 10 and 50 do"
+    assert "duo, 8 steps" in found.statement
+    missed = evidence.finding(EqualQuality(arms[:1], ar, "not given"))
+    assert missed.verdict == "quality not reached"
+    assert math.isnan(missed.value)
+    assert "0.1 (duo, 2 steps) and 0.5" in missed.points
 
 
 def test_an_unknown_claim_is_refused_with_the_names_there_are() -> None:

@@ -20,9 +20,9 @@ from duality.recipes.recipe import Data, Recipe
 from duality.training.settings import Training
 
 _DATA = Data(corpus="qm9", tokenizer=Characters(), length=24, packing="document", padding="model")
-_NETWORK = DiT(width=64, depth=4, heads=4, time_width=32, dropout=0.0, conv=3, embedding_std=1.0)
+_NETWORK = DiT(width=64, depth=4, heads=4, time_width=32, dropout=0.0, conv=3, activation="relu2", embedding_std=1.0)
 _TRAINING = Training(
-    steps=10_000,
+    steps=12_000,
     batch_size=64,
     optimizer="muon",
     learning_rate=4e-3,
@@ -32,7 +32,7 @@ _TRAINING = Training(
     weight_decay=0.05,
     ema=0.995,
     log_every=50,
-    eval_every=2_500,
+    eval_every=3_000,
     save_every=500,
 )
 

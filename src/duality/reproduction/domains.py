@@ -32,7 +32,7 @@ class Amount:
     seeds: Seeds
     num: int = 256
     few_num: int = 512
-    temperatures: tuple[float, ...] = (0.6, 0.8, 1.0, 1.2)
+    temperatures: tuple[float, ...] = (0.5, 0.75, 1.0, 1.25, 1.5)
     few: tuple[int, ...] = (2, 4, 8, 16, 32)
     tail_steps: tuple[int, ...] = (2, 4, 8)
     many: int = 128

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
@@ -17,12 +17,13 @@ from duality.evaluation.cases import Case, Row
 from duality.evaluation.frontiers import Curve, Difference, curves_of, difference, verdict, verdict_of
 from duality.evaluation.quantiles import NORMAL, t_quantile
 from duality.evaluation.sweep import read_rows
-from duality.reproduction.claims import Arm, Better, Claim, Comparison, Likelihoods, Speed, Variances
+from duality.reproduction.claims import Arm, Better, Claim, Comparison, EqualQuality, Likelihoods, Speed, Variances
 from duality.reproduction.domains import Domain
 from duality.reproduction.models import run_folder
 from duality.reproduction.work import read_likelihood, read_variances
 
 NO_OVERLAP = "no equal diversity"
+NOT_REACHED = "quality not reached"
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Evidence:
             return self.likelihoods(comparison)
         if isinstance(comparison, Variances):
             return self.variances(comparison)
+        if isinstance(comparison, EqualQuality):
+            return self.equal_quality(comparison)
         return self.speed(comparison) if isinstance(comparison, Speed) else self.samples(comparison)
 
     # --- likelihoods
@@ -109,13 +112,9 @@ class Evidence:
         """Quality of the first minus that of the second at equal diversity."""
         first, second = self.curves(comparison.first), self.curves(comparison.second)
         found = difference(first, second)
-        shared = {"points": f"{self.point(comparison.first)} and {self.point(comparison.second)}"}
-        nothing = float("nan")
+        points = f"{self.point(comparison.first)} and {self.point(comparison.second)}"
         if found is None:
-            return Finding(
-                comparison.statement, comparison.paper, nothing, nothing, nothing, nothing, nothing, self.domain.unit,
-                NO_OVERLAP, **shared,
-            )  # fmt: skip
+            return unmeasured(comparison, self.domain.unit, NO_OVERLAP, points)
         scale = self.domain.scale
         return Finding(
             comparison.statement,
@@ -128,7 +127,7 @@ class Evidence:
             self.domain.unit,
             verdict(found, self.domain.better),
             at=self.where(found),
-            **shared,
+            points=points,
         )
 
     def where(self, found: Difference) -> str:
@@ -193,6 +192,25 @@ class Evidence:
             verdict_of(value - half, value + half, "lower"),
             points=f"{self.point(comparison.first)} and {self.point(comparison.second)}",
         )
+
+    def equal_quality(self, comparison: EqualQuality) -> Finding:
+        """The speed of the first arm that is as good as the goal; without one, the last arm's quality is shown."""
+        goal = self.curves(comparison.goal)
+        for arm in comparison.arms:
+            found = difference(self.curves(arm), goal)
+            if found is not None and verdict(found, self.domain.better) != "contradicts":
+                speed = self.speed(Speed(arm, comparison.goal, comparison.paper))
+                return replace(speed, statement=f"{comparison.statement} ({arm.words})")
+        points = f"{self.point(comparison.arms[-1])} ({comparison.arms[-1].words}) and {self.point(comparison.goal)}"
+        return unmeasured(comparison, "of the milliseconds per sample", NOT_REACHED, points)
+
+
+def unmeasured(comparison: Comparison, unit: str, why: str, points: str) -> Finding:
+    """A comparison that has no figures, with the reason as its verdict."""
+    nothing = float("nan")
+    return Finding(
+        comparison.statement, comparison.paper, nothing, nothing, nothing, nothing, nothing, unit, why, points=points
+    )
 
 
 def figure(row: Row, name: str) -> float:
