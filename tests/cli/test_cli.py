@@ -131,7 +131,7 @@ def test_train_eval_sample(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     assert f"PPL <= {result['perplexity']:.2f} ± {result['perplexity_stderr']:.2f}" in text
     assert result["num_tokens"] > 100
     assert main(["sample", str(trained), "--num", "2", "--steps", "3", "--length", "20"]) == 0
-    assert "sample 2 of 2: 3 steps, ancestral tail, seed 0" in capsys.readouterr().out
+    assert "sample 2 of 2: 3 steps, ancestral tail, temperature 0.8, seed 0" in capsys.readouterr().out
 
 
 def samples(capsys: pytest.CaptureFixture[str], trained: Path, *flags: str) -> list[dict[str, Any]]:

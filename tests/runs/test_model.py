@@ -208,7 +208,7 @@ def test_what_sampling_refuses(models: dict[str, Model]) -> None:
 
 def test_a_label_and_its_guidance(labelled: Model) -> None:
     assert labelled.label_names == ("low", "up")
-    given = labelled.sample(3, steps=3, label="up")
+    given = labelled.sample(3, steps=3, label="up", temperature=1.0)
     denoiser = labelled.denoiser
     expected = labelled.generate(lambda _: with_labels(denoiser, torch.tensor([1])), steps=3, num=3, length=32)
     assert [sample.tokens for sample in given] == expected.tolist()

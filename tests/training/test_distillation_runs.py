@@ -14,6 +14,7 @@ import torch
 from support.runs import quiet, small_recipe
 from torch import nn
 
+from duality.protocols import Tail
 from duality.recipes import catalogue
 from duality.recipes.recipe import Generation, Recipe, distilled
 from duality.runs import folder, session
@@ -232,12 +233,17 @@ def test_the_batch_of_a_distillation_is_a_quarter_but_not_a_small_one(batch: int
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"), [(DCD(rounds=4, delta=1 / 64), 8), (DCD(), 32), (SDTT(rounds=4, delta=1 / 128), 8)]
+    ("kind", "steps", "tail"),
+    [
+        (DCD(rounds=4, delta=1 / 64), 8, "posterior"),
+        (DCD(), 32, "posterior"),
+        (SDTT(rounds=4, delta=1 / 128), 8, "ancestral"),
+    ],
 )
-def test_a_distilled_model_is_sampled_with_the_steps_of_its_last_round(kind: Any, expected: int) -> None:
-    base = replace(catalogue.recipe("duo-laptop"), generation=Generation(steps=64, tail="posterior", temperature=0.9))
+def test_a_distilled_model_is_sampled_with_the_steps_of_its_last_round(kind: Any, steps: int, tail: Tail) -> None:
+    base = replace(catalogue.recipe("duo-laptop"), generation=Generation(steps=64, tail="greedy", temperature=0.9))
     made = distilled(base, kind, 10)
-    assert made.generation == Generation(steps=expected, tail="posterior", temperature=0.9)
+    assert made.generation == Generation(steps=steps, tail=tail, temperature=0.9)
     assert catalogue.from_json(catalogue.to_json(made)) == made
 
 

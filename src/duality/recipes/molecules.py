@@ -16,7 +16,7 @@ from duality.data.tokenizer_specs import Characters
 from duality.methods.duo import Duo
 from duality.networks.dit import DiT
 from duality.recipes import laptop
-from duality.recipes.recipe import Data, Recipe
+from duality.recipes.recipe import Data, Generation, Recipe
 from duality.training.settings import Training
 
 _DATA = Data(corpus="qm9", tokenizer=Characters(), length=24, packing="document", padding="model")
@@ -50,6 +50,7 @@ def twin(make: Callable[[], Recipe], steps: int | None = None) -> Recipe:
         data=_DATA,
         backbone=_NETWORK,
         training=_TRAINING if steps is None else replace(_TRAINING, steps=steps),
+        generation=Generation(),  # a lower temperature writes more valid molecules, and more that are known
     )
 
 

@@ -111,7 +111,8 @@ def distilled(base: Recipe, distillation: Distillation, step: int) -> Recipe:
     average is over the last tenth of a round. At rounds of 10 000 steps this is the paper's 6e-5, 500 and 0.999.
     The batch is a quarter of that of the base, as the paper's 128 of 512, but at least 64, or the whole batch of a base
     that has less: a quarter of a small batch has so much noise in its gradient that short rounds learn little.
-    It is sampled, if nothing else is said, with as many steps as the last round has taught.
+    It is sampled, if nothing else is said, with as many steps as the last round has taught, and with the tail that is
+    best after this distillation.
     """
     before, total, kind = base.training, distillation.steps, type(distillation).__name__.lower()
     training = replace(
@@ -133,12 +134,20 @@ def distilled(base: Recipe, distillation: Distillation, step: int) -> Recipe:
         source=f"{base.name} at step {step}",
         training=training,
         distillation=distillation,
-        generation=replace(base.generation, steps=distillation.sampling_steps),
+        generation=replace(base.generation, steps=distillation.sampling_steps, tail=distillation.tail),
     )
 
 
-def derived(base: Recipe, name: str, summary: str, source: str, method: Method, steps: int | None = None) -> Recipe:
-    """``base`` with another method, and another number of steps if one is given."""
+def derived(
+    base: Recipe,
+    name: str,
+    summary: str,
+    source: str,
+    method: Method,
+    steps: int | None = None,
+    generation: Generation | None = None,
+) -> Recipe:
+    """``base`` with another method, which is sampled in its own manner; another number of steps if one is given."""
     return replace(
         base,
         name=name,
@@ -146,4 +155,5 @@ def derived(base: Recipe, name: str, summary: str, source: str, method: Method, 
         source=source,
         method=method,
         training=base.training if steps is None else replace(base.training, steps=steps),
+        generation=generation or Generation(),
     )

@@ -25,7 +25,7 @@ from duality.diffusion.processes import is_uniform
 from duality.diffusion.schedules import Dual, GaussianSchedule, LinearLogSnr
 from duality.objectives.consistency import Consistency
 from duality.objectives.through_time import ThroughTime
-from duality.protocols import AnyDenoiser, Method, Objective, Phase, Process, TokenSampler
+from duality.protocols import AnyDenoiser, Method, Objective, Phase, Process, Tail, TokenSampler
 from duality.training import DISTILLATIONS, Growth, TeacherCopy
 
 
@@ -45,6 +45,8 @@ class Distillation(Protocol):
     def steps(self) -> int: ...
     @property
     def sampling_steps(self) -> int: ...
+    @property
+    def tail(self) -> Tail: ...
     def round_of(self, step: int) -> int: ...
     def delta_of_round(self, number: int) -> float: ...
     def phases(self, method: Method, num_tokens: int, teacher: AnyDenoiser) -> tuple[Phase, ...]: ...
@@ -97,6 +99,11 @@ class Rounds:
         """The number of equal steps of time that the last round teaches."""
         return max(1, round(1 / (self.delta_of_round(self.rounds) * self.deltas_per_step)))
 
+    @property
+    def tail(self) -> Tail:
+        """How the last step of a sample is best taken after this distillation."""
+        return "ancestral"
+
     def one_per_round(self, objectives: list[Objective]) -> tuple[Phase, ...]:
         """The phases of the rounds, whose objectives these are."""
         return tuple(
@@ -128,6 +135,11 @@ class DCD(Rounds):
     alpha_min: float = 0.0062
     alpha_max: float = 0.9987
     compare: Compare = "output"
+
+    @property
+    def tail(self) -> Tail:
+        """The noisy token of the last step is evidence, which a greedy tail would ignore."""
+        return "posterior"
 
     @staticmethod
     def fits(process: Process) -> bool:
