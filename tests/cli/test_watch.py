@@ -21,7 +21,7 @@ from rich.text import Text
 from support.frames import LETTERS, NO_TEXT, frame
 
 from duality.cli.trace import changes, visible
-from duality.cli.watch import CHANGED, MASKED, Watcher, bracketed, styled, window
+from duality.cli.watch import CHANGED, DIM, END, Watcher, bracketed, shown, styled, window
 from duality.data.pretrained import byte_pairs, word_pieces
 from duality.data.tokenizer_specs import BPE, Characters
 from duality.data.tokenizers import ByteTokenizer, Tokenizer
@@ -154,6 +154,13 @@ def test_symbols_of_control_characters() -> None:
     assert visible("a\n\t\x1b[2J\x7f\x9b\xa0b") == "a⏎␉␛[2J␡\ufffd b"
 
 
+def test_the_end_of_a_document_is_one_sign_and_the_same_letters_in_a_text_are_not() -> None:
+    pieces = Pieces(ByteTokenizer())
+    text = [65, 256, 256, *b"<|endoftext|>"]
+    assert bracketed(pieces.cells(text), {1}) == f"A[{END}]{END}<|endoftext|>"
+    assert [str(span.style) for span in styled(pieces.cells(text), ()).spans] == [DIM]
+
+
 # What changed
 
 
@@ -165,8 +172,8 @@ def test_exactly_the_changed_positions_are_highlighted(pairs: list[tuple[int, in
     at = 0
     for place, cell in enumerate(cells):
         changed = place >= len(before) or after[place] != before[place]
-        want = CHANGED if changed else MASKED if after[place] == NO_TEXT else ""
-        for character in range(at, at := at + len(cell.text)):
+        want = CHANGED if changed else DIM if after[place] == NO_TEXT or shown(cell) == END else ""
+        for character in range(at, at := at + len(shown(cell))):
             assert [span.style for span in text.spans if span.start <= character < span.end] == [want] * bool(want)
     assert at == len(text.plain)
 
@@ -210,10 +217,10 @@ def test_a_batch_begins_without_changes() -> None:
 
 def test_as_many_samples_as_fit_are_shown_and_the_number_never_grows() -> None:
     watcher, out = on_screen(height=8, width=10)
-    long, short = [5, 5, 1, 1, 1], [1] * 5  # 29 letters and 5
+    long, short = [1] * 15, [1] * 5  # two lines and one
     with watcher:
         watcher.show(frame(0, short, short, short, short))
-        watcher.show(frame(1, long, short, short, short))
+        watcher.show(frame(1, long, long, long, long))
         watcher.show(frame(2, short, short, short, short))
         watcher.show(frame(0, short, short, short, short, first=4))
     counts = [screen.plain.count("sample") for screen in screens(out)]

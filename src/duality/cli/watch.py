@@ -12,29 +12,36 @@ from rich.live import Live
 from rich.text import Text
 
 from duality.cli.trace import changes, visible
+from duality.data.tokenizers import END_OF_DOCUMENT
 from duality.runs.pieces import Cell, Pieces
 from duality.samplers.generate import Frame
 
 CHANGED = "bold reverse green"
-MASKED = "dim"
+DIM = "dim"
+END = "∎"  # the end of a document
 _TITLE = "dim"
 _SECONDS = 6.0  # that the steps of the first batch are shown for, all together
 _LONGEST = 0.5  # seconds that one step is shown for
 
 
+def shown(cell: Cell) -> str:
+    """How a cell is shown: as its text, but the end of a document, of which a row may have many, as one sign."""
+    return END if cell.text == END_OF_DOCUMENT else visible(cell.text)
+
+
 def styled(cells: Sequence[Cell], places: Collection[int]) -> Text:
-    """Cells in colours: those at changed places highlighted, mask tokens dim, the others plain."""
+    """Cells in colours: those at changed places highlighted, mask tokens and ends dim, the others plain."""
 
     def style(cell: Cell) -> str:
-        return CHANGED if cell.touched(places) else MASKED if cell.masked else ""
+        return CHANGED if cell.touched(places) else DIM if cell.masked or cell.text == END_OF_DOCUMENT else ""
 
     runs = groupby(cells, style)
-    return Text.assemble(*(("".join(visible(cell.text) for cell in run), name) for name, run in runs))
+    return Text.assemble(*(("".join(map(shown, run)), name) for name, run in runs))
 
 
 def bracketed(cells: Sequence[Cell], places: Collection[int]) -> str:
     """Cells without colours: those at changed places in [brackets]."""
-    return "".join(f"[{visible(cell.text)}]" if cell.touched(places) else visible(cell.text) for cell in cells)
+    return "".join(f"[{shown(cell)}]" if cell.touched(places) else shown(cell) for cell in cells)
 
 
 def header(frame: Frame, num_changed: int) -> str:
