@@ -121,10 +121,10 @@ class DCD(Rounds):
     """Discrete Consistency Distillation, for a belief about uniform noise.
 
     The student at z_t learns from its teacher at the cleaner z_s. ``compare`` says what of the two is compared:
-    "output", as in the paper, what the networks give; "posterior", their beliefs about the clean tokens given
-    everything. The difference is the evidence of a position's own noisy token: a network of uniform noise is trained to
-    leave it out, because the sampler adds it. Compared by "output", the student's output begins to depend on that
-    token, and the sampler counts it twice. ``objectives.consistency`` has the formulas, and what is exactly true.
+    "output", as in the paper, what the networks give; "posterior", the default, their beliefs about the clean tokens
+    given everything. The difference is the evidence of a position's own noisy token: a network of uniform noise is
+    trained to leave it out, because the sampler adds it. Compared by "output", the student's output begins to depend on
+    that token, and the sampler counts it twice. ``objectives.consistency`` has the formulas, and what is exactly true.
 
     Algorithm 1 draws t from [0, 1] and takes s = max(t - delta, 0). Here t runs over the Gaussian schedule from the
     level ``alpha_max`` at t = 0 to ``alpha_min`` at t = 1. The defaults are log-SNR from 4 to 1 at K = 50 257, which
@@ -134,7 +134,7 @@ class DCD(Rounds):
     gaussian_schedule: GaussianSchedule = LinearLogSnr()
     alpha_min: float = 0.0062
     alpha_max: float = 0.9987
-    compare: Compare = "output"
+    compare: Compare = "posterior"
 
     @property
     def tail(self) -> Tail:
