@@ -23,7 +23,7 @@ from duality.reproduction.domains import Amount, Budget, Domain, budget_named, s
 from duality.reproduction.findings import Evidence, Finding, paired_interval
 from duality.reproduction.models import Base, Seeds
 from duality.reproduction.page import page
-from duality.reproduction.run import Planner, Settings, reproduce
+from duality.reproduction.run import Planner, Settings, as_json, reproduce
 from duality.reproduction.work import Train
 
 SIZE = ("backbone=nano", "data.tokenizer=bytes", "data.length=12", "data.packing=document", "data.split=document")
@@ -204,6 +204,8 @@ def test_speed_at_equal_quality_is_that_of_the_first_arm_that_is_as_good(tmp_pat
     assert missed.verdict == "quality not reached"
     assert math.isnan(missed.value)
     assert "0.1 (duo, 2 steps) and 0.5" in missed.points
+    assert as_json(missed)["value"] is None
+    assert as_json(found)["value"] == 8 / 20
 
 
 def test_an_unknown_claim_is_refused_with_the_names_there_are() -> None:

@@ -135,11 +135,16 @@ def reproduce(
         execute(jobs, workers=settings.workers, threads=settings.threads, report=report, advance=advance)
     found = {chapter.domain.name: findings_of(chapter.claims, chapter.evidence) for chapter in chapters}
     kept = {
-        name: {claim: [asdict(each) for each in rows] for claim, rows in each.items()} for name, each in found.items()
+        name: {claim: [as_json(each) for each in rows] for claim, rows in each.items()} for name, each in found.items()
     }
-    write_atomically(settings.out / "findings.json", json.dumps(kept, indent=1))
+    write_atomically(settings.out / "findings.json", json.dumps(kept, indent=1, allow_nan=False))
     write_report(settings.out, settings.budget, chapters, found)
     return found
+
+
+def as_json(finding: Finding) -> dict[str, str | float | None]:
+    """A finding as a JSON object; a figure that there is not is null."""
+    return {name: None if value != value else value for name, value in asdict(finding).items()}
 
 
 def verdict_table(found: Mapping[str, Mapping[str, Sequence[Finding]]]) -> str:
