@@ -208,13 +208,13 @@ def draw(results: Sequence[Result], variants: Sequence[str], target: Path) -> No
                 axes[2].errorbar([number], [mean], yerr=[min(half, 10)], fmt="o", color=colour, capsize=3)
                 axes[2].plot([number + 0.15] * len(gaps), gaps, ".", color=colour, alpha=0.5)
         axes[0].set(title=f"training loss, {times} times (one seed)", xlabel="step", ylabel="nats per token")
-        axes[1].set(title="held-out bound (mean over seeds)", xlabel="step", yscale="log")
+        axes[1].set(title="held-out bound (mean over seeds)", xlabel="step")
         axes[2].set(title="held-out bound at the end, minus plain", xticks=range(len(variants)))
         axes[2].set_xticklabels(variants)
         axes[2].axhline(0, color="grey", lw=0.8)
         if axes[0].get_legend_handles_labels()[0]:
             axes[0].legend(fontsize=8)
-    figure.savefig(target, dpi=120)
+    figure.savefig(target, dpi=90)
     pyplot.close(figure)
 
 

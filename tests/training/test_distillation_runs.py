@@ -233,17 +233,19 @@ def test_the_batch_of_a_distillation_is_a_quarter_but_not_a_small_one(batch: int
 
 
 @pytest.mark.parametrize(
-    ("kind", "steps", "tail"),
+    ("kind", "steps", "tail", "temperature"),
     [
-        (DCD(rounds=4, delta=1 / 64), 8, "posterior"),
-        (DCD(), 32, "posterior"),
-        (SDTT(rounds=4, delta=1 / 128), 8, "ancestral"),
+        (DCD(rounds=4, delta=1 / 64, compare="posterior"), 8, "posterior", 1.0),
+        (DCD(compare="output"), 32, "posterior", 0.9),
+        (SDTT(rounds=4, delta=1 / 128), 8, "ancestral", 0.9),
     ],
 )
-def test_a_distilled_model_is_sampled_with_the_steps_of_its_last_round(kind: Any, steps: int, tail: Tail) -> None:
+def test_a_distilled_model_is_sampled_with_the_steps_of_its_last_round(
+    kind: Any, steps: int, tail: Tail, temperature: float
+) -> None:
     base = replace(catalogue.recipe("duo-laptop"), generation=Generation(steps=64, tail="greedy", temperature=0.9))
     made = distilled(base, kind, 10)
-    assert made.generation == Generation(steps=steps, tail=tail, temperature=0.9)
+    assert made.generation == Generation(steps=steps, tail=tail, temperature=temperature)
     assert catalogue.from_json(catalogue.to_json(made)) == made
 
 

@@ -111,8 +111,8 @@ def distilled(base: Recipe, distillation: Distillation, step: int) -> Recipe:
     average is over the last tenth of a round. At rounds of 10 000 steps this is the paper's 6e-5, 500 and 0.999.
     The batch is a quarter of that of the base, as the paper's 128 of 512, but at least 64, or the whole batch of a base
     that has less: a quarter of a small batch has so much noise in its gradient that short rounds learn little.
-    It is sampled, if nothing else is said, with as many steps as the last round has taught, and with the tail that is
-    best after this distillation.
+    It is sampled, if nothing else is said, with as many steps as the last round has taught, with the tail that is best
+    after this distillation, and at temperature 1 if the distillation itself sharpens.
     """
     before, total, kind = base.training, distillation.steps, type(distillation).__name__.lower()
     training = replace(
@@ -134,7 +134,12 @@ def distilled(base: Recipe, distillation: Distillation, step: int) -> Recipe:
         source=f"{base.name} at step {step}",
         training=training,
         distillation=distillation,
-        generation=replace(base.generation, steps=distillation.sampling_steps, tail=distillation.tail),
+        generation=replace(
+            base.generation,
+            steps=distillation.sampling_steps,
+            tail=distillation.tail,
+            temperature=1.0 if distillation.sharpens else base.generation.temperature,
+        ),
     )
 
 

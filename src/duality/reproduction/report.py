@@ -50,7 +50,7 @@ def markdown(
     """The whole report."""
     parts = [
         "# The paper's claims, tried again",
-        f"The command: `duality reproduce --budget {budget.name}`.",
+        f"`duality reproduce --budget {budget.name}`, on {parts_of(chapters)}.",
         f"**The rule, stated before any number.** {RULE}",
         "The paper's figures are of its own setting (LM1B or OpenWebText, 170 million parameters, GPT-2 Large as "
         "judge) and are not comparable in size, only in order. A claim of this project says: beyond the paper.",
@@ -63,6 +63,13 @@ def markdown(
             parts += [f"### {claim.title} ({claim.where})", verdicts(found[claim.name])]
             parts.append(table([HEADERS, *(cells(each) for each in found[claim.name])]).rstrip("\n"))
     return "\n\n".join(parts) + "\n"
+
+
+def parts_of(chapters: Sequence[Chapter]) -> str:
+    """The domains of a report, each with the names of its claims."""
+    return "; ".join(
+        f"{chapter.domain.name} ({', '.join(claim.name for claim in chapter.claims)})" for chapter in chapters
+    )
 
 
 def in_words(amount: Amount) -> str:

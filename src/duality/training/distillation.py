@@ -47,6 +47,8 @@ class Distillation(Protocol):
     def sampling_steps(self) -> int: ...
     @property
     def tail(self) -> Tail: ...
+    @property
+    def sharpens(self) -> bool: ...
     def round_of(self, step: int) -> int: ...
     def delta_of_round(self, number: int) -> float: ...
     def phases(self, method: Method, num_tokens: int, teacher: AnyDenoiser) -> tuple[Phase, ...]: ...
@@ -104,6 +106,11 @@ class Rounds:
         """How the last step of a sample is best taken after this distillation."""
         return "ancestral"
 
+    @property
+    def sharpens(self) -> bool:
+        """Whether the student's samples have less entropy than those of its base, at the same temperature."""
+        return False
+
     def one_per_round(self, objectives: list[Objective]) -> tuple[Phase, ...]:
         """The phases of the rounds, whose objectives these are."""
         return tuple(
@@ -140,6 +147,11 @@ class DCD(Rounds):
     def tail(self) -> Tail:
         """The noisy token of the last step is evidence, which a greedy tail would ignore."""
         return "posterior"
+
+    @property
+    def sharpens(self) -> bool:
+        """On prose at temperature 1 as much as a temperature of 0.8 does (docs/reproduction.md)."""
+        return self.compare == "posterior"
 
     @staticmethod
     def fits(process: Process) -> bool:
