@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from duality.protocols import Reporter
-from duality.reproduction.jobs import Advance, Job, JobFailed, execute
+from duality.reproduction.jobs import Advance, Job, JobFailed, Stopped, execute
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,14 @@ class Die:
 
     def __call__(self, report: Reporter, advance: Advance) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Was stopped by a signal, and saved."""
+
+    def __call__(self, report: Reporter, advance: Advance) -> None:
+        raise Stopped("at step 7")
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,12 @@ def test_an_error_in_a_job_stops_the_others_and_is_raised_here(tmp_path: Path, w
 def test_impossible_orders_are_refused_before_anything_begins(jobs: list[Job], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         execute(jobs, workers=1, threads=1, report=print)
+
+
+def test_a_job_that_was_stopped_ends_without_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(JobFailed, match="exit code 130; the same command goes on"):
+        execute([job("a", Stop())], workers=1, threads=1, report=print)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_the_processes_of_a_killed_parent_end(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from duality.protocols import Reporter
 
 Advance = Callable[[float], None]
 _ENDED, _FAILED, _DONE, _SAID = "ended", "failed", "done", "said"
+_STOPPED = 130  # the exit code of a process that was stopped
 _PATIENCE = 30.0  # seconds for a process to save and end
 
 
@@ -53,7 +55,7 @@ class JobFailed(ValueError):
 
 
 class Stopped(Exception):
-    """A signal stopped the jobs; what they saved is used when they begin again."""
+    """A signal stopped a job; what it saved is used when it begins again."""
 
 
 Message = tuple[str, str, object]
@@ -164,6 +166,8 @@ def _worker(job: Job, threads: int, messages: multiprocessing.Queue[Message]) ->
     except (ValueError, OSError) as error:
         messages.put((_FAILED, job.name, " ".join(str(error).split())))
         return
+    except (Stopped, KeyboardInterrupt):
+        sys.exit(_STOPPED)  # without a traceback; the parent, if it still runs, sees the exit code
     messages.put((_ENDED, job.name, None))
 
 

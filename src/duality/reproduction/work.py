@@ -23,9 +23,9 @@ from duality.evaluation.sweep import Sweep
 from duality.protocols import Reporter
 from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe
-from duality.reproduction.jobs import Advance
+from duality.reproduction.jobs import Advance, Stopped
 from duality.reproduction.models import Base, Student, run_folder
-from duality.runs.api import TrainingPlan, TrainingStopped, plan_distillation
+from duality.runs.api import TrainingPlan, plan_distillation
 from duality.runs.corpora import sequences_of_run
 from duality.runs.folder import exists, read_recipe
 from duality.runs.judging import judge_named, scorers_named
@@ -58,7 +58,7 @@ class Train:
         report(f"training {folder.name}, {plan.recipe.training.steps} steps")
         outcome = plan.run(device="cpu", report=lambda text: None, watch=lambda record: advance(self.unit))
         if outcome.signal:
-            raise TrainingStopped(folder, outcome)
+            raise Stopped(f"{folder} was stopped at step {outcome.step}")
 
     def plan(self, folder: Path) -> TrainingPlan:
         """The training; a folder with another run is refused."""
