@@ -21,16 +21,16 @@ export GOMP_SPINCOUNT ?= 10000
 demo: .venv/installed
 	$(BIN)/duality train duo-laptop --out $(RUN) --resume
 	$(BIN)/duality eval $(RUN)
-	$(BIN)/duality distill $(RUN) --for-steps 8 --out $(RUN)-8-steps --resume
+	$(BIN)/duality distill $(RUN) --for-steps 8 --rounds 4 --out $(RUN)-8-steps --resume
 	$(BIN)/duality sample $(RUN)-8-steps --num 4 --watch
 	@echo "The models are in $(RUN) and $(RUN)-8-steps: recipe.json, metrics.jsonl, loss.png, samples/, checkpoints/"
 
 demo-molecules: .venv/installed
 	$(BIN)/duality train duo-molecules --steps 5000 --out $(MOLECULES) --resume
-	$(BIN)/duality distill $(MOLECULES) --for-steps 8 --out $(MOLECULES)-8-steps --resume
-	$(BIN)/duality sample $(MOLECULES)-8-steps --num 8 --watch
-	$(BIN)/duality quality $(MOLECULES) $(MOLECULES)-8-steps --steps 8 --num 256 --score molecules --out $(MOLECULES)-quality
-	@echo "The molecules are drawn in $(MOLECULES)-quality"
+	$(BIN)/duality distill $(MOLECULES) --for-steps 8 --rounds 4 --out $(MOLECULES)-8-steps --resume
+	$(BIN)/duality sample $(MOLECULES)-8-steps --num 8 --steps 4 --temperature 0.5 --watch
+	$(BIN)/duality quality $(MOLECULES) $(MOLECULES)-8-steps --steps 4 --temperature 0.5 --num 256 --score molecules --out $(MOLECULES)-quality
+	@echo "The molecules are drawn in $(MOLECULES)-quality/molecules.png"
 
 test: lint types tests
 

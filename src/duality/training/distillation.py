@@ -128,8 +128,8 @@ class DCD(Rounds):
     """Discrete Consistency Distillation, for a belief about uniform noise.
 
     The student at z_t learns from its teacher at the cleaner z_s. ``compare`` says what of the two is compared:
-    "output", as in the paper, what the networks give; "posterior", the default, their beliefs about the clean tokens
-    given everything. The difference is the evidence of a position's own noisy token: a network of uniform noise is
+    "output", as in the paper, what the networks give; "posterior", their beliefs about the clean tokens given
+    everything. The difference is the evidence of a position's own noisy token: a network of uniform noise is
     trained to leave it out, because the sampler adds it. Compared by "output", the student's output begins to depend on
     that token, and the sampler counts it twice. ``objectives.consistency`` has the formulas, and what is exactly true.
 
@@ -141,7 +141,7 @@ class DCD(Rounds):
     gaussian_schedule: GaussianSchedule = LinearLogSnr()
     alpha_min: float = 0.0062
     alpha_max: float = 0.9987
-    compare: Compare = "posterior"
+    compare: Compare = "output"
 
     @property
     def tail(self) -> Tail:

@@ -34,8 +34,8 @@ class RoundChanges:
     divergence: Divergence | None = None
     """the distance between student and teacher; kl-backward (the default) is KL(student || teacher)."""
     compare: Compare | None = None
-    """what dcd compares: the networks' outputs together with the noisy tokens (posterior, the default), or the outputs
-    alone (output, the paper's)."""
+    """what dcd compares: the networks' outputs (output, the paper's, the default), or these together with the noisy
+    tokens (posterior)."""
     for_steps: int | None = None
     """choose rounds and delta for sampling with N steps: in the last round the student learns steps of length 1/N."""
 
