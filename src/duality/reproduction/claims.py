@@ -304,11 +304,9 @@ def crossover(amount: Amount) -> Claim:
 
 def psi(amount: Amount) -> Claim:
     """Samplers that correct."""
-    rows = [
-        Better(Arm("duo", steps, sampler="psi-rescale"), Arm("duo", steps), "of the follow-up paper")
-        for steps in (32, amount.many)
-    ]
-    return Claim("psi", "A Psi sampler beats the ancestral one at many steps", "follow-up of the paper", tuple(rows))
+    steps = max(amount.few)
+    row = Better(Arm("duo", steps, sampler="psi-rescale"), Arm("duo", steps), "of the follow-up paper")
+    return Claim("psi", f"A Psi sampler beats the ancestral one at {steps} steps", "follow-up of the paper", (row,))
 
 
 def speed(amount: Amount) -> Claim:

@@ -34,7 +34,7 @@ class Amount:
     few_num: int = 512
     temperatures: tuple[float, ...] = (0.5, 0.75, 1.0, 1.25, 1.5)
     few: tuple[int, ...] = (2, 4, 8, 16, 32)
-    tail_steps: tuple[int, ...] = (2, 4, 8)
+    tail_steps: tuple[int, ...] = (4, 8)
     many: int = 128
     sequences: int = 512
     draws: int = 120
