@@ -29,32 +29,17 @@ Names in the code: B batch, L length, D width, H heads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from duality.networks.activations import ACTIVATIONS, Activation
 from duality.noise import Noise
 from duality.protocols import Dropout, Labels, Latent, Prefix, TopK, Valid
-
-
-class SquaredReLU(nn.Module):
-    """max(x, 0)^2 (So et al., 2021)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x).square()
-
-
-Activation = Literal["gelu", "relu2"]
-ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
-    "gelu": partial(nn.GELU, approximate="tanh"),
-    "relu2": SquaredReLU,
-}
 
 
 @dataclass(frozen=True)
