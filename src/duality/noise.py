@@ -54,6 +54,17 @@ def _word(value: int | str, device: torch.device) -> Tensor:
     return _mix(torch.tensor(_signed(number * _GOLDEN + _FACTORS[0]), dtype=torch.int64, device=device))
 
 
+def check_seed(seed: int, name: str = "seed") -> None:
+    """Refuse a seed that has no noise of its own: seeds are 64-bit words, and others would repeat one of them.
+
+    >>> check_seed(2**64)
+    Traceback (most recent call last):
+    ValueError: seed is 18446744073709551616: it must be a whole number from 0 to 2**64 - 1
+    """
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"{name} is {seed}: it must be a whole number from 0 to 2**64 - 1")
+
+
 @dataclass(frozen=True)
 class Noise:
     """One 64-bit key per sample; results have the shape ``(len(keys), *shape)``."""
@@ -63,6 +74,7 @@ class Noise:
     @staticmethod
     def of(seed: int, step: int, index: Tensor) -> Noise:
         """The noise of samples ``index`` of the global batch at ``step`` of the run with ``seed``."""
+        check_seed(seed)
         keys = _mix(index.to(torch.int64) * _signed(_GOLDEN) ^ _word(seed, index.device))
         return Noise(_mix(keys ^ _word(step, index.device)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from duality.data.packing import Padding
 from duality.networks import SIZES
 from duality.recipes.catalogue import RECIPES, choices, components, differences, from_json, recipe, to_json
 from duality.recipes.config import from_jsonable, to_jsonable
+from duality.recipes.recipe import Recipe
 
 SOURCE = ROOT / "src" / "duality"
 
@@ -84,7 +86,7 @@ def test_dependent_assignments_are_checked_together() -> None:
         ("method.training_schedule.eps=2", "must be in"),
         ("backbone.heads=0", "every size must be at least 1"),
         ("method=MDLN", "choose from .*MDLM"),
-        ("training.seed=-1", "must not be negative"),
+        ("training.seed=-1", "a whole number from 0"),
         ("data.length=0", "at least 1 token"),
     ],
 )
@@ -122,10 +124,44 @@ def test_a_recipe_with_a_field_of_another_version_is_refused() -> None:
         from_json(data)
 
 
+def first_format(chosen: Recipe) -> Any:
+    """The JSON of a recipe as the first format had it, without a number."""
+    return {name: value for name, value in dict[str, Any](to_json(chosen)).items() if name != "format"}  # type: ignore[arg-type]
+
+
+def places(data: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of every field in the JSON of a recipe."""
+    for name, value in data.items():
+        yield (*path, name)
+        if isinstance(value, dict):
+            yield from places(value, (*path, name))
+
+
+@pytest.mark.parametrize("name", ["duo-laptop", "mdlm-molecules", "sedd-absorb-laptop", "plaid-laptop"])
+def test_no_field_of_a_recipe_may_be_missing(name: str) -> None:
+    """A field that was lost would take its default, and the run would be another one."""
+    whole: Any = to_json(recipe(name))
+    for *parents, leaf in places(whole):
+        if leaf in ("type", "format"):
+            continue
+        data = json.loads(json.dumps(whole))
+        node = data
+        for parent in parents:
+            node = node[parent]
+        del node[leaf]
+        with pytest.raises(ValueError, match=rf"lacks {leaf}: put back the file"):
+            from_json(data)
+
+
+def test_a_recipe_of_a_later_format_is_refused() -> None:
+    with pytest.raises(ValueError, match="format 3, this version reads 2"):
+        from_json({**dict(to_json(recipe("duo-laptop"))), "format": 3})  # type: ignore[arg-type]
+
+
 def test_recipes_of_older_versions_are_read() -> None:
     """Fields that were renamed keep their values."""
     made = recipe("duo-laptop", ("method.gaussian_schedule=LinearSignal", "method.training_schedule=Cosine"))
-    old: Any = to_json(made)
+    old: Any = first_format(made)
     old["method"]["clock"] = old["method"].pop("gaussian_schedule")
     old["method"]["times"] = old["method"].pop("training_schedule")
     assert from_json(old) == made
@@ -133,7 +169,7 @@ def test_recipes_of_older_versions_are_read() -> None:
     values: dict[str, Padding] = {"document": "ignore", "wrap": "model"}  # which has no effect on a wrapped corpus
     for packing, padding in values.items():
         made = recipe("duo-laptop", (f"data.packing={packing}",))
-        old = to_json(made)
+        old = first_format(made)
         del old["data"]["padding"], old["data"]["documents"]
         assert from_json(old) == replace(made, data=replace(made.data, padding=padding, documents="auto"))
     with pytest.raises(ValueError, match="Data has no field 'clock'"):

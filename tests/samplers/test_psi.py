@@ -243,10 +243,11 @@ def test_bad_values_are_refused() -> None:
     _, process, oracle = uniform_toy()
     with pytest.raises(ValueError, match="'max': choose one of constant, cap, rescale, loop, mix"):
         Psi(process, "max")  # type: ignore[arg-type]
-    for eta in (-0.1, math.nan, math.inf):
-        with pytest.raises(ValueError, match="at least 0"):
-            Psi(process, eta=eta)
-    with pytest.raises(ValueError, match=r"kappa itself, in \[0, 1\]"):
+    for rule in RULES:
+        for eta in (-0.1, 1.001, 5.0, math.nan, math.inf):
+            with pytest.raises(ValueError, match=r"must be in \[0, 1\]"):
+                Psi(process, rule, eta)
+    with pytest.raises(ValueError, match="kappa itself"):
         Psi(process, "mix", 1.5)
     with pytest.raises(ValueError, match=r"the psi sampler needs probabilities.*analytic sampler"):
         generate(OracleScore(oracle, process), LogLinear(), Psi(process), num=1, length=2, steps=2)

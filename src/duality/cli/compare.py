@@ -49,6 +49,7 @@ def compare(
         device: where to compute.
     """
     from duality.cli.console import say, training_display
+    from duality.data.files import no_empty_folder
     from duality.recipes.catalogue import recipe as find
     from duality.runs.comparison import Plan
     from duality.runs.comparison import compare as compare_recipes
@@ -63,12 +64,13 @@ def compare(
     shorthand = {"training.steps": steps, "training.seed": seed}
     changes = [f"{field}={value}" for field, value in shorthand.items() if value is not None]
     chosen = [find(name, (*changes, *assignments)) for name in recipes]
-    chosen = [with_corpus(each, data or each.data.corpus) for each in chosen]
+    chosen = [with_corpus(each, each.data.corpus if data is None else data) for each in chosen]
     where = device_named(device)
     plan = Plan(out, draws, limit, None, samples, sample_steps, where)
     if judge is not None:
         plan = replace(plan, judge=judge_named(judge, where, say))
-    rows, remarks = compare_recipes(chosen, plan, say, lambda each: training_display(each.training.steps))
+    with no_empty_folder(out):
+        rows, remarks = compare_recipes(chosen, plan, say, lambda each: training_display(each.training.steps))
     print_rows(rows, remarks)
     return 0 if len(rows) == len(chosen) else 130
 

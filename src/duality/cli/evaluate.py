@@ -40,9 +40,8 @@ def evaluate(
         device: where to compute.
         json: print one JSON object instead of text.
     """
-    from json import dumps
-
     from duality.cli.console import counting_display, say
+    from duality.data.files import json_text
     from duality.runs.corpora import sequences_of_run
     from duality.runs.model import load
 
@@ -53,7 +52,7 @@ def evaluate(
             sequences, num_draws=draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
         )
     if json:
-        print(dumps({"run": str(run), "step": model.step, "data": data or split, **numbers(result)}))
+        print(json_text({"run": str(run), "step": model.step, "data": data or split, **numbers(result)}))
     else:
         print(f"{run}, step {model.step}, on {data or split + ' of ' + model.recipe.data.corpus}")
         print("\n".join(result.lines()))

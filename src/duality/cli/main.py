@@ -1,12 +1,23 @@
-"""The command line: parses the arguments, runs a command, and turns an error into one line and an exit code."""
+"""The command line: parses the arguments, runs a command, and turns an error into one line and an exit code.
+
+0          done
+1          a fault of this program; ``--debug`` shows where
+2          a user's error: the line says what was got, what is allowed, what to do
+128 + n    stopped by signal n; 130 is Ctrl-C, 141 a reader that closed the pipe, which needs no words
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 
 import tyro
 
 from duality.cli.commands import COMMANDS
+
+FAULT, USER_ERROR, INTERRUPTED, CLOSED_PIPE = 1, 2, 130, 141
+_NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory")  # how torch says it
 
 
 def spread(arguments: list[str]) -> list[str]:
@@ -26,11 +37,30 @@ def spread(arguments: list[str]) -> list[str]:
     return result
 
 
+def check_values(arguments: list[str]) -> None:
+    """Refuse an empty value, which an unset variable of a shell leaves behind; no option has a use for one.
+
+    >>> check_values(["train", "duo-laptop", "--data", ""])
+    Traceback (most recent call last):
+    ValueError: the value of --data is empty: give one, or leave --data out (an unset variable of the shell is empty)
+    """
+    remark = "(an unset variable of the shell is empty)"
+    for before, argument in zip(["", *arguments], arguments):
+        name, equals, value = argument.partition("=")
+        if not argument.strip():
+            if before.startswith("--"):
+                raise ValueError(f"the value of {before} is empty: give one, or leave {before} out {remark}")
+            raise ValueError(f"an argument is empty: give its value, or leave it out {remark}")
+        if equals and not value.strip() and (name.startswith("--") or before == "--set"):
+            raise ValueError(f"the value of {name} is empty: give one, or leave {name} out {remark}")
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the exit code is 0, 2 for a user's error, or 128 + the signal that stopped a training."""
+    """Run a command and give its exit code."""
     arguments = spread(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     try:
+        check_values(arguments)
         code: int = tyro.extras.subcommand_cli_from_dict(
             COMMANDS,
             prog="duality",
@@ -38,22 +68,50 @@ def main(arguments: list[str] | None = None) -> int:
             "With --debug, an error shows where it came from.",
             args=[argument for argument in arguments if argument != "--debug"],
         )
+        sys.stdout.flush()  # a closed pipe shows here and not when the interpreter ends
         return code
-    except (ValueError, TypeError, OSError) as error:
-        if debug:
-            raise
-        print(f"duality: error: {explain(error)}", file=sys.stderr)
-        return 2
+    except BrokenPipeError:
+        silence_output()
+        return CLOSED_PIPE
     except KeyboardInterrupt:
         print("duality: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
+    except Exception as error:
+        if debug:
+            raise
+        words = explain(error)
+        if words is not None:
+            print(f"duality: error: {words}", file=sys.stderr)
+            return USER_ERROR
+        print(
+            f"duality: internal error: {type(error).__name__}: {one_line(error)}; this is a fault of duality, not of "
+            "what you asked for: run the same command with --debug, and report what it prints",
+            file=sys.stderr,
+        )
+        return FAULT
 
 
-def explain(error: Exception) -> str:
-    """One line: what was got, what is allowed, what to do."""
+def explain(error: Exception) -> str | None:
+    """One line: what was got, what is allowed, what to do; None for an error that no user can be the cause of."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.strerror}: {error.filename}; check the path and its permissions"
+    if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
+        return (
+            f"the memory of this machine is not enough ({one_line(error) or 'MemoryError'}): take a smaller batch, "
+            "length or network"
+        )
+    return one_line(error) if isinstance(error, (ValueError, OSError)) else None
+
+
+def one_line(error: Exception) -> str:
+    """The message of an error on one line."""
     return " ".join(str(error).split())
+
+
+def silence_output() -> None:
+    """Send what is still to be written to nowhere: its reader is gone."""
+    with suppress(OSError, ValueError):  # standard output may be no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def script() -> None:

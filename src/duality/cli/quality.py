@@ -170,12 +170,11 @@ def settings_of(varied: Varied, shared: Shared) -> SweepSettings:
 
 def print_rows(rows: Sequence[Row], out: Path, json: bool) -> None:
     """Print the tables of a sweep, or its rows as JSON."""
-    from json import dumps
-
+    from duality.data.files import json_text
     from duality.evaluation.frontier_report import has_frontiers
 
     if json:
-        print(dumps([row.to_json() for row in rows]))
+        print(json_text([row.to_json() for row in rows]))
         return
     for name in ("quality.md", *(["frontiers.md"] if has_frontiers(rows) else [])):
         print((out / name).read_text(encoding="utf-8"))

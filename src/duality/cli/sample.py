@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ from duality.cli.common import Device, Flag, Folder, GridName, Round, SamplerNam
 
 if TYPE_CHECKING:
     from duality.runs.model import Model
-    from duality.runs.writing import Watch
+    from duality.runs.writing import Each, Sample, Watch
     from duality.samplers.generate import Frame
 
 
@@ -81,19 +82,57 @@ def sample(
         watch: show the tokens changing, step by step.
         trace: a file for every step of every sample, as JSON.
     """
+    from duality.cli.console import say
+    from duality.data.files import regular_file
+    from duality.runs.model import load
+
+    if trace is not None:
+        regular_file(trace)  # before anything is sampled that could not be kept
+    model = load(run, say, device, round=round_number)
+    batches = -(-num // max(how.batch_size, 1))
+    about = {"run": str(run), **asdict(how)}
+    with (
+        printing(model.step, num, json, full, later=watch) as show_sample,
+        display(model, watch, batches) as show,
+        tracing(model, trace, about, show) as see,
+    ):
+        model.sample(num, watch=see, each=show_sample, **asdict(how))
+    return 0
+
+
+@contextmanager
+def printing(step: int, num: int, json: bool, full: bool, later: bool) -> Iterator[Each]:
+    """Prints samples as soon as they are written; what was printed when the block is interrupted is all that was made.
+
+    ``later`` prints them at the end of the block, if a terminal shows something else until then.
+    """
     from json import dumps
 
     from duality.cli.console import say
-    from duality.runs.model import load
+    from duality.cli.trace import harmless
 
-    model = load(run, say, device, round=round_number)
-    batches = -(-num // max(how.batch_size, 1))
-    with display(model, watch, batches) as show, tracing(model, trace, {"run": str(run), **asdict(how)}, show) as see:
-        samples = model.sample(num, watch=see, **asdict(how))
-    for made in samples:
+    terminal, waiting = sys.stdout.isatty(), list[str]()
+    count = 0
+
+    def show(made: Sample) -> None:
+        nonlocal count
+        count += 1
+        text = made.full_text if full else made.text
         title = f"--- sample {made.index + 1} of {num}: {made.settings}\n"
-        print(dumps(made.row(model.step, full)) if json else title + (made.full_text if full else made.text))
-    return 0
+        line = dumps(made.row(step, full)) if json else title + (harmless(text) if terminal else text)
+        if later and terminal:
+            waiting.append(line)
+        else:
+            print(line, flush=True)
+
+    try:
+        yield show
+    except KeyboardInterrupt:
+        say(f"interrupted: {count} of {num} samples are complete")
+        raise
+    finally:
+        for line in waiting:
+            print(line)
 
 
 @contextmanager
@@ -113,15 +152,13 @@ def display(model: Model, text: bool, batches: int) -> Iterator[Watch]:
 
 @contextmanager
 def tracing(model: Model, path: Path | None, about: dict[str, object], show: Watch) -> Iterator[Watch]:
-    """``show``, and with a path also a file with every step, which is written at the end."""
+    """``show``, and with a path also a file with every step, which is written at the end of the block."""
     from duality.cli.trace import Trace
     from duality.runs.pieces import Pieces
 
     if path is None:
         yield show
         return
-    if not path.parent.is_dir():
-        raise ValueError(f"--trace {path}: there is no folder {path.parent} to write it in")
     known = {"recipe": model.recipe.name, "trained_steps": model.step, **about}
     trace = Trace(Pieces(model.tokenizer, model.mask_id), known)
 
@@ -130,5 +167,8 @@ def tracing(model: Model, path: Path | None, about: dict[str, object], show: Wat
         trace.add(frame)
         known["steps"] = frame.steps
 
-    yield see
-    trace.write(path)
+    try:
+        yield see
+    finally:
+        if trace.complete:  # all samples, unless something stopped it
+            trace.write(path)

@@ -70,6 +70,7 @@ class Trace:
         self._frames: dict[int, list[dict[str, Any]]] = {}
         self._tokens: dict[int, list[int]] = {}
         self._seen: set[int] = set()
+        self.complete: set[int] = set()
 
     def add(self, frame: Frame) -> None:
         """One more step of every sample of the batch."""
@@ -92,13 +93,16 @@ class Trace:
                 self._seen.update(changed.values())
             frames.append(moment)
             self._tokens[index] = row
+            if frame.step == frame.steps:
+                self.complete.add(index)
 
     def write(self, path: Path) -> None:
-        """Write the file whole, or not at all."""
+        """Write the samples that are complete; the file is written whole, or not at all."""
         ids = sorted(self._seen - {self.pieces.mask_id})
         samples = [
             {"index": index, "frames": frames, "text": self.pieces.text(self._tokens[index])}
             for index, frames in sorted(self._frames.items())
+            if index in self.complete
         ]
         whole = {
             "format": FORMAT,
@@ -167,6 +171,15 @@ def _count(value: Any) -> int:
 def visible(text: str) -> str:
     """The text without anything that moves a cursor: a new line is "⏎", other control characters are pictures."""
     return "".join(character if character.isprintable() else _picture(character) for character in text)
+
+
+def harmless(text: str) -> str:
+    """The text as a terminal can show it: lines and tabs stay, what would move the cursor or colour it is a picture.
+
+    >>> harmless("two\\n\\tlines \\x1b[31m")
+    'two\\n\\tlines ␛[31m'
+    """
+    return "".join(each if each in "\n\t" else visible(each) for each in text)
 
 
 def _picture(character: str) -> str:

@@ -50,9 +50,9 @@ def variance(
         json: print the rows as JSON instead of the tables.
     """
     from functools import partial
-    from json import dumps
 
     from duality.cli.console import counting_display, say
+    from duality.data.files import json_text
     from duality.runs.variance import VarianceSettings, measure_variance
 
     settings = VarianceSettings(
@@ -69,7 +69,7 @@ def variance(
     )
     show = partial(counting_display, "gradients")
     rows = measure_variance(runs, settings, out=out, device=device, report=say, show=show)
-    print(dumps([row.to_json() for row in rows]) if json else (out / "variance.md").read_text(encoding="utf-8"))
+    print(json_text([row.to_json() for row in rows]) if json else (out / "variance.md").read_text(encoding="utf-8"))
     say(f"tables and figure are in {out}")
     return 0
 

@@ -1,17 +1,39 @@
 """Files that are complete or absent: checksums, flushing to the disk, atomic replacement.
 
 What must hold: a file written with ``atomic_file`` or ``write_atomically`` has its old content or its new content at
-every moment, also after a crash; a block that fails leaves the old content and no temporary file.
+every moment, also after a crash; a block that fails leaves the old content and no temporary file; nothing but a regular
+file is ever replaced.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
+import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """A value as JSON that every program reads: a number that is not finite, for which JSON has no word, is null.
+
+    >>> json_text({"perplexity": float("inf"), "nats": 2.5})
+    '{"perplexity": null, "nats": 2.5}'
+    """
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """The value with None for every number in it that is not finite."""
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def file_sha256(path: Path) -> str:
@@ -34,9 +56,46 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
+def regular_file(path: Path) -> Path:
+    """Where a file named ``path`` is written: at the end of all symbolic links.
+
+    A folder, a device or a pipe is refused, as is a folder that does not exist: what is there is not replaced.
+    """
+    target = path.resolve()
+    if target.is_dir():
+        raise ValueError(f"{path} is a folder: give the name of a file")
+    if target.exists() and not target.is_file():
+        raise ValueError(f"{path} is a device or a pipe, not a file: give the name of a file")
+    if not target.parent.is_dir():
+        raise ValueError(f"there is no folder {target.parent} to write {path.name} in: make it, or give another name")
+    return target
+
+
+def output_folder(path: Path) -> Path:
+    """A folder for results, which is made if there is none; one that cannot be written is refused before any work."""
+    path.mkdir(parents=True, exist_ok=True)
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "the folder cannot be written", str(path))
+    return path
+
+
+@contextmanager
+def no_empty_folder(path: Path) -> Iterator[None]:
+    """If the block fails, the folder and those above it that it has made and left empty are removed again."""
+    absent = [each for each in (path, *path.parents) if not each.exists()]
+    try:
+        yield
+    except BaseException:
+        for each in absent:
+            with suppress(OSError):  # it holds something, or was never made
+                each.rmdir()
+        raise
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[TextIO]:
     """A new UTF-8 file to write into, which replaces ``path`` at the end of the block."""
+    path = regular_file(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w", encoding="utf-8") as stream:

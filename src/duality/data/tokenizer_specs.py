@@ -36,6 +36,7 @@ from duality.data.tokenizers import (
 from duality.registry import suggestion
 
 SMALLEST_BPE = 257
+LARGEST_BPE = 1_000_000  # the library that trains it takes memory for all of them at once
 
 
 @runtime_checkable
@@ -99,6 +100,11 @@ class BPE:
             raise ValueError(
                 f"BPE needs a vocab_size of at least {SMALLEST_BPE} (256 bytes and the end of a document); "
                 f"got {self.vocab_size}: raise it, or use Bytes()"
+            )
+        if self.vocab_size > LARGEST_BPE:
+            raise ValueError(
+                f"BPE has a vocab_size of at most {LARGEST_BPE:,}, several times that of any published tokenizer; "
+                f"got {self.vocab_size:,}: lower it"
             )
 
     @property

@@ -9,12 +9,33 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 REAL_TEXT = "real text"
+
+
+def run_names(runs: Iterable[Path]) -> dict[Path, str]:
+    """A name for each run folder: its own, or as much of its path as tells it from the others of that name.
+
+    >>> run_names([Path("/a/demo"), Path("/b/demo"), Path("/b/other")])
+    {PosixPath('/a/demo'): 'a/demo', PosixPath('/b/demo'): 'b/demo', PosixPath('/b/other'): 'other'}
+    """
+    parts = {run: run.resolve().parts for run in runs}
+
+    def name(run: Path, length: int = 1) -> str:
+        own = parts[run][-length:]
+        shared = any(other != parts[run] and other[-length:] == own for other in parts.values())
+        return name(run, length + 1) if shared else "/".join(own)
+
+    return {run: name(run) for run in parts}
+
+
+def label_of(name: str, number: int | None) -> str:
+    """The label of a run of this name at a round of its distillation, or at none."""
+    return name if number is None else f"{name}, round {number}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from stored samples and scores alone, so that ``duality plot`` gives the table o
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from duality.data.files import write_atomically
+from duality.data.files import json_text, write_atomically
 from duality.evaluation.cases import Row
 from duality.evaluation.figures import Style, style
 from duality.evaluation.frontiers import Curve, Difference, Values, curve_rows, curves_in, difference
@@ -159,7 +158,7 @@ def _alike(row: Row, other: Row) -> bool:
 def write_frontiers(places: Mapping[Row, Path], out: Path) -> Frontiers:
     """Write the figure, the table and its numbers into a folder."""
     found = frontiers(places)
-    write_atomically(out / "frontiers.json", json.dumps(found.to_json(), indent=1))
+    write_atomically(out / "frontiers.json", json_text(found.to_json(), indent=1))
     write_atomically(out / "frontiers.md", found.markdown())
     plot_frontiers(found, out / "frontiers.png")
     return found

@@ -5,9 +5,11 @@ Rows with a ``loss`` are training steps, rows with ``validation_nats`` are valid
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+HELD_OUT = ("validation_nats", "validation_stderr")  # of a row; a number that is not finite is None in metrics.jsonl
 _WINDOW = 15
 
 
@@ -33,8 +35,7 @@ def plot_losses(metrics: list[dict[str, Any]], target: Path, title: str) -> None
     held_out = [row for row in metrics if "validation_nats" in row]
     axes.errorbar(
         [row["step"] for row in held_out],
-        [row["validation_nats"] for row in held_out],
-        [row["validation_stderr"] for row in held_out],
+        *([math.nan if row[name] is None else row[name] for row in held_out] for name in HELD_OUT),
         fmt="o-",
         color="black",
         ms=4,

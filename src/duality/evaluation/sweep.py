@@ -13,16 +13,16 @@ and OUT/quality.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
 
-from duality.data.files import file_sha256, write_atomically
-from duality.evaluation.cases import REAL_TEXT, Case, Row, Score
+from duality.data.files import file_sha256, json_text, write_atomically
+from duality.evaluation.cases import REAL_TEXT, Case, Row, Score, label_of, run_names
 from duality.evaluation.judge import Judge
 from duality.evaluation.kept_scores import FILE, Scores
 from duality.evaluation.samples import Samples, kept_samples, real_text_case, write_samples
@@ -210,7 +210,7 @@ def write_rows(out: Path, rows: Sequence[Row]) -> None:
         "rows": [row.to_json() for row in rows if not row.real],
         "references": [row.to_json() for row in rows if row.real],
     }
-    write_atomically(out / "quality.json", json.dumps(groups, indent=1))
+    write_atomically(out / "quality.json", json_text(groups, indent=1))
     parts = [markdown(rows), *(f"{line}\n" for line in remarks(rows)), details(rows)]
     write_atomically(out / "quality.md", "\n".join(parts))
 
@@ -233,4 +233,15 @@ def read_places(paths: Sequence[Path]) -> dict[Row, Path]:
             ) from error
         for row in rows:
             found.setdefault(row, path.parent)
-    return dict(sorted(found.items(), key=lambda pair: pair[0].real))
+    return dict(sorted(told_apart(found).items(), key=lambda pair: pair[0].real))
+
+
+def told_apart(places: Mapping[Row, Path]) -> dict[Row, Path]:
+    """The same rows; those of different runs whose folders have one name get labels that tell them apart."""
+    names = run_names(row.run for row in places if not row.real)
+
+    def label(row: Row) -> str:
+        own = row.label == label_of(row.run.name, row.round)
+        return label_of(names[row.run], row.round) if own and not row.real else row.label
+
+    return {replace(row, label=label(row)): place for row, place in places.items()}

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -296,6 +296,11 @@ class Conditional(Protocol):
     def log_probs(self, z: Latent, alpha: Tensor, valid: Valid, dropout: Dropout, labels: Labels) -> Tensor: ...
 
 
+def given(valid: Valid, dropout: Dropout) -> tuple[Any, ...]:
+    """These two arguments without the None at their end, so that ``log_probs(z, alpha)`` alone is a denoiser too."""
+    return () if valid is None and dropout is None else (valid,) if dropout is None else (valid, dropout)
+
+
 def belief_of(
     denoiser: AnyDenoiser | LazyDenoiser,
     z: Latent,
@@ -310,7 +315,7 @@ def belief_of(
     if isinstance(denoiser, Denoiser):
         if labels is not None:
             return belief_from(cast(Conditional, denoiser).log_probs(z, alpha, valid, dropout, labels))
-        return belief_from(denoiser.log_probs(z, alpha, valid, dropout))
+        return belief_from(denoiser.log_probs(z, alpha, *given(valid, dropout)))
     raise ValueError(
         f"a belief about each token is needed, and a {type(denoiser).__name__} gives none: a score model goes with "
         "ScoreEntropy and the analytic sampler, a Gaussian model with Variational and the gaussian sampler"
@@ -331,7 +336,7 @@ def ratios_of(
     if isinstance(score, Score):
         if labels is not None:
             raise ValueError(f"labels for a {type(score).__name__}: it has no lazy ratios that would take them")
-        log_ratios = score.log_ratios(z, alpha, valid, dropout)
+        log_ratios = score.log_ratios(z, alpha, *given(valid, dropout))
         return Ratios(log_ratios, None, log_ratios.shape[-1], log_ratios.shape[-1], z)
     raise ValueError(
         f"the ratios of a score model are needed, and a {type(score).__name__} gives none: a denoiser with a belief "

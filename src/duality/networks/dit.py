@@ -41,6 +41,8 @@ from duality.networks.activations import ACTIVATIONS, Activation
 from duality.noise import Noise
 from duality.protocols import Dropout, Labels, Latent, Prefix, TopK, Valid
 
+MOST_BLOCKS = 1_000
+
 
 @dataclass(frozen=True)
 class DiT:
@@ -59,8 +61,8 @@ class DiT:
     def __post_init__(self) -> None:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}: it must be in [0, 1)")
-        if min(self.width, self.depth, self.heads, self.time_width, self.mlp_ratio) < 1:
-            raise ValueError(f"{self}: every size must be at least 1")
+        if min(self.width, self.depth, self.heads, self.time_width, self.mlp_ratio) < 1 or self.depth > MOST_BLOCKS:
+            raise ValueError(f"{self}: every size must be at least 1, and the depth at most {MOST_BLOCKS}")
         if self.width % self.heads or (self.width // self.heads) % 2:
             raise ValueError(
                 f"width {self.width} over {self.heads} heads: the width of a head must be a whole even number"

@@ -14,7 +14,7 @@ from duality.diffusion import GAUSSIAN_SCHEDULES, SCHEDULES
 from duality.methods import METHODS
 from duality.networks import BACKBONES, SIZES
 from duality.recipes import laptop, molecules, paper
-from duality.recipes.config import Json, from_jsonable, override, to_jsonable
+from duality.recipes.config import Json, component, from_jsonable, override, to_jsonable
 from duality.recipes.recipe import Data, Generation, Recipe
 from duality.registry import suggestion
 from duality.training import DISTILLATIONS
@@ -29,11 +29,20 @@ _FORMER_NAMES: dict[tuple[str, str], str] = {
     **{(name, "times"): "training_schedule" for name in ("Duo", "UDLM", "MDLM", "SEDD", "D3PM")},
 }
 
-# Fields that recipes of older versions do not have: the value that stands for what those versions did.
+FORMAT = 2  # of recipe.json; in format 1, which had no number, fields may be missing that were added later
+
+# Fields that recipes of format 1 may not have: the value that stands for what those versions did.
 _FORMER_VALUES: dict[tuple[str, str], Callable[[dict[str, Json]], Json]] = {
     # padding has no effect on a wrapped corpus: its runs read like those of today, and can be continued
     ("Data", "padding"): lambda data: "ignore" if data.get("packing") == "document" else Data.padding,
+    ("Data", "documents"): lambda data: "auto",
     ("DCD", "compare"): lambda data: "output",
+    ("DiT", "activation"): lambda data: "gelu",
+    ("Training", "optimizer"): lambda data: "adamw",
+    ("Training", "recompute"): lambda data: False,
+    ("Training", "compile"): lambda data: False,
+    ("Recipe", "distillation"): lambda data: None,
+    ("Recipe", "generation"): lambda data: to_jsonable(Generation()),
 }
 
 
@@ -64,19 +73,25 @@ def modified(base: Recipe, assignments: tuple[str, ...]) -> Recipe:
 
 def to_json(chosen: Recipe) -> Json:
     """The recipe as plain JSON data."""
-    return to_jsonable(chosen)
+    return {"format": FORMAT, **component(chosen)}
 
 
 def from_json(data: Json) -> Recipe:
-    """The recipe that ``to_json`` wrote."""
-    loaded = from_jsonable(current_fields(data), components())
+    """The recipe that ``to_json`` wrote, in this format or in the first one."""
+    if isinstance(data, dict) and "format" in data:
+        if data["format"] != FORMAT:
+            raise ValueError(f"the recipe has format {data['format']!r}, this version reads {FORMAT} and older ones")
+        data = {name: value for name, value in data.items() if name != "format"}
+    else:
+        data = current_fields(data)
+    loaded = from_jsonable(data, components())
     if not isinstance(loaded, Recipe):
         raise ValueError(f"this is a {type(loaded).__name__}, not a recipe: the file is not a run's recipe.json")
     return loaded
 
 
 def current_fields(data: Json) -> Json:
-    """The JSON of a recipe with the fields of today: earlier names are replaced, later fields are added."""
+    """The JSON of a recipe of format 1 with the fields of today: earlier names are replaced, later fields are added."""
     if not isinstance(data, dict):
         return [current_fields(each) for each in data] if isinstance(data, list) else data
     kind = str(data.get("type"))

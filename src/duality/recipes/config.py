@@ -39,12 +39,15 @@ def component(value: object) -> dict[str, Json]:
 
 
 def from_jsonable(data: Json, registry: dict[str, type]) -> object:
-    """Rebuild what ``to_jsonable`` wrote, with the classes of ``registry``."""
+    """Rebuild what ``to_jsonable`` wrote, with the classes of ``registry``; every field must be there."""
     if isinstance(data, dict):
         kind = data.get("type")
         if not isinstance(kind, str) or kind not in registry:
             raise ValueError(f"unknown component {kind!r}: {suggestion(str(kind), registry)}")
         values = {name: from_jsonable(item, registry) for name, item in data.items() if name != "type"}
+        missing = [each.name for each in dataclasses.fields(registry[kind]) if each.name not in values]
+        if missing:
+            raise ValueError(f"{kind} lacks {', '.join(missing)}: put back the file as it was written")
         return build(registry[kind], values)
     if isinstance(data, list):
         return tuple(from_jsonable(item, registry) for item in data)
@@ -60,9 +63,6 @@ def build(kind: type[T], values: dict[str, object]) -> T:
         if name not in names:
             raise ValueError(f"{kind.__name__} has no field {name!r}: {suggestion(name, names)}")
     checked = {name: check(value, hints[name], f"{kind.__name__}.{name}") for name, value in values.items()}
-    missing = [field.name for field in fields if field.name not in values and field.default is dataclasses.MISSING]
-    if missing:
-        raise ValueError(f"{kind.__name__} lacks {', '.join(missing)}: the file may be from another version")
     return kind(**checked)
 
 
@@ -124,7 +124,7 @@ def override(root: T, assignments: Iterable[str], registry: dict[str, type], cho
     data = component(root)
     for assignment in assignments:
         path, separator, text = (part.strip() for part in assignment.partition("="))
-        if not separator or not path:
+        if not separator or not path or not text:
             raise ValueError(f"{assignment!r} is no assignment: write --set field=value, such as training.steps=1000")
         _assign(data, path, text, registry, choices)
     changed = from_jsonable(data, registry)

@@ -35,6 +35,8 @@ class Data:
     has another rule ("auto"). A line of a .jsonl file is always a document."""
 
     def __post_init__(self) -> None:
+        if not self.corpus.strip():
+            raise ValueError("data.corpus is empty: give a file, a folder, or a name that `duality data list` shows")
         if self.length < 1:
             raise ValueError(f"data.length is {self.length}: a sequence needs at least 1 token")
         if self.labels and self.packing == "wrap":

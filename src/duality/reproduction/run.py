@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from duality.data.files import write_atomically
+from duality.data.files import output_folder, write_atomically
 from duality.evaluation.cases import Case
 from duality.evaluation.tables import table
 from duality.protocols import Reporter
@@ -130,6 +130,7 @@ def reproduce(
         jobs += Planner(out, domain, claims).jobs()
         base = next(model for model in domain.models.values() if isinstance(model, Base))
         prepared(catalogue.recipe(base.recipe), report)  # once, before several processes need it
+    output_folder(settings.out)
     report(f"{len(jobs)} jobs in {settings.workers} processes of {settings.threads} thread(s), kept in {settings.out}")
     with show(sum(job.cost for job in jobs)) as advance:
         execute(jobs, workers=settings.workers, threads=settings.threads, report=report, advance=advance)

@@ -11,6 +11,7 @@ call gives.
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from pathlib import Path
 import torch
 
 from duality.data.cache import silent
+from duality.data.files import no_empty_folder
 from duality.diffusion import Compare, Divergence
+from duality.evaluation.loss_curve import HELD_OUT
 from duality.protocols import Reporter
 from duality.recipes import catalogue
 from duality.recipes.config import build
@@ -59,11 +62,14 @@ class TrainingPlan:
     def run(self, *, device: torch.device | str = "auto", report: Reporter = silent, watch: Watch = ignore) -> Outcome:
         """Train until the last step or a signal."""
         where = device_named(device)
-        if self.base is not None:
+        with no_empty_folder(self.folder):
+            if self.base is None:
+                return session.train(
+                    self.recipe, self.folder, resume=self.resume, device=where, report=report, watch=watch
+                )
             return session.distill(
                 self.base, self.recipe, self.folder, resume=self.resume, device=where, report=report, watch=watch
             )
-        return session.train(self.recipe, self.folder, resume=self.resume, device=where, report=report, watch=watch)
 
     def model(self, *, device: torch.device | str = "auto", report: Reporter = silent, watch: Watch = ignore) -> Model:
         """Train until the last step and load the result; ``TrainingStopped`` if a signal came first."""
@@ -75,7 +81,8 @@ class TrainingPlan:
     def result(self) -> str:
         """The last validation likelihood of the run, in words."""
         last = [row for row in read_metrics(self.folder) if "validation_nats" in row][-1]
-        nats = f"{last['validation_nats']:.4f} ± {last['validation_stderr']:.4f} nats per token"
+        value, error = (math.inf if last[name] is None else last[name] for name in HELD_OUT)
+        nats = f"{value:.4f} ± {error:.4f} nats per token"
         return f"{self.folder}: step {last['step']}, validation {nats} ({last.get('validation_kind', 'bound')})"
 
 

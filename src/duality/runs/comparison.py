@@ -13,7 +13,6 @@ the column "measure" gives its kind. What must hold: nothing is trained, sampled
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from duality.data.files import write_atomically
+from duality.data.files import json_text, no_empty_folder, output_folder, write_atomically
 from duality.data.loader import epoch_order
 from duality.data.packing import Sequences
 from duality.evaluation.cases import Case, Row
@@ -103,6 +102,7 @@ def compare(
     """
     if len({recipe.name for recipe in recipes}) < len(recipes):
         raise ValueError("a recipe stands twice in the comparison: name each once")
+    output_folder(plan.out)
     sampler = RunSampler(plan.device, report)
     sweep, real = None, []
     if plan.judge is not None:
@@ -120,14 +120,16 @@ def compare(
             report(f"stopped in {recipe.name}; the same command continues")
             break
         rows.append(measured(chosen, plan, sampler, sweep, report))
-        write_atomically(plan.out / "table.json", json.dumps([row.to_json() for row in rows], indent=1))
+        write_atomically(plan.out / "table.json", json_text([row.to_json() for row in rows], indent=1))
         write_atomically(plan.out / "table.md", markdown(rows, remarks(recipes, rows, real)))
     return rows, remarks(recipes, rows, real)
 
 
 def train(recipe: Recipe, plan: Plan, report: Reporter, watch: Watch) -> bool:
     """Train to the end; False if a signal stopped it."""
-    outcome = session.train(recipe, plan.out / recipe.name, resume=True, device=plan.device, report=report, watch=watch)
+    folder = plan.out / recipe.name
+    with no_empty_folder(folder):
+        outcome = session.train(recipe, folder, resume=True, device=plan.device, report=report, watch=watch)
     return outcome.signal == 0
 
 

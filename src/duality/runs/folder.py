@@ -137,5 +137,7 @@ def write_recipe(recipe: Recipe, folder: Path) -> None:
 
 def with_corpus(recipe: Recipe, corpus: str | Path) -> Recipe:
     """The recipe on another corpus; a path is made absolute so that the run can be resumed from anywhere."""
+    if not str(corpus).strip() or corpus == Path():  # which is the present folder
+        raise ValueError("the corpus is empty: give a file, a folder, or a name that `duality data list` shows")
     path = Path(corpus).expanduser()
     return replace(recipe, data=replace(recipe.data, corpus=str(path.resolve() if path.exists() else corpus)))

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from duality.data.files import write_atomically
+from duality.data.files import json_text, write_atomically
 
 
 def append_metrics(folder: Path, row: dict[str, Any]) -> None:
     """Add a row."""
     with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
+        file.write(json_text(row) + "\n")
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -32,4 +32,4 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def rewind_metrics(folder: Path, step: int) -> None:
     """Remove the rows after ``step``: those steps are taken again."""
     rows = [row for row in read_metrics(folder) if row["step"] <= step]
-    write_atomically(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_atomically(folder / "metrics.jsonl", "".join(json_text(row) + "\n" for row in rows))

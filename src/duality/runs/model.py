@@ -30,6 +30,7 @@ from duality.protocols import Denoiser, Grid, Measure, Process, Reporter, Sample
 from duality.recipes.recipe import Recipe
 from duality.runs.devices import device_named
 from duality.runs.folder import read_recipe, saved_round
+from duality.runs.limits import check_network, check_sampling
 from duality.runs.pieces import Pieces
 from duality.runs.provenance import check_tokenizer, read_identity
 from duality.runs.scoring import TextLikelihood, TokenSurprisal, mean_and_stderr, token_nats
@@ -42,7 +43,7 @@ from duality.runs.shaping import (
     with_label,
     with_memo,
 )
-from duality.runs.writing import Request, Sample, Watch, chosen, write
+from duality.runs.writing import Each, Request, Sample, Watch, chosen, write
 from duality.samplers.choice import sampler_named
 from duality.samplers.generate import generate
 from duality.samplers.grids import LINEAR
@@ -136,6 +137,7 @@ class Model:
         seed: int = 0,
         batch_size: int = 16,
         watch: Watch | None = None,
+        each: Each | None = None,
     ) -> list[Sample]:
         """``num`` samples; each begins with ``prompt`` and ends with ``suffix``.
 
@@ -145,15 +147,18 @@ class Model:
         or ``temperature`` is not given, it is that of the recipe (``recipe.generation``).
         ``sampler`` and ``grid`` are names of ``duality.samplers.SAMPLERS`` and ``GRIDS``; ``eta`` is the strength of a
         psi sampler. ``top_p`` and ``temperature`` change the belief; ``label`` is a class to write in, ``guidance`` how
-        much it counts. Sample i of a seed is the same however many there are. ``watch`` gets a ``Frame`` per step.
+        much it counts. Sample i of a seed is the same however many there are. ``watch`` gets a ``Frame`` per step,
+        ``each`` every sample as soon as its batch is written.
         A sample's ``text`` ends before the first end-of-text that follows the prompt and, if there is one, the suffix.
         """
-        known = known_ends(self.tokenizer, self.length if length is None else length, prompt, suffix)
+        size = self.length if length is None else length
+        check_sampling(self.denoiser, min(num, batch_size), size, self.device)
+        known = known_ends(self.tokenizer, size, prompt, suffix)
         if suffix:
             check_can_infill(self.denoiser, "suffix")
         how = chosen(self.recipe.generation, steps, tail, sampler, temperature)
         request = Request(num, how, eta, grid, top_p, label, guidance, seed, batch_size)
-        return write(self, request, known, watch)
+        return write(self, request, known, watch, each)
 
     def fill(
         self,
@@ -174,6 +179,7 @@ class Model:
         seed: int = 0,
         batch_size: int = 16,
         watch: Watch | None = None,
+        each: Each | None = None,
     ) -> list[Sample]:
         """``num`` samples in which the blanks of ``text`` are filled in and everything else stays as it is.
 
@@ -186,7 +192,7 @@ class Model:
         known = known_around_blanks(self.tokenizer, text, blank, tokens_per_blank)
         how = chosen(self.recipe.generation, steps, tail, sampler, temperature)
         request = Request(num, how, eta, grid, top_p, label, guidance, seed, batch_size)
-        return write(self, request, known, watch)
+        return write(self, request, known, watch, each)
 
     def generate(
         self,
@@ -370,7 +376,9 @@ def load(
         )
     check_tokenizer(saved.state, tokenizer, folder)
     names = tuple(read_identity(folder)["labels"])
-    denoiser = network(recipe, Vocabulary(tokenizer.vocab_size, len(names)), where)
+    vocabulary = Vocabulary(tokenizer.vocab_size, len(names))
+    check_network(recipe, vocabulary, where)
+    denoiser = network(recipe, vocabulary, where)
     load_weights(denoiser, saved.groups[weights])
     denoiser.requires_grad_(False)
     return Model(recipe, saved.step, denoiser, tokenizer, names)

@@ -26,8 +26,10 @@ from duality.noise import Noise
 from duality.protocols import Latent, Network, Reporter, Tail
 from duality.recipes.recipe import Recipe
 from duality.runs import corpora
+from duality.runs.limits import check_sampling
 from duality.runs.model import Model, load
 from duality.runs.provenance import check_corpus
+from duality.runs.shaping import transform
 from duality.samplers.choice import grid_named
 
 _TAILS: dict[str, Tail] = {tail: tail for tail in get_args(Tail)}
@@ -132,9 +134,12 @@ class RunSampler:
         return sample_case(self.model(case), case, self.batch_size, advance)
 
     def check(self, cases: Sequence[Case]) -> None:
-        """Refuse, before anything is sampled, a run, round, sampler, grid or tail that does not exist."""
+        """Refuse, before anything is sampled, what does not exist or cannot be: a run, a round, a sampler, a length."""
         for case in cases:
-            self.model(case).named_sampler(case.sampler, case.eta)
+            model = self.model(case)
+            check_sampling(model.denoiser, min(case.num, self.batch_size), case.length, model.device)
+            transform(model.denoiser, case.top_p, case.temperature)
+            model.named_sampler(case.sampler, case.eta)
             grid_named(case.grid, case.sampler)
             tail_of(case)
 

@@ -26,6 +26,7 @@ from duality.protocols import Phase, Reporter, Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.runs.corpora import prepared, sequences, summary, vocabulary_of
 from duality.runs.folder import ROUNDS, create, exists, open_folder
+from duality.runs.limits import check_training
 from duality.runs.metrics import append_metrics, read_metrics, rewind_metrics
 from duality.runs.model import Model, network
 from duality.runs.provenance import check_corpus, check_tokenizer
@@ -86,6 +87,7 @@ def train(
 
 def untrained(recipe: Recipe, corpus: Corpus, device: torch.device | str) -> TrainState:
     """The state before the first step; with a teacher's network, if the recipe is a distillation."""
+    check_training(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names)), device)
     model, teacher = network(recipe, vocabulary_of(recipe.data, corpus), device), None
     if recipe.distillation is not None:
         teacher = network(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names)), device)

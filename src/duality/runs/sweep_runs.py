@@ -21,13 +21,15 @@ from typing import Literal
 import torch
 
 from duality.data.cache import silent
-from duality.evaluation.cases import Case, Row
+from duality.data.files import output_folder
+from duality.evaluation.cases import Case, Row, label_of, run_names
 from duality.evaluation.figures import draw
 from duality.evaluation.frontier_report import has_frontiers, write_frontiers
 from duality.evaluation.judge import Judge
 from duality.evaluation.samples import stored_samples
 from duality.evaluation.scorers import Drawing, Scorer
 from duality.evaluation.sweep import Advance, Sweep, check, sample_path
+from duality.noise import check_seed
 from duality.protocols import Reporter
 from duality.registry import suggestion
 from duality.runs.devices import device_named
@@ -70,6 +72,7 @@ class SweepSettings:
                 f"eta is {self.eta}, and no sampler of {', '.join(self.samplers)} has one: leave it out, or choose a "
                 "psi sampler"
             )
+        check_seed(self.seed)
         if not self.temperatures or not all(0 < each < math.inf for each in self.temperatures):
             raise ValueError(f"temperatures are {self.temperatures}: give at least one, each above 0")
 
@@ -108,6 +111,7 @@ def measure_runs(
     source.check(cases)
     found = scorers_named(scorers, cases[0].run, report)
     reader = judge_named(judge, where, report) if isinstance(judge, str) else judge
+    output_folder(out)
     text = held_out_text(read_recipe(cases[0].run), cases[0].num, cases[0].length, report, cases[0].run)
     with show(source.total_steps(cases)) as advance:
         rows = Sweep(out, source, report, reader, text, found).measure(cases, advance)
@@ -124,11 +128,12 @@ def cases_of(runs: Sequence[Path], settings: SweepSettings) -> list[Case]:
     """All cases of a sweep over runs."""
     if not runs:
         raise ValueError("nothing to measure: name run folders, such as runs/demo")
-    return [case for run in runs for case in cases_of_run(run, settings)]
+    names = run_names(runs)
+    return [case for run in runs for case in cases_of_run(run, names[run], settings)]
 
 
-def cases_of_run(run: Path, settings: SweepSettings) -> Iterator[Case]:
-    """The cases of one run."""
+def cases_of_run(run: Path, name: str, settings: SweepSettings) -> Iterator[Case]:
+    """The cases of one run, which has this name in tables."""
     recipe = read_recipe(run)
     length = recipe.data.length if settings.length is None else settings.length
     # a sampler's own number of steps does not depend on the vocabulary
@@ -138,7 +143,7 @@ def cases_of_run(run: Path, settings: SweepSettings) -> Iterator[Case]:
             for tail in settings.tails:
                 for steps, temperature in product(settings.steps, settings.temperatures):
                     yield Case(
-                        label=run.name if number is None else f"{run.name}, round {number}",
+                        label=label_of(name, number),
                         run=run,
                         steps=own_steps if steps is None else steps,
                         num=settings.num,

@@ -13,7 +13,6 @@ weights of the run are never changed.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from duality.data.cache import silent
-from duality.data.files import write_atomically
+from duality.data.files import json_text, output_folder, write_atomically
 from duality.data.loader import Loader
 from duality.data.packing import Sequences
 from duality.diffusion.schedules import Dual
+from duality.evaluation.cases import run_names
 from duality.evaluation.gradients import (
     GROUPS,
     STATISTICS,
@@ -40,6 +40,7 @@ from duality.evaluation.gradients import (
     collect,
 )
 from duality.evaluation.variance_tables import VarianceRow, markdown, plot_variance
+from duality.noise import check_seed
 from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.protocols import Objective, Phase, Reporter, Schedule, Vocabulary
 from duality.runs.corpora import sequences_of_run
@@ -81,6 +82,7 @@ class VarianceSettings:
                 f"batch {self.batch}, micro-batch {self.micro_batch}: a minibatch needs at least 1 sequence, and a "
                 "micro-batch of 0 is the whole minibatch"
             )
+        check_seed(self.seed)
         if self.limit_seconds is not None and not self.limit_seconds > 0:
             raise ValueError(f"limit-seconds is {self.limit_seconds}: it must be positive; leave it out for no limit")
 
@@ -115,7 +117,9 @@ def measure_variance(
     chosen = [(Path(run).expanduser(), model) for run in runs for model in models_of(run, settings, report, device)]
     for _, model in chosen:  # a name that does not fit is refused before anything is computed
         objectives_of(model, settings.objectives, settings.window)
-    rows: list[VarianceRow] = []
+    if out is not None:
+        output_folder(out)
+    names, rows = run_names(folder for folder, _ in chosen), list[VarianceRow]()
     share = None if settings.limit_seconds is None else settings.limit_seconds / len(chosen)
     for folder, model in chosen:
         sequences = sequences_of_run(model, folder, split="train", report=report)
@@ -124,7 +128,7 @@ def measure_variance(
         own = replace(own, num_draws=affordable_draws(model, sequences, objectives, own, report))
         with show(own.num_draws * len(objectives)) as advance:
             found = compare_objectives(model, sequences, objectives, own, advance)
-        rows += rows_of(folder.name, model, objectives, found, own)
+        rows += rows_of(names[folder], model, objectives, found, own)
         if out is not None:
             write(rows, out)
     return rows
@@ -290,7 +294,6 @@ def first_power(schedule: Schedule) -> float:
 
 def write(rows: Sequence[VarianceRow], out: Path) -> None:
     """The rows as JSON, as Markdown and as a figure."""
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / "variance.json", json.dumps([row.to_json() for row in rows], indent=1))
+    write_atomically(out / "variance.json", json_text([row.to_json() for row in rows], indent=1))
     write_atomically(out / "variance.md", markdown(rows))
     plot_variance(rows, out / "variance.png")

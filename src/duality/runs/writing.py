@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING
 from duality.data.tokenizers import text_before_end
 from duality.protocols import Tail
 from duality.recipes.recipe import Generation
-from duality.runs.shaping import Known, transform, with_known, with_label
+from duality.runs.shaping import Known, transform, with_known, with_label, with_memo
 from duality.samplers.choice import grid_named
-from duality.samplers.generate import Frame
+from duality.samplers.generate import Frame, batches
 
 if TYPE_CHECKING:
     from duality.runs.model import Model
 
 Watch = Callable[[Frame], None]
+Each = Callable[["Sample"], None]
 
 
 @dataclass(frozen=True)
@@ -96,37 +97,33 @@ def chosen(
     )
 
 
-def write(model: Model, request: Request, known: Known, watch: Watch | None) -> list[Sample]:
-    """The samples of a request around known tokens."""
+def write(model: Model, request: Request, known: Known, watch: Watch | None, each: Each | None) -> list[Sample]:
+    """The samples of a request around known tokens; ``each`` gets every one as soon as its batch is written."""
     process = model.recipe.method.process(model.tokenizer.vocab_size)
     how = request.how
     sampler = model.named_sampler(how.sampler, request.eta)
     steps = sampler.steps(len(known)) if how.steps is None else how.steps
     denoiser = with_label(model.denoiser, request.label, request.guidance, model.label_names, model.device)
     denoiser = with_known(transform(denoiser, request.top_p, how.temperature), known.to(model.device), process)
-    tokens = model.generate(
-        lambda _: denoiser,
+    made = batches(
+        with_memo(denoiser),
+        model.schedule,
         sampler,
-        steps,
+        steps=steps,
         num=request.num,
         length=len(known),
         seed=request.seed,
         tail=how.tail,
         grid=grid_named(request.grid, how.sampler),
         batch_size=request.batch_size,
+        device=model.device,
         watch=watch,
     )
-    decode, after = model.tokenizer.decode, known.end
-    return [
-        Sample(
-            text_before_end(model.tokenizer, row, after),
-            decode(row),
-            row,
-            index,
-            request.seed,
-            steps,
-            how.tail,
-            how.temperature,
-        )
-        for index, row in enumerate(tokens.tolist())
-    ]
+    samples: list[Sample] = []
+    for row in (row for tokens in made for row in tokens.tolist()):
+        text, full_text = text_before_end(model.tokenizer, row, known.end), model.tokenizer.decode(row)
+        sample = Sample(text, full_text, row, len(samples), request.seed, steps, how.tail, how.temperature)
+        samples.append(sample)
+        if each is not None:
+            each(sample)
+    return samples

@@ -9,7 +9,7 @@ Sample i of a seed has its own noise: it is the same whether it is generated alo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import get_args
 
@@ -43,7 +43,6 @@ def levels(schedule: Schedule, steps: int, grid: Grid = LINEAR) -> Tensor:
     return alphas
 
 
-@torch.no_grad()
 def generate(
     denoiser: AnyDenoiser,
     schedule: Schedule,
@@ -60,12 +59,45 @@ def generate(
     watch: Callable[[Frame], None] | None = None,
 ) -> Tensor:
     """``num`` sequences of ``length`` tokens, (num, length) int64; ``watch`` gets the start and every later state."""
+    made = batches(
+        denoiser,
+        schedule,
+        sampler,
+        num=num,
+        length=length,
+        steps=steps,
+        seed=seed,
+        tail=tail,
+        grid=grid,
+        batch_size=batch_size,
+        device=device,
+        watch=watch,
+    )
+    return torch.cat(list(made))
+
+
+@torch.no_grad()
+def batches(
+    denoiser: AnyDenoiser,
+    schedule: Schedule,
+    sampler: Sampler,
+    *,
+    num: int,
+    length: int,
+    steps: int,
+    seed: int = 0,
+    tail: Tail = "ancestral",
+    grid: Grid = LINEAR,
+    batch_size: int = 64,
+    device: torch.device | str = "cpu",
+    watch: Callable[[Frame], None] | None = None,
+) -> Iterator[Tensor]:
+    """What ``generate`` gives, a batch at a time, as soon as it is written."""
     if num < 1 or length < 1 or batch_size < 1:
         raise ValueError(f"num is {num}, length {length}, batch_size {batch_size}: each must be at least 1")
     if tail not in get_args(Tail):
         raise ValueError(f"tail is {tail!r}: choose {', '.join(get_args(Tail))}")
     alphas = levels(schedule, steps, grid).to(device)
-    batches = []
     for start in range(0, num, batch_size):
         index = torch.arange(start, min(start + batch_size, num), device=device)
         noise = Noise.of(seed, 0, index).fold("generate")
@@ -81,5 +113,4 @@ def generate(
         tokens = sampler.last(denoiser, state, alpha_t, tail, noise.fold(steps - 1))
         if watch is not None:
             watch(Frame(steps, steps, 1.0, tokens, start))
-        batches.append(tokens)
-    return torch.cat(batches)
+        yield tokens

@@ -61,12 +61,9 @@ class Psi(RouteSampler):
     def __post_init__(self) -> None:
         if self.rule not in get_args(Rule):
             raise ValueError(f"rule is {self.rule!r}: choose one of {', '.join(get_args(Rule))}")
-        if not 0 <= self.eta < float("inf"):
-            raise ValueError(
-                f"eta is {self.eta}: it is a probability of drawing again and must be at least 0 (0: ancestral)"
-            )
-        if self.rule == "mix" and self.eta > 1:
-            raise ValueError(f"eta is {self.eta}: for rule 'mix' it is kappa itself, in [0, 1]; 1 is ancestral")
+        if not 0 <= self.eta <= 1:
+            meaning = "kappa itself (1: ancestral)" if self.rule == "mix" else "a probability of drawing again"
+            raise ValueError(f"eta is {self.eta}: for rule {self.rule!r} it is {meaning} and must be in [0, 1]")
 
     def routes(self, p_z: Tensor, prior_z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Routes:
         """The probabilities of a step's three routes."""

@@ -10,6 +10,8 @@ from typing import Literal
 
 import torch
 
+from duality.noise import check_seed
+
 Precision = Literal["auto", "float32", "bfloat16"]
 OptimizerName = Literal["adamw", "muon"]
 
@@ -48,8 +50,7 @@ class Training:
         for name in ("steps", "batch_size", "log_every", "save_every", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"training.{name} is {getattr(self, name)}: it must be at least 1")
-        if self.seed < 0:
-            raise ValueError(f"training.seed is {self.seed}: it must not be negative")
+        check_seed(self.seed, "training.seed")
         for name in ("micro_batch", "warmup", "eval_every", "weight_decay", "clip"):
             if getattr(self, name) < 0:
                 raise ValueError(f"training.{name} is {getattr(self, name)}: it must not be negative (0 turns it off)")
