@@ -171,7 +171,7 @@ class Backbone(Protocol):
 class Denoiser(Protocol):
     """What was there: log of the belief about each clean token, (B, L, K). Dropout is applied if its noise is given.
 
-    ``log_probs`` is all that a denoiser needs. One that also has ``belief``, the lazy form, is trained and sampled
+    ``log_probs(z, alpha)`` is all that a denoiser needs; the rest is given only if it is not None. One that also has ``belief``, the lazy form, is trained and sampled
     without a tensor of that size. A class-conditional one takes ``labels`` (B,) as a fifth argument.
     """
 

@@ -8,15 +8,25 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runs import ROOT
 
 from duality.data.packing import Padding
 from duality.networks import SIZES
-from duality.recipes.catalogue import RECIPES, choices, components, differences, from_json, recipe, to_json
+from duality.recipes.catalogue import (
+    RECIPES,
+    choices,
+    components,
+    differences,
+    from_json,
+    modified,
+    recipe,
+    to_json,
+)
 from duality.recipes.config import from_jsonable, to_jsonable
 from duality.recipes.recipe import Recipe
+from duality.runs.describe import parameters
 
 SOURCE = ROOT / "src" / "duality"
 
@@ -151,6 +161,25 @@ def test_no_field_of_a_recipe_may_be_missing(name: str) -> None:
         del node[leaf]
         with pytest.raises(ValueError, match=rf"lacks {leaf}: put back the file"):
             from_json(data)
+
+
+WRONG = st.sampled_from(
+    ["0", "-1", "1e999", "NaN", "-Infinity", "null", "none", "true", "[]", "[1,2]", "{}", '"x"', "1.5", "10000000000000",
+     "\x00", "🙂", "../..", "a=b", "9" * 400]
+) | st.text(max_size=12) | st.floats().map(str) | st.integers().map(str)  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(["duo-laptop", "mdlm-molecules", "sedd-absorb-laptop", "plaid-laptop"]), st.data(), WRONG)
+def test_any_value_of_any_field_is_a_recipe_or_a_value_error(name: str, data: st.DataObject, value: str) -> None:
+    base = recipe(name)
+    field = data.draw(st.sampled_from([".".join(path) for path in places(to_jsonable(base))]))
+    try:
+        changed = modified(base, (f"{field}={value}",))
+        assert from_json(json.loads(json.dumps(to_json(changed)))) == changed
+        assert parameters(changed)[0] > 0
+    except ValueError:
+        return
 
 
 def test_a_recipe_of_a_later_format_is_refused() -> None:
