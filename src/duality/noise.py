@@ -55,14 +55,14 @@ def _word(value: int | str, device: torch.device) -> Tensor:
 
 
 def check_seed(seed: int, name: str = "seed") -> None:
-    """Refuse a seed that has no noise of its own: seeds are 64-bit words, and others would repeat one of them.
+    """Refuse a seed that is negative, or so large that it would have the noise of another one.
 
-    >>> check_seed(2**64)
+    >>> check_seed(2**63)
     Traceback (most recent call last):
-    ValueError: seed is 18446744073709551616: it must be a whole number from 0 to 2**64 - 1
+    ValueError: seed is 9223372036854775808: it must be a whole number from 0 to 2**63 - 1
     """
-    if not 0 <= seed < 1 << 64:
-        raise ValueError(f"{name} is {seed}: it must be a whole number from 0 to 2**64 - 1")
+    if not 0 <= seed < 1 << 63:
+        raise ValueError(f"{name} is {seed}: it must be a whole number from 0 to 2**63 - 1")
 
 
 @dataclass(frozen=True)

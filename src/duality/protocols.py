@@ -171,8 +171,9 @@ class Backbone(Protocol):
 class Denoiser(Protocol):
     """What was there: log of the belief about each clean token, (B, L, K). Dropout is applied if its noise is given.
 
-    ``log_probs(z, alpha)`` is all that a denoiser needs; the rest is given only if it is not None. One that also has ``belief``, the lazy form, is trained and sampled
-    without a tensor of that size. A class-conditional one takes ``labels`` (B,) as a fifth argument.
+    ``log_probs(z, alpha)`` is all that a denoiser needs; the rest is given only where it is not None. One that also has
+    ``belief``, the lazy form, is trained and sampled without a tensor of that size. A class-conditional one takes
+    ``labels`` (B,) as a fifth argument.
     """
 
     def log_probs(self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor: ...

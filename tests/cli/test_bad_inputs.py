@@ -24,7 +24,7 @@ from duality.runs import session
 from duality.runs.api import plan_distillation
 from duality.training.round_changes import RoundChanges
 
-SEED = "must be a whole number from 0 to 2**64 - 1"
+SEED = "must be a whole number from 0 to 2**63 - 1"
 EMPTY = "is empty: give one, or leave"
 TRAIN = "train duo-laptop --out {new} --data {text} --set data.tokenizer=bytes data.length=32 backbone=nano"
 
@@ -55,7 +55,7 @@ train duo-laptop --set training=fast                        | or set training.st
 {TRAIN} --steps 1.5                                         | invalid
 {TRAIN} --steps many                                        | invalid
 {TRAIN} --seed -1                                           | training.seed is -1: it {SEED}
-{TRAIN} --seed 18446744073709551616                         | {SEED}
+{TRAIN} --seed 18446744073709551616                         | must be a whole number below 2**63
 {TRAIN} training.steps=1e3                                  | must be a whole number
 {TRAIN} training.steps=true                                 | must be a whole number
 {TRAIN} training.batch_size=0                               | training.batch_size is 0: it must be at least 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
+import sys
 import types
 from collections.abc import Iterable
 from typing import Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -83,9 +83,9 @@ def check(value: object, hint: object, where: str) -> object:
         if isinstance(value, tuple) and len(value) == len(kinds):
             return tuple(check(item, kind, where) for item, kind in zip(value, kinds))
     elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if math.isfinite(value):
+        if abs(value) <= sys.float_info.max:  # not NaN, not infinite, and no whole number beyond all floats
             return float(value)
-    elif hint is int and isinstance(value, bool):
+    elif hint is int and (isinstance(value, bool) or (isinstance(value, int) and abs(value) >= 1 << 63)):
         pass
     elif isinstance(hint, type) and isinstance(value, hint):
         return value
@@ -99,7 +99,8 @@ def describe(hint: object) -> str:
         return "one of " + ", ".join(repr(choice) for choice in get_args(hint))
     if origin in (Union, types.UnionType):
         return " or ".join(describe(option) for option in get_args(hint))
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "none"}
+    words = {int: "a whole number below 2**63", float: "a number", bool: "true or false", str: "text"}
+    words[type(None)] = "none"
     if hint in words:
         return words[hint]
     return f"a list of {len(get_args(hint))}" if origin is tuple else str(getattr(hint, "__name__", hint))
