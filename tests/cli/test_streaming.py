@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,10 +15,11 @@ from typing import Any
 import pytest
 from support.runs import small_recipe
 
-from duality.cli import main as command_line
+from duality.cli.commands import COMMANDS
 from duality.cli.main import main
 from duality.cli.trace import read_trace
 from duality.runs import session
+from duality.runs.model import load
 
 DUALITY = [sys.executable, "-m", "duality"]
 
@@ -45,8 +47,6 @@ def test_samples_are_printed_as_they_are_made_and_an_interrupt_keeps_them(run: P
     assert f"interrupted: {len(found)} of 100000 samples are complete" in errors
     assert "Traceback" not in errors
     expected = list[Any]()
-    from duality.runs.model import load
-
     load(run).sample(4, steps=20, each=lambda sample: expected.append(sample.row(1)))
     assert found[:4] == expected
     assert [sample.index for sample in read_trace(trace).samples] == [row["index"] for row in found]
@@ -134,7 +134,7 @@ def test_every_exception_is_one_line(
         """Fail, as a command with a fault would."""
         raise error
 
-    monkeypatch.setitem(command_line.COMMANDS, "recipes", fail)
+    monkeypatch.setitem(COMMANDS, "recipes", fail)
     assert main(["recipes"]) == code
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
@@ -146,8 +146,6 @@ def test_every_exception_is_one_line(
 def test_runs_of_one_folder_name_are_told_apart(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import shutil
-
     monkeypatch.chdir(tmp_path)
     for name in ("first", "second"):
         shutil.copytree(run, tmp_path / name / "demo")

@@ -33,9 +33,11 @@ def plot_losses(metrics: list[dict[str, Any]], target: Path, title: str) -> None
         axes.plot(steps, losses, lw=0.6, alpha=0.4, color=f"C{number}")
         axes.plot(steps, running_mean(losses), lw=1.6, color=f"C{number}", label=f"training, {phase}")
     held_out = [row for row in metrics if "validation_nats" in row]
+    nats, errors = ([math.nan if row[name] is None else row[name] for row in held_out] for name in HELD_OUT)
     axes.errorbar(
         [row["step"] for row in held_out],
-        *([math.nan if row[name] is None else row[name] for row in held_out] for name in HELD_OUT),
+        nats,
+        errors,
         fmt="o-",
         color="black",
         ms=4,

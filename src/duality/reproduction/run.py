@@ -44,6 +44,10 @@ class Settings:
     workers: int = 2
     threads: int = 1
 
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.threads < 1:
+            raise ValueError(f"workers is {self.workers}, threads {self.threads}: each must be at least 1")
+
 
 @dataclass(frozen=True)
 class Planner:
