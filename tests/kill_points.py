@@ -26,10 +26,8 @@ from dataclasses import dataclass, replace
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import torch
+from duality.runs.lock import LOCK, RunLocked
 from support.runs import ROOT, quiet, small_recipe
 
 from duality.cli.main import main
@@ -39,7 +37,6 @@ from duality.data.tokenizer_specs import BPE
 from duality.recipes.recipe import Recipe, distilled
 from duality.runs import session
 from duality.runs.folder import read_recipe
-from duality.runs.lock import LOCK, RunLocked
 from duality.runs.metrics import read_metrics
 from duality.training import checkpoint
 from duality.training.distillation import DCD
@@ -74,7 +71,7 @@ def distillation() -> Recipe:
 # --- what the processes do that are killed: ``home`` is what all of them share, ``folder`` is where they write
 
 
-def train(home: Path, folder: Path) -> None:
+def train(_home: Path, folder: Path) -> None:
     session.train(recipe(), folder, resume=True, report=quiet)
 
 
@@ -115,7 +112,7 @@ def whole_run(folder: Path, tally: Tally) -> None:
     assert lost <= SAVE_EVERY, f"{lost} steps were lost"
 
 
-def whole_stores(folder: Path, tally: Tally) -> None:
+def whole_stores(folder: Path, _tally: Tally) -> None:
     """What has the name of a store is one."""
     for store in (folder / "stores").glob("[!.]*"):
         corpus = open_corpus(store)
@@ -123,7 +120,7 @@ def whole_stores(folder: Path, tally: Tally) -> None:
         corpus.validation.verify()
 
 
-def whole_trace(folder: Path, tally: Tally) -> None:
+def whole_trace(folder: Path, _tally: Tally) -> None:
     """What has the name of the trace is one, with all samples."""
     if (folder / "trace.json").exists():
         assert len(read_trace(folder / "trace.json").samples) == 64
