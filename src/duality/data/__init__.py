@@ -6,7 +6,8 @@
     smiles           molecules as text, made canonical
     sources          named corpora, fetched from the package index and checked
     textfiles        text files as a stream of pieces
-    documents        the documents of a corpus: text files, folders, .jsonl files, named corpora
+    records          the texts of .jsonl, .csv and .tsv files
+    documents        the documents of a corpus: text files, folders, .jsonl, .csv and .tsv files, named corpora
     splitting        the documents for training and for validation
     tokenizers       text to ids and back
     pretrained       published tokenizers

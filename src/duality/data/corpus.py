@@ -7,7 +7,8 @@ The tokenizer is trained on the training part only. The result is kept in the ca
 of everything it depends on: the files (path, size, time of change) or the source's checksums, what a document is, the
 tokenizer, the split, the labels, the format.
 
-``documents`` is the rule of what a document is (documents.py). Documents that are lines are never cut in two by the
+``documents`` is the rule of what a document is, ``column`` the key or column that holds its text in files of records
+(documents.py). Documents that are lines are never cut in two by the
 split: "auto" holds out whole lines.
 
 With ``labels=True`` every document must have a label (documents.py), and the stores keep the labels. The label names
@@ -30,6 +31,7 @@ from typing import Literal, TypeVar
 
 from duality.data.cache import Progress, atomic_folder, cache_folder, silent
 from duality.data.documents import CorpusSpec, Document, all_lines, check_rule, identity, read_documents
+from duality.data.records import TEXT_COLUMN
 from duality.data.sources import DocumentRule
 from duality.data.splitting import check_split, choose_split
 from duality.data.store import FORMAT, TokenStore
@@ -64,17 +66,18 @@ def prepare(
     split: Literal["auto", "document", "position"] = "auto",
     labels: bool = False,
     documents: DocumentRule = "auto",
+    column: str = TEXT_COLUMN,
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> Corpus:
     """The corpus, split and tokenized; it comes from the cache if it was prepared before."""
     check_split(split, validation)
-    choices = {"validation": validation, "split": split, "labels": labels, **as_choice(documents)}
+    choices = {"validation": validation, "split": split, "labels": labels, **as_choice(documents, column)}
     folder = store_folder(cache, spec, tokenizer, choices)
 
     def build(target: Path) -> None:
         """Write the tokenizer and both stores."""
-        read = partial(read_documents, spec, documents, cache=cache, progress=progress)
+        read = partial(read_documents, spec, documents, column, cache=cache, progress=progress)
         num_documents, names = count_and_labels(read(), labels)
         by = "document" if split == "auto" and all_lines(spec, documents) else split
         rule = choose_split(by, validation, num_documents)
@@ -98,17 +101,20 @@ def encode_corpus(
     *,
     label_names: tuple[str, ...] | None = None,
     documents: DocumentRule = "auto",
+    column: str = TEXT_COLUMN,
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> TokenStore:
     """All documents of a corpus in one store, with a given tokenizer and, for labels, given names."""
     names = label_names or ()
-    folder = store_folder(cache, spec, tokenizer, {"split": "none", "labels": list(names), **as_choice(documents)})
+    folder = store_folder(
+        cache, spec, tokenizer, {"split": "none", "labels": list(names), **as_choice(documents, column)}
+    )
 
     def build(target: Path) -> None:
         """Write the store."""
         progress(f"encoding {spec!s}")
-        found = read_documents(spec, documents, cache=cache, progress=progress)
+        found = read_documents(spec, documents, column, cache=cache, progress=progress)
         write_store(target / "all", found, tokenizer, label_names=names)
 
     return from_cache(folder, lambda found: TokenStore.open(found / "all"), build, progress)
@@ -130,10 +136,11 @@ def count_and_labels(documents: Iterable[Document], labels: bool) -> tuple[int, 
     return count, tuple(sorted(names))
 
 
-def as_choice(documents: DocumentRule) -> dict[str, str]:
-    """The rule of documents as a part of the key; the rule that there was before others is not named in it."""
+def as_choice(documents: DocumentRule, column: str) -> dict[str, str]:
+    """What a document is, as a part of the key; what there was before other choices is not named in it."""
     check_rule(documents)
-    return {} if documents == "auto" else {"documents": documents}
+    chosen = {"documents": (documents, "auto"), "column": (column, TEXT_COLUMN)}
+    return {name: value for name, (value, first) in chosen.items() if value != first}
 
 
 def trained_tokenizer(

@@ -139,3 +139,8 @@ def with_corpus(recipe: Recipe, corpus: str | Path) -> Recipe:
     """The recipe on another corpus; a path is made absolute so that the run can be resumed from anywhere."""
     path = Path(corpus).expanduser()
     return replace(recipe, data=replace(recipe.data, corpus=str(path.resolve() if path.exists() else corpus)))
+
+
+def with_column(recipe: Recipe, column: str | None) -> Recipe:
+    """The recipe with the text under another key or in another column, if one is given."""
+    return recipe if column is None else replace(recipe, data=replace(recipe.data, column=column))
