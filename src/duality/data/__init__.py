@@ -15,6 +15,7 @@
     tokenizer_specs  what a recipe says about its tokenizer: what to train or to fetch
     memory           texts and tensors given from Python, written as a corpus
     store            the ids on the disk, mapped into memory, in shards
+    encoding         the documents as ids, in parallel
     write            documents written as a store
     corpus           a corpus read, split, tokenized and stored in one call, kept in the cache
     packing          the ids of a store as rows of one length, with padding
