@@ -23,7 +23,7 @@ from duality.data.tokenizer_specs import BPE, Characters, Numbers
 from duality.data.tokenizers import ByteTokenizer, Tokenizer
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-BPE_300 = BPE(300).train([TEXT])
+BPE_300 = BPE(300).train(["aa bb ab. ab ba  aa\n\nbb a'b 'ab aa bb\t ab \n ba é é é😀😀   \n\n\n"] * 3)
 SPACED = st.text(alphabet="ab \n\t\x1cé'😀.", max_size=80)
 
 

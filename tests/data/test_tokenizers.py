@@ -295,7 +295,7 @@ def test_a_long_word_is_cut_and_nothing_is_lost(text: str, longest: int) -> None
     "characters", ["".join(chr(0x4E00 + number) for number in range(500)), "ACGT", "ACDEFGHIKLMNPQRSTVWY"]
 )
 def test_text_without_spaces_trains_on_short_words_and_encodes_as_a_whole(characters: str) -> None:
-    """Chinese, DNA, proteins: training took time in the square of the length, 133 s for 100 000 characters of Chinese."""
+    """Chinese, DNA, proteins: training took time in the square of the length, 133 s for 100 000 Chinese characters."""
     draw = random.Random(0)
     text = "".join(draw.choices(characters, k=30_000))
     assert max(stop - start for _, (start, stop) in short_words().pre_tokenize_str(text)) <= 256
