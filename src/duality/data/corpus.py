@@ -29,13 +29,24 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from duality.data.cache import Progress, atomic_folder, cache_folder, silent
-from duality.data.documents import CorpusSpec, Document, all_lines, check_rule, identity, read_documents
+from duality.data.documents import (
+    CorpusSpec,
+    Document,
+    all_lines,
+    check_rule,
+    identity,
+    locate,
+    read_documents,
+    skipped_files,
+    text_files,
+)
 from duality.data.encoding import PART_CHARACTERS, cut_at_borders, num_bytes_of
 from duality.data.progress import Advance, working
 from duality.data.records import TEXT_COLUMN
 from duality.data.sources import DocumentRule
 from duality.data.splitting import check_split, choose_split
 from duality.data.store import FORMAT, TokenStore
+from duality.data.textfiles import Excerpt
 from duality.data.tokenizer_specs import BPE, TokenizerSpec
 from duality.data.tokenizers import Tokenizer, load_tokenizer
 from duality.data.write import required_label, write_store
@@ -44,6 +55,8 @@ VERSION = 2  # of the steps from text to ids, as far as the rest of the key does
 
 # The pairs of BPE are trained on at most so much text. It is more than any named corpus has.
 SAMPLE_BYTES = 128_000_000
+
+EXAMPLE_CHARACTERS = 400
 
 T = TypeVar("T")
 
@@ -151,6 +164,39 @@ def survey(documents: Iterable[Document], labels: bool) -> CorpusSize:
             num_characters += len(piece)
             num_bytes += num_bytes_of(piece)
     return CorpusSize(num_documents, num_characters, num_bytes, tuple(sorted(names)))
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a corpus is, found by reading it: its files, those of its folders that are not read, its size, examples."""
+
+    files: tuple[str, ...]
+    skipped: tuple[str, ...]
+    size: CorpusSize
+    examples: tuple[str, ...]
+
+
+def inspect(
+    spec: CorpusSpec,
+    documents: DocumentRule = "auto",
+    column: str = TEXT_COLUMN,
+    *,
+    num_examples: int = 3,
+    cache: Path | None = None,
+    progress: Progress = silent,
+) -> Inspection:
+    """Read a corpus and count what is in it; the examples are the beginnings of its first documents."""
+    examples: list[str] = []
+
+    def noting(found: Iterable[Document]) -> Iterator[Document]:
+        for document in found:
+            if len(examples) < num_examples:
+                examples.append("".join(Excerpt(document.pieces, 0, EXAMPLE_CHARACTERS)))
+            yield document
+
+    size = survey(noting(read_documents(spec, documents, column, cache=cache, progress=progress)), False)
+    files = (file.name for place in locate(spec) for file in text_files(place, cache))
+    return Inspection(tuple(files), tuple(skipped_files(spec)), size, tuple(examples))
 
 
 def as_choice(documents: DocumentRule, column: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from duality.data.cache import silent
 from duality.data.corpus import Corpus, encode_corpus, prepare
-from duality.data.documents import all_lines, has_columns
+from duality.data.documents import all_lines, has_columns, skipped_files
 from duality.data.memory import write_corpus
 from duality.data.packing import Sequences
 from duality.data.records import TEXT_COLUMN
@@ -101,6 +101,29 @@ def summary(data: Data, corpus: Corpus) -> list[str]:
             "a document ends; set data.padding=model"
         )
     return lines
+
+
+def facts(recipe: Recipe, corpus: Corpus) -> list[str]:
+    """What a training begins with: the summary, how often it will see the corpus, and which files are not in it."""
+    training, rows = recipe.training, sequences(recipe.data, corpus.train, corpus.tokenizer)
+    epochs = training.steps * training.batch_size / len(rows) if len(rows) else 0.0
+    lines = [
+        *summary(recipe.data, corpus),
+        f"{training.steps:,} steps of {training.batch_size} sequences are {epochs:.3g} epochs of the {len(rows):,} "
+        f"sequences of {rows.length} tokens",
+    ]
+    skipped = skipped_files(recipe.data.corpus) if Path(recipe.data.corpus).is_dir() else []
+    return [*lines, skipped_line(skipped)] if skipped else lines
+
+
+def skipped_line(names: Sequence[str], shown: int = 5) -> str:
+    """The files of a folder that are not read, in a sentence.
+
+    >>> skipped_line(["a.csv", "b.png"]), skipped_line(["a.csv", "b.png"], shown=1)
+    ('2 files are not read: a.csv, b.png', '2 files are not read: a.csv, ...')
+    """
+    verb = "files are" if len(names) > 1 else "file is"
+    return f"{len(names):,} {verb} not read: {', '.join(names[:shown])}{', ...' * (len(names) > shown)}"
 
 
 def sequences_of_run(
