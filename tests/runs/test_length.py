@@ -131,7 +131,7 @@ def test_short_documents_without_modelled_padding_are_warned_of(lines: Path, tmp
 def test_a_training_begins_with_its_epochs_and_the_files_that_it_does_not_read(lines: Path, tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
-    (folder / "a.txt").write_bytes(lines.read_bytes())
+    (folder / lines.name).write_bytes(lines.read_bytes())
     for number in range(7):
         (folder / f"picture-{number}.png").touch()
     said: list[str] = []
