@@ -129,9 +129,9 @@ def training_display(steps: int) -> Iterator[Callable[[StepRecord], None]]:
 
 
 @contextmanager
-def counting_display(label: str, total: float) -> Iterator[Advance]:
+def counting_display(label: str, total: float, unit: str = "") -> Iterator[Advance]:
     """Work that is counted; what is yielded is called with the amount that was done since the last call."""
-    with say.working(label, total) as advance:
+    with say.working(label, total, unit) as advance:
         yield advance
 
 

@@ -51,7 +51,7 @@ def evaluate(
 
     model = load(run, say, device, weights, round_number)
     sequences = sequences_of_run(model, run, data=data, column=column, split=split, report=say)
-    with counting_display("evaluating", min(limit or len(sequences), len(sequences))) as advance:
+    with counting_display("evaluating", min(limit or len(sequences), len(sequences)), "sequences") as advance:
         result = model.likelihood(
             sequences, num_draws=draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
         )
