@@ -120,7 +120,7 @@ def test_encoding_reports_the_bytes_that_are_done(tmp_path: Path, monkeypatch: p
     assert shown[-1] == "encoding: 0.1 of 0.1 MB (100 %)"
     assert len(shown) >= 2
     assert all(" tokens/s, " in message for message in messages if message.startswith("encoding: "))
-    assert "training the tokenizer: 0.1 of 0.1 MB (95 %), 0:00 left" in messages
+    assert "training the tokenizer: 0.1 of 0.1 MB (100 %), 0:00 left" in messages
     assert made.train.num_bytes + made.validation.num_bytes == path.stat().st_size
     messages.clear()
     encode_corpus(path, ByteTokenizer(), cache=tmp_path / "cache", progress=messages.append)
@@ -137,7 +137,7 @@ def test_a_large_corpus_gives_a_sample_to_the_pairs_and_all_of_it_to_an_alphabet
     messages: list[str] = []
     sampled = prepare(path, BPE(400), cache=tmp_path / "cache", progress=messages.append)
     size = path.stat().st_size
-    assert f"the tokenizer is trained on a sample: 0 of {size / 1e6:,.0f} MB, evenly spread over the corpus" in messages
+    assert f"the tokenizer is trained on a sample: 0 of {size / 1e6:,.0f} MB, evenly spread over the text" in messages
     monkeypatch.setattr(corpus, "SAMPLE_BYTES", size)
     whole = prepare(path, BPE(400), cache=tmp_path / "other")
     assert sampled.tokenizer != whole.tokenizer

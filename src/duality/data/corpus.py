@@ -102,7 +102,7 @@ def prepare(
             raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
         progress(f"the tokenizer is {tokenizer}")
         texts = (piece for part in rule.training(read()) for piece in part.pieces)
-        trained = trained_tokenizer(tokenizer, texts, size.num_bytes, cache, progress)
+        trained = trained_tokenizer(tokenizer, texts, round(size.num_bytes * (1 - validation)), cache, progress)
         trained.save(target)
         with working(progress, "encoding", size.num_bytes, "bytes") as advance:
             for name, part in (("train", rule.training(read())), ("validation", rule.held_out(read()))):
@@ -209,13 +209,13 @@ def as_choice(documents: DocumentRule, column: str) -> dict[str, str]:
 def trained_tokenizer(
     tokenizer: TokenizerSpec | Tokenizer, texts: Iterable[str], num_bytes: int, cache: Path | None, progress: Progress
 ) -> Tokenizer:
-    """The tokenizer itself, or the one that its specification makes from the texts of a corpus of ``num_bytes``."""
+    """The tokenizer itself, or the one that its specification makes from the texts, which are about ``num_bytes``."""
     if not isinstance(tokenizer, TokenizerSpec):
         return tokenizer
     if isinstance(tokenizer, BPE) and num_bytes > SAMPLE_BYTES:
         progress(
             f"the tokenizer is trained on a sample: {SAMPLE_BYTES / 1e6:,.0f} of {num_bytes / 1e6:,.0f} MB, evenly "
-            "spread over the corpus"
+            "spread over the text"
         )
         texts = evenly(texts, SAMPLE_BYTES / num_bytes)
         num_bytes = SAMPLE_BYTES
