@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import identity, read_documents, skipped_files
@@ -36,6 +39,24 @@ def test_a_column_of_a_csv_file_is_read_with_labels_and_line_numbers(tmp_path: P
         (f"{path}:2", 'first, with\na line end and "quotes"', "good"),
         (f"{path}:5", "second é", None),
     ]
+
+
+VALUES = st.text(
+    st.one_of(st.sampled_from(',"\t\r\n é'), st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"))
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=6), ending=st.sampled_from([".csv", ".tsv"]))
+def test_any_text_that_the_csv_module_writes_is_read_back(
+    rows: list[tuple[str, str]], ending: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"any{ending}"
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, delimiter="\t" if ending == ".tsv" else ",")
+        writer.writerows([("note", "text"), *rows])
+    assert texts(path) == [text for _, text in rows]
+    assert texts(path, "note") == [note for note, _ in rows]
 
 
 def test_a_tsv_file_has_tabs_and_may_be_compressed(tmp_path: Path) -> None:
