@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import shlex
 import shutil
@@ -66,6 +68,10 @@ def beside_texts(tmp_path: Path, english: Path, monkeypatch: pytest.MonkeyPatch)
     for author in ("austen", "melville"):
         Path("by_author", author).mkdir(parents=True)
         shutil.copy(english, Path("by_author", author, "book.txt"))
+    paragraphs = english.read_text(encoding="utf-8").split("\n\n")
+    with Path("papers.csv").open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([("id", "abstract"), *enumerate(paragraphs)])
+    Path("other.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in paragraphs), encoding="utf-8")
 
 
 @pytest.mark.usefixtures("beside_texts")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from duality.cli.data import shortened
 from duality.cli.main import main
+from duality.cli.show import shortened
 from duality.data.sources import SOURCES, DocumentRule, Member, Package, Source
 
 TEXT = "one\n\ntwo\n" + "three " * 30 + "\nfour\n"
@@ -71,3 +71,62 @@ def test_an_unknown_corpus_gets_a_suggestion(capsys: pytest.CaptureFixture[str])
 def test_long_lines_are_shortened() -> None:
     assert shortened("a" * 80) == "a" * 80
     assert shortened("a" * 81) == "a" * 79 + "…"
+
+
+def test_a_folder_is_shown_with_what_is_read_and_what_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "texts"
+    (folder / "below").mkdir(parents=True)
+    (folder / "a.jsonl").write_text('{"body": "One\\n\\u001b[31mtext."}\n{"body": "é' + "x" * 99 + '"}\n')
+    (folder / "below" / "b.txt").write_text("Three.\n" * 9)
+    for name in ("c.csv", "d.json", "below/e.png"):
+        (folder / name).write_text("?")
+    assert main(["data", "show", str(folder), "--key", "body"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"corpus     {folder}",
+        "files      2 read",
+        "           3 files are not read: below/e.png, c.csv, d.json",
+        "documents  3",
+        "text       177 characters, 178 bytes",
+        "tokens     181 if every byte is one (data.tokenizer=bytes)",
+        "examples   One [31mtext.",
+        f"           é{'x' * 78}…",
+        "           Three. Three. Three. Three. Three. Three. Three. Three. Three.",
+    ]
+
+
+def test_a_recipe_adds_its_tokens_and_epochs(novel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = ["data.tokenizer=bytes", "data.length=100", "training.batch_size=10", "training.steps=50"]
+    assert main(["data", "show", str(novel), "--recipe", "duo-laptop", "--set", *changes]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    size = novel.stat().st_size
+    assert lines[-2].startswith("recipe     1 document (")
+    train, held_out = (int(lines[-2].split("(")[part].split()[0].replace(",", "")) for part in (1, 2))
+    assert train + held_out == size + 2
+    rows = -(-train // 100)
+    epochs = f"{500 / rows:.3g}"
+    assert lines[-1].strip() == f"50 steps of 10 sequences are {epochs} epochs of the {rows:,} sequences of 100 tokens"
+
+
+def test_a_named_corpus_is_shown(known: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "show", "tale-lines"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "documents  4" in lines
+    assert (known / "sources" / "tale-lines" / "tale.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show"], "nothing to show: give a file, a folder or a named corpus"),
+        (["show", "austin"], "did you mean austen"),
+        (["show", "austen", "--set", "data.tokenizer=bytes"], "name one with --recipe"),
+        (["show", "austen", "--recipe", "duo-labtop"], "did you mean duo-laptop"),
+        (["list", "--recipe", "duo-laptop"], "belong to `duality data show`"),
+        (["get", "austen", "--column", "x"], "belong to `duality data show`"),
+    ],
+)
+def test_wrong_requests(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", *arguments]) == 2
+    assert message in capsys.readouterr().err

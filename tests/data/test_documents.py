@@ -206,8 +206,8 @@ def test_a_cut_off_archive(ending: str, pack: Callable[[bytes], bytes], tmp_path
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (b'{"body": "x"}', r"line 2: no 'text' \(got the keys \['body'\]\)"),
-        (b'{"text": 3}', r"line 2: no 'text' \(got the keys \['text'\]\)"),
+        (b'{"body": "x"}', r"line 2: no 'text' \(got the keys 'body'\)"),
+        (b'{"text": 3}', r"line 2: the value of 'text' is a number \(3\); it must be a string"),
         (b'["text"]', r"line 2: no 'text' \(got a list\)"),
         (b"{text}", "line 2: not JSON"),
         (b'{"text": "\xff"}', "line 2: not UTF-8 text at byte 25 of the file"),

@@ -176,10 +176,10 @@ from duality.data.documents import Document
 from duality.data.tokenizers import ByteTokenizer
 from duality.data.write import write_store
 def documents():
-    yield Document("one", ("some text " * 1000,))
+    yield Document("one", ("some text " * 250_000,))  # more than is encoded at a time
     assert any(Path(sys.argv[1]).rglob("shard-00003.bin"))
     os._exit(9)
-write_store(Path(sys.argv[1]) / "store", documents(), ByteTokenizer(), shard_tokens=1000)
+write_store(Path(sys.argv[1]) / "store", documents(), ByteTokenizer(), shard_tokens=500_000)
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     result = subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=environment, check=False)

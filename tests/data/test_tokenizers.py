@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers as library
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.runs import ROOT
 
 from duality.data import TOKENIZERS
-from duality.data.tokenizer_specs import BPE, Bytes, Characters, Numbers, Pretrained, TokenizerSpec
+from duality.data.sources import fetch
+from duality.data.tokenizer_specs import BPE, Bytes, Characters, Numbers, Pretrained, TokenizerSpec, short_words
 from duality.data.tokenizers import (
     BPETokenizer,
     ByteTokenizer,
     CharTokenizer,
     NumberTokenizer,
     Tokenizer,
+    canonical,
     load_tokenizer,
 )
 
@@ -229,3 +235,74 @@ def test_files_that_contain_no_tokenizer(tmp_path: Path) -> None:
 
 def test_the_repr_of_a_tokenizer_is_short() -> None:
     assert len(repr(BPETokenizer(BPE_280.definition))) < 100
+
+
+def without_a_longest_word(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
+    """The tokenizer as it was trained before long words were cut: by the library's own rule of words."""
+    model = library.Tokenizer(library.models.BPE())
+    model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=sorted(library.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    model.train_from_iterator(iter(texts), trainer=trainer)
+    return BPETokenizer(canonical({"kind": "bpe", "bpe": json.loads(model.to_str())}))
+
+
+def test_ordinary_text_gives_the_tokenizer_that_it_gave_before_long_words_were_cut(english: Path) -> None:
+    sources = sorted((*ROOT.glob("docs/*.md"), *ROOT.glob("src/duality/data/*.py"), english))
+    texts = [path.read_text(encoding="utf-8") for path in sources]
+    assert sum(map(len, texts)) > 200_000
+    assert BPE(2048).train(texts) == without_a_longest_word(texts, 2048)
+    # trained by an earlier version
+    fingerprint = "4cbcba2ada8f8911aea7c8ade7e26ba579a0df0b48072754bce0e51470aa4721"
+    assert BPE(512).train([english.read_text(encoding="utf-8")]).fingerprint == fingerprint
+
+
+@pytest.mark.network
+def test_the_books_give_the_tokenizer_that_they_gave_before_long_words_were_cut() -> None:
+    try:
+        files = fetch("austen")
+    except ValueError as error:
+        pytest.skip(str(error))
+    texts = [path.read_text(encoding="utf-8") for path in files]
+    trained = BPE(2048).train(texts)
+    assert trained == without_a_longest_word(texts, 2048)
+    assert trained.fingerprint == "fb30121f53231e7163e506c92ddedb16463f22593824009c07e7268251ecd930"
+
+
+WORDS = st.text(st.sampled_from("ab1 2\n\t.,'s—é中文\u3000"), max_size=60)
+
+
+@given(WORDS)
+def test_short_words_are_those_of_the_library(text: str) -> None:
+    before = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    assert short_words().pre_tokenize_str(text) == before.pre_tokenize_str(text)
+
+
+@given(text=WORDS, longest=st.integers(1, 9))
+def test_a_long_word_is_cut_and_nothing_is_lost(text: str, longest: int) -> None:
+    words = short_words(longest).pre_tokenize_str(text)
+    assert "".join(text[start:stop] for _, (start, stop) in words) == text
+    assert all(stop - start <= longest + 1 for _, (start, stop) in words)  # one more for the space before it
+
+
+@pytest.mark.parametrize(
+    "characters", ["".join(chr(0x4E00 + number) for number in range(500)), "ACGT", "ACDEFGHIKLMNPQRSTVWY"]
+)
+def test_text_without_spaces_trains_on_short_words_and_encodes_as_a_whole(characters: str) -> None:
+    """Chinese, DNA, proteins: training took time in the square of the length, 133 s for 100 000 Chinese characters."""
+    draw = random.Random(0)
+    text = "".join(draw.choices(characters, k=30_000))
+    assert max(stop - start for _, (start, stop) in short_words().pre_tokenize_str(text)) <= 256
+    tokenizer = BPE(600).train([text])
+    assert tokenizer.vocab_size == 600
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert len(ids) < len(text.encode()) / 1.5
+    # words are not cut when a text is encoded: the ids are those of the library for the whole text
+    assert ids.tolist() == tokenizer.library.encode(text, add_special_tokens=False).ids

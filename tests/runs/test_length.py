@@ -128,6 +128,23 @@ def test_short_documents_without_modelled_padding_are_warned_of(lines: Path, tmp
         assert not any("warning" in line for line in prepared_summary(small_recipe(lines, *DOCUMENTS, changed)))
 
 
+def test_a_training_begins_with_its_epochs_and_the_files_that_it_does_not_read(lines: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / lines.name).write_bytes(lines.read_bytes())
+    for number in range(7):
+        (folder / f"picture-{number}.png").touch()
+    said: list[str] = []
+    recipe = small_recipe(folder, *DOCUMENTS, "training.steps=2", "training.batch_size=19")
+    session.train(recipe, tmp_path / "run", report=said.append)
+    assert "2 steps of 19 sequences are 0.1 epochs of the 380 sequences of 8 tokens" in said
+    names = ", ".join(f"picture-{number}.png" for number in range(5))
+    assert f"7 files are not read: {names}, ..." in said
+    said.clear()
+    session.train(small_recipe(lines, *DOCUMENTS, "training.steps=1"), tmp_path / "other", report=said.append)
+    assert not any("not read" in line for line in said)
+
+
 def test_tokens_are_counted_as_they_are_trained_on(lines: Path) -> None:
     recipe = small_recipe(lines, *DOCUMENTS)
     corpus = corpora.prepared(recipe, quiet)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from duality.cli.common import Assignments, Device
+from duality.cli.common import Assignments, Column, Device
 
 if TYPE_CHECKING:
     from duality.runs.comparison import ComparedRecipe
@@ -21,6 +21,7 @@ def compare(
     /,
     out: Path = Path("runs/compare"),
     data: str | None = None,
+    column: Column = None,
     steps: int | None = None,
     seed: int | None = None,
     assignments: Assignments = (),
@@ -36,7 +37,8 @@ def compare(
     Args:
         recipes: names that `duality recipes` lists.
         out: a folder for the runs and the table (table.json, table.md).
-        data: a text file, a folder of text, or a named source, for all of them.
+        data: a text file, a .jsonl, .csv or .tsv file, a folder of them, or a named source, for all of them.
+        column: where the text is: the key of a .jsonl file, the column of a .csv or .tsv file; text if not given.
         steps: number of training steps of each.
         seed: seed of weights, data order and noise of each.
         assignments: change a field of every recipe, such as --set backbone=nano; can be repeated.
@@ -54,7 +56,7 @@ def compare(
     from duality.runs.comparison import Plan
     from duality.runs.comparison import compare as compare_recipes
     from duality.runs.devices import device_named
-    from duality.runs.folder import with_corpus
+    from duality.runs.folder import with_column, with_corpus
     from duality.runs.judging import judge_named
 
     if not recipes:
@@ -65,6 +67,7 @@ def compare(
     changes = [f"{field}={value}" for field, value in shorthand.items() if value is not None]
     chosen = [find(name, (*changes, *assignments)) for name in recipes]
     chosen = [with_corpus(each, each.data.corpus if data is None else data) for each in chosen]
+    chosen = [with_column(each, column) for each in chosen]
     where = device_named(device)
     plan = Plan(out, draws, limit, None, samples, sample_steps, where)
     if judge is not None:

@@ -1,86 +1,151 @@
-"""What the terminal shows: progress bars and messages on stderr. Without a terminal there are no bars."""
+"""What a command shows on stderr: messages, and the progress of its work.
+
+On a terminal progress is a bar. Elsewhere, such as in a log file, it is a line every 30 seconds.
+"""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from duality.data import progress
+from duality.data.progress import Advance, Pace, amount
 from duality.samplers.generate import Frame
 from duality.training.loop import StepRecord
 
 stderr = Console(stderr=True, highlight=False)
 
 
-class _Field(ProgressColumn):
+class _Amount(ProgressColumn):
+    """How much of a task is done."""
+
+    def render(self, task: Task) -> Text:
+        return Text(amount(task.completed, task.total or 0, str(task.fields.get("unit", ""))))
+
+
+class _Note(ProgressColumn):
     """A task's own text."""
 
     def render(self, task: Task) -> Text:
         return Text(str(task.fields.get("note", "")))
 
 
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        _Field(),
-        TimeRemainingColumn(),
-        console=stderr,
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
+@dataclass
+class Messages:
+    """Prints messages, and shows work in progress (``duality.data.progress.Display``)."""
+
+    bars: Progress | None = None
+
+    def __call__(self, message: str) -> None:
+        """Print a message."""
+        stderr.print(message, soft_wrap=True, markup=False)
+
+    @contextmanager
+    def working(self, label: str, total: float, unit: str = "") -> Iterator[Advance]:
+        """Work that is done in parts; what is yielded is called after each of them."""
+        with self.shown() as show:
+            pace = Pace(label, total, unit)
+            show(pace, "")
+
+            def advance(amount: float, tokens: int = 0) -> None:
+                pace.add(amount, tokens)
+                show(pace, "")
+
+            yield advance
+
+    @contextmanager
+    def shown(self) -> Iterator[Callable[[Pace, str], None]]:
+        """A function that shows a pace and a note: as a bar on a terminal, else as a line if one is due."""
+        if not sys.stderr.isatty():
+            yield self.print_line
+            return
+        with self.live() as bars:
+            task = bars.add_task("", total=None, visible=False)
+
+            def show(pace: Pace, note: str) -> None:
+                notes = "  ".join(text for text in (note, pace.rate()) if text)
+                bars.update(
+                    task,
+                    description=pace.label,
+                    total=pace.total,
+                    completed=pace.done,
+                    visible=True,
+                    note=notes,
+                    unit=pace.unit,
+                )
+
+            try:
+                yield show
+            finally:
+                bars.remove_task(task)
+
+    def print_line(self, pace: Pace, note: str) -> None:
+        """Print where the work is, if the last line is long enough ago."""
+        if pace.due(progress.INTERVAL):
+            self(pace.line(note))
+
+    @contextmanager
+    def live(self) -> Iterator[Progress]:
+        """The bars of the terminal: there is one live display, and work inside other work adds a bar to it."""
+        if self.bars is not None:
+            yield self.bars
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), _Amount(), _Note(), TimeRemainingColumn())
+        with Progress(*columns, console=stderr, transient=True) as self.bars:
+            try:
+                yield self.bars
+            finally:
+                self.bars = None
+
+
+say = Messages()
 
 
 @contextmanager
 def training_display(steps: int) -> Iterator[Callable[[StepRecord], None]]:
-    """A bar with loss, tokens per second and time left."""
-    with _progress() as progress:
-        tokens, smooth, clock = 0, 0.0, 0.0
+    """The steps of a training, with loss, tokens per second and time left."""
+    with say.shown() as shown:
+        pace: Pace | None = None
+        smooth = 0.0
 
         def show(record: StepRecord) -> None:
-            nonlocal tokens, smooth, clock
-            if not progress.tasks:
-                # The bar begins with the first step of this call, so that neither reading the corpus nor steps that
+            nonlocal pace, smooth
+            if pace is None:
+                # The work begins with the first step of this call, so that neither reading the corpus nor steps that
                 # were taken before count as speed.
-                progress.add_task("training", total=steps, completed=record.step, note="")
-                smooth, clock = record.loss, time.monotonic()
-                return
-            tokens += record.num_tokens
-            smooth += 0.05 * (record.loss - smooth)
-            rate = tokens / (time.monotonic() - clock)
-            note = f"{record.phase} loss {smooth:.3f}  {rate:,.0f} tokens/s"
-            progress.update(progress.task_ids[0], completed=record.step, note=note)
+                pace, smooth = Pace("training", steps, "steps", record.step), record.loss
+            else:
+                pace.add(record.step - pace.done, record.num_tokens)
+                smooth += 0.05 * (record.loss - smooth)
+            shown(pace, f"{record.phase} loss {smooth:.3f}")
 
         yield show
 
 
 @contextmanager
-def counting_display(label: str, total: float) -> Iterator[Callable[[float], None]]:
-    """A bar; what is yielded is called with the amount of work that was done since the last call."""
-    with _progress() as progress:
-        task = progress.add_task(label, total=total, note="")
-        yield lambda count: progress.advance(task, count)
+def counting_display(label: str, total: float, unit: str = "") -> Iterator[Advance]:
+    """Work that is counted; what is yielded is called with the amount that was done since the last call."""
+    with say.working(label, total, unit) as advance:
+        yield advance
 
 
 @contextmanager
 def sampling_display(batches: int) -> Iterator[Callable[[Frame], None]]:
-    """A bar over the steps of all batches of samples."""
-    with _progress() as progress:
+    """The steps of all batches of samples."""
+    with say.shown() as shown:
+        pace: Pace | None = None
 
         def show(frame: Frame) -> None:
-            if not progress.tasks:
-                progress.add_task("sampling", total=frame.steps * batches, note="")
-            progress.advance(progress.task_ids[0], min(1, frame.step))  # step 0 is the start
+            nonlocal pace
+            if pace is None:
+                pace = Pace("sampling", frame.steps * batches, "steps")
+            pace.add(min(1, frame.step))  # step 0 is the start
+            shown(pace, "")
 
         yield show
-
-
-def say(message: str) -> None:
-    """Print a message on stderr."""
-    stderr.print(message, soft_wrap=True, markup=False)

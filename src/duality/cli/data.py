@@ -1,4 +1,4 @@
-"""The command `data`: list the named corpora, or fetch one and show what it is."""
+"""The command `data`: list the named corpora, fetch one, or show what a corpus is."""
 
 from __future__ import annotations
 
@@ -6,20 +6,35 @@ from typing import Annotated, Literal
 
 import tyro
 
+from duality.cli.common import Assignments, Column
+from duality.cli.show import shortened, show
+
 
 def data(
-    action: Annotated[Literal["list", "get"], tyro.conf.Positional], name: Annotated[str, tyro.conf.Positional] = "", /
+    action: Annotated[Literal["list", "get", "show"], tyro.conf.Positional],
+    name: Annotated[str, tyro.conf.Positional] = "",
+    /,
+    column: Column = None,
+    recipe: Annotated[str | None, tyro.conf.arg(metavar="RECIPE")] = None,
+    assignments: Assignments = (),
 ) -> int:
-    """List the named corpora, or fetch one into the cache, verify it and show what it is.
+    """List the named corpora; fetch one into the cache and verify it; or show what is read of a corpus.
 
     Args:
-        action: list them, or get one.
-        name: which one to get; the default of the recipes if not given.
+        action: list the named corpora, get one, or show any corpus.
+        name: which one to get, the default of the recipes if not given; to show, a file, a folder or a named corpus.
+        column: show: where the text is, the key of a .jsonl file, the column of a .csv or .tsv file; text if not given.
+        recipe: show: count the tokens and epochs of this recipe too, for which the corpus is prepared and kept.
+        assignments: show: change a field of the recipe, such as --set data.tokenizer=bytes; can be repeated.
     """
     from duality.cli.console import say
     from duality.data.documents import overview
     from duality.data.sources import DEFAULT_SOURCE, SOURCES
 
+    if action == "show":
+        return show(name, column, recipe, assignments)
+    if column is not None or recipe is not None or assignments:
+        raise ValueError(f"--column, --recipe and --set belong to `duality data show`; leave them out of {action}")
     if action == "get":
         chosen = name or DEFAULT_SOURCE
         found = overview(chosen, progress=say)
@@ -35,12 +50,3 @@ def data(
         default = " (default)" if known == DEFAULT_SOURCE else ""
         print(f"{known}{default}: {source.title}. {source.license}.")
     return 0
-
-
-def shortened(line: str, width: int = 80) -> str:
-    """The beginning of a line.
-
-    >>> shortened("It was a dark and stormy night", 12)
-    'It was a da…'
-    """
-    return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from duality.cli.common import Device, Flag, Folder, Round
+from duality.cli.common import Column, Device, Flag, Folder, Round
 
 if TYPE_CHECKING:
     from duality.evaluation.likelihood import Likelihood
@@ -14,6 +14,7 @@ def evaluate(
     run: Folder,
     /,
     data: str | None = None,
+    column: Column = None,
     split: Literal["validation", "train"] = "validation",
     draws: int = 4,
     limit: int | None = None,
@@ -30,6 +31,8 @@ def evaluate(
         run: the run folder.
         data: other text to evaluate on, encoded with the run's tokenizer and cut into documents as the run's own: a
             file, a folder, a named source.
+        column: where the text of --data is: the key of a .jsonl file, the column of a .csv or .tsv file; that of the
+            run's own corpus if not given.
         split: which part of the run's own corpus, if --data is not given.
         draws: draws of time and noise for each sequence; more make the error smaller, and take longer.
         limit: evaluate on so many sequences only, evenly spread over the text.
@@ -46,8 +49,8 @@ def evaluate(
     from duality.runs.model import load
 
     model = load(run, say, device, weights, round_number)
-    sequences = sequences_of_run(model, run, data=data, split=split, report=say)
-    with counting_display("evaluating", min(limit or len(sequences), len(sequences))) as advance:
+    sequences = sequences_of_run(model, run, data=data, column=column, split=split, report=say)
+    with counting_display("evaluating", min(limit or len(sequences), len(sequences)), "sequences") as advance:
         result = model.likelihood(
             sequences, num_draws=draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
         )

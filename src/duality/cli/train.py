@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from duality.cli.common import Assignments, Device, DistillationName, Flag, Folder, Name
+from duality.cli.common import Assignments, Column, Device, DistillationName, Flag, Folder, Name
 from duality.training.round_changes import RoundChanges
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def train(
     /,
     out: Path | None = None,
     data: str | None = None,
+    column: Column = None,
     steps: int | None = None,
     seed: int | None = None,
     assignments: Assignments = (),
@@ -34,9 +35,12 @@ def train(
     Args:
         recipe: a name that `duality recipes` lists.
         out: the run folder; runs/RECIPE if not given.
-        data: a text file, a .jsonl file with a document per line under the key "text", a folder of such files, or a
-            source that `duality data list` names. A text file is one document; with --set data.documents=lines every
-            line of it is one. With --set data.packing=document a sequence never has two documents.
+        data: a text file, a .jsonl file with a document per line, a .csv or .tsv file with one per row, a folder of
+            such files, or a source that `duality data list` names. A text file is one document; with --set
+            data.documents=lines every line of it is one. With --set data.packing=document a sequence never has two
+            documents.
+        column: where the text is: the key of a .jsonl file, the column of a .csv or .tsv file; text if not given. Short
+            for --set data.column=NAME.
         steps: number of training steps; short for --set training.steps=N.
         seed: seed of weights, data order and noise; short for --set training.seed=N.
         assignments: change a field of the recipe, such as --set training.learning_rate=1e-3 or --set backbone=tiny;
@@ -48,7 +52,9 @@ def train(
     """
     from duality.runs.api import plan_training
 
-    plan = plan_training(recipe, data=data, out=out, steps=steps, seed=seed, set=assignments, resume=resume)
+    plan = plan_training(
+        recipe, data=data, column=column, out=out, steps=steps, seed=seed, set=assignments, resume=resume
+    )
     return carried_out(plan, device, dry_run)
 
 

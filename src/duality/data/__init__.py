@@ -1,18 +1,21 @@
 """Data: from the name of a corpus to batches of ids.
 
     files            checksums, flushing to the disk, atomic replacement of a file
+    progress         how much of long work is done, and how long the rest takes
     cache            the folder where fetched and prepared data are kept
     gutenberg        books of Project Gutenberg as plain text
     smiles           molecules as text, made canonical
     sources          named corpora, fetched from the package index and checked
     textfiles        text files as a stream of pieces
-    documents        the documents of a corpus: text files, folders, .jsonl files, named corpora
+    records          the texts of .jsonl, .csv and .tsv files
+    documents        the documents of a corpus: text files, folders, .jsonl, .csv and .tsv files, named corpora
     splitting        the documents for training and for validation
     tokenizers       text to ids and back
     pretrained       published tokenizers
     tokenizer_specs  what a recipe says about its tokenizer: what to train or to fetch
     memory           texts and tensors given from Python, written as a corpus
     store            the ids on the disk, mapped into memory, in shards
+    encoding         the documents as ids, in parallel
     write            documents written as a store
     corpus           a corpus read, split, tokenized and stored in one call, kept in the cache
     packing          the ids of a store as rows of one length, with padding

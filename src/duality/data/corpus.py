@@ -3,12 +3,12 @@
     prepare("austen", BPE(2048))         ->  Corpus(tokenizer, train, validation)
     encode_corpus("more.txt", tokenizer) ->  TokenStore     other text, with a tokenizer that is trained already
 
-The tokenizer is trained on the training part only. The result is kept in the cache folder under the sha256
-of everything it depends on: the files (path, size, time of change) or the source's checksums, what a document is, the
-tokenizer, the split, the labels, the format.
+The tokenizer is trained on the training part only, BPE on at most 128 MB that are evenly spread over it. The result is
+kept in the cache folder under the sha256 of everything it depends on: the files (path, size, time of change) or the
+source's checksums, what a document is, the tokenizer, the split, the labels, the format.
 
-``documents`` is the rule of what a document is (documents.py). Documents that are lines are never cut in two by the
-split: "auto" holds out whole lines.
+``documents`` is the rule of what a document is, ``column`` the key or column that holds its text in files of records
+(documents.py). Documents that are lines are never cut in two by the split: "auto" holds out whole lines.
 
 With ``labels=True`` every document must have a label (documents.py), and the stores keep the labels. The label names
 are those of the whole corpus, sorted, so that a number means the same label in both parts.
@@ -22,22 +22,41 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from duality.data.cache import Progress, atomic_folder, cache_folder, silent
-from duality.data.documents import CorpusSpec, Document, all_lines, check_rule, identity, read_documents
+from duality.data.documents import (
+    CorpusSpec,
+    Document,
+    all_lines,
+    check_rule,
+    identity,
+    locate,
+    read_documents,
+    skipped_files,
+    text_files,
+)
+from duality.data.encoding import PART_CHARACTERS, cut_at_borders, num_bytes_of
+from duality.data.progress import Advance, working
+from duality.data.records import TEXT_COLUMN
 from duality.data.sources import DocumentRule
 from duality.data.splitting import check_split, choose_split
 from duality.data.store import FORMAT, TokenStore
-from duality.data.tokenizer_specs import TokenizerSpec
+from duality.data.textfiles import Excerpt
+from duality.data.tokenizer_specs import BPE, TokenizerSpec
 from duality.data.tokenizers import Tokenizer, load_tokenizer
 from duality.data.write import required_label, write_store
 
 VERSION = 2  # of the steps from text to ids, as far as the rest of the key does not describe them
+
+# The pairs of BPE are trained on at most so much text. It is more than any named corpus has.
+SAMPLE_BYTES = 128_000_000
+
+EXAMPLE_CHARACTERS = 400
 
 T = TypeVar("T")
 
@@ -64,30 +83,30 @@ def prepare(
     split: Literal["auto", "document", "position"] = "auto",
     labels: bool = False,
     documents: DocumentRule = "auto",
+    column: str = TEXT_COLUMN,
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> Corpus:
     """The corpus, split and tokenized; it comes from the cache if it was prepared before."""
     check_split(split, validation)
-    choices = {"validation": validation, "split": split, "labels": labels, **as_choice(documents)}
+    choices = {"validation": validation, "split": split, "labels": labels, **as_choice(documents, column)}
     folder = store_folder(cache, spec, tokenizer, choices)
 
     def build(target: Path) -> None:
         """Write the tokenizer and both stores."""
-        read = partial(read_documents, spec, documents, cache=cache, progress=progress)
-        num_documents, names = count_and_labels(read(), labels)
+        read = partial(read_documents, spec, documents, column, cache=cache, progress=progress)
+        size = survey(read(), labels)
         by = "document" if split == "auto" and all_lines(spec, documents) else split
-        rule = choose_split(by, validation, num_documents)
+        rule = choose_split(by, validation, size.num_documents)
         if next(rule.held_out(read()), None) is None:
             raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
         progress(f"the tokenizer is {tokenizer}")
         texts = (piece for part in rule.training(read()) for piece in part.pieces)
-        trained = trained_tokenizer(tokenizer, texts, cache, progress)
+        trained = trained_tokenizer(tokenizer, texts, round(size.num_bytes * (1 - validation)), cache, progress)
         trained.save(target)
-        progress("encoding the training text")
-        write_store(target / "train", rule.training(read()), trained, label_names=names)
-        progress("encoding the validation text")
-        write_store(target / "validation", rule.held_out(read()), trained, label_names=names)
+        with working(progress, "encoding", size.num_bytes, "bytes") as advance:
+            for name, part in (("train", rule.training(read())), ("validation", rule.held_out(read()))):
+                write_store(target / name, part, trained, label_names=size.label_names, advance=advance)
 
     return from_cache(folder, open_corpus, build, progress)
 
@@ -98,18 +117,22 @@ def encode_corpus(
     *,
     label_names: tuple[str, ...] | None = None,
     documents: DocumentRule = "auto",
+    column: str = TEXT_COLUMN,
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> TokenStore:
     """All documents of a corpus in one store, with a given tokenizer and, for labels, given names."""
     names = label_names or ()
-    folder = store_folder(cache, spec, tokenizer, {"split": "none", "labels": list(names), **as_choice(documents)})
+    folder = store_folder(
+        cache, spec, tokenizer, {"split": "none", "labels": list(names), **as_choice(documents, column)}
+    )
 
     def build(target: Path) -> None:
         """Write the store."""
+        read = partial(read_documents, spec, documents, column, cache=cache, progress=progress)
         progress(f"encoding {spec!s}")
-        found = read_documents(spec, documents, cache=cache, progress=progress)
-        write_store(target / "all", found, tokenizer, label_names=names)
+        with working(progress, "encoding", survey(read(), False).num_bytes, "bytes") as advance:
+            write_store(target / "all", read(), tokenizer, label_names=names, advance=advance)
 
     return from_cache(folder, lambda found: TokenStore.open(found / "all"), build, progress)
 
@@ -120,29 +143,102 @@ def open_corpus(folder: Path) -> Corpus:
     return Corpus(load_tokenizer(folder), *stores)
 
 
-def count_and_labels(documents: Iterable[Document], labels: bool) -> tuple[int, tuple[str, ...]]:
-    """The number of documents and, if labels are requested, the sorted names of all labels."""
-    count, names = 0, set()
+@dataclass(frozen=True)
+class CorpusSize:
+    """How much there is in a corpus, and the sorted names of all its labels, if they are requested."""
+
+    num_documents: int
+    num_characters: int
+    num_bytes: int
+    label_names: tuple[str, ...]
+
+
+def survey(documents: Iterable[Document], labels: bool) -> CorpusSize:
+    """Count what is in the documents, which are read once."""
+    num_documents, num_characters, num_bytes, names = 0, 0, 0, set()
     for document in documents:
-        count += 1
+        num_documents += 1
         if labels:
             names.add(required_label(document))
-    return count, tuple(sorted(names))
+        for piece in document.pieces:
+            num_characters += len(piece)
+            num_bytes += num_bytes_of(piece)
+    return CorpusSize(num_documents, num_characters, num_bytes, tuple(sorted(names)))
 
 
-def as_choice(documents: DocumentRule) -> dict[str, str]:
-    """The rule of documents as a part of the key; the rule that there was before others is not named in it."""
+@dataclass(frozen=True)
+class Inspection:
+    """What a corpus is, found by reading it: its files, those of its folders that are not read, its size, examples."""
+
+    files: tuple[str, ...]
+    skipped: tuple[str, ...]
+    size: CorpusSize
+    examples: tuple[str, ...]
+
+
+def inspect(
+    spec: CorpusSpec,
+    documents: DocumentRule = "auto",
+    column: str = TEXT_COLUMN,
+    *,
+    num_examples: int = 3,
+    cache: Path | None = None,
+    progress: Progress = silent,
+) -> Inspection:
+    """Read a corpus and count what is in it; the examples are the beginnings of its first documents."""
+    examples: list[str] = []
+
+    def noting(found: Iterable[Document]) -> Iterator[Document]:
+        for document in found:
+            if len(examples) < num_examples:
+                examples.append("".join(Excerpt(document.pieces, 0, EXAMPLE_CHARACTERS)))
+            yield document
+
+    size = survey(noting(read_documents(spec, documents, column, cache=cache, progress=progress)), False)
+    files = (file.name for place in locate(spec) for file in text_files(place, cache))
+    return Inspection(tuple(files), tuple(skipped_files(spec)), size, tuple(examples))
+
+
+def as_choice(documents: DocumentRule, column: str) -> dict[str, str]:
+    """What a document is, as a part of the key; what there was before other choices is not named in it."""
     check_rule(documents)
-    return {} if documents == "auto" else {"documents": documents}
+    chosen = {"documents": (documents, "auto"), "column": (column, TEXT_COLUMN)}
+    return {name: value for name, (value, first) in chosen.items() if value != first}
 
 
 def trained_tokenizer(
-    tokenizer: TokenizerSpec | Tokenizer, texts: Iterable[str], cache: Path | None, progress: Progress
+    tokenizer: TokenizerSpec | Tokenizer, texts: Iterable[str], num_bytes: int, cache: Path | None, progress: Progress
 ) -> Tokenizer:
-    """The tokenizer itself, or the one that its specification makes from the texts."""
-    if isinstance(tokenizer, TokenizerSpec):
-        return tokenizer.train(texts, cache=cache, progress=progress)
-    return tokenizer
+    """The tokenizer itself, or the one that its specification makes from the texts, which are about ``num_bytes``."""
+    if not isinstance(tokenizer, TokenizerSpec):
+        return tokenizer
+    if isinstance(tokenizer, BPE) and num_bytes > SAMPLE_BYTES:
+        progress(
+            f"the tokenizer is trained on a sample: {SAMPLE_BYTES / 1e6:,.0f} of {num_bytes / 1e6:,.0f} MB, evenly "
+            "spread over the text"
+        )
+        texts = evenly(texts, SAMPLE_BYTES / num_bytes)
+        num_bytes = SAMPLE_BYTES
+    with working(progress, "training the tokenizer", num_bytes, "bytes") as advance:
+        return tokenizer.train(counted(texts, advance), cache=cache, progress=progress)
+
+
+def evenly(texts: Iterable[str], share: float) -> Iterator[str]:
+    """A share of the texts, evenly spread over them: parts between borders, the same ones each time."""
+    seen, taken = 0, 0
+    for text in texts:
+        for part in cut_at_borders(text, PART_CHARACTERS):
+            if taken <= share * seen:
+                taken += len(part)
+                yield part
+            seen += len(part)
+
+
+def counted(texts: Iterable[str], advance: Advance) -> Iterator[str]:
+    """The same texts; ``advance`` is called with the bytes of each."""
+    for text in texts:
+        yield text
+        advance(num_bytes_of(text))
 
 
 def store_folder(

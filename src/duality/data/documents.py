@@ -4,15 +4,19 @@ A corpus is given as a path, as the name of a source (sources.py), or as a list 
 
     a text file          one document                book.txt, notes.md, any UTF-8 file
                          or one per line             with the rule "lines", blank lines left out
-    a .jsonl file        one document per line       the value of the key "text"
-    a folder             every .txt, .text, .md and .jsonl file below it, sorted by path
+    a .jsonl file        one document per line       the value of a key, "text" if nothing else is chosen
+    a .csv, .tsv file    one document per row        the value of a column, "text" if nothing else is chosen
+    a folder             every .txt, .text, .md and .jsonl file below it, sorted by path; if it has none, every .csv and
+                         .tsv file
 
-Any of these files may be compressed (.gz, .xz). If a path and a source have the same name, the path is used. The rule
-of a corpus is "lines" for all its text files, or "auto": then a named source says for its own files what a document is.
+Any of these files may be compressed (.gz, .xz). A file that is no text by its ending, such as .json or .zip, is refused
+with what to do. If a path and a source have the same name, the path is used. The rule of a corpus is "lines" for all
+its text files, or "auto": then a named source says for its own files what a document is.
 
 A document may have a label, the class of its text:
 
     a .jsonl file        the value of the key "label", a string or a whole number (as its digits)
+    a .csv, .tsv file    the value of the column "label", if it is not empty
     a folder             the first-level subfolder of the file: reviews/good/17.txt is "good"
     a named corpus       the author of a book of Project Gutenberg: austen-emma.txt is "austen"
 
@@ -31,11 +35,32 @@ from itertools import islice
 from pathlib import Path
 
 from duality.data.cache import Progress, silent
+from duality.data.records import TEXT_COLUMN, json_records, table_records
 from duality.data.sources import SOURCES, DocumentRule, Source, fetch
-from duality.data.textfiles import COMPRESSIONS, TextFile, json_texts, text_lines
+from duality.data.textfiles import COMPRESSIONS, TextFile, has_mark, text_lines
 from duality.registry import suggestion
 
 TEXT_ENDINGS = (".txt", ".text", ".md", ".jsonl")
+TABLE_ENDINGS = (".csv", ".tsv")
+
+# What to do with files that would be learnt as they are, with all their brackets and names of fields, or not at all.
+_UNPACK = "unpack it and give the folder"
+_COMPRESS = "unpack it, or compress it as .gz or .xz"
+_CONVERT = "convert it, for example with pandas: read_parquet(FILE).to_json('text.jsonl', orient='records', lines=True)"
+_PLAIN = "save its text as a .txt file"
+NO_TEXT = {
+    ".json": "write one JSON object per line into a .jsonl file, with the text under the key 'text' or --column NAME",
+    **dict.fromkeys((".ndjson", ".jsonlines"), "rename it to .jsonl"),
+    **dict.fromkeys((".parquet", ".arrow", ".feather", ".orc"), _CONVERT),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".txz", ".tbz2", ".7z", ".rar"), _UNPACK),
+    **dict.fromkeys((".bz2", ".zst", ".lz4", ".lzma", ".z", ".br"), _COMPRESS),
+    **dict.fromkeys((".pdf", ".doc", ".docx", ".odt", ".rtf", ".epub"), _PLAIN),
+    **dict.fromkeys((".xls", ".xlsx", ".ods"), "save the sheet as a .csv file"),
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "export the texts as a .csv or .jsonl file"),
+    **dict.fromkeys(
+        (".npy", ".npz", ".pt", ".pkl", ".safetensors"), "give ids from Python: duality.train(data=tensor)"
+    ),
+}
 
 CorpusSpec = str | Path | Sequence[str | Path]
 
@@ -78,14 +103,24 @@ def overview(name: str, *, cache: Path | None = None, progress: Progress = silen
 
 
 def read_documents(
-    spec: CorpusSpec, rule: DocumentRule = "auto", *, cache: Path | None = None, progress: Progress = silent
+    spec: CorpusSpec,
+    rule: DocumentRule = "auto",
+    column: str = TEXT_COLUMN,
+    *,
+    cache: Path | None = None,
+    progress: Progress = silent,
 ) -> Iterator[Document]:
     """The documents of a corpus; a wrong specification is an error at the call, before the first document."""
     check_rule(rule)
     files = [found for place in locate(spec) for found in text_files(place, cache, progress)]
     if all(file.path.stat().st_size == 0 for file in files):
         raise ValueError(f"the corpus {spec!s} is empty ({len(files)} file(s) of 0 bytes); give one with text in it")
-    return (document for file in files for document in documents_of(file, rule))
+    if column != TEXT_COLUMN and not any(has_records(file.path) for file in files):
+        raise ValueError(
+            f"the column {column!r} was chosen, but the corpus {spec!s} has no .jsonl, .csv or .tsv file; leave the "
+            "column out, or give such a file"
+        )
+    return (document for file in files for document in documents_of(file, rule, column))
 
 
 def check_rule(rule: str) -> None:
@@ -99,10 +134,17 @@ def all_lines(spec: CorpusSpec, rule: DocumentRule = "auto") -> bool:
     return rule == "lines" or all(isinstance(place, Source) and place.documents == "lines" for place in locate(spec))
 
 
-def documents_of(file: CorpusFile, rule: DocumentRule = "auto") -> Iterator[Document]:
+def documents_of(file: CorpusFile, rule: DocumentRule = "auto", column: str = TEXT_COLUMN) -> Iterator[Document]:
     """The documents of one file."""
-    if unpacked_name(file.path).endswith(".jsonl"):
-        for number, text, label in json_texts(file.path, file.label):
+    ending = ending_of(file.path)
+    if has_records(file.path):
+        table = ending in TABLE_ENDINGS
+        records = (
+            table_records(file.path, ending, column, file.label)
+            if table
+            else json_records(file.path, column, file.label)
+        )
+        for number, text, label in records:
             yield Document(f"{file.name}:{number}", (text,), label)
     elif "lines" in (rule, file.rule):
         for number, text in text_lines(file.path):
@@ -130,7 +172,7 @@ def locate(spec: CorpusSpec) -> list[Path | Source]:
 
 
 def identity(spec: CorpusSpec, *, labels: bool = False) -> list[list[str | int | None]]:
-    """What identifies the content of a corpus without reading it: a part of cache keys.
+    """What identifies the content of a corpus without reading it, but for a byte order mark: a part of cache keys.
 
     With labels it includes those of the files: the label of a file depends on which folder above it is given.
     """
@@ -143,7 +185,10 @@ def identity(spec: CorpusSpec, *, labels: bool = False) -> list[list[str | int |
         for file in text_files(place):
             status = file.path.stat()
             label = [file.label] if labels else []
-            parts.append([str(file.path.resolve()), status.st_size, status.st_mtime_ns, *label])
+            # Older versions read tables as plain text and kept the mark: their stores must not be found.
+            table = ["table"] if ending_of(file.path) in TABLE_ENDINGS else []
+            mark = ["mark"] if has_mark(file.path) else []
+            parts.append([str(file.path.resolve()), status.st_size, status.st_mtime_ns, *label, *table, *mark])
     return parts
 
 
@@ -153,13 +198,35 @@ def text_files(place: Path | Source, cache: Path | None = None, progress: Progre
         paths = fetch(place.name, cache=cache, progress=progress)
         return [CorpusFile(path.name, path, author(place, path.name), place.documents) for path in paths]
     if not place.is_dir():
+        check_ending(place)
         return [CorpusFile(str(place), place)]
-    found = [path for path in place.rglob("*") if unpacked_name(path).endswith(TEXT_ENDINGS) and path.is_file()]
+    found, _ = folder_files(place)
     if not found:
-        allowed = f"{', '.join(TEXT_ENDINGS)}, and these followed by {' or '.join(COMPRESSIONS)}"
+        allowed = f"{', '.join((*TEXT_ENDINGS, *TABLE_ENDINGS))}, and these followed by {' or '.join(COMPRESSIONS)}"
         raise ValueError(f"the folder {place} has no text files; looked for are {allowed}")
-    names = sorted((path.relative_to(place).as_posix(), path) for path in found)
-    return [CorpusFile(name, path, name.partition("/")[0] if "/" in name else None) for name, path in names]
+    return [CorpusFile(name, place / name, name.partition("/")[0] if "/" in name else None) for name in found]
+
+
+def folder_files(folder: Path) -> tuple[list[str], list[str]]:
+    """The files below a folder that are read and those that are not, by their paths from there."""
+    every = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    texts = [name for name in every if ending_of(Path(name)) in TEXT_ENDINGS]
+    chosen = texts or [name for name in every if ending_of(Path(name)) in TABLE_ENDINGS]
+    read = set(chosen)
+    return chosen, [name for name in every if name not in read]
+
+
+def skipped_files(spec: CorpusSpec) -> list[str]:
+    """The files in the folders of a corpus that are not read."""
+    folders = [place for place in locate(spec) if isinstance(place, Path) and place.is_dir()]
+    return [name for folder in folders for name in folder_files(folder)[1]]
+
+
+def check_ending(path: Path) -> None:
+    """Refuse a file that is no text by its ending."""
+    ending = ending_of(path)
+    if ending in NO_TEXT:
+        raise ValueError(f"{path} is no text file ({ending}): {NO_TEXT[ending]}")
 
 
 def author(source: Source, file: str) -> str | None:
@@ -167,7 +234,20 @@ def author(source: Source, file: str) -> str | None:
     return file.partition("-")[0] if source.kind == "gutenberg" and "-" in file else None
 
 
-def unpacked_name(path: Path) -> str:
-    """The file's name in lower case, without the ending of a compression."""
+def ending_of(path: Path) -> str:
+    """The ending of a file's name in lower case, without that of a compression: ".txt" of "A.TXT.gz"."""
     name = path.name.lower()
-    return name[: -len(path.suffix)] if name.endswith(COMPRESSIONS) else name
+    unpacked = name[: -len(path.suffix)] if name.endswith(COMPRESSIONS) else name
+    return Path(unpacked).suffix
+
+
+def has_records(path: Path) -> bool:
+    """Whether the texts of a file stand under a key or in a column."""
+    return ending_of(path) in (".jsonl", *TABLE_ENDINGS)
+
+
+def has_columns(spec: CorpusSpec) -> bool:
+    """Whether a corpus has files whose texts stand under a key or in a column."""
+    return any(
+        has_records(file.path) for place in locate(spec) if isinstance(place, Path) for file in text_files(place)
+    )

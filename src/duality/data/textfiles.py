@@ -8,6 +8,9 @@ whole text:
 
 A text without such a border in a million characters is cut elsewhere, but not inside a number of up to 20 digits.
 
+A byte order mark at the start of a file (the bytes EF BB BF, which some programs write before UTF-8) is no text: it is
+left out, and counts in the places that errors name.
+
 What must hold: the pieces joined are the file's text, character for character, including line ends; the lines are
 those of the text, without their line ends ("\\n" or "\\r\\n"); a file that is not text is an error that names the file
 and the byte.
@@ -17,7 +20,6 @@ from __future__ import annotations
 
 import codecs
 import gzip
-import json
 import lzma
 import re
 import zlib
@@ -84,79 +86,30 @@ class Excerpt:
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Line number and text of each line of a text file that is not blank."""
-    offset = 0
+    for number, line in enumerate(decoded_lines(path), 1):
+        if line.strip():
+            yield number, line.removesuffix("\n").removesuffix("\r")
+
+
+def decoded_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file with their line ends; a file that is not text is an error that names the byte."""
     with open_bytes(path) as stream:
-        for number, line in enumerate(stream, 1):
+        offset = stream.tell()
+        for line in stream:
             if (zero := line.find(b"\0")) >= 0:
                 raise ValueError(not_text(path, "a NUL byte", offset + zero))
             try:
-                text = line.decode("utf-8")
+                yield line.decode("utf-8")
             except UnicodeDecodeError as error:
                 raise ValueError(not_text(path, "no UTF-8", offset + error.start)) from None
-            if text.strip():
-                yield number, text.removesuffix("\n").removesuffix("\r")
             offset += len(line)
-
-
-def json_texts(path: Path, label: str | None = None) -> Iterator[tuple[int, str, str | None]]:
-    """Line number, "text" and "label" (else the file's label) of each line of a .jsonl file that is not blank."""
-    offset = 0
-    with open_bytes(path) as stream:
-        for number, line in enumerate(stream, 1):
-            if line.strip():
-                text, own = json_text(line, f"{path}, line {number}", offset)
-                yield number, text, json_label(own, label)
-            offset += len(line)
-
-
-def json_text(line: bytes, where: str, offset: int) -> tuple[str, object]:
-    """The values of "text" and "label" in one line of a .jsonl file, which begins at byte ``offset``."""
-    rule = "each line must be an object with a string under the key 'text'"
-    try:
-        record = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        place = f"byte {offset + error.start} of the file"
-        raise ValueError(f"{where}: not UTF-8 text at {place}; convert the file to UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not JSON ({error}); {rule}") from None
-    match record:
-        case {"text": str(text)}:
-            return whole_characters(text, where), record.get("label")
-        case dict():
-            raise ValueError(f"{where}: no 'text' (got the keys {sorted(record)}); {rule}")
-        case _:
-            raise ValueError(f"{where}: no 'text' (got a {type(record).__name__}); {rule}")
-
-
-def json_label(value: object, default: str | None) -> str | None:
-    """A string or a whole number as a label, the default if there is no value."""
-    match value:
-        case None:
-            return default
-        case bool():
-            return None
-        case str() | int():
-            return str(value)
-        case _:
-            # This is no error: if labels are requested, a later error names the document.
-            return None
-
-
-def whole_characters(text: str, where: str) -> str:
-    """The text itself; half a surrogate pair, which JSON can hold and UTF-8 cannot, is an error."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        place = f"character {error.start} of 'text'"
-        raise ValueError(f"{where}: half a surrogate pair at {place}, which is no character; repair it") from None
-    return text
 
 
 def decoded_chunks(path: Path, chunk_bytes: int) -> Iterator[str]:
     """The text of a UTF-8 file in chunks; a file that is not text is an error that names the byte."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    offset = 0
     with open_bytes(path) as stream:
+        offset = stream.tell()
         while chunk := stream.read(chunk_bytes):
             if (zero := chunk.find(b"\0")) >= 0:
                 raise ValueError(not_text(path, "a NUL byte", offset + zero))
@@ -180,11 +133,20 @@ def not_text(path: Path, problem: str, offset: int) -> str:
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """The file's bytes, unpacked if its name ends in .gz or .xz."""
+    """The file's bytes behind a byte order mark if it has one, unpacked if its name ends in .gz or .xz."""
     name = path.name.lower()
     opener = gzip.open if name.endswith(".gz") else lzma.open if name.endswith(".xz") else open
     try:
-        with opener(path, "rb") as stream:
-            yield cast(IO[bytes], stream)
+        with opener(path, "rb") as opened:
+            stream = cast(IO[bytes], opened)
+            if stream.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+                stream.seek(0)
+            yield stream
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
         raise ValueError(f"{path} is no whole {path.suffix} file ({error}); make or download it again") from None
+
+
+def has_mark(path: Path) -> bool:
+    """Whether a file begins with a byte order mark; its first bytes are read."""
+    with open_bytes(path) as stream:
+        return stream.tell() > 0

@@ -37,6 +37,7 @@ from duality.registry import suggestion
 
 SMALLEST_BPE = 257
 LARGEST_BPE = 1_000_000  # the library that trains it takes memory for all of them at once
+LONGEST_WORD = 256  # characters of a word that BPE is trained on
 
 
 @runtime_checkable
@@ -90,7 +91,12 @@ class Characters:
 
 @dataclass(frozen=True)
 class BPE:
-    """Byte-level pair encoding with at most ``vocab_size`` ids, including the separator."""
+    """Byte-level pair encoding with at most ``vocab_size`` ids, including the separator.
+
+    The pairs are counted within words: runs of letters, of digits, of other characters or of white space. Training
+    takes time in proportion to the square of the longest word, so words of more than 256 characters, such as DNA or
+    Chinese without punctuation, are cut for it. Encoding does not cut them: it takes little more than linear time.
+    """
 
     vocab_size: int = 2048
 
@@ -116,7 +122,7 @@ class BPE:
         """The tokenizer that merges the most frequent pairs of the text."""
         every_byte = sorted(library.pre_tokenizers.ByteLevel.alphabet())  # so that no text has an unknown piece
         model = library.Tokenizer(library.models.BPE())
-        model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        model.pre_tokenizer = short_words()
         model.decoder = library.decoders.ByteLevel()
         trainer = library.trainers.BpeTrainer(
             vocab_size=self.vocab_size,
@@ -126,7 +132,16 @@ class BPE:
             show_progress=False,
         )
         model.train_from_iterator(iter(texts), trainer=trainer)
+        model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
         return BPETokenizer(canonical({"kind": "bpe", "bpe": json.loads(model.to_str())}))
+
+
+def short_words(longest: int = LONGEST_WORD) -> library.pre_tokenizers.PreTokenizer:
+    """The words of GPT-2 as the library's ByteLevel finds them, those of more than ``longest`` characters in parts."""
+    runs = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+    words = library.Regex(runs.replace("+", f"{{1,{longest}}}"))
+    to_bytes = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return library.pre_tokenizers.Sequence([library.pre_tokenizers.Split(words, "isolated"), to_bytes])
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Writing a token store: one pass over the documents, in little memory.
 
-    documents --encode piece by piece, + separator--> blocks of ids --cut at shard borders--> shard files
+    documents --encode (encoding.py), + separator--> blocks of ids --cut at shard borders--> shard files
 
 With ``label_names`` the label of each document is written too, as its place among the names.
 
@@ -14,17 +14,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from duality.data.cache import atomic_folder
 from duality.data.documents import Document
+from duality.data.encoding import Count, encoded
 from duality.data.files import file_sha256
+from duality.data.progress import Advance, unseen
 from duality.data.store import DOCUMENTS, FORMAT, INDEX, LABELS, Shard, StoreIndex, TokenStore
 from duality.data.tokenizers import Ids, Tokenizer
 
@@ -38,6 +39,7 @@ def write_store(
     *,
     label_names: tuple[str, ...] | None = None,
     shard_tokens: int = SHARD_TOKENS,
+    advance: Advance = unseen,
 ) -> TokenStore:
     """Encode the documents, and their labels if there are names for them, into a new folder and open it."""
     target, names = Path(folder), label_names or ()
@@ -48,7 +50,7 @@ def write_store(
         if names:
             documents = labelled(documents, names, partial / LABELS)
         with (partial / DOCUMENTS).open("wb") as ends:
-            shards = write_shards(partial, encoded(documents, tokenizer, count, ends), dtype, shard_tokens)
+            shards = write_shards(partial, encoded(documents, tokenizer, count, ends, advance), dtype, shard_tokens)
         if count.characters == 0:
             raise ValueError(f"no text in the {count.documents} document(s) to encode: give a corpus with text in it")
         index = StoreIndex(
@@ -80,16 +82,6 @@ def check_arguments(target: Path, names: tuple[str, ...], shard_tokens: int) -> 
         raise ValueError(f"label_names must be sorted and without repeats; got {names}; give sorted(set(...)) of them")
 
 
-@dataclass
-class Count:
-    """The numbers of what has been encoded so far."""
-
-    tokens: int = 0
-    documents: int = 0
-    characters: int = 0
-    bytes: int = 0
-
-
 def labelled(documents: Iterable[Document], names: tuple[str, ...], path: Path) -> Iterator[Document]:
     """The same documents; the place of each label among the names is written to a file."""
     places = {name: place for place, name in enumerate(names)}
@@ -114,34 +106,6 @@ def required_label(document: Document) -> str:
             "their label, or request no labels"
         )
     return document.label
-
-
-def encoded(documents: Iterable[Document], tokenizer: Tokenizer, count: Count, ends: IO[bytes]) -> Iterator[Ids]:
-    """The ids of all documents in blocks; they are counted, and the end of each document is written to ``ends``."""
-    separator = np.array([tokenizer.separator], dtype=np.int64)
-    for document in documents:
-        start = count.characters
-        for piece in document.pieces:
-            ids = encode_piece(piece, tokenizer, f"{document.name}, after character {count.characters - start}")
-            count.tokens += len(ids)
-            count.characters += len(piece)
-            count.bytes += len(piece.encode("utf-8"))
-            yield ids
-        count.tokens += 1
-        count.documents += 1
-        ends.write(np.array([count.tokens], dtype="<i8").tobytes())
-        yield separator
-
-
-def encode_piece(piece: str, tokenizer: Tokenizer, where: str) -> Ids:
-    """The ids of one piece; an error names its place in the corpus."""
-    try:
-        ids = tokenizer.encode(piece)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
-    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < tokenizer.vocab_size:
-        raise ValueError(f"{where}: the tokenizer gave an id outside its vocabulary of {tokenizer.vocab_size}")
-    return ids
 
 
 def write_shards(folder: Path, blocks: Iterable[Ids], dtype: str, shard_tokens: int) -> tuple[Shard, ...]:

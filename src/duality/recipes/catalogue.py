@@ -36,6 +36,7 @@ _FORMER_VALUES: dict[tuple[str, str], Callable[[dict[str, Json]], Json]] = {
     # padding has no effect on a wrapped corpus: its runs read like those of today, and can be continued
     ("Data", "padding"): lambda data: "ignore" if data.get("packing") == "document" else Data.padding,
     ("Data", "documents"): lambda data: "auto",
+    ("Data", "column"): lambda data: Data.column,
     ("DCD", "compare"): lambda data: "output",
     ("DiT", "activation"): lambda data: "gelu",
     ("Training", "optimizer"): lambda data: "adamw",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from duality.data.packing import Padding
+from duality.data.records import TEXT_COLUMN
 from duality.data.sources import DEFAULT_SOURCE, DocumentRule
 from duality.data.tokenizer_specs import BPE, TokenizerSpec
 from duality.methods.duo import Duo
@@ -32,13 +33,20 @@ class Data:
     ignored."""
     documents: DocumentRule = "auto"
     """What a document is: every non-blank line of a text file ("lines"), or a whole text file unless its named source
-    has another rule ("auto"). A line of a .jsonl file is always a document."""
+    has another rule ("auto"). A line of a .jsonl file and a row of a .csv or .tsv file is always a document."""
+    column: str = TEXT_COLUMN
+    """Where the text of such a line or row is: the key, or the name of the column."""
 
     def __post_init__(self) -> None:
         if not self.corpus.strip():
             raise ValueError("data.corpus is empty: give a file, a folder, or a name that `duality data list` shows")
         if self.length < 1:
             raise ValueError(f"data.length is {self.length}: a sequence needs at least 1 token")
+        if not self.column:
+            raise ValueError(
+                "data.column is empty: name the key of a .jsonl file, or the column of a .csv or .tsv file, that holds "
+                f"the text; it is {TEXT_COLUMN!r} if not given"
+            )
         if self.labels and self.packing == "wrap":
             raise ValueError(
                 "data.labels with data.packing=wrap: a wrapped sequence may hold several documents and so several "

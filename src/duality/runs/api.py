@@ -30,7 +30,7 @@ from duality.recipes.recipe import Recipe, default_round_steps, distilled
 from duality.runs import session
 from duality.runs.corpora import TrainingData, with_data
 from duality.runs.devices import device_named
-from duality.runs.folder import check_folder, exists, read_recipe
+from duality.runs.folder import check_folder, exists, read_recipe, with_column
 from duality.runs.metrics import read_metrics
 from duality.runs.model import Model, load
 from duality.runs.session import Outcome, Watch, ignore
@@ -90,6 +90,7 @@ def plan_training(
     recipe: str | Recipe,
     *,
     data: TrainingData | None = None,
+    column: str | None = None,
     out: Path | str | None = None,
     steps: int | None = None,
     seed: int | None = None,
@@ -107,8 +108,10 @@ def plan_training(
         raise ValueError(f"{folder} holds a run of {base.name}, not of {name}: resume it by its name")
     shorthand = {"training.steps": steps, "training.seed": seed}
     changes = [f"{field}={value}" for field, value in shorthand.items() if value is not None]
-    chosen = catalogue.modified(base, (*changes, *set))
+    chosen = with_column(catalogue.modified(base, (*changes, *set)), column)
     if data is not None and not isinstance(data, (str, Path)):
+        if column is not None:
+            raise ValueError(f"column={column!r} belongs to files; data from memory has no columns: leave it out")
         check_folder(folder, resume)
     return TrainingPlan(with_data(chosen, chosen.data.corpus if data is None else data, folder), folder, resume)
 
@@ -117,6 +120,7 @@ def train(
     recipe: str | Recipe,
     *,
     data: TrainingData | None = None,
+    column: str | None = None,
     out: Path | str | None = None,
     steps: int | None = None,
     seed: int | None = None,
@@ -129,12 +133,13 @@ def train(
     """Train a recipe into the run folder ``out`` (``runs/<name>`` if not given) and load the model.
 
     ``recipe`` is a name (``duality recipes`` lists them) or a ``Recipe``. ``data`` replaces its corpus: a path, a named
-    corpus, texts or tensors of ids. ``set`` changes fields, such as ``set=["training.batch_size=8", "backbone=tiny"]``;
-    ``steps`` and ``seed`` are short for two of them. With ``resume`` a run that is in ``out`` continues. ``report``
-    is called with messages, ``watch`` with the ``StepRecord`` of every step. A signal (Ctrl-C) saves the run and raises
+    corpus, texts or tensors of ids. ``column`` is the key of a .jsonl file, or the column of a .csv or .tsv file, that
+    holds the text. ``set`` changes fields, such as ``set=["training.batch_size=8", "backbone=tiny"]``; ``steps`` and
+    ``seed`` are short for two of them. With ``resume`` a run that is in ``out`` continues. ``report`` is called with
+    messages, ``watch`` with the ``StepRecord`` of every step. A signal (Ctrl-C) saves the run and raises
     ``TrainingStopped``.
     """
-    plan = plan_training(recipe, data=data, out=out, steps=steps, seed=seed, set=set, resume=resume)
+    plan = plan_training(recipe, data=data, column=column, out=out, steps=steps, seed=seed, set=set, resume=resume)
     return plan.model(device=device, report=report, watch=watch)
 
 

@@ -23,6 +23,7 @@ import torch
 from duality.data.files import json_text, no_empty_folder, output_folder, write_atomically
 from duality.data.loader import epoch_order
 from duality.data.packing import Sequences
+from duality.data.progress import working
 from duality.evaluation.cases import Case, Row
 from duality.evaluation.judge import Judge
 from duality.evaluation.sweep import Sweep, check
@@ -141,7 +142,9 @@ def measured(recipe: Recipe, plan: Plan, sampler: RunSampler, sweep: Sweep | Non
     parts = (corpus.validation, corpus.train)
     held_out, train = (corpora.sequences(recipe.data, part, corpus.tokenizer) for part in parts)
     report(f"measuring {recipe.name}")
-    result = model.likelihood(held_out, num_draws=plan.num_draws, limit=plan.limit)
+    num = min(plan.limit or len(held_out), len(held_out))
+    with working(report, "measuring", num, "sequences") as advance:
+        result = model.likelihood(held_out, num_draws=plan.num_draws, limit=plan.limit, advance=advance)
     return ComparedRecipe(
         recipe=recipe.name,
         source=recipe.source,

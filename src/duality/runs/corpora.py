@@ -22,9 +22,10 @@ from torch import Tensor
 
 from duality.data.cache import silent
 from duality.data.corpus import Corpus, encode_corpus, prepare
-from duality.data.documents import all_lines
+from duality.data.documents import all_lines, has_columns, skipped_files
 from duality.data.memory import write_corpus
 from duality.data.packing import Sequences
+from duality.data.records import TEXT_COLUMN
 from duality.data.store import TokenStore
 from duality.data.tokenizers import Tokenizer
 from duality.protocols import Reporter, Vocabulary
@@ -48,6 +49,7 @@ def prepared(recipe: Recipe, report: Reporter = silent) -> Corpus:
         split=data.split,
         labels=data.labels,
         documents=data.documents,
+        column=data.column,
         progress=report,
     )
 
@@ -101,19 +103,54 @@ def summary(data: Data, corpus: Corpus) -> list[str]:
     return lines
 
 
+def facts(recipe: Recipe, corpus: Corpus) -> list[str]:
+    """What a training begins with: the summary, how often it will see the corpus, and which files are not in it."""
+    training, rows = recipe.training, sequences(recipe.data, corpus.train, corpus.tokenizer)
+    epochs = training.steps * training.batch_size / len(rows) if len(rows) else 0.0
+    lines = [
+        *summary(recipe.data, corpus),
+        f"{training.steps:,} steps of {training.batch_size} sequences are {epochs:.3g} epochs of the {len(rows):,} "
+        f"sequences of {rows.length} tokens",
+    ]
+    skipped = skipped_files(recipe.data.corpus) if Path(recipe.data.corpus).is_dir() else []
+    return [*lines, skipped_line(skipped)] if skipped else lines
+
+
+def skipped_line(names: Sequence[str], shown: int = 5) -> str:
+    """The files of a folder that are not read, in a sentence.
+
+    >>> skipped_line(["a.csv", "b.png"]), skipped_line(["a.csv", "b.png"], shown=1)
+    ('2 files are not read: a.csv, b.png', '2 files are not read: a.csv, ...')
+    """
+    verb = "files are" if len(names) > 1 else "file is"
+    return f"{len(names):,} {verb} not read: {', '.join(names[:shown])}{', ...' * (len(names) > shown)}"
+
+
 def sequences_of_run(
     model: Model,
     folder: Path | str,
     *,
     data: str | Path | None = None,
+    column: str | None = None,
     split: Literal["validation", "train"] = "validation",
     report: Reporter = silent,
 ) -> Sequences:
-    """A part of the corpus that the run in ``folder`` was trained on, or other ``data`` in the run's own tokens."""
+    """A part of the corpus that the run in ``folder`` was trained on, or other ``data`` in the run's own tokens.
+
+    The texts of other data are in ``column``, or in the column of the run's own corpus.
+    """
     own = model.recipe.data
+    if column is not None and data is None:
+        raise ValueError(
+            f"the column {column!r} belongs to other data: give it too (--data); the run's own corpus is read with "
+            f"the column {own.column!r} that it was trained on"
+        )
     if data is not None:
         names = model.label_names or None
-        store = encode_corpus(data, model.tokenizer, label_names=names, documents=own.documents, progress=report)
+        chosen = column if column is not None else own.column if has_columns(data) else TEXT_COLUMN
+        store = encode_corpus(
+            data, model.tokenizer, label_names=names, documents=own.documents, column=chosen, progress=report
+        )
     else:
         corpus = prepared(model.recipe, report)
         check_corpus(Path(folder), corpus)
@@ -135,6 +172,7 @@ def with_data(recipe: Recipe, data: TrainingData, folder: Path) -> Recipe:
             raise ValueError(f"{target} holds other data than was given: give the same, or choose another out folder")
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+    own = replace(recipe.data, column=TEXT_COLUMN)  # of the file that was written
     if written.tokenizer is not None:
-        recipe = replace(recipe, data=replace(recipe.data, tokenizer=written.tokenizer))
-    return with_corpus(recipe, path)
+        own = replace(own, tokenizer=written.tokenizer)
+    return with_corpus(replace(recipe, data=own), path)

@@ -141,3 +141,8 @@ def with_corpus(recipe: Recipe, corpus: str | Path) -> Recipe:
         raise ValueError("the corpus is empty: give a file, a folder, or a name that `duality data list` shows")
     path = Path(corpus).expanduser()
     return replace(recipe, data=replace(recipe.data, corpus=str(path.resolve() if path.exists() else corpus)))
+
+
+def with_column(recipe: Recipe, column: str | None) -> Recipe:
+    """The recipe with the text under another key or in another column, if one is given."""
+    return recipe if column is None else replace(recipe, data=replace(recipe.data, column=column))

@@ -24,7 +24,7 @@ from duality.data.loader import Loader
 from duality.evaluation.loss_curve import plot_losses
 from duality.protocols import Phase, Reporter, Vocabulary
 from duality.recipes.recipe import Recipe
-from duality.runs.corpora import prepared, sequences, summary, vocabulary_of
+from duality.runs.corpora import facts, prepared, sequences, vocabulary_of
 from duality.runs.folder import ROUNDS, create, exists, open_folder
 from duality.runs.limits import check_training
 from duality.runs.metrics import append_metrics, read_metrics, rewind_metrics
@@ -68,7 +68,7 @@ def train(
         check_corpus(folder, corpus)
     rows = sequences(recipe.data, corpus.train, corpus.tokenizer)
     loader = Loader(rows, recipe.training.batch_size, recipe.training.seed)
-    for line in summary(recipe.data, corpus):
+    for line in facts(recipe, corpus):
         report(line)
     state = untrained(recipe, corpus, device)
     if not existing:

@@ -1,0 +1,147 @@
+"""Encoding: the documents of a corpus become blocks of ids, many parts of text at a time.
+
+    documents --cut at borders--> parts of text --encode a batch in parallel, + separator--> blocks of ids
+
+The tokenizers of the library (BPE, word pieces) encode the parts of a batch in parallel, in as many threads as there
+are cores (or RAYON_NUM_THREADS). For them a long text is first cut at borders that no token crosses (textfiles.py).
+Every other tokenizer is given the pieces of a document one by one, as they are.
+
+What must hold: the ids are those of the documents in order, each document followed by the separator; they depend
+neither on the size of parts and batches nor on the number of threads; an error names the document and the character.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, TypeVar
+
+import numpy as np
+
+from duality.data.documents import Document
+from duality.data.progress import Advance, unseen
+from duality.data.tokenizers import BPETokenizer, Ids, Tokenizer, WordPieceTokenizer, utf8
+
+PART_CHARACTERS = 1 << 16
+BATCH_CHARACTERS = 1 << 21
+BORDER = re.compile(r"(?<=\S)(?=[ \n])")
+
+T = TypeVar("T")
+
+
+@dataclass
+class Count:
+    """The numbers of what has been encoded so far."""
+
+    tokens: int = 0
+    documents: int = 0
+    characters: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the text of a document, which begins at character ``start`` of it; None is the document's end."""
+
+    document: str
+    start: int
+    text: str | None
+
+    @property
+    def where(self) -> str:
+        """The place of the part, for messages."""
+        return f"{self.document}, after character {self.start}"
+
+
+def encoded(
+    documents: Iterable[Document], tokenizer: Tokenizer, count: Count, ends: IO[bytes], advance: Advance = unseen
+) -> Iterator[Ids]:
+    """The ids of all documents in blocks; they are counted, and the end of each document is written to ``ends``.
+
+    ``advance`` is called with the bytes and the tokens of each block.
+    """
+    separator = np.array([tokenizer.separator], dtype=np.int64)
+    size = PART_CHARACTERS if isinstance(tokenizer, (BPETokenizer, WordPieceTokenizer)) else None
+    for batch in batches(parts_of(documents, size), BATCH_CHARACTERS):
+        rows = iter(encode_parts([part for part in batch if part.text is not None], tokenizer))
+        blocks = [separator if part.text is None else next(rows) for part in batch]
+        is_end = np.array([part.text is None for part in batch])
+        after = count.tokens + np.cumsum([len(block) for block in blocks])
+        ends.write(after[is_end].astype("<i8").tobytes())
+        texts = [part.text for part in batch if part.text is not None]
+        num_bytes = sum(num_bytes_of(text) for text in texts)
+        ids = np.concatenate(blocks)
+        count.tokens += len(ids)
+        count.documents += int(is_end.sum())
+        count.characters += sum(map(len, texts))
+        count.bytes += num_bytes
+        advance(num_bytes, tokens=len(ids))
+        yield ids
+
+
+def parts_of(documents: Iterable[Document], size: int | None) -> Iterator[Part]:
+    """The parts of all documents and their ends; pieces longer than ``size`` characters are cut where they can be."""
+    for document in documents:
+        start = 0
+        for piece in document.pieces:
+            for text in (piece,) if size is None else cut_at_borders(piece, size):
+                yield Part(document.name, start, text)
+                start += len(text)
+        yield Part(document.name, start, None)
+
+
+def cut_at_borders(text: str, size: int) -> Iterator[str]:
+    """The text in parts of at least ``size`` characters, each up to the next border; the last one is shorter.
+
+    >>> list(cut_at_borders("one two  three", 5))
+    ['one two', '  three']
+    """
+    start = 0
+    while border := BORDER.search(text, start + size):
+        yield text[start : border.start()]
+        start = border.start()
+    yield text[start:]
+
+
+def batches(parts: Iterable[Part], characters: int) -> Iterator[list[Part]]:
+    """The parts in lists of about ``characters`` characters; the end of a document counts as one."""
+    held: list[Part] = []
+    size = 0
+    for part in parts:
+        held.append(part)
+        size += len(part.text or " ")
+        if size >= characters:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+def encode_parts(parts: Sequence[Part], tokenizer: Tokenizer) -> list[Ids]:
+    """The ids of each part; an error names its place in the corpus."""
+    texts = [part.text or "" for part in parts]
+    if isinstance(tokenizer, (BPETokenizer, WordPieceTokenizer)):
+        for part, text in zip(parts, texts):
+            with_place(part, utf8, text)  # half a surrogate pair is an error
+        found = tokenizer.library.encode_batch_fast(texts, add_special_tokens=False)
+        rows = [np.array(encoding.ids, dtype=np.int64) for encoding in found]
+    else:
+        rows = [with_place(part, tokenizer.encode, text) for part, text in zip(parts, texts)]
+    for part, ids in zip(parts, rows):
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < tokenizer.vocab_size:
+            raise ValueError(f"{part.where}: the tokenizer gave an id outside its vocabulary of {tokenizer.vocab_size}")
+    return rows
+
+
+def with_place(part: Part, encode: Callable[[str], T], text: str) -> T:
+    """What ``encode`` gives for the text of a part; an error names its place."""
+    try:
+        return encode(text)
+    except ValueError as error:
+        raise ValueError(f"{part.where}: {error}") from None
+
+
+def num_bytes_of(text: str) -> int:
+    """The number of bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8"))

@@ -1,0 +1,133 @@
+"""Progress of long work: how much of it is done, at what rate, and how long the rest takes.
+
+    with working(report, "encoding", total=98_000_000, unit="bytes") as advance:
+        advance(1_000_000, tokens=310_000)
+
+A reporter that is a ``Display`` shows the work as it likes, such as a bar on a terminal. Every other reporter is called
+with a line every 30 seconds:
+
+    encoding: 12.3 of 98.0 MB (13 %), 510,000 tokens/s, 2:10 left
+
+What must hold: work that takes less than 30 seconds reports no line; a line is made from what is done so far alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+INTERVAL = 30.0  # seconds between two lines
+
+
+class Advance(Protocol):
+    """Called with the amount of work, and the number of tokens in it, that was done since the last call."""
+
+    def __call__(self, amount: float, tokens: int = 0) -> None: ...
+
+
+@runtime_checkable
+class Display(Protocol):
+    """A reporter of messages that can also show work in progress."""
+
+    def __call__(self, message: str) -> None: ...
+    def working(self, label: str, total: float, unit: str) -> AbstractContextManager[Advance]: ...
+
+
+@dataclass
+class Pace:
+    """What is known of work in progress: how much is done, since when, and how many tokens were in it.
+
+    ``done`` may begin above 0: a training that is resumed. Only what is added counts for the rate.
+    """
+
+    label: str
+    total: float
+    unit: str
+    done: float = 0.0
+    tokens: int = 0
+    clock: Callable[[], float] = time.monotonic
+    started: float = field(init=False)
+    shown: float = field(init=False)
+    first: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started = self.shown = self.clock()
+        self.first = self.done
+
+    def add(self, amount: float, tokens: int = 0) -> None:
+        """Count work that was done."""
+        self.done += amount
+        self.tokens += tokens
+
+    def due(self, interval: float) -> bool:
+        """Whether a new line is due; then the next one is due an interval later."""
+        now = self.clock()
+        if now - self.shown < interval:
+            return False
+        self.shown = now
+        return True
+
+    def rate(self) -> str:
+        """The tokens per second, if there are any."""
+        elapsed = self.clock() - self.started
+        return f"{self.tokens / elapsed:,.0f} tokens/s" if self.tokens and elapsed > 0 else ""
+
+    def left(self) -> str:
+        """The time that the rest takes at the rate so far."""
+        added = self.done - self.first
+        if added <= 0:
+            return ""
+        return f"{duration((self.total - self.done) * (self.clock() - self.started) / added)} left"
+
+    def line(self, note: str = "") -> str:
+        """All of it, with a note if there is one."""
+        share = f" ({self.done / self.total:.0%})".replace("%", " %") if self.total else ""
+        parts = (f"{self.label}: {amount(self.done, self.total, self.unit)}{share}", note, self.rate(), self.left())
+        return ", ".join(part for part in parts if part)
+
+
+def amount(done: float, total: float, unit: str) -> str:
+    """How much is done of how much.
+
+    >>> amount(12_300_000, 98_000_000, "bytes"), amount(120, 2600, "steps")
+    ('12.3 of 98.0 MB', '120 of 2,600 steps')
+    """
+    if unit == "bytes":
+        return f"{done / 1e6:.1f} of {total / 1e6:.1f} MB"
+    return f"{done:,.0f} of {total:,.0f} {unit}".rstrip()
+
+
+def duration(seconds: float) -> str:
+    """A time in minutes and seconds, or in hours too.
+
+    >>> duration(130.4), duration(7384)
+    ('2:10', '2:03:04')
+    """
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+@contextmanager
+def lines(report: Callable[[str], None], label: str, total: float, unit: str) -> Iterator[Advance]:
+    """Work in progress as a line every 30 seconds."""
+    pace = Pace(label, total, unit)
+
+    def advance(amount: float, tokens: int = 0) -> None:
+        pace.add(amount, tokens)
+        if pace.due(INTERVAL):
+            report(pace.line())
+
+    yield advance
+
+
+def working(report: Callable[[str], None], label: str, total: float, unit: str = "") -> AbstractContextManager[Advance]:
+    """Show work in progress as the reporter can: by itself, or as lines."""
+    return report.working(label, total, unit) if isinstance(report, Display) else lines(report, label, total, unit)
+
+
+def unseen(amount: float, tokens: int = 0) -> None:
+    """An ``Advance`` that shows nothing."""

@@ -1,0 +1,160 @@
+"""Records: the texts of .jsonl, .csv and .tsv files, with their line numbers and labels.
+
+    a .jsonl file    {"text": "It was", "label": "good"}    an object per line, its text under a key
+    a .csv file      id,text,label                          the first row names the columns, commas between them
+    a .tsv file      the same with tabs
+
+The key, or the name of the column, is "text" if nothing else is chosen. The key or column "label", if there is one,
+holds the label of the text: a string or a whole number. A value of a .csv or .tsv file may be quoted ("..."); it may
+then contain commas, tabs, line ends, and quotation marks as two of them.
+
+What must hold: every record gives one text, in order and unchanged, also an empty one; blank lines are no records; a
+line that is no record, or has no such text, is an error that names the file, the line, what was found and what to do.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from duality.data.textfiles import decoded_lines, open_bytes
+
+TEXT_COLUMN = "text"
+LABEL_COLUMN = "label"
+SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}
+LONGEST_VALUE = (1 << 31) - 1  # characters of a value in a table; the csv module refuses more than 131 072 by itself
+SHOWN_NAMES = 10
+
+Record = tuple[int, str, str | None]
+
+
+def json_records(path: Path, column: str = TEXT_COLUMN, label: str | None = None) -> Iterator[Record]:
+    """Line number, text and label (else the file's label) of each line of a .jsonl file that is not blank."""
+    with open_bytes(path) as stream:
+        offset = stream.tell()
+        for number, line in enumerate(stream, 1):
+            if line.strip():
+                text, own = json_text(line, column, f"{path}, line {number}", offset)
+                yield number, text, json_label(own, label)
+            offset += len(line)
+
+
+def json_text(line: bytes, column: str, where: str, offset: int) -> tuple[str, object]:
+    """The text and the value of "label" in one line of a .jsonl file, which begins at byte ``offset``."""
+    rule = f"each line must be an object with a string under the key {column!r}"
+    try:
+        record = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        place = f"byte {offset + error.start} of the file"
+        raise ValueError(f"{where}: not UTF-8 text at {place}; convert the file to UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: not JSON ({error}); {rule}") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"{where}: no {column!r} (got {kind_of(record)}); {rule}")
+    if column not in record:
+        raise ValueError(
+            f"{where}: no {column!r} (got the keys {listed(sorted(record))}); {rule}: choose another key with "
+            "--column NAME (data.column)"
+        )
+    text = record[column]
+    if not isinstance(text, str):
+        raise ValueError(f"{where}: the value of {column!r} is {kind_of(text)}; it must be a string: change the line")
+    return whole_characters(text, column, where), record.get(LABEL_COLUMN)
+
+
+def json_label(value: object, default: str | None) -> str | None:
+    """A string or a whole number as a label, the default if there is no value."""
+    match value:
+        case None:
+            return default
+        case bool():
+            return None
+        case str() | int():
+            return str(value)
+        case _:
+            # This is no error: if labels are requested, a later error names the document.
+            return None
+
+
+def kind_of(value: object) -> str:
+    """What a value of JSON is, in words."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return f"a truth value ({json.dumps(value)})"
+        case int() | float():
+            return f"a number ({json.dumps(value)[:24]})"
+        case str():
+            return "a string"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
+
+
+def whole_characters(text: str, column: str, where: str) -> str:
+    """The text itself; half a surrogate pair, which JSON can hold and UTF-8 cannot, is an error."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        place = f"character {error.start} of {column!r}"
+        raise ValueError(f"{where}: half a surrogate pair at {place}, which is no character; repair it") from None
+    return text
+
+
+def table_records(path: Path, ending: str, column: str = TEXT_COLUMN, label: str | None = None) -> Iterator[Record]:
+    """First line number, text and label (else the file's label) of each row of a .csv or .tsv file."""
+    names: list[str] = []
+    for number, row in table_rows(path, ending):
+        if not names:
+            check_names(path, ending, row, column)
+            names = row
+            continue
+        if len(row) != len(names):
+            raise ValueError(
+                f"{path}, line {number}: {len(row)} value(s), but the first row names {len(names)} columns; repair the "
+                f"line, and quote values that contain {SEPARATORS[ending][1]} or line ends"
+            )
+        own = row[names.index(LABEL_COLUMN)] if LABEL_COLUMN in names else ""
+        yield number, row[names.index(column)], own or label
+    if not names:
+        raise ValueError(f"{path} has no first row with the names of its columns; write one, such as id,{column}")
+
+
+def table_rows(path: Path, ending: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a table that are not blank, each with the number of its first line."""
+    csv.field_size_limit(LONGEST_VALUE)
+    # Strict: otherwise a quotation mark that is never closed takes the rest of the file into one value.
+    reader = csv.reader(decoded_lines(path), delimiter=SEPARATORS[ending][0], strict=True)
+    number = 1
+    try:
+        for row in reader:
+            if row:
+                yield number, row
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}, line {reader.line_num}: not CSV ({error}); write a value with quotation marks in it as "
+            '"..." and each mark inside as ""'
+        ) from None
+
+
+def check_names(path: Path, ending: str, names: Sequence[str], column: str) -> None:
+    """Refuse a table without the column, or with two of them."""
+    if column not in names:
+        raise ValueError(
+            f"{path} has no column {column!r}: its columns are {listed(names)}; choose one with --column NAME "
+            f"(data.column), and put {SEPARATORS[ending][1]} between the columns of a {ending} file"
+        )
+    for name in (column, LABEL_COLUMN):
+        if names.count(name) > 1:
+            raise ValueError(f"{path} has the column {name!r} twice; rename one of them in its first row")
+
+
+def listed(names: Sequence[str]) -> str:
+    """The names in quotation marks; of many the first ones."""
+    shown = ", ".join(repr(name if len(name) <= 40 else name[:37] + "...") for name in names[:SHOWN_NAMES])
+    return shown + (f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else "")
