@@ -1,6 +1,7 @@
 """Data: from the name of a corpus to batches of ids.
 
     files            checksums, flushing to the disk, atomic replacement of a file
+    manifest         folders whose files are verified before they are used
     cache            the folder where fetched and prepared data are kept
     gutenberg        books of Project Gutenberg as plain text
     smiles           molecules as text, made canonical

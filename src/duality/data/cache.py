@@ -61,3 +61,11 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         flush_to_disk(target.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove(path: Path) -> None:
+    """Delete a folder with all that is in it, or a file; what a link leads to stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

@@ -53,3 +53,17 @@ def write_atomically(path: Path, text: str) -> None:
     """Replace the content of ``path`` by ``text``."""
     with atomic_file(path) as stream:
         stream.write(text)
+
+
+def write_checked(path: Path, text: str) -> None:
+    """Replace the content of ``path`` by ``text``, after a line with its sha256."""
+    write_atomically(path, f"sha256 {hashlib.sha256(text.encode('utf-8')).hexdigest()}\n{text}")
+
+
+def read_checked(path: Path) -> str | None:
+    """The text that ``write_checked`` wrote; None if it is not there or was changed."""
+    try:
+        first, _, text = path.read_bytes().decode("utf-8").partition("\n")
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    return text if first == f"sha256 {hashlib.sha256(text.encode('utf-8')).hexdigest()}" else None
