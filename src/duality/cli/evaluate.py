@@ -15,6 +15,7 @@ def evaluate(
     /,
     data: str | None = None,
     split: Literal["validation", "train"] = "validation",
+    corpus: str | None = None,
     draws: int = 4,
     limit: int | None = None,
     batch_size: int = 32,
@@ -31,6 +32,7 @@ def evaluate(
         data: other text to evaluate on, encoded with the run's tokenizer and cut into documents as the run's own: a
             file, a folder, a named source.
         split: which part of the run's own corpus, if --data is not given.
+        corpus: where the run's own corpus is now, if it was moved; its text must be the one that it was trained on.
         draws: draws of time and noise for each sequence; more make the error smaller, and take longer.
         limit: evaluate on so many sequences only, evenly spread over the text.
         batch_size: sequences at a time; the result does not depend on it.
@@ -47,7 +49,7 @@ def evaluate(
     from duality.runs.model import load
 
     model = load(run, say, device, weights, round_number)
-    sequences = sequences_of_run(model, run, data=data, split=split, report=say)
+    sequences = sequences_of_run(model, run, data=data, split=split, corpus=corpus, report=say)
     with counting_display("evaluating", min(limit or len(sequences), len(sequences))) as advance:
         result = model.likelihood(
             sequences, num_draws=draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
@@ -55,7 +57,7 @@ def evaluate(
     if json:
         print(dumps({"run": str(run), "step": model.step, "data": data or split, **numbers(result)}))
     else:
-        print(f"{run}, step {model.step}, on {data or split + ' of ' + model.recipe.data.corpus}")
+        print(f"{run}, step {model.step}, on {data or split + ' of ' + (corpus or model.recipe.data.corpus)}")
         print("\n".join(result.lines()))
     return 0
 
