@@ -7,6 +7,7 @@ import sys
 import tyro
 
 from duality.cli.commands import COMMANDS
+from duality.cli.termination import Terminated, terminable
 
 
 def spread(arguments: list[str]) -> list[str]:
@@ -27,17 +28,18 @@ def spread(arguments: list[str]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the exit code is 0, 2 for a user's error, or 128 + the signal that stopped a training."""
+    """Run a command; the exit code is 0, 2 for a user's error, or 128 + the signal that stopped it."""
     arguments = spread(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     try:
-        code: int = tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            prog="duality",
-            description="Discrete diffusion language models: train, distill, evaluate, sample. "
-            "With --debug, an error shows where it came from.",
-            args=[argument for argument in arguments if argument != "--debug"],
-        )
+        with terminable():
+            code: int = tyro.extras.subcommand_cli_from_dict(
+                COMMANDS,
+                prog="duality",
+                description="Discrete diffusion language models: train, distill, evaluate, sample. "
+                "With --debug, an error shows where it came from.",
+                args=[argument for argument in arguments if argument != "--debug"],
+            )
         return code
     except (ValueError, TypeError, OSError) as error:
         if debug:
@@ -47,6 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("duality: interrupted", file=sys.stderr)
         return 130
+    except Terminated:
+        print("duality: terminated", file=sys.stderr)
+        return 143
 
 
 def explain(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """Data: from the name of a corpus to batches of ids.
 
+    leftovers        temporary names, and what dead processes have left under them
     files            checksums, flushing to the disk, atomic replacement of a file
     manifest         folders whose files are verified before they are used
     cache            the folder where fetched and prepared data are kept

@@ -9,13 +9,14 @@ The cache folder is $DUALITY_CACHE, or else the user's cache folder of the opera
     stores/     tokenized corpora, each under the hash of everything it was made from
 
 What must hold: a folder of the cache is absent or complete. It is written under another name beside its target,
-flushed to the disk, then renamed. A process that is killed leaves at most a ``.partial-*`` folder, which nothing reads.
+flushed to the disk, then renamed. A process that is killed leaves at most a ``.partial-*`` folder, which nothing reads
+and which the next process that writes there removes.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,8 +25,11 @@ from pathlib import Path
 import platformdirs
 
 from duality.data.files import flush_to_disk
+from duality.data.leftovers import abandoned, has_owner, hidden_entries, remove_quietly, temporary_name
 
 CACHE_VARIABLE = "DUALITY_CACHE"
+PARTIAL = ".partial-"
+OLD_PARTIAL = re.compile(r"\.partial-.+-[0-9a-f]{12}")  # of older versions
 
 Progress = Callable[[str], None]
 
@@ -46,7 +50,8 @@ def cache_folder(cache: Path | None = None) -> Path:
 def atomic_folder(target: Path) -> Iterator[Path]:
     """A new folder to write into, which is renamed to ``target`` at the end; if the block fails it is deleted."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.parent / f".partial-{target.name}-{secrets.token_hex(6)}"
+    remove_partial(target.parent)
+    partial = temporary_name(target, PARTIAL)
     partial.mkdir()
     try:
         yield partial
@@ -61,6 +66,13 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         flush_to_disk(target.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove the folders that dead processes were writing below ``folder``."""
+    for found in hidden_entries(folder, PARTIAL):
+        if (has_owner(found.name) or OLD_PARTIAL.fullmatch(found.name)) and abandoned(found):
+            remove_quietly(found)
 
 
 def remove(path: Path) -> None:

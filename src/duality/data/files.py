@@ -1,7 +1,8 @@
 """Files that are complete or absent: checksums, flushing to the disk, atomic replacement.
 
 What must hold: a file written with ``atomic_file`` or ``write_atomically`` has its old content or its new content at
-every moment, also after a crash; a block that fails leaves the old content and no temporary file.
+every moment, also after a crash; a block that fails leaves the old content and no temporary file; what a process that
+was killed has left (leftovers.py) is removed by the next one that writes the file.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
+
+from duality.data.leftovers import remove_leftovers, temporary_name
 
 
 def file_sha256(path: Path) -> str:
@@ -37,7 +40,8 @@ def flush_to_disk(path: Path) -> None:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[TextIO]:
     """A new UTF-8 file to write into, which replaces ``path`` at the end of the block."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    remove_leftovers(path)
+    temporary = temporary_name(path)
     try:
         with temporary.open("w", encoding="utf-8") as stream:
             yield stream

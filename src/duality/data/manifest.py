@@ -15,13 +15,13 @@ of another one is an error; a record that is damaged or cannot be written only c
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from duality.data.files import file_sha256, write_atomically
+from duality.data.leftovers import temporary_name
 
 MANIFEST = "manifest.json"
 RECORD = ".verified.json"
@@ -107,7 +107,7 @@ def state_of(path: Path, sha256: str) -> State:
 
 def clock(folder: Path) -> int | None:
     """The time now by the clock of the folder's file system; None if the folder cannot be written."""
-    probe = folder / f"{RECORD}.{os.getpid()}"
+    probe = temporary_name(folder / RECORD)
     try:
         probe.touch()
         now = probe.stat().st_mtime_ns

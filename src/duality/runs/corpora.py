@@ -24,6 +24,7 @@ from torch import Tensor
 from duality.data.cache import silent
 from duality.data.corpus import Corpus, encode_corpus, prepare
 from duality.data.documents import all_lines
+from duality.data.leftovers import remove_leftovers, temporary_name
 from duality.data.memory import write_corpus
 from duality.data.packing import Sequences
 from duality.data.sources import SOURCES
@@ -168,7 +169,9 @@ def with_data(recipe: Recipe, data: TrainingData, folder: Path) -> Recipe:
     """The recipe on other data: a path, a named corpus, or what is in memory, which is written into ``folder``."""
     if isinstance(data, (str, Path)):
         return with_corpus(recipe, data)
-    temporary, target = folder / f".{DATA}.{os.getpid()}", folder / DATA
+    target = folder / DATA
+    remove_leftovers(target)
+    temporary = temporary_name(target)
     try:
         written = write_corpus(data, temporary)
         path = target / written.path.name
