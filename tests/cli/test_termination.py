@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ def start(program: str, cache: Path, *arguments: str) -> subprocess.Popen[str]:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
+    time.sleep(0.2)  # by then the command waits for its child
     return process
 
 

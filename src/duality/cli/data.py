@@ -1,4 +1,4 @@
-"""The command `data`: list the named corpora, or fetch one and show what it is."""
+"""The command `data`: list the named corpora, fetch one and show what it is, or clean the cache."""
 
 from __future__ import annotations
 
@@ -6,16 +6,28 @@ from typing import Annotated, Literal
 
 import tyro
 
+from duality.cli.common import Flag
+
 
 def data(
-    action: Annotated[Literal["list", "get"], tyro.conf.Positional], name: Annotated[str, tyro.conf.Positional] = "", /
+    action: Annotated[Literal["list", "get", "clean"], tyro.conf.Positional],
+    name: Annotated[str, tyro.conf.Positional] = "",
+    /,
+    yes: Flag = False,
 ) -> int:
-    """List the named corpora, or fetch one into the cache, verify it and show what it is.
+    """List the named corpora, fetch one into the cache, verify it and show what it is, or show and clean the cache.
 
     Args:
-        action: list them, or get one.
-        name: which one to get; the default of the recipes if not given.
+        action: list them, get one, or show what the cache holds and how to free it (clean).
+        name: which one to get, the default of the recipes if not given; or which kind to clean, all if not given.
+        yes: with clean, remove what is shown.
     """
+    if action == "clean":
+        from duality.cli.clean import clean
+
+        return clean(name, yes)
+    if yes:
+        raise ValueError(f"--yes belongs to `duality data clean`, not to `data {action}`: leave it out")
     from duality.cli.console import say
     from duality.data.documents import overview
     from duality.data.sources import DEFAULT_SOURCE, SOURCES

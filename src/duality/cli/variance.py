@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -51,9 +53,6 @@ def variance(
         device: where to compute.
         json: print the rows as JSON instead of the tables.
     """
-    from functools import partial
-    from json import dumps
-
     from duality.cli.console import counting_display, say
     from duality.runs.variance import VarianceSettings, measure_variance
 

@@ -4,6 +4,7 @@
     files            checksums, flushing to the disk, atomic replacement of a file
     manifest         folders whose files are verified before they are used
     cache            the folder where fetched and prepared data are kept
+    cleaning         what the cache holds, by kind, and removing it
     gutenberg        books of Project Gutenberg as plain text
     smiles           molecules as text, made canonical
     sources          named corpora, fetched from the package index and checked

@@ -6,6 +6,7 @@ The cache folder is $DUALITY_CACHE, or else the user's cache folder of the opera
     sources/    the text files of the named corpora
     tokenizers/ the files of published tokenizers
     judges/     the files of published language models that score samples
+    molecules/  the molecules of training texts in canonical form
     stores/     tokenized corpora, each under the hash of everything it was made from
 
 What must hold: a folder of the cache is absent or complete. It is written under another name beside its target,

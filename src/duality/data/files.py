@@ -26,6 +26,17 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def readable_size(num_bytes: float) -> str:
+    """A number of bytes for people.
+
+    >>> readable_size(0), readable_size(1_234), readable_size(56_789_000), readable_size(2.5e9)
+    ('0.0 MB', '0.1 MB', '56.8 MB', '2.50 GB')
+    """
+    if num_bytes >= 1e9:
+        return f"{num_bytes / 1e9:.2f} GB"
+    return f"{max(num_bytes, 1e5 if num_bytes else 0) / 1e6:.1f} MB"
+
+
 def flush_to_disk(path: Path) -> None:
     """Make a file, or the list of names in a folder, survive a loss of power."""
     if os.name == "nt":  # Windows opens no folders and refuses to flush what is open for reading only.
