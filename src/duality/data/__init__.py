@@ -5,6 +5,7 @@
     manifest         folders whose files are verified before they are used
     cache            the folder where fetched and prepared data are kept
     cleaning         what the cache holds, by kind, and removing it
+    package_index    files of the Python package index, fetched by checksum; nothing of them is run
     gutenberg        books of Project Gutenberg as plain text
     smiles           molecules as text, made canonical
     sources          named corpora, fetched from the package index and checked
