@@ -10,7 +10,8 @@ import pytest
 
 from duality.cli.main import main
 from duality.cli.show import shortened
-from duality.data.sources import SOURCES, DocumentRule, Member, Package, Source
+from duality.data.package_index import Package
+from duality.data.sources import SOURCES, DocumentRule, Member, Source
 
 TEXT = "one\n\ntwo\n" + "three " * 30 + "\nfour\n"
 
@@ -23,7 +24,7 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     wheel.parent.mkdir(parents=True)
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("tale.txt", TEXT)
-    package = Package("tale==1.0", wheel.name, hashlib.sha256(wheel.read_bytes()).hexdigest(), 1, ())
+    package = Package("tale==1.0", wheel.name, hashlib.sha256(wheel.read_bytes()).hexdigest(), 1)
     members = {"tale.txt": Member("tale.txt", hashlib.sha256(TEXT.encode()).hexdigest())}
     rules: dict[str, DocumentRule] = {"tale": "auto", "tale-lines": "lines"}
     for name, rule in rules.items():

@@ -14,7 +14,8 @@ import pytest
 
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import CorpusSpec, Document, author, identity, read_documents
-from duality.data.sources import SOURCES, Member, Package, Source
+from duality.data.package_index import Package
+from duality.data.sources import SOURCES, Member, Source
 from duality.data.splitting import Split
 from duality.data.store import TokenStore
 from duality.data.tokenizer_specs import Bytes
@@ -78,7 +79,7 @@ def test_a_book_has_its_author(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     wheel.parent.mkdir()
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("tale/tale.txt", "The end.\n")
-    package = Package("tale==1.0", wheel.name, hashlib.sha256(wheel.read_bytes()).hexdigest(), 1, ())
+    package = Package("tale==1.0", wheel.name, hashlib.sha256(wheel.read_bytes()).hexdigest(), 1)
     member = Member("tale/tale.txt", hashlib.sha256(b"The end.\n").hexdigest())
     source = Source("tale", "a tale", "none", package, {"smith-a-tale.txt": member}, "gutenberg", 0.1)
     monkeypatch.setitem(SOURCES, "tale", source)

@@ -15,7 +15,8 @@ import pytest
 from duality.data import textfiles
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import all_lines, identity, overview, read_documents
-from duality.data.sources import SOURCES, Package, Source
+from duality.data.package_index import Package
+from duality.data.sources import SOURCES, Source
 from duality.data.textfiles import open_bytes
 from duality.data.tokenizer_specs import Bytes
 from duality.data.tokenizers import ByteTokenizer
@@ -112,7 +113,7 @@ def test_few_lines_may_still_be_split_by_position(tmp_path: Path) -> None:
 def test_a_source_says_itself_that_a_line_is_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "list.txt"
     path.write_text("one\ntwo\nthree\nfour\n")
-    package = Package("list==1", "list.whl", "0" * 64, 1, ())
+    package = Package("list==1", "list.whl", "0" * 64, 1)
     source = Source("a-list", "a list", "MIT", package, {}, "plain", 0.1, documents="lines")
     monkeypatch.setitem(SOURCES, "a-list", source)
     monkeypatch.setattr("duality.data.documents.fetch", lambda *_, **__: [path])

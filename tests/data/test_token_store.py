@@ -185,9 +185,10 @@ write_store(Path(sys.argv[1]) / "store", documents(), ByteTokenizer(), shard_tok
     result = subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=environment, check=False)
     assert result.returncode == 9
     assert not (tmp_path / "store").exists()
-    assert [path.name[:15] for path in tmp_path.iterdir()] == [".partial-store-"]
+    assert [path.name[:15] for path in tmp_path.iterdir()] == [".partial-store."]
     store = write_store(tmp_path / "store", [Document("", ("whole",))], ByteTokenizer())
     assert ByteTokenizer().decode(store[:]) == "whole<|endoftext|>"
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
 def test_a_failing_writer_leaves_nothing(tmp_path: Path) -> None:

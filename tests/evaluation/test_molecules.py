@@ -124,6 +124,18 @@ def test_training_texts_are_made_canonical_once() -> None:
     assert one != other
 
 
+@pytest.mark.parametrize("change", [b"CCO\nN\n", b"\xff", b""])
+def test_changed_training_molecules_in_the_cache_are_made_again(
+    change: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DUALITY_CACHE", str(tmp_path))
+    context = ScorerContext(lambda: ["OCC", "OC"], "the same training texts")
+    assert Molecules(context).known == {"CCO", "CO"}
+    (path,) = (tmp_path / "molecules").iterdir()
+    path.write_bytes(change)
+    assert Molecules(context).known == {"CCO", "CO"}
+
+
 def test_pictures_are_files(tmp_path: Path) -> None:
     """Of 12 texts at most, one beside the other; what is no molecule is drawn too, whatever its letters are."""
     paths = draw([*TEXTS, "<&>\u00e9\n", "x" * 200, *chains(20)], tmp_path / "molecules.of.a.run")

@@ -1,4 +1,4 @@
-"""The command `data`: list the named corpora, fetch one, or show what a corpus is."""
+"""The command `data`: list the named corpora, fetch one, show what a corpus is, or clean the cache."""
 
 from __future__ import annotations
 
@@ -6,27 +6,36 @@ from typing import Annotated, Literal
 
 import tyro
 
-from duality.cli.common import Assignments, Column
+from duality.cli.common import Assignments, Column, Flag
 from duality.cli.show import shortened, show
 
 
 def data(
-    action: Annotated[Literal["list", "get", "show"], tyro.conf.Positional],
+    action: Annotated[Literal["list", "get", "show", "clean"], tyro.conf.Positional],
     name: Annotated[str, tyro.conf.Positional] = "",
     /,
     column: Column = None,
     recipe: Annotated[str | None, tyro.conf.arg(metavar="RECIPE")] = None,
     assignments: Assignments = (),
+    yes: Flag = False,
 ) -> int:
-    """List the named corpora; fetch one into the cache and verify it; or show what is read of a corpus.
+    """List the named corpora; fetch one and verify it; show what is read of a corpus; show and clean the cache.
 
     Args:
-        action: list the named corpora, get one, or show any corpus.
-        name: which one to get, the default of the recipes if not given; to show, a file, a folder or a named corpus.
+        action: list the named corpora, get one, show any corpus, or show what the cache holds and free it (clean).
+        name: which one to get, the default of the recipes if not given; to show, a file, a folder or a named corpus; to
+            clean, a kind of data, all if not given.
         column: show: where the text is, the key of a .jsonl file, the column of a .csv or .tsv file; text if not given.
         recipe: show: count the tokens and epochs of this recipe too, for which the corpus is prepared and kept.
         assignments: show: change a field of the recipe, such as --set data.tokenizer=bytes; can be repeated.
+        yes: clean: remove what is shown.
     """
+    if action == "clean":
+        from duality.cli.clean import clean
+
+        return clean(name, yes)
+    if yes:
+        raise ValueError(f"--yes belongs to `duality data clean`, not to `data {action}`: leave it out")
     from duality.cli.console import say
     from duality.data.documents import overview
     from duality.data.sources import DEFAULT_SOURCE, SOURCES

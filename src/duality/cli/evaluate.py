@@ -16,6 +16,7 @@ def evaluate(
     data: str | None = None,
     column: Column = None,
     split: Literal["validation", "train"] = "validation",
+    corpus: str | None = None,
     draws: int = 4,
     limit: int | None = None,
     batch_size: int = 32,
@@ -34,6 +35,7 @@ def evaluate(
         column: where the text of --data is: the key of a .jsonl file, the column of a .csv or .tsv file; that of the
             run's own corpus if not given.
         split: which part of the run's own corpus, if --data is not given.
+        corpus: where the run's own corpus is now, if it was moved; its text must be the one that it was trained on.
         draws: draws of time and noise for each sequence; more make the error smaller, and take longer.
         limit: evaluate on so many sequences only, evenly spread over the text.
         batch_size: sequences at a time; the result does not depend on it.
@@ -49,7 +51,7 @@ def evaluate(
     from duality.runs.model import load
 
     model = load(run, say, device, weights, round_number)
-    sequences = sequences_of_run(model, run, data=data, column=column, split=split, report=say)
+    sequences = sequences_of_run(model, run, data=data, column=column, split=split, corpus=corpus, report=say)
     with counting_display("evaluating", min(limit or len(sequences), len(sequences)), "sequences") as advance:
         result = model.likelihood(
             sequences, num_draws=draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
@@ -57,7 +59,7 @@ def evaluate(
     if json:
         print(json_text({"run": str(run), "step": model.step, "data": data or split, **numbers(result)}))
     else:
-        print(f"{run}, step {model.step}, on {data or split + ' of ' + model.recipe.data.corpus}")
+        print(f"{run}, step {model.step}, on {data or split + ' of ' + (corpus or model.recipe.data.corpus)}")
         print("\n".join(result.lines()))
     return 0
 

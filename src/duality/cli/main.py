@@ -15,8 +15,9 @@ from contextlib import suppress
 import tyro
 
 from duality.cli.commands import COMMANDS
+from duality.cli.termination import Terminated, terminable
 
-FAULT, USER_ERROR, INTERRUPTED, CLOSED_PIPE = 1, 2, 130, 141
+FAULT, USER_ERROR, INTERRUPTED, CLOSED_PIPE, TERMINATED = 1, 2, 130, 141, 143
 _NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory")  # how torch says it
 
 
@@ -61,14 +62,15 @@ def main(arguments: list[str] | None = None) -> int:
     debug = "--debug" in arguments
     try:
         check_values(arguments)
-        code: int = tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            prog="duality",
-            description="Discrete diffusion language models: train, distill, evaluate, sample. "
-            "With --debug, an error shows where it came from.",
-            args=[argument for argument in arguments if argument != "--debug"],
-        )
-        sys.stdout.flush()  # a closed pipe shows here and not when the interpreter ends
+        with terminable():
+            code: int = tyro.extras.subcommand_cli_from_dict(
+                COMMANDS,
+                prog="duality",
+                description="Discrete diffusion language models: train, distill, evaluate, sample. "
+                "With --debug, an error shows where it came from.",
+                args=[argument for argument in arguments if argument != "--debug"],
+            )
+            sys.stdout.flush()  # a closed pipe shows here and not when the interpreter ends
         return code
     except BrokenPipeError:
         silence_output()
@@ -76,6 +78,9 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("duality: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except Terminated:
+        print("duality: terminated", file=sys.stderr)
+        return TERMINATED
     except Exception as error:
         if debug:
             raise

@@ -117,6 +117,7 @@ def quality(
     readers: Annotated[Readers, tyro.conf.arg(name="")] = _READERS,
     out: Path = Path("runs/quality"),
     batch_size: int = 16,
+    corpus: str | None = None,
     device: Device = "auto",
     json: Flag = False,
 ) -> int:
@@ -129,6 +130,7 @@ def quality(
         readers: who reads the samples.
         out: a folder for samples, scores, the tables (quality.json, quality.md, frontiers.md) and the figures.
         batch_size: samples at a time; the result does not depend on it.
+        corpus: where the corpus of the first run is now, if it was moved.
         device: where to compute.
         json: print the rows as JSON instead of the tables.
     """
@@ -146,6 +148,7 @@ def quality(
         out=out,
         device=device,
         batch_size=batch_size,
+        corpus=corpus,
         report=say,
         show=partial(counting_display, "sampling"),
     )

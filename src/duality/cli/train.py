@@ -38,7 +38,7 @@ def train(
         data: a text file, a .jsonl file with a document per line, a .csv or .tsv file with one per row, a folder of
             such files, or a source that `duality data list` names. A text file is one document; with --set
             data.documents=lines every line of it is one. With --set data.packing=document a sequence never has two
-            documents.
+            documents. With --resume it is where the run's own text is now, if it was moved.
         column: where the text is: the key of a .jsonl file, the column of a .csv or .tsv file; text if not given. Short
             for --set data.column=NAME.
         steps: number of training steps; short for --set training.steps=N.
@@ -64,6 +64,7 @@ def distill(
     method: DistillationName | None = None,
     changes: Annotated[RoundChanges, tyro.conf.arg(name="")] = _UNCHANGED,
     out: Path | None = None,
+    corpus: str | None = None,
     seed: int | None = None,
     assignments: Assignments = (),
     resume: Flag = False,
@@ -78,6 +79,7 @@ def distill(
             absorbing noise); what suits the model if not given.
         changes: the rounds.
         out: the new run folder; RUN-METHOD if not given.
+        corpus: where the corpus of RUN is now, if it was moved; its text must be the one that RUN was trained on.
         seed: seed of data order and noise; short for --set training.seed=N.
         assignments: change a field of the recipe, such as --set training.learning_rate=1e-3; can be repeated.
         resume: continue the distillation in --out where its last checkpoint is; start it if there is none.
@@ -86,7 +88,9 @@ def distill(
     """
     from duality.runs.api import plan_distillation
 
-    plan = plan_distillation(run, changes, method=method, out=out, seed=seed, set=assignments, resume=resume)
+    plan = plan_distillation(
+        run, changes, method=method, out=out, corpus=corpus, seed=seed, set=assignments, resume=resume
+    )
     return carried_out(plan, device, dry_run)
 
 

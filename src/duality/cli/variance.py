@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,6 +26,7 @@ def variance(
     window: str = "",
     seed: int = 0,
     limit_seconds: float | None = None,
+    corpus: str | None = None,
     out: Path = Path("runs/variance"),
     device: Device = "auto",
     json: Flag = False,
@@ -45,12 +47,11 @@ def variance(
         window: the range of alpha of window and tau, such as 0.05,0.95 (the paper's); the run's own if not given.
         seed: seed of sequences, times and noise.
         limit_seconds: take fewer draws if these would take longer.
+        corpus: where the corpus of the runs is now, if it was moved.
         out: a folder for variance.json, variance.md and variance.png.
         device: where to compute.
         json: print the rows as JSON instead of the tables.
     """
-    from functools import partial
-
     from duality.cli.console import counting_display, say
     from duality.data.files import json_text
     from duality.runs.variance import VarianceSettings, measure_variance
@@ -68,7 +69,7 @@ def variance(
         limit_seconds=limit_seconds,
     )
     show = partial(counting_display, "gradients")
-    rows = measure_variance(runs, settings, out=out, device=device, report=say, show=show)
+    rows = measure_variance(runs, settings, out=out, device=device, corpus=corpus, report=say, show=show)
     print(json_text([row.to_json() for row in rows]) if json else (out / "variance.md").read_text(encoding="utf-8"))
     say(f"tables and figure are in {out}")
     return 0

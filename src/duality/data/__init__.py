@@ -1,8 +1,12 @@
 """Data: from the name of a corpus to batches of ids.
 
+    leftovers        temporary names, and what dead processes have left under them
     files            checksums, flushing to the disk, atomic replacement of a file
     progress         how much of long work is done, and how long the rest takes
+    manifest         folders whose files are verified before they are used
     cache            the folder where fetched and prepared data are kept
+    cleaning         what the cache holds, by kind, and removing it
+    package_index    files of the Python package index, fetched by checksum; nothing of them is run
     gutenberg        books of Project Gutenberg as plain text
     smiles           molecules as text, made canonical
     sources          named corpora, fetched from the package index and checked

@@ -6,16 +6,18 @@ The cache folder is $DUALITY_CACHE, or else the user's cache folder of the opera
     sources/    the text files of the named corpora
     tokenizers/ the files of published tokenizers
     judges/     the files of published language models that score samples
+    molecules/  the molecules of training texts in canonical form
     stores/     tokenized corpora, each under the hash of everything it was made from
 
 What must hold: a folder of the cache is absent or complete. It is written under another name beside its target,
-flushed to the disk, then renamed. A process that is killed leaves at most a ``.partial-*`` folder, which nothing reads.
+flushed to the disk, then renamed. A process that is killed leaves at most a ``.partial-*`` folder, which nothing reads
+and which the next process that writes there removes.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,8 +26,11 @@ from pathlib import Path
 import platformdirs
 
 from duality.data.files import flush_to_disk
+from duality.data.leftovers import abandoned, has_owner, hidden_entries, remove_quietly, temporary_name
 
 CACHE_VARIABLE = "DUALITY_CACHE"
+PARTIAL = ".partial-"
+OLD_PARTIAL = re.compile(r"\.partial-.+-[0-9a-f]{12}")  # of older versions
 
 Progress = Callable[[str], None]
 
@@ -46,7 +51,8 @@ def cache_folder(cache: Path | None = None) -> Path:
 def atomic_folder(target: Path) -> Iterator[Path]:
     """A new folder to write into, which is renamed to ``target`` at the end; if the block fails it is deleted."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.parent / f".partial-{target.name}-{secrets.token_hex(6)}"
+    remove_partial(target.parent)
+    partial = temporary_name(target, PARTIAL)
     partial.mkdir()
     try:
         yield partial
@@ -61,3 +67,18 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         flush_to_disk(target.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove the folders that dead processes were writing below ``folder``."""
+    for found in hidden_entries(folder, PARTIAL):
+        if (has_owner(found.name) or OLD_PARTIAL.fullmatch(found.name)) and abandoned(found):
+            remove_quietly(found)
+
+
+def remove(path: Path) -> None:
+    """Delete a folder with all that is in it, or a file; what a link leads to stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

@@ -14,21 +14,22 @@ With ``labels=True`` every document must have a label (documents.py), and the st
 are those of the whole corpus, sorted, so that a number means the same label in both parts.
 
 What must hold: the same request finds the same folder and reads no text; another tokenizer, split or file finds
-another folder; a damaged folder of the cache is made again; labels are kept only if they are requested.
+another folder; a folder of the cache that was changed in any way (manifest.py) is made again, with a message; labels
+are kept only if they are requested.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from duality.data.cache import Progress, atomic_folder, cache_folder, silent
+from duality.data.cache import Progress, atomic_folder, cache_folder, remove, silent
 from duality.data.documents import (
     CorpusSpec,
     Document,
@@ -41,6 +42,7 @@ from duality.data.documents import (
     text_files,
 )
 from duality.data.encoding import PART_CHARACTERS, cut_at_borders, num_bytes_of
+from duality.data.manifest import seal, verify
 from duality.data.progress import Advance, working
 from duality.data.records import TEXT_COLUMN
 from duality.data.sources import DocumentRule
@@ -134,13 +136,34 @@ def encode_corpus(
         with working(progress, "encoding", survey(read(), False).num_bytes, "bytes") as advance:
             write_store(target / "all", read(), tokenizer, label_names=names, advance=advance)
 
-    return from_cache(folder, lambda found: TokenStore.open(found / "all"), build, progress)
+    def open_store(found: Path) -> TokenStore:
+        """The store."""
+        store = TokenStore.open(found / "all")
+        check_encoded_with(tokenizer, store)
+        return store
+
+    return from_cache(folder, open_store, build, progress)
 
 
 def open_corpus(folder: Path) -> Corpus:
     """The corpus in a folder of the cache."""
-    stores = TokenStore.open(folder / "train"), TokenStore.open(folder / "validation")
-    return Corpus(load_tokenizer(folder), *stores)
+    train, validation, tokenizer = (
+        TokenStore.open(folder / "train"),
+        TokenStore.open(folder / "validation"),
+        load_tokenizer(folder),
+    )
+    for store in (train, validation):
+        check_encoded_with(tokenizer, store)
+    return Corpus(tokenizer, train, validation)
+
+
+def check_encoded_with(tokenizer: Tokenizer, store: TokenStore) -> None:
+    """Refuse a store whose tokens are those of another tokenizer."""
+    if (store.vocab_size, store.index.tokenizer) != (tokenizer.vocab_size, tokenizer.fingerprint):
+        raise ValueError(
+            f"{store.folder} is damaged: its tokens are of the tokenizer {store.index.tokenizer[:12]}, not of "
+            f"{tokenizer.fingerprint[:12]}"
+        )
 
 
 @dataclass(frozen=True)
@@ -259,13 +282,16 @@ def store_folder(
 
 
 def from_cache(folder: Path, open_it: Callable[[Path], T], build: Callable[[Path], None], progress: Progress) -> T:
-    """The content of a folder, which is made if it is absent and made again if it is damaged."""
-    if folder.exists():
+    """The content of a folder, which is made if it is absent and made again if any of its files was changed."""
+    if os.path.lexists(folder):
         try:
+            verify(folder)
             return open_it(folder)
         except ValueError as error:
-            progress(f"{error}: made again")
-            shutil.rmtree(folder)
+            progress(f"{error}; it is prepared again")
+            remove(folder)
     with atomic_folder(folder) as target:
         build(target)
+        seal(target, folder.name)
+    verify(folder)
     return open_it(folder)

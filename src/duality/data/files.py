@@ -2,7 +2,8 @@
 
 What must hold: a file written with ``atomic_file`` or ``write_atomically`` has its old content or its new content at
 every moment, also after a crash; a block that fails leaves the old content and no temporary file; nothing but a regular
-file is ever replaced.
+file is ever replaced; what a process that was killed has left (leftovers.py) is removed by the next one that writes the
+file.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
+
+from duality.data.leftovers import remove_leftovers, temporary_name
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
@@ -43,6 +46,17 @@ def file_sha256(path: Path) -> str:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def readable_size(num_bytes: float) -> str:
+    """A number of bytes for people.
+
+    >>> readable_size(0), readable_size(1_234), readable_size(56_789_000), readable_size(2.5e9)
+    ('0.0 MB', '0.1 MB', '56.8 MB', '2.50 GB')
+    """
+    if num_bytes >= 1e9:
+        return f"{num_bytes / 1e9:.2f} GB"
+    return f"{max(num_bytes, 1e5 if num_bytes else 0) / 1e6:.1f} MB"
 
 
 def flush_to_disk(path: Path) -> None:
@@ -96,7 +110,8 @@ def no_empty_folder(path: Path) -> Iterator[None]:
 def atomic_file(path: Path) -> Iterator[TextIO]:
     """A new UTF-8 file to write into, which replaces ``path`` at the end of the block."""
     path = regular_file(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    remove_leftovers(path)
+    temporary = temporary_name(path)
     try:
         with temporary.open("w", encoding="utf-8") as stream:
             yield stream
@@ -112,3 +127,17 @@ def write_atomically(path: Path, text: str) -> None:
     """Replace the content of ``path`` by ``text``."""
     with atomic_file(path) as stream:
         stream.write(text)
+
+
+def write_checked(path: Path, text: str) -> None:
+    """Replace the content of ``path`` by ``text``, after a line with its sha256."""
+    write_atomically(path, f"sha256 {hashlib.sha256(text.encode('utf-8')).hexdigest()}\n{text}")
+
+
+def read_checked(path: Path) -> str | None:
+    """The text that ``write_checked`` wrote; None if it is not there or was changed."""
+    try:
+        first, _, text = path.read_bytes().decode("utf-8").partition("\n")
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    return text if first == f"sha256 {hashlib.sha256(text.encode('utf-8')).hexdigest()}" else None

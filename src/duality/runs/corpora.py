@@ -2,8 +2,9 @@
 
 Data that is given from Python, texts or tensors of ids, is written into ``data/`` of the run folder and trained on from
 there, so that a run can be resumed and measured without the program that started it. What must hold: data that is in a
-run folder already is never replaced; other data for the same run is refused; the sequences of a recipe are made by
-``sequences`` alone, so that training and every measurement have the same packing and padding.
+run folder already is never replaced; other data for the same run is refused; a corpus that was moved is the run's own
+exactly if its tokens are; the sequences of a recipe are made by ``sequences`` alone, so that training and every
+measurement have the same packing and padding.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from torch import Tensor
 from duality.data.cache import silent
 from duality.data.corpus import Corpus, encode_corpus, prepare
 from duality.data.documents import all_lines, has_columns, skipped_files
+from duality.data.leftovers import remove_leftovers, temporary_name
 from duality.data.memory import write_corpus
 from duality.data.packing import Sequences
 from duality.data.records import TEXT_COLUMN
+from duality.data.sources import SOURCES
 from duality.data.store import TokenStore
 from duality.data.tokenizers import Tokenizer
 from duality.protocols import Reporter, Vocabulary
 from duality.recipes.recipe import Data, Recipe
-from duality.runs.folder import DATA, with_corpus
+from duality.runs.folder import DATA, exists, read_recipe, with_corpus
 from duality.runs.provenance import check_corpus
 
 if TYPE_CHECKING:
@@ -52,6 +55,39 @@ def prepared(recipe: Recipe, report: Reporter = silent) -> Corpus:
         column=data.column,
         progress=report,
     )
+
+
+def corpus_of_run(
+    folder: Path | str, recipe: Recipe, report: Reporter = silent, moved_to: str | Path | None = None
+) -> Corpus:
+    """The corpus that the run in ``folder`` was trained on; ``moved_to`` is where it is now, if it was moved."""
+    if moved_to is None:
+        check_present(folder, recipe)
+    else:
+        recipe = with_corpus(recipe, moved_to)
+    corpus = prepared(recipe, report)
+    check_corpus(Path(folder), corpus, None if moved_to is None else str(moved_to))
+    return corpus
+
+
+def check_present(folder: Path | str, recipe: Recipe) -> None:
+    """Refuse a run whose corpus is not where it was, and say what to do."""
+    place = recipe.data.corpus
+    if place not in SOURCES and not Path(place).expanduser().exists():
+        raise ValueError(
+            f"the corpus of {folder} is not at {place} any more: put it back, or say where it is now: "
+            f"`duality train {read_recipe(Path(folder)).name} --out {folder} --resume --data PATH` keeps the new place "
+            "in the run, and eval, distill, quality and variance take --corpus PATH"
+        )
+
+
+def check_moved_corpus(recipe: Recipe, folder: Path, report: Reporter = silent) -> None:
+    """Refuse a recipe for the run in ``folder`` with another corpus than the run's own in another place."""
+    if not exists(folder):
+        return
+    before = read_recipe(folder)
+    if before.data.corpus != recipe.data.corpus:
+        corpus_of_run(folder, before, report, recipe.data.corpus)
 
 
 def sequences(data: Data, store: TokenStore, tokenizer: Tokenizer, length: int | None = None) -> Sequences:
@@ -133,17 +169,24 @@ def sequences_of_run(
     data: str | Path | None = None,
     column: str | None = None,
     split: Literal["validation", "train"] = "validation",
+    corpus: str | Path | None = None,
     report: Reporter = silent,
 ) -> Sequences:
     """A part of the corpus that the run in ``folder`` was trained on, or other ``data`` in the run's own tokens.
 
-    The texts of other data are in ``column``, or in the column of the run's own corpus.
+    The texts of other data are in ``column``, or in the column of the run's own corpus. ``corpus`` is where the run's
+    own corpus is now, if it was moved.
     """
     own = model.recipe.data
     if column is not None and data is None:
         raise ValueError(
             f"the column {column!r} belongs to other data: give it too (--data); the run's own corpus is read with "
             f"the column {own.column!r} that it was trained on"
+        )
+    if data is not None and corpus is not None:
+        raise ValueError(
+            f"other text ({data}) and a new place of the run's own corpus ({corpus}) are two things: give one of "
+            "--data (data=) and --corpus (corpus=)"
         )
     if data is not None:
         names = model.label_names or None
@@ -152,9 +195,8 @@ def sequences_of_run(
             data, model.tokenizer, label_names=names, documents=own.documents, column=chosen, progress=report
         )
     else:
-        corpus = prepared(model.recipe, report)
-        check_corpus(Path(folder), corpus)
-        store = corpus.validation if split == "validation" else corpus.train
+        parts = corpus_of_run(folder, model.recipe, report, corpus)
+        store = parts.validation if split == "validation" else parts.train
     return sequences(own, store, model.tokenizer)
 
 
@@ -162,7 +204,9 @@ def with_data(recipe: Recipe, data: TrainingData, folder: Path) -> Recipe:
     """The recipe on other data: a path, a named corpus, or what is in memory, which is written into ``folder``."""
     if isinstance(data, (str, Path)):
         return with_corpus(recipe, data)
-    temporary, target = folder / f".{DATA}.{os.getpid()}", folder / DATA
+    target = folder / DATA
+    remove_leftovers(target)
+    temporary = temporary_name(target)
     try:
         written = write_corpus(data, temporary)
         path = target / written.path.name

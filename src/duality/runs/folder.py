@@ -1,7 +1,8 @@
 """The run folder: its recipe, the rounds it has kept, and the check that a recipe may be trained into it.
 
 What must hold: nothing that is in a folder is overwritten; a run continues with the recipe that it began with, except
-for settings that only change how it is computed or logged from there on; a start that crashed can be started again.
+for settings that only change how it is computed or logged from there on, and for the place of its corpus; a start that
+crashed can be started again.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ def open_folder(recipe: Recipe, folder: Path, resume: bool) -> tuple[Recipe, boo
         return recipe, False
     before = read_recipe(folder)
     changes = catalogue.differences(before, recipe)
-    may = ("generation.", *(f"training.{name}:" for name in _CHANGEABLE))
+    # The corpus may be in another place: session.train has compared its tokens.
+    may = ("generation.", "data.corpus:", *(f"training.{name}:" for name in _CHANGEABLE))
     fixed = [change for change in changes if not change.startswith(may)]
     if fixed:
         raise ValueError(

@@ -26,7 +26,7 @@ from duality.protocols import Reporter
 from duality.runs import corpora
 from duality.runs.folder import exists, read_recipe
 from duality.runs.model import Model, load
-from duality.runs.provenance import check_corpus, read_identity
+from duality.runs.provenance import read_identity
 from duality.runs.sampling import weights_id
 
 
@@ -70,23 +70,25 @@ def judge_of(model: Model, name: str) -> Judge:
     )
 
 
-def scorers_named(specs: Sequence[Scorer | str], run: Path, report: Reporter = silent) -> list[Scorer]:
+def scorers_named(
+    specs: Sequence[Scorer | str], run: Path, report: Reporter = silent, moved_to: str | Path | None = None
+) -> list[Scorer]:
     """The scorers that are named; those that need training texts are given those of ``run``."""
-    context = context_of(run, report)
+    context = context_of(run, report, moved_to)
     return [scorer_named(each, context) if isinstance(each, str) else each for each in specs]
 
 
-def context_of(run: Path, report: Reporter = silent) -> ScorerContext:
+def context_of(run: Path, report: Reporter = silent, moved_to: str | Path | None = None) -> ScorerContext:
     """What scorers may ask of a run: its training texts, one for each document."""
     identity = read_identity(run)
-    return ScorerContext(lambda: training_texts(run, report), "-".join([identity["tokenizer"], *identity["train"]]))
+    training_id = "-".join([identity["tokenizer"], *identity["train"]])
+    return ScorerContext(lambda: training_texts(run, report, moved_to), training_id)
 
 
-def training_texts(run: Path, report: Reporter = silent) -> list[str]:
-    """The documents that a run was trained on, as text."""
+def training_texts(run: Path, report: Reporter = silent, moved_to: str | Path | None = None) -> list[str]:
+    """The documents that a run was trained on, as text; ``moved_to`` is where its corpus is now, if it was moved."""
     report(f"reading the training texts of {run}")
-    corpus = corpora.prepared(read_recipe(run), report)
-    check_corpus(run, corpus)
+    corpus = corpora.corpus_of_run(run, read_recipe(run), report, moved_to)
     store, ends = corpus.train, corpus.train.document_ends.tolist()
     # a document ends with the separator, which is no text
     return [corpus.tokenizer.decode(store[start : stop - 1]) for start, stop in zip([0, *ends], ends)]

@@ -41,14 +41,26 @@ def corpus_identity(corpus: Corpus) -> dict[str, Any]:
 
 def read_identity(folder: Path) -> dict[str, Any]:
     """The ``corpus_identity`` with which the run began."""
-    identity: dict[str, Any] = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-    return {"labels": [], **identity}  # runs of older versions have no labels
+    path = folder / "corpus.json"
+    try:
+        identity = {"labels": [], **json.loads(path.read_text(encoding="utf-8"))}  # older runs have no labels
+        if not isinstance(identity["labels"], list) or not {"tokenizer", "train", "validation"} <= set(identity):
+            raise ValueError("it lacks what identifies a corpus")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}): restore it from a backup") from None
+    return identity
 
 
-def check_corpus(folder: Path, corpus: Corpus) -> None:
-    """Refuse to continue on other tokens than the run began with."""
-    if read_identity(folder) != corpus_identity(corpus):
-        raise ValueError(f"the corpus of {folder} has changed since the run began: restore it, or start a new run")
+def check_corpus(folder: Path, corpus: Corpus, moved_to: str | None = None) -> None:
+    """Refuse to continue on other tokens than the run began with; ``moved_to`` is where its corpus is said to be."""
+    if read_identity(folder) == corpus_identity(corpus):
+        return
+    if moved_to is not None:
+        raise ValueError(
+            f"{moved_to} has other tokens than {folder} was trained on: give the same text, or start a new run in "
+            "another folder"
+        )
+    raise ValueError(f"the corpus of {folder} has changed since the run began: restore it, or start a new run")
 
 
 def environment() -> dict[str, Any]:

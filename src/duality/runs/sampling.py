@@ -28,7 +28,6 @@ from duality.recipes.recipe import Recipe
 from duality.runs import corpora
 from duality.runs.limits import check_sampling
 from duality.runs.model import Model, load
-from duality.runs.provenance import check_corpus
 from duality.runs.shaping import transform
 from duality.samplers.choice import grid_named
 
@@ -156,14 +155,19 @@ class RunSampler:
         return self._loaded[1:]
 
 
-def held_out_text(recipe: Recipe, num: int, length: int, report: Reporter, run: Path | None = None) -> Samples | None:
+def held_out_text(
+    recipe: Recipe,
+    num: int,
+    length: int,
+    report: Reporter,
+    run: Path | None = None,
+    moved_to: str | Path | None = None,
+) -> Samples | None:
     """Real text of the recipe's validation set, in whole sequences of ``length`` tokens; None if there is none.
 
-    The corpus must be that of the training of ``run``, if one is given.
+    The corpus must be that of the training of ``run``, if one is given; ``moved_to`` is where it is now.
     """
-    corpus = corpora.prepared(recipe, report)
-    if run is not None:
-        check_corpus(run, corpus)
+    corpus = corpora.prepared(recipe, report) if run is None else corpora.corpus_of_run(run, recipe, report, moved_to)
     found = real_text(
         corpora.sequences(recipe.data, corpus.validation, corpus.tokenizer, length), corpus.tokenizer, num
     )

@@ -24,12 +24,20 @@ from duality.data.loader import Loader
 from duality.evaluation.loss_curve import plot_losses
 from duality.protocols import Phase, Reporter, Vocabulary
 from duality.recipes.recipe import Recipe
-from duality.runs.corpora import facts, prepared, sequences, vocabulary_of
+from duality.runs.corpora import (
+    check_moved_corpus,
+    check_present,
+    corpus_of_run,
+    facts,
+    prepared,
+    sequences,
+    vocabulary_of,
+)
 from duality.runs.folder import ROUNDS, create, exists, open_folder
 from duality.runs.limits import check_training
 from duality.runs.metrics import append_metrics, read_metrics, rewind_metrics
 from duality.runs.model import Model, network
-from duality.runs.provenance import check_corpus, check_tokenizer
+from duality.runs.provenance import check_tokenizer
 from duality.training import checkpoint
 from duality.training.interruption import interruptible
 from duality.training.loop import StepRecord, fit, phase_at
@@ -62,10 +70,10 @@ def train(
     watch: Watch = ignore,
 ) -> Outcome:
     """Train ``recipe`` into ``folder``; with ``resume``, continue the run that is there."""
+    if resume:
+        check_moved_corpus(recipe, folder, report)
     recipe, existing = open_folder(recipe, folder, resume)
-    corpus = prepared(recipe, report)
-    if existing:
-        check_corpus(folder, corpus)
+    corpus = corpus_of_run(folder, recipe, report) if existing else prepared(recipe, report)
     rows = sequences(recipe.data, corpus.train, corpus.tokenizer)
     loader = Loader(rows, recipe.training.batch_size, recipe.training.seed)
     for line in facts(recipe, corpus):
@@ -96,12 +104,12 @@ def untrained(recipe: Recipe, corpus: Corpus, device: torch.device | str) -> Tra
 
 def begin_from(base: Path, recipe: Recipe, folder: Path, report: Reporter) -> None:
     """Create the run of ``recipe`` in ``folder``, with the weights of the run in ``base`` and their average."""
+    check_present(base, recipe)
     recipe, _ = open_folder(recipe, folder, resume=False)
     saved = checkpoint.load_newest(base / "checkpoints", report)
     if saved is None:
         raise ValueError(f"{base} has no checkpoint yet: there is nothing to begin from")
-    corpus = prepared(recipe, report)
-    check_corpus(base, corpus)
+    corpus = corpus_of_run(base, recipe, report)
     check_tokenizer(saved.state, corpus.tokenizer, base)
     state = untrained(recipe, corpus, "cpu")
     phases_of(recipe, corpus, state.teacher)  # what cannot be distilled leaves no run behind

@@ -96,23 +96,25 @@ def measure_runs(
     scorers: Sequence[Scorer | str] = (),
     device: torch.device | str = "auto",
     batch_size: int = 16,
+    corpus: str | Path | None = None,
     report: Reporter = silent,
     show: Callable[[int], AbstractContextManager[Advance]] = hidden_progress,
 ) -> list[Row]:
     """Measure the samples of runs into the folder ``out``: rows, tables and figures.
 
-    ``judge`` may be a name for ``judge_named``, and ``scorers`` may be names for ``scorer_named``. ``show(total)`` is a
-    context whose value is called with the number of steps that are done.
+    ``judge`` may be a name for ``judge_named``, and ``scorers`` may be names for ``scorer_named``. ``corpus`` is where
+    the corpus of the first run is now, if it was moved. ``show(total)`` is a context whose value is called with the
+    number of steps that are done.
     """
     where = device_named(device)
     cases = cases_of(runs, settings)
     check(cases)
     source = RunSampler(where, report, batch_size)
     source.check(cases)
-    found = scorers_named(scorers, cases[0].run, report)
+    found = scorers_named(scorers, cases[0].run, report, corpus)
     reader = judge_named(judge, where, report) if isinstance(judge, str) else judge
     output_folder(out)
-    text = held_out_text(read_recipe(cases[0].run), cases[0].num, cases[0].length, report, cases[0].run)
+    text = held_out_text(read_recipe(cases[0].run), cases[0].num, cases[0].length, report, cases[0].run, corpus)
     with show(source.total_steps(cases)) as advance:
         rows = Sweep(out, source, report, reader, text, found).measure(cases, advance)
     draw(rows, out / "quality.png", out / "rounds.png")

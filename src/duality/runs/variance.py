@@ -108,10 +108,14 @@ def measure_variance(
     *,
     out: Path | None = None,
     device: torch.device | str = "auto",
+    corpus: str | Path | None = None,
     report: Reporter = silent,
     show: Show = hidden_progress,
 ) -> list[VarianceRow]:
-    """Measure runs at their checkpoints; ``out`` gets variance.json, variance.md and variance.png."""
+    """Measure runs at their checkpoints; ``out`` gets variance.json, variance.md and variance.png.
+
+    ``corpus`` is where the corpus of the runs is now, if it was moved.
+    """
     if not runs:
         raise ValueError("nothing to measure: name run folders that `duality train --out` wrote")
     chosen = [(Path(run).expanduser(), model) for run in runs for model in models_of(run, settings, report, device)]
@@ -122,7 +126,7 @@ def measure_variance(
     names, rows = run_names(folder for folder, _ in chosen), list[VarianceRow]()
     share = None if settings.limit_seconds is None else settings.limit_seconds / len(chosen)
     for folder, model in chosen:
-        sequences = sequences_of_run(model, folder, split="train", report=report)
+        sequences = sequences_of_run(model, folder, split="train", corpus=corpus, report=report)
         objectives = objectives_of(model, settings.objectives, settings.window)
         own = replace(settings, limit_seconds=share)
         own = replace(own, num_draws=affordable_draws(model, sequences, objectives, own, report))

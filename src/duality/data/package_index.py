@@ -1,0 +1,295 @@
+"""Files of the Python package index, fetched by name and checksum; nothing of them is installed, built or run.
+
+pip can download a source archive only by running the archive's own build code, for its metadata. So the file is fetched
+directly, from the places where pip would look (its ``find-links``, ``index-url`` and ``extra-index-url``, with its
+``cert``, ``trusted-host``, ``proxy`` and ``timeout``), by the simple repository API in HTML or JSON:
+
+    <index>/<package>/  -->  the address of <archive>  -->  <archive>, kept only if it has the pinned sha256
+
+What must hold: what is kept has the pinned checksum; no code of a package is run; a password in the address of an index
+goes to that host only and is never shown; a page from the network cannot name a file of this machine.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import re
+import ssl
+import subprocess
+import sys
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from html.parser import HTMLParser
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import IO
+from urllib.error import HTTPError
+from urllib.parse import SplitResult, unquote, urldefrag, urljoin, urlsplit, urlunsplit
+from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener, url2pathname
+
+PYPI = "https://pypi.org/simple"
+ATTEMPTS = 3
+PAUSE = 1.0  # seconds between attempts
+LARGEST_PAGE = 50_000_000  # bytes
+_ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.5, text/html;q=0.1"
+
+
+@dataclass(frozen=True)
+class Package:
+    """An archive of the Python package index: its requirement as pip writes it, its file name, checksum and size."""
+
+    requirement: str
+    archive: str
+    sha256: str
+    megabytes: int
+
+    @property
+    def name(self) -> str:
+        """The name of the package as in the addresses of an index."""
+        return re.sub(r"[-_.]+", "-", self.requirement.partition("==")[0]).lower()
+
+    @property
+    def most_bytes(self) -> int:
+        """A file that is larger is not the one."""
+        return 2_000_000 * self.megabytes + 10_000_000
+
+
+class Unavailable(Exception):
+    """A place does not give the file; the text says why."""
+
+
+def download(package: Package, target: Path) -> str | None:
+    """Write the archive to ``target``, if a place has it with the right checksum; otherwise the problem."""
+    settings = Settings(pip_settings())
+    problems = []
+    for place in settings.places(package.name):
+        try:
+            link = settings.find(place, package)
+            settings.save(link, package, target)
+            return None
+        except Unavailable as problem:
+            problems.append(str(problem))
+    return "; ".join(dict.fromkeys(problems)) or "pip is told to use no index, and has no links"
+
+
+def pip_settings() -> dict[str, str]:
+    """The options of pip, from its files and the environment; from the environment alone if there is no pip."""
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    listing = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace").stdout
+    return parse_settings(listing, os.environ)
+
+
+def parse_settings(listing: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The options by name: what `pip config list` prints, and before it what the environment says."""
+    found: dict[str, str] = {}
+    for section in ("global", "download"):
+        for key, value in re.findall(rf"^{section}\.([\w-]+)=(.+)$", listing, re.MULTILINE):
+            try:
+                found[key] = str(ast.literal_eval(value))
+            except (ValueError, SyntaxError):
+                continue
+    for name, value in environment.items():
+        if name.startswith("PIP_") and value and name != "PIP_CONFIG_FILE":
+            found[name.removeprefix("PIP_").lower().replace("_", "-")] = value
+    return found
+
+
+@dataclass(frozen=True)
+class Link:
+    """The address of a file, and its checksum if the page said one."""
+
+    url: str
+    sha256: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return unquote(urlsplit(self.url).path).rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where and how pip looks for packages."""
+
+    options: Mapping[str, str]
+
+    def places(self, package: str) -> Iterator[str]:
+        """Addresses of folders, pages and files that may have a package."""
+        for place in self.options.get("find-links", "").split():
+            yield place if "://" in place else Path(place).expanduser().absolute().as_uri()
+        if self.options.get("no-index", "0").lower() not in ("1", "true", "yes", "on"):
+            for index in (self.options.get("index-url", PYPI), *self.options.get("extra-index-url", "").split()):
+                yield f"{index.rstrip('/')}/{package}/"
+
+    def find(self, place: str, package: Package) -> Link:
+        """The link to the archive that a place has."""
+        if Link(place).name == package.archive:
+            return Link(place)
+        if urlsplit(place).scheme == "file" and local_path(place).is_dir():
+            inside = local_path(place) / package.archive
+            if inside.is_file():
+                return Link(inside.as_uri())
+            page = local_path(place) / "index.html"
+            if not page.is_file():
+                raise Unavailable(f"{package.archive} is not there: {place}")
+            place = page.as_uri()
+        with self.open(place) as response:
+            text = self.read(response, place, LARGEST_PAGE)
+            address = response.geturl() if isinstance(response, HTTPResponse) else place
+            kind = response.headers.get("Content-Type", "") if isinstance(response, HTTPResponse) else "text/html"
+        for link in links_of(text.decode("utf-8", "replace"), kind, address):
+            local = urlsplit(link.url).scheme == "file" and urlsplit(address).scheme != "file"
+            if link.name == package.archive and not local:
+                return Link(with_password_of(place, link.url), link.sha256)
+        raise Unavailable(f"{package.archive} is not there: {shown(place)}")
+
+    def save(self, link: Link, package: Package, target: Path) -> None:
+        """Write the file to ``target`` and check it; a connection that breaks is tried again."""
+        wrong = f"{shown(link.url)} has another sha256 than the one expected, {package.sha256}"
+        if link.sha256 not in (None, package.sha256):
+            raise Unavailable(wrong)
+        for attempt in range(ATTEMPTS):
+            digest, count = hashlib.sha256(), 0
+            try:
+                with self.open(link.url) as response, target.open("wb") as output:
+                    expected = response.headers.get("Content-Length") if isinstance(response, HTTPResponse) else None
+                    while block := self.read(response, link.url, 1 << 20):
+                        digest.update(block)
+                        count += len(block)
+                        if count > package.most_bytes:
+                            raise Unavailable(f"{shown(link.url)} is larger than expected ({package.megabytes} MB)")
+                        output.write(block)
+                if expected is None or count >= int(expected):
+                    break
+                raise Interrupted(f"{shown(link.url)} ended after {count} bytes of {expected}")
+            except Interrupted:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                time.sleep(PAUSE)
+        if digest.hexdigest() != package.sha256:
+            raise Unavailable(wrong)
+
+    def open(self, url: str) -> IO[bytes] | HTTPResponse:
+        """The content at an address."""
+        parts = urlsplit(url)
+        try:
+            if parts.scheme == "file":
+                return local_path(url).open("rb")
+            if parts.scheme not in ("http", "https"):
+                raise Unavailable(f"{shown(url)} is no address that can be read (https, http or file)")
+            request = Request(without_password(url), headers={"Accept": _ACCEPT, "User-Agent": "diffusion-duality"})
+            if parts.username is not None:
+                login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+                # Not redirected: the password stays with the host that it is for.
+                request.add_unredirected_header("Authorization", f"Basic {b64encode(login.encode()).decode()}")
+            response: HTTPResponse = self.opener(parts.hostname or "").open(request, timeout=self.timeout)
+            return response
+        except HTTPError as error:
+            raise Unavailable(f"{shown(url)} answers {error.code} {error.reason}") from None
+        except (OSError, HTTPException, ValueError) as error:
+            raise Interrupted(f"{shown(url)} cannot be reached ({getattr(error, 'reason', error)})") from None
+
+    @staticmethod
+    def read(stream: IO[bytes] | HTTPResponse, url: str, most: int) -> bytes:
+        """Up to so many bytes."""
+        try:
+            return stream.read(most)
+        except (OSError, HTTPException) as error:
+            raise Interrupted(f"{shown(url)} cannot be read ({error})") from None
+
+    def opener(self, host: str) -> OpenerDirector:
+        """What opens addresses of a host: with pip's proxy, or else that of the environment, and pip's certificates."""
+        proxy = self.options.get("proxy")
+        proxies = ProxyHandler({"http": proxy, "https": proxy}) if proxy else ProxyHandler()
+        trusted = host in (name.partition(":")[0] for name in self.options.get("trusted-host", "").split())
+        # The checksum of the file is pinned, so a host that the user trusts cannot give a wrong one.
+        return build_opener(proxies, HTTPSHandler(context=ssl._create_unverified_context() if trusted else self.tls))
+
+    @cached_property
+    def tls(self) -> ssl.SSLContext:
+        """The certificates that pip is told to use, or those of the environment, or of the system."""
+        given = (self.options.get("cert"), os.environ.get("REQUESTS_CA_BUNDLE"), os.environ.get("CURL_CA_BUNDLE"))
+        chosen = next((path for path in given if path), None)
+        if chosen is not None and Path(chosen).is_dir():
+            return ssl.create_default_context(capath=chosen)
+        if chosen is not None:
+            return ssl.create_default_context(cafile=chosen)
+        return ssl.create_default_context()
+
+    @property
+    def timeout(self) -> float:
+        """Seconds without any answer."""
+        return float(self.options.get("timeout") or self.options.get("default-timeout") or 30.0)
+
+
+class Interrupted(Unavailable):
+    """A connection that failed, which may work the next time."""
+
+
+class _Anchors(HTMLParser):
+    """The addresses of all links of a page, and its base."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.base = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        address = dict(attrs).get("href")
+        if tag == "a" and address:
+            self.addresses.append(address)
+        elif tag == "base" and address:
+            self.base = address
+
+
+def links_of(text: str, kind: str, page: str) -> list[Link]:
+    """The links of a page of an index, in JSON or HTML."""
+    if "json" in kind:
+        try:
+            return [
+                Link(urljoin(page, file["url"]), file["hashes"].get("sha256")) for file in json.loads(text)["files"]
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise Unavailable(f"{shown(page)} is no page of an index ({error})") from None
+    anchors = _Anchors()
+    anchors.feed(text)
+    base, links = urljoin(page, anchors.base), []
+    for address in anchors.addresses:
+        url, fragment = urldefrag(urljoin(base, address))
+        links.append(Link(url, fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else None))
+    return links
+
+
+def local_path(url: str) -> Path:
+    """The path that a file:// address stands for."""
+    return Path(url2pathname(urlsplit(url).path))
+
+
+def without_password(url: str) -> str:
+    """An address without its user and password."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def shown(url: str) -> str:
+    """An address for messages."""
+    return without_password(url)
+
+
+def with_password_of(page: str, url: str) -> str:
+    """The address with the user and password of ``page``, if both are on one host."""
+    parts, own = urlsplit(url), urlsplit(page)
+    if "@" in own.netloc and host_of(parts) == host_of(own):
+        return urlunsplit(parts._replace(netloc=own.netloc))
+    return url
+
+
+def host_of(parts: SplitResult) -> tuple[str, str]:
+    """What a password belongs to: the scheme, and host and port."""
+    return parts.scheme, parts.netloc.rpartition("@")[2]
