@@ -1,6 +1,7 @@
 """Runs: a recipe that has been trained into a folder, and the model that comes out of it.
 
 folder       the files of a run folder, and which recipe may be trained into it
+lock         one training at a time in a run folder
 provenance   which tokens, versions and commit a run comes from; checks that they are still the same
 metrics      metrics.jsonl
 corpora      the corpus of a run; data from memory, written into the run folder
@@ -21,4 +22,5 @@ variance     the variance of a run's gradients; ``variance_objectives`` are its 
 folder/  recipe.json  env.json  tokenizer.json  corpus.json  metrics.jsonl  loss.png
          checkpoints/step-00001000/  samples/step-00001000.jsonl
          rounds/step-00000500/       (a distillation)   data/   (data that was given from memory)
+         training.lock               (while it is trained)
 """

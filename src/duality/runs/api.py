@@ -27,7 +27,8 @@ from duality.recipes.recipe import Recipe, default_round_steps, distilled
 from duality.runs import session
 from duality.runs.corpora import TrainingData, with_data
 from duality.runs.devices import device_named
-from duality.runs.folder import check_folder, exists, read_recipe
+from duality.runs.folder import check_folder, exists, read_recipe, with_corpus
+from duality.runs.lock import locked
 from duality.runs.metrics import read_metrics
 from duality.runs.model import Model, load
 from duality.runs.session import Outcome, Watch, ignore
@@ -101,9 +102,11 @@ def plan_training(
     shorthand = {"training.steps": steps, "training.seed": seed}
     changes = [f"{field}={value}" for field, value in shorthand.items() if value is not None]
     chosen = catalogue.modified(base, (*changes, *set))
-    if data is not None and not isinstance(data, (str, Path)):
-        check_folder(folder, resume)
-    return TrainingPlan(with_data(chosen, chosen.data.corpus if data is None else data, folder), folder, resume)
+    if data is None or isinstance(data, (str, Path)):
+        return TrainingPlan(with_corpus(chosen, chosen.data.corpus if data is None else data), folder, resume)
+    check_folder(folder, resume)
+    with locked(folder):
+        return TrainingPlan(with_data(chosen, data, folder), folder, resume)
 
 
 def train(

@@ -16,6 +16,7 @@ from duality.data.corpus import Corpus
 from duality.data.files import write_atomically
 from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe
+from duality.runs.lock import LOCK
 from duality.runs.metrics import append_metrics
 from duality.runs.provenance import corpus_identity, environment
 from duality.training import checkpoint
@@ -25,7 +26,7 @@ ROUNDS = "rounds"
 DATA = "data"
 
 # What a start that crashed may leave before the recipe is written.
-_BEFORE_RECIPE = ("tokenizer.json", "env.json", "corpus.json", "checkpoints", ROUNDS, DATA, RECIPE)
+_BEFORE_RECIPE = ("tokenizer.json", "env.json", "corpus.json", "checkpoints", ROUNDS, DATA, RECIPE, LOCK)
 
 # What may change when a run continues: how it is optimised from here on and how it is logged, not what it is.
 _CHANGEABLE = (

@@ -25,7 +25,8 @@ from duality.evaluation.loss_curve import plot_losses
 from duality.protocols import Phase, Reporter, Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.runs.corpora import prepared, sequences, summary, vocabulary_of
-from duality.runs.folder import ROUNDS, create, exists, open_folder
+from duality.runs.folder import ROUNDS, check_folder, create, exists, open_folder
+from duality.runs.lock import locked
 from duality.runs.metrics import append_metrics, read_metrics, rewind_metrics
 from duality.runs.model import Model, network
 from duality.runs.provenance import check_corpus, check_tokenizer
@@ -60,7 +61,16 @@ def train(
     report: Reporter = silent,
     watch: Watch = ignore,
 ) -> Outcome:
-    """Train ``recipe`` into ``folder``; with ``resume``, continue the run that is there."""
+    """Train ``recipe`` into ``folder``; with ``resume``, continue the run that is there. The folder is locked."""
+    check_folder(folder, resume)
+    with locked(folder, report):
+        return train_locked(recipe, folder, resume, device, report, watch)
+
+
+def train_locked(
+    recipe: Recipe, folder: Path, resume: bool, device: torch.device | str, report: Reporter, watch: Watch
+) -> Outcome:
+    """``train`` in a folder that this process has locked."""
     recipe, existing = open_folder(recipe, folder, resume)
     corpus = prepared(recipe, report)
     if existing:
@@ -147,10 +157,12 @@ def distill(
     watch: Watch = ignore,
 ) -> Outcome:
     """Distill the run in ``base`` into ``folder`` as ``recipe`` (``recipes.recipe.distilled``) says."""
-    if not exists(folder):
-        begin_from(base, recipe, folder, report)
-        resume = True
-    return train(recipe, folder, resume=resume, device=device, report=report, watch=watch)
+    check_folder(folder, resume)
+    with locked(folder, report):
+        if not exists(folder):
+            begin_from(base, recipe, folder, report)
+            resume = True
+        return train_locked(recipe, folder, resume, device, report, watch)
 
 
 @dataclass(frozen=True)
