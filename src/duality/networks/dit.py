@@ -41,6 +41,8 @@ from duality.networks.activations import ACTIVATIONS, Activation
 from duality.noise import Noise
 from duality.protocols import Dropout, Labels, Latent, Prefix, TopK, Valid
 
+MOST_BLOCKS = 1000
+
 
 @dataclass(frozen=True)
 class DiT:
@@ -61,6 +63,8 @@ class DiT:
             raise ValueError(f"dropout is {self.dropout}: it must be in [0, 1)")
         if min(self.width, self.depth, self.heads, self.time_width, self.mlp_ratio) < 1:
             raise ValueError(f"{self}: every size must be at least 1")
+        if self.depth > MOST_BLOCKS:
+            raise ValueError(f"depth is {self.depth}: a network has at most {MOST_BLOCKS} blocks")
         if self.width % self.heads or (self.width // self.heads) % 2:
             raise ValueError(
                 f"width {self.width} over {self.heads} heads: the width of a head must be a whole even number"

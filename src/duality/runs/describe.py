@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from json import dumps
-
-import torch
 
 from duality.protocols import Vocabulary
 from duality.recipes.catalogue import to_json
 from duality.recipes.recipe import Recipe
-from duality.runs.model import network
+from duality.runs.shapes import parameter_shapes
 
 
 def parameters(recipe: Recipe) -> tuple[int, int]:
     """Number of parameters and the vocabulary they are for, counted on the network itself without allocating it."""
     num_tokens = recipe.data.tokenizer.expected_vocab_size or 100  # the size of an alphabet is known after training
-    with torch.device("meta"):
-        # the data says how many labels there are; two are enough to see whether the model can have any
-        built = network(recipe, Vocabulary(num_tokens, 2 if recipe.data.labels else 0), "meta")
-        return sum(value.numel() for value in built.parameters()), num_tokens
+    # the data says how many labels there are; two are enough to see whether the model can have any
+    shapes = parameter_shapes(recipe, Vocabulary(num_tokens, 2 if recipe.data.labels else 0))
+    return sum(map(math.prod, shapes.values())), num_tokens
 
 
 def describe(recipe: Recipe) -> str:

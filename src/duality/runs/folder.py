@@ -9,13 +9,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from duality.data.corpus import Corpus
 from duality.data.files import write_atomically
+from duality.data.jsonfiles import MIB, read_json
 from duality.recipes import catalogue
+from duality.recipes.config import Json
 from duality.recipes.recipe import Recipe
+from duality.runs.base import BASE
 from duality.runs.lock import LOCK
 from duality.runs.metrics import append_metrics
 from duality.runs.provenance import corpus_identity, environment
@@ -26,7 +31,7 @@ ROUNDS = "rounds"
 DATA = "data"
 
 # What a start that crashed may leave before the recipe is written.
-_BEFORE_RECIPE = ("tokenizer.json", "env.json", "corpus.json", "checkpoints", ROUNDS, DATA, RECIPE, LOCK)
+_BEFORE_RECIPE = ("tokenizer.json", "env.json", "corpus.json", "checkpoints", ROUNDS, DATA, RECIPE, BASE, LOCK)
 
 # What may change when a run continues: how it is optimised from here on and how it is logged, not what it is.
 _CHANGEABLE = (
@@ -54,31 +59,33 @@ def read_recipe(folder: Path) -> Recipe:
     path = folder / RECIPE
     if not exists(folder):
         raise ValueError(f"{folder} is not a run: it has no {RECIPE}; give the folder that `duality train --out` wrote")
+    data = read_json(path, MIB)
     try:
-        return catalogue.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is damaged ({error}): restore it from a backup") from error
+        return catalogue.from_json(cast(Json, data))
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def rounds_saved(folder: Path, recipe: Recipe) -> list[int]:
     """The rounds of a distillation that have ended, and 0, what it began from."""
     if recipe.distillation is None:
         return []
-    return [step // recipe.distillation.round_steps for step in checkpoint.steps_saved(folder / ROUNDS)]
+    saved = checkpoint.steps_saved(folder / ROUNDS) if (folder / ROUNDS).is_dir() else []
+    return [step // recipe.distillation.round_steps for step in saved]
 
 
-def saved_round(folder: Path, recipe: Recipe, number: int) -> checkpoint.Checkpoint:
-    """The weights after round ``number``."""
+def saved_round(folder: Path, recipe: Recipe, number: int, groups: Sequence[str]) -> Path:
+    """The checkpoint of the weights after round ``number``, whose ``groups`` of tensors are intact."""
     there = rounds_saved(folder, recipe)
     if recipe.distillation is None:
         raise ValueError(f"{folder} is no distillation: it has no rounds; leave the round out")
     if number not in there:
         raise ValueError(f"{folder} has no round {number}: there are {', '.join(map(str, there))}")
     path = folder / ROUNDS / f"step-{number * recipe.distillation.round_steps:08d}"
-    problem = checkpoint.damage(path)
+    problem = checkpoint.damage(path, groups)
     if problem is not None:
         raise ValueError(f"{path} is damaged ({problem}): restore it from a backup, or look at another round")
-    return checkpoint.load(path)
+    return path
 
 
 def check_folder(folder: Path, resume: bool) -> bool:

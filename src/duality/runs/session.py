@@ -24,6 +24,7 @@ from duality.data.loader import Loader
 from duality.evaluation.loss_curve import plot_losses
 from duality.protocols import Phase, Reporter, Vocabulary
 from duality.recipes.recipe import Recipe
+from duality.runs.base import check_base, write_base
 from duality.runs.corpora import prepared, sequences, summary, vocabulary_of
 from duality.runs.folder import ROUNDS, check_folder, create, exists, open_folder
 from duality.runs.lock import locked
@@ -33,7 +34,7 @@ from duality.runs.provenance import check_corpus, check_tokenizer
 from duality.training import checkpoint
 from duality.training.interruption import interruptible
 from duality.training.loop import StepRecord, fit, phase_at
-from duality.training.state import TrainState, load_weights
+from duality.training.state import TrainState, copy_into, load_weights
 
 _EVAL_SEQUENCES = 256
 
@@ -86,7 +87,7 @@ def train_locked(
         create(recipe, folder, corpus)  # only now: what cannot be trained leaves no run behind
     saved = checkpoint.load_newest(folder / "checkpoints", report)
     if saved is not None:
-        check_tokenizer(saved.state, corpus.tokenizer, folder)
+        check_tokenizer(saved, corpus.tokenizer, folder)
         state.restore(saved)
         check_round(recipe, saved.state, folder)
         if state.step:
@@ -105,20 +106,20 @@ def untrained(recipe: Recipe, corpus: Corpus, device: torch.device | str) -> Tra
 def begin_from(base: Path, recipe: Recipe, folder: Path, report: Reporter) -> None:
     """Create the run of ``recipe`` in ``folder``, with the weights of the run in ``base`` and their average."""
     recipe, _ = open_folder(recipe, folder, resume=False)
-    saved = checkpoint.load_newest(base / "checkpoints", report)
+    saved = checkpoint.load_newest(base / "checkpoints", report, ("model", "ema"))
     if saved is None:
         raise ValueError(f"{base} has no checkpoint yet: there is nothing to begin from")
     corpus = prepared(recipe, report)
     check_corpus(base, corpus)
-    check_tokenizer(saved.state, corpus.tokenizer, base)
+    check_tokenizer(saved, corpus.tokenizer, base)
     state = untrained(recipe, corpus, "cpu")
     phases_of(recipe, corpus, state.teacher)  # what cannot be distilled leaves no run behind
     load_weights(state.model, saved.groups["model"])
-    for name, value in saved.groups["ema"].items():
-        state.ema[name].copy_(value)
+    copy_into(state.ema, saved.groups["ema"])
     if state.teacher is not None:
         state.teach("weights")
     session = Session(recipe, folder, corpus, state, "cpu", ignore)
+    write_base(folder, base, saved)
     session.save_round()
     session.save()
     create(recipe, folder, corpus)
@@ -159,7 +160,9 @@ def distill(
     """Distill the run in ``base`` into ``folder`` as ``recipe`` (``recipes.recipe.distilled``) says."""
     check_folder(folder, resume)
     with locked(folder, report):
-        if not exists(folder):
+        if exists(folder):
+            check_base(folder, recipe.name, base, report)
+        else:
             begin_from(base, recipe, folder, report)
             resume = True
         return train_locked(recipe, folder, resume, device, report, watch)
