@@ -37,7 +37,8 @@ def train(
         data: a text file, a .jsonl file with a document per line under the key "text", a folder of such files, or a
             source that `duality data list` names. A text file is one document; with --set data.documents=lines every
             line of it is one. With --set data.packing=document a sequence never has two documents.
-        steps: number of training steps; short for --set training.steps=N.
+        steps: number of training steps; short for --set training.steps=N. With --resume a run that is there goes on to
+            this number of steps.
         seed: seed of weights, data order and noise; short for --set training.seed=N.
         assignments: change a field of the recipe, such as --set training.learning_rate=1e-3 or --set backbone=tiny;
             can be repeated.

@@ -34,6 +34,7 @@ _FORMER_VALUES: dict[tuple[str, str], Callable[[dict[str, Json]], Json]] = {
     # padding has no effect on a wrapped corpus: its runs read like those of today, and can be continued
     ("Data", "padding"): lambda data: "ignore" if data.get("packing") == "document" else Data.padding,
     ("DCD", "compare"): lambda data: "output",
+    ("Training", "phase_steps"): lambda data: None,
 }
 
 

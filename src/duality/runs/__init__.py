@@ -4,6 +4,7 @@ folder       the files of a run folder, and which recipe may be trained into it
 base         what a distillation began from
 lock         one training at a time in a run folder
 provenance   which tokens, versions and commit a run comes from; checks that they are still the same
+longer       which recipe a run goes on with when it is trained longer
 metrics      metrics.jsonl
 corpora      the corpus of a run; data from memory, written into the run folder
 devices      the device to compute on, by name

@@ -12,8 +12,9 @@ call gives.
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,6 +30,7 @@ from duality.runs.corpora import TrainingData, with_data
 from duality.runs.devices import device_named
 from duality.runs.folder import check_folder, exists, read_recipe, with_corpus
 from duality.runs.lock import locked
+from duality.runs.longer import with_rounds
 from duality.runs.metrics import read_metrics
 from duality.runs.model import Model, load
 from duality.runs.session import Outcome, Watch, ignore
@@ -60,11 +62,16 @@ class TrainingPlan:
     def run(self, *, device: torch.device | str = "auto", report: Reporter = silent, watch: Watch = ignore) -> Outcome:
         """Train until the last step or a signal."""
         where = device_named(device)
-        if self.base is not None:
-            return session.distill(
-                self.base, self.recipe, self.folder, resume=self.resume, device=where, report=report, watch=watch
-            )
-        return session.train(self.recipe, self.folder, resume=self.resume, device=where, report=report, watch=watch)
+        how: Callable[..., Outcome] = session.train if self.base is None else partial(session.distill, self.base)
+        return how(
+            self.recipe,
+            self.folder,
+            resume=self.resume,
+            device=where,
+            report=report,
+            watch=watch,
+            may_be_longer=True,
+        )
 
     def model(self, *, device: torch.device | str = "auto", report: Reporter = silent, watch: Watch = ignore) -> Model:
         """Train until the last step and load the result; ``TrainingStopped`` if a signal came first."""
@@ -154,8 +161,10 @@ def plan_distillation(
     target = folder.with_name(f"{folder.name}-{name}") if out is None else Path(out).expanduser()
     fields = (*(() if seed is None else (f"training.seed={seed}",)), *set)
     if resume and exists(target):
+        held = read_recipe(target)
+        asked = with_rounds(held, int(str(given["rounds"]))) if "rounds" in given else held
         rounds = (f"distillation.{field}={value}" for field, value in given.items())
-        return TrainingPlan(catalogue.modified(read_recipe(target), (*rounds, *fields)), target, True, folder)
+        return TrainingPlan(catalogue.modified(asked, (*rounds, *fields)), target, True, folder)
     distillation = build(kind, {"round_steps": default_round_steps(base.training.steps), **given})
     chosen = distilled(base, distillation, checkpoint.latest_step(folder / "checkpoints"))
     return TrainingPlan(catalogue.modified(chosen, fields), target, resume, folder)

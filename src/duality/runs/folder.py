@@ -17,12 +17,14 @@ from typing import cast
 from duality.data.corpus import Corpus
 from duality.data.files import write_atomically
 from duality.data.jsonfiles import MIB, read_json
+from duality.protocols import Reporter
 from duality.recipes import catalogue
 from duality.recipes.config import Json
 from duality.recipes.recipe import Recipe
 from duality.runs.base import BASE
 from duality.runs.lock import LOCK
-from duality.runs.metrics import append_metrics
+from duality.runs.longer import check_steps, longer, news
+from duality.runs.metrics import append_metrics, rewind_metrics
 from duality.runs.provenance import corpus_identity, environment
 from duality.training import checkpoint
 
@@ -110,24 +112,41 @@ def _left_by_a_crash(name: str) -> bool:
     return name in _BEFORE_RECIPE or (name.startswith(".") and name[1:].startswith(_BEFORE_RECIPE))
 
 
-def open_folder(recipe: Recipe, folder: Path, resume: bool) -> tuple[Recipe, bool]:
-    """The recipe to train and whether its run exists; nothing that is there is ever overwritten."""
+def open_folder(recipe: Recipe, folder: Path, resume: bool, may_be_longer: bool = False) -> Recipe | None:
+    """The recipe of the run that is there, which may go on as ``recipe``; None if there is none yet.
+
+    With ``may_be_longer`` it may have another number of steps, or of rounds.
+    """
     if not check_folder(folder, resume):
-        return recipe, False
+        return None
     before = read_recipe(folder)
-    changes = catalogue.differences(before, recipe)
-    may = ("generation.", *(f"training.{name}:" for name in _CHANGEABLE))
+    changeable = (*_CHANGEABLE, *(("steps",) if may_be_longer else ()))
+    may = ("generation.", *(f"training.{name}:" for name in changeable))
+    if may_be_longer:
+        may = (*may, "distillation.rounds:", "summary:")
+    changes = catalogue.differences(before, longer(before, recipe, 0))
     fixed = [change for change in changes if not change.startswith(may)]
     if fixed:
         raise ValueError(
             f"{folder} was started with another recipe ({'; '.join(fixed[:4])}): a run continues as it began, but for "
-            f"generation and training.{{{', '.join(_CHANGEABLE)}}}; leave the changed flags out, or choose another "
+            f"generation and training.{{{', '.join(changeable)}}}; leave the changed flags out, or choose another "
             "--out (out=)"
         )
+    check_steps(recipe, checkpoint.latest_step(folder / "checkpoints"))
+    return before
+
+
+def continued(before: Recipe, recipe: Recipe, folder: Path, step: int, report: Reporter) -> Recipe:
+    """The recipe with which a run that was ``before`` goes on from ``step``; changes are recorded."""
+    recipe = longer(before, recipe, step)
+    changes = catalogue.differences(before, recipe)
     if changes:
+        rewind_metrics(folder, step)  # a line that was cut short by a crash would swallow the next one
+        append_metrics(folder, {"step": step, "changed": changes})
         write_recipe(recipe, folder)
-        append_metrics(folder, {"step": checkpoint.latest_step(folder / "checkpoints"), "changed": changes})
-    return recipe, True
+    if recipe.training.steps != before.training.steps:
+        report(news(before, recipe, step))
+    return recipe
 
 
 def create(recipe: Recipe, folder: Path, corpus: Corpus) -> None:

@@ -26,8 +26,9 @@ from duality.protocols import Phase, Reporter, Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.runs.base import check_base, write_base
 from duality.runs.corpora import prepared, sequences, summary, vocabulary_of
-from duality.runs.folder import ROUNDS, check_folder, create, exists, open_folder
+from duality.runs.folder import ROUNDS, check_folder, continued, create, exists, open_folder
 from duality.runs.lock import locked
+from duality.runs.longer import method_phases
 from duality.runs.metrics import append_metrics, read_metrics, rewind_metrics
 from duality.runs.model import Model, network
 from duality.runs.provenance import check_corpus, check_tokenizer
@@ -61,27 +62,37 @@ def train(
     device: torch.device | str = "cpu",
     report: Reporter = silent,
     watch: Watch = ignore,
+    may_be_longer: bool = False,
 ) -> Outcome:
-    """Train ``recipe`` into ``folder``; with ``resume``, continue the run that is there. The folder is locked."""
+    """Train ``recipe`` into ``folder``, which is locked; with ``resume``, continue the run that is there.
+
+    With ``may_be_longer`` that run may have another number of steps (``runs.longer`` has the rule).
+    """
     check_folder(folder, resume)
     with locked(folder, report):
-        return train_locked(recipe, folder, resume, device, report, watch)
+        return train_locked(recipe, folder, resume, device, report, watch, may_be_longer)
 
 
 def train_locked(
-    recipe: Recipe, folder: Path, resume: bool, device: torch.device | str, report: Reporter, watch: Watch
+    recipe: Recipe,
+    folder: Path,
+    resume: bool,
+    device: torch.device | str,
+    report: Reporter,
+    watch: Watch,
+    may_be_longer: bool,
 ) -> Outcome:
     """``train`` in a folder that this process has locked."""
-    recipe, existing = open_folder(recipe, folder, resume)
+    before = open_folder(recipe, folder, resume, may_be_longer)
     corpus = prepared(recipe, report)
-    if existing:
+    if before is not None:
         check_corpus(folder, corpus)
     rows = sequences(recipe.data, corpus.train, corpus.tokenizer)
     loader = Loader(rows, recipe.training.batch_size, recipe.training.seed)
     for line in summary(recipe.data, corpus):
         report(line)
     state = untrained(recipe, corpus, device)
-    if not existing:
+    if before is None:
         if recipe.distillation is not None:
             raise ValueError(f"{recipe.name} begins from a trained run: start it with `duality distill RUN`")
         create(recipe, folder, corpus)  # only now: what cannot be trained leaves no run behind
@@ -90,6 +101,8 @@ def train_locked(
         check_tokenizer(saved, corpus.tokenizer, folder)
         state.restore(saved)
         check_round(recipe, saved.state, folder)
+    if before is not None:
+        recipe = continued(before, recipe, folder, state.step, report)
         if state.step:
             report(f"resuming at step {state.step} of {recipe.training.steps}")
     return Session(recipe, folder, corpus, state, device, watch).run(loader, report)
@@ -105,7 +118,7 @@ def untrained(recipe: Recipe, corpus: Corpus, device: torch.device | str) -> Tra
 
 def begin_from(base: Path, recipe: Recipe, folder: Path, report: Reporter) -> None:
     """Create the run of ``recipe`` in ``folder``, with the weights of the run in ``base`` and their average."""
-    recipe, _ = open_folder(recipe, folder, resume=False)
+    open_folder(recipe, folder, resume=False)
     saved = checkpoint.load_newest(base / "checkpoints", report, ("model", "ema"))
     if saved is None:
         raise ValueError(f"{base} has no checkpoint yet: there is nothing to begin from")
@@ -143,7 +156,7 @@ def phases_of(recipe: Recipe, corpus: Corpus, teacher: nn.Module | None) -> tupl
     """The phases of training: the method's own, or a distillation's rounds."""
     num_tokens = corpus.tokenizer.vocab_size
     if recipe.distillation is None or teacher is None:
-        return recipe.method.phases(num_tokens, recipe.training.steps)
+        return method_phases(recipe, num_tokens)
     return recipe.distillation.phases(recipe.method, num_tokens, teacher)
 
 
@@ -156,6 +169,7 @@ def distill(
     device: torch.device | str = "cpu",
     report: Reporter = silent,
     watch: Watch = ignore,
+    may_be_longer: bool = False,
 ) -> Outcome:
     """Distill the run in ``base`` into ``folder`` as ``recipe`` (``recipes.recipe.distilled``) says."""
     check_folder(folder, resume)
@@ -165,7 +179,7 @@ def distill(
         else:
             begin_from(base, recipe, folder, report)
             resume = True
-        return train_locked(recipe, folder, resume, device, report, watch)
+        return train_locked(recipe, folder, resume, device, report, watch, may_be_longer)
 
 
 @dataclass(frozen=True)
