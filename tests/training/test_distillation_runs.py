@@ -240,6 +240,20 @@ def test_another_base_is_refused(english: Path, tmp_path: Path) -> None:
     assert any("does not record what it began from" in message for message in messages)
 
 
+def test_a_distillation_that_was_not_completely_begun_is_no_start_for_a_training(english: Path, tmp_path: Path) -> None:
+    """A crash before the recipe is written leaves the weights of the base: they are not the first weights of a run."""
+    base = base_run(english, tmp_path / "base")
+    recipe = distillation_of(base, small_rounds(DCD))
+    session.distill(tmp_path / "base", recipe, tmp_path / "few", report=quiet, watch=stop_at(1))
+    (tmp_path / "few" / "recipe.json").unlink()
+    for path in (tmp_path / "few").iterdir():
+        if path.name not in ("base.json", "checkpoints", "rounds"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(ValueError, match="holds the beginning of a distillation"):
+        session.train(small_recipe(english), tmp_path / "few", resume=True, report=quiet)
+    assert session.distill(tmp_path / "base", recipe, tmp_path / "few", report=quiet) == session.Outcome(12, 0)
+
+
 def test_a_checkpoint_of_another_round_is_refused(english: Path, tmp_path: Path) -> None:
     base = base_run(english, tmp_path / "base")
     recipe = distillation_of(base, small_rounds(DCD))

@@ -30,7 +30,7 @@ from duality.data.tokenizers import Tokenizer
 from duality.protocols import Reporter, Vocabulary
 from duality.recipes.recipe import Data, Recipe
 from duality.runs.folder import DATA, with_corpus
-from duality.runs.provenance import check_corpus
+from duality.runs.provenance import CORPUS, TOKENIZER, check_corpus, read_identity, read_tokenizer
 
 if TYPE_CHECKING:
     from duality.runs.model import Model
@@ -50,6 +50,24 @@ def prepared(recipe: Recipe, report: Reporter = silent) -> Corpus:
         documents=data.documents,
         progress=report,
     )
+
+
+def corpus_of_run(folder: Path, recipe: Recipe, report: Reporter = silent) -> Corpus:
+    """The corpus that the run in ``folder`` was trained on; any other is refused.
+
+    The recipe of somebody else's run may name any file of this machine. It is read only for a run that says which
+    tokens it must give, in the run's own tokenizer, and a message says what is read.
+    """
+    if read_identity(folder)["tokenizer"] != read_tokenizer(folder).fingerprint:
+        raise ValueError(
+            f"{folder / CORPUS} is of another tokenizer than {folder / TOKENIZER}: put back the files that belong to "
+            "the run"
+        )
+    if Path(recipe.data.corpus).exists():
+        report(f"the corpus of {folder} is {recipe.data.corpus}, as its recipe says")
+    corpus = prepared(recipe, report)
+    check_corpus(folder, corpus)
+    return corpus
 
 
 def sequences(data: Data, store: TokenStore, tokenizer: Tokenizer, length: int | None = None) -> Sequences:
@@ -115,8 +133,7 @@ def sequences_of_run(
         names = model.label_names or None
         store = encode_corpus(data, model.tokenizer, label_names=names, documents=own.documents, progress=report)
     else:
-        corpus = prepared(model.recipe, report)
-        check_corpus(Path(folder), corpus)
+        corpus = corpus_of_run(Path(folder), model.recipe, report)
         store = corpus.validation if split == "validation" else corpus.train
     return sequences(own, store, model.tokenizer)
 

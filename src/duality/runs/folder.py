@@ -107,6 +107,15 @@ def check_folder(folder: Path, resume: bool) -> bool:
     return False
 
 
+def check_no_distillation(folder: Path) -> None:
+    """Refuse to train from new weights where a distillation was begun and not completed: its weights are there."""
+    if (folder / BASE).exists():
+        raise ValueError(
+            f"{folder} holds the beginning of a distillation: complete it with `duality distill`, choose another --out "
+            f"(out=), or delete it"
+        )
+
+
 def _left_by_a_crash(name: str) -> bool:
     """Whether a start writes a file or folder of this name; ".corpus.json.123" is one that was being written."""
     return name in _BEFORE_RECIPE or (name.startswith(".") and name[1:].startswith(_BEFORE_RECIPE))

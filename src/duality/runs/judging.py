@@ -26,7 +26,7 @@ from duality.protocols import Reporter
 from duality.runs import corpora
 from duality.runs.folder import exists, read_recipe
 from duality.runs.model import Model, load
-from duality.runs.provenance import check_corpus, read_identity
+from duality.runs.provenance import read_identity
 from duality.runs.sampling import weights_id
 
 
@@ -85,8 +85,7 @@ def context_of(run: Path, report: Reporter = silent) -> ScorerContext:
 def training_texts(run: Path, report: Reporter = silent) -> list[str]:
     """The documents that a run was trained on, as text."""
     report(f"reading the training texts of {run}")
-    corpus = corpora.prepared(read_recipe(run), report)
-    check_corpus(run, corpus)
+    corpus = corpora.corpus_of_run(run, read_recipe(run), report)
     store, ends = corpus.train, corpus.train.document_ends.tolist()
     # a document ends with the separator, which is no text
     return [corpus.tokenizer.decode(store[start : stop - 1]) for start, stop in zip([0, *ends], ends)]

@@ -27,7 +27,6 @@ from duality.protocols import Latent, Network, Reporter, Tail
 from duality.recipes.recipe import Recipe
 from duality.runs import corpora
 from duality.runs.model import Model, load
-from duality.runs.provenance import check_corpus
 from duality.samplers.choice import grid_named
 
 _TAILS: dict[str, Tail] = {tail: tail for tail in get_args(Tail)}
@@ -156,9 +155,7 @@ def held_out_text(recipe: Recipe, num: int, length: int, report: Reporter, run: 
 
     The corpus must be that of the training of ``run``, if one is given.
     """
-    corpus = corpora.prepared(recipe, report)
-    if run is not None:
-        check_corpus(run, corpus)
+    corpus = corpora.prepared(recipe, report) if run is None else corpora.corpus_of_run(run, recipe, report)
     found = real_text(
         corpora.sequences(recipe.data, corpus.validation, corpus.tokenizer, length), corpus.tokenizer, num
     )

@@ -25,13 +25,14 @@ from duality.evaluation.loss_curve import plot_losses
 from duality.protocols import Phase, Reporter, Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.runs.base import check_base, write_base
-from duality.runs.corpora import prepared, sequences, summary, vocabulary_of
-from duality.runs.folder import ROUNDS, check_folder, continued, create, exists, open_folder
+from duality.runs.corpora import corpus_of_run, prepared, sequences, summary, vocabulary_of
+from duality.runs.folder import ROUNDS, check_folder, check_no_distillation, continued, create, exists, open_folder
 from duality.runs.lock import locked
 from duality.runs.longer import method_phases
 from duality.runs.metrics import append_metrics, read_metrics, rewind_metrics
 from duality.runs.model import Model, network
-from duality.runs.provenance import check_corpus, check_tokenizer
+from duality.runs.provenance import check_tokenizer
+from duality.runs.shapes import parameter_shapes
 from duality.training import checkpoint
 from duality.training.interruption import interruptible
 from duality.training.loop import StepRecord, fit, phase_at
@@ -84,21 +85,23 @@ def train_locked(
 ) -> Outcome:
     """``train`` in a folder that this process has locked."""
     before = open_folder(recipe, folder, resume, may_be_longer)
-    corpus = prepared(recipe, report)
-    if before is not None:
-        check_corpus(folder, corpus)
+    if before is None:
+        check_no_distillation(folder)
+    corpus = prepared(recipe, report) if before is None else corpus_of_run(folder, recipe, report)
     rows = sequences(recipe.data, corpus.train, corpus.tokenizer)
     loader = Loader(rows, recipe.training.batch_size, recipe.training.seed)
     for line in summary(recipe.data, corpus):
         report(line)
+    path = checkpoint.newest_intact(folder / "checkpoints", report)
+    if path is not None:
+        check_fits(path, recipe, corpus, folder)
     state = untrained(recipe, corpus, device)
     if before is None:
         if recipe.distillation is not None:
             raise ValueError(f"{recipe.name} begins from a trained run: start it with `duality distill RUN`")
         create(recipe, folder, corpus)  # only now: what cannot be trained leaves no run behind
-    saved = checkpoint.load_newest(folder / "checkpoints", report)
-    if saved is not None:
-        check_tokenizer(saved, corpus.tokenizer, folder)
+    if path is not None:
+        saved = checkpoint.load(path)
         state.restore(saved)
         check_round(recipe, saved.state, folder)
     if before is not None:
@@ -106,6 +109,13 @@ def train_locked(
         if state.step:
             report(f"resuming at step {state.step} of {recipe.training.steps}")
     return Session(recipe, folder, corpus, state, device, watch).run(loader, report)
+
+
+def check_fits(path: Path, recipe: Recipe, corpus: Corpus, folder: Path) -> None:
+    """Refuse a checkpoint of another tokenizer or network, before the network takes any memory."""
+    check_tokenizer(checkpoint.load(path, ()), corpus.tokenizer, folder)
+    shapes = parameter_shapes(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names)))
+    checkpoint.check_shapes(checkpoint.shapes_in(path / "model.safetensors"), shapes)
 
 
 def untrained(recipe: Recipe, corpus: Corpus, device: torch.device | str) -> TrainState:
@@ -119,13 +129,12 @@ def untrained(recipe: Recipe, corpus: Corpus, device: torch.device | str) -> Tra
 def begin_from(base: Path, recipe: Recipe, folder: Path, report: Reporter) -> None:
     """Create the run of ``recipe`` in ``folder``, with the weights of the run in ``base`` and their average."""
     open_folder(recipe, folder, resume=False)
-    saved = checkpoint.load_newest(base / "checkpoints", report, ("model", "ema"))
-    if saved is None:
+    path = checkpoint.newest_intact(base / "checkpoints", report, ("model", "ema"))
+    if path is None:
         raise ValueError(f"{base} has no checkpoint yet: there is nothing to begin from")
-    corpus = prepared(recipe, report)
-    check_corpus(base, corpus)
-    check_tokenizer(saved, corpus.tokenizer, base)
-    state = untrained(recipe, corpus, "cpu")
+    corpus = corpus_of_run(base, recipe, report)
+    check_fits(path, recipe, corpus, base)
+    saved, state = checkpoint.load(path, ("model", "ema")), untrained(recipe, corpus, "cpu")
     phases_of(recipe, corpus, state.teacher)  # what cannot be distilled leaves no run behind
     load_weights(state.model, saved.groups["model"])
     copy_into(state.ema, saved.groups["ema"])

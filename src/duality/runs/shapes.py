@@ -36,7 +36,7 @@ def parameter_shapes(recipe: Recipe, vocabulary: Vocabulary) -> dict[str, tuple[
     try:
         with torch.device("meta"), Uninitialised():
             network = recipe.method.network(recipe.backbone, vocabulary)
-    except (RuntimeError, OverflowError, MemoryError) as error:
+    except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"the network of {recipe.name} cannot be built ({reason}): make the backbone smaller"

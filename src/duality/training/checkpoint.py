@@ -20,7 +20,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -222,18 +223,25 @@ def load(path: Path, groups: Sequence[str] | None = None, shapes: Shapes | None 
     found: dict[str, Tensors] = {}
     for group in sorted(names) if groups is None else groups:
         file = path / f"{group}{_TENSORS}"
-        try:
-            if shapes is not None:
-                check_shapes(shapes_in(file), shapes)
+        if shapes is not None:
+            check_shapes(shapes_in(file), shapes)
+        with _valid(file):
             found[group] = load_file(file)
-        except SafetensorError as error:
-            raise ValueError(f"{file} is no valid safetensors file ({error}): use an older checkpoint") from error
     return Checkpoint(path, state["step"], found, state)
+
+
+@contextmanager
+def _valid(file: Path) -> Iterator[None]:
+    """Turn the library's error about a file into one that names it."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise ValueError(f"{file} is no valid safetensors file ({error}): use an older checkpoint") from error
 
 
 def shapes_in(file: Path) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the tensors in a file; nothing but its beginning is read."""
-    with safe_open(file, framework="pt") as content:
+    with _valid(file), safe_open(file, framework="pt") as content:
         return {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
 
 
