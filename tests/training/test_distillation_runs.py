@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -204,6 +205,53 @@ def test_distilling_nothing_is_refused(english: Path, tmp_path: Path) -> None:
     base_run(english, tmp_path / "base")
     with pytest.raises(ValueError, match="already holds a run"):
         session.distill(tmp_path / "empty", recipe, tmp_path / "base", report=quiet)
+
+
+def test_another_base_is_refused(english: Path, tmp_path: Path) -> None:
+    """The base is known by its weights: it may move, and another run in its place is not it."""
+    base = base_run(english, tmp_path / "base", "training.keep=9", "training.save_every=2")
+    base_run(english, tmp_path / "other", "training.seed=7")
+    base_run(english, tmp_path / "shorter", "training.steps=5")
+    recipe = distillation_of(base, small_rounds(DCD))
+    run = tmp_path / "few"
+    session.distill(tmp_path / "base", recipe, run, report=quiet, watch=stop_at(6))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=rf"is a distillation of step 6 of {tmp_path / 'base'}.*are others"):
+        session.distill(tmp_path / "other", recipe, run, resume=True, report=quiet)
+    with pytest.raises(ValueError, match=r"has no checkpoint of that step.*duality train duo-laptop-dcd --out"):
+        session.distill(tmp_path / "shorter", recipe, run, resume=True, report=quiet)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+    (tmp_path / "base").rename(tmp_path / "moved")
+    resume: dict[str, Any] = {"resume": True, "report": quiet}
+    assert session.distill(tmp_path / "moved", recipe, run, **resume, watch=stop_at(8)).step == 8
+    (tmp_path / "other").rename(tmp_path / "base")
+    with pytest.raises(ValueError, match="are others"):
+        session.distill(tmp_path / "base", recipe, run, resume=True, report=quiet)
+    # the same run, trained on: the step is not kept any more
+    for path in (tmp_path / "base" / "checkpoints").glob("step-*"):
+        shutil.rmtree(path)
+    messages: list[str] = []
+    session.distill(tmp_path / "base", recipe, run, resume=True, report=messages.append, watch=stop_at(9))
+    assert any("not kept any more" in message for message in messages)
+    (run / "base.json").unlink()
+    outcome = session.distill(tmp_path / "shorter", recipe, run, resume=True, report=messages.append)
+    assert outcome == session.Outcome(12, 0)
+    assert any("does not record what it began from" in message for message in messages)
+
+
+def test_a_distillation_that_was_not_completely_begun_is_no_start_for_a_training(english: Path, tmp_path: Path) -> None:
+    """A crash before the recipe is written leaves the weights of the base: they are not the first weights of a run."""
+    base = base_run(english, tmp_path / "base")
+    recipe = distillation_of(base, small_rounds(DCD))
+    session.distill(tmp_path / "base", recipe, tmp_path / "few", report=quiet, watch=stop_at(1))
+    (tmp_path / "few" / "recipe.json").unlink()
+    for path in (tmp_path / "few").iterdir():
+        if path.name not in ("base.json", "checkpoints", "rounds"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(ValueError, match="holds the beginning of a distillation"):
+        session.train(small_recipe(english), tmp_path / "few", resume=True, report=quiet)
+    assert session.distill(tmp_path / "base", recipe, tmp_path / "few", report=quiet) == session.Outcome(12, 0)
 
 
 def test_a_checkpoint_of_another_round_is_refused(english: Path, tmp_path: Path) -> None:

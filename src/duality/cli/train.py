@@ -41,7 +41,8 @@ def train(
             documents. With --resume it is where the run's own text is now, if it was moved.
         column: where the text is: the key of a .jsonl file, the column of a .csv or .tsv file; text if not given. Short
             for --set data.column=NAME.
-        steps: number of training steps; short for --set training.steps=N.
+        steps: number of training steps; short for --set training.steps=N. With --resume a run that is there goes on to
+            this number of steps.
         seed: seed of weights, data order and noise; short for --set training.seed=N.
         assignments: change a field of the recipe, such as --set training.learning_rate=1e-3 or --set backbone=tiny;
             can be repeated.

@@ -44,6 +44,7 @@ _FORMER_VALUES: dict[tuple[str, str], Callable[[dict[str, Json]], Json]] = {
     ("Training", "compile"): lambda data: False,
     ("Recipe", "distillation"): lambda data: None,
     ("Recipe", "generation"): lambda data: to_jsonable(Generation()),
+    ("Training", "phase_steps"): lambda data: None,
 }
 
 

@@ -1,7 +1,10 @@
 """Runs: a recipe that has been trained into a folder, and the model that comes out of it.
 
 folder       the files of a run folder, and which recipe may be trained into it
+base         what a distillation began from
+lock         one training at a time in a run folder
 provenance   which tokens, versions and commit a run comes from; checks that they are still the same
+longer       which recipe a run goes on with when it is trained longer
 metrics      metrics.jsonl
 corpora      the corpus of a run; data from memory, written into the run folder
 devices      the device to compute on, by name
@@ -12,6 +15,7 @@ writing      a request for samples, and the samples
 scoring      the likelihood of given texts, whole and per token
 pieces       how token ids read as text
 model        ``load`` and ``Model``: sample, fill, measure, look inside
+shapes       the shapes of a recipe's weights, without the weights
 describe     a recipe before it runs: its size and the memory it needs
 sampling     the samples of the cases of an evaluation
 sweep_runs   the cases of a sweep over runs
@@ -21,4 +25,6 @@ variance     the variance of a run's gradients; ``variance_objectives`` are its 
 folder/  recipe.json  env.json  tokenizer.json  corpus.json  metrics.jsonl  loss.png
          checkpoints/step-00001000/  samples/step-00001000.jsonl
          rounds/step-00000500/       (a distillation)   data/   (data that was given from memory)
+         base.json                   (a distillation)
+         training.lock               (while it is trained)
 """

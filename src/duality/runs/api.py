@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -31,6 +32,8 @@ from duality.runs import session
 from duality.runs.corpora import TrainingData, with_data
 from duality.runs.devices import device_named
 from duality.runs.folder import check_folder, exists, read_recipe, with_column, with_corpus
+from duality.runs.lock import locked
+from duality.runs.longer import with_rounds
 from duality.runs.metrics import read_metrics
 from duality.runs.model import Model, load
 from duality.runs.session import Outcome, Watch, ignore
@@ -62,13 +65,16 @@ class TrainingPlan:
     def run(self, *, device: torch.device | str = "auto", report: Reporter = silent, watch: Watch = ignore) -> Outcome:
         """Train until the last step or a signal."""
         where = device_named(device)
+        how: Callable[..., Outcome] = session.train if self.base is None else partial(session.distill, self.base)
         with no_empty_folder(self.folder):
-            if self.base is None:
-                return session.train(
-                    self.recipe, self.folder, resume=self.resume, device=where, report=report, watch=watch
-                )
-            return session.distill(
-                self.base, self.recipe, self.folder, resume=self.resume, device=where, report=report, watch=watch
+            return how(
+                self.recipe,
+                self.folder,
+                resume=self.resume,
+                device=where,
+                report=report,
+                watch=watch,
+                may_be_longer=True,
             )
 
     def model(self, *, device: torch.device | str = "auto", report: Reporter = silent, watch: Watch = ignore) -> Model:
@@ -109,11 +115,13 @@ def plan_training(
     shorthand = {"training.steps": steps, "training.seed": seed}
     changes = [f"{field}={value}" for field, value in shorthand.items() if value is not None]
     chosen = with_column(catalogue.modified(base, (*changes, *set)), column)
-    if data is not None and not isinstance(data, (str, Path)):
-        if column is not None:
-            raise ValueError(f"column={column!r} belongs to files; data from memory has no columns: leave it out")
-        check_folder(folder, resume)
-    return TrainingPlan(with_data(chosen, chosen.data.corpus if data is None else data, folder), folder, resume)
+    if data is None or isinstance(data, (str, Path)):
+        return TrainingPlan(with_corpus(chosen, chosen.data.corpus if data is None else data), folder, resume)
+    if column is not None:
+        raise ValueError(f"column={column!r} belongs to files; data from memory has no columns: leave it out")
+    check_folder(folder, resume)
+    with locked(folder):
+        return TrainingPlan(with_data(chosen, data, folder), folder, resume)
 
 
 def train(
@@ -164,8 +172,10 @@ def plan_distillation(
     target = folder.with_name(f"{folder.name}-{name}") if out is None else Path(out).expanduser()
     fields = (*(() if seed is None else (f"training.seed={seed}",)), *set)
     if resume and exists(target):
+        held = read_recipe(target)
+        asked = with_rounds(held, int(str(given["rounds"]))) if "rounds" in given else held
         rounds = (f"distillation.{field}={value}" for field, value in given.items())
-        again = catalogue.modified(read_recipe(target), (*rounds, *fields))
+        again = catalogue.modified(asked, (*rounds, *fields))
         return TrainingPlan(again if corpus is None else with_corpus(again, corpus), target, True, folder)
     distillation = build(kind, {"round_steps": default_round_steps(base.training.steps), **given})
     chosen = distilled(base, distillation, checkpoint.latest_step(folder / "checkpoints"))

@@ -30,11 +30,11 @@ from duality.data.packing import Sequences
 from duality.data.records import TEXT_COLUMN
 from duality.data.sources import SOURCES
 from duality.data.store import TokenStore
-from duality.data.tokenizers import Tokenizer
+from duality.data.tokenizers import FILE, Tokenizer
 from duality.protocols import Reporter, Vocabulary
 from duality.recipes.recipe import Data, Recipe
 from duality.runs.folder import DATA, exists, read_recipe, with_corpus
-from duality.runs.provenance import check_corpus
+from duality.runs.provenance import CORPUS, check_corpus, read_identity, read_tokenizer
 
 if TYPE_CHECKING:
     from duality.runs.model import Model
@@ -60,13 +60,24 @@ def prepared(recipe: Recipe, report: Reporter = silent) -> Corpus:
 def corpus_of_run(
     folder: Path | str, recipe: Recipe, report: Reporter = silent, moved_to: str | Path | None = None
 ) -> Corpus:
-    """The corpus that the run in ``folder`` was trained on; ``moved_to`` is where it is now, if it was moved."""
-    if moved_to is None:
-        check_present(folder, recipe)
-    else:
+    """The corpus that the run in ``folder`` was trained on; ``moved_to`` is where it is now, if it was moved.
+
+    The recipe of somebody else's run may name any file of this machine. It is read only for a run that says which
+    tokens it must give, in the run's own tokenizer, and a message says what is read.
+    """
+    folder = Path(folder)
+    if read_identity(folder)["tokenizer"] != read_tokenizer(folder).fingerprint:
+        raise ValueError(
+            f"{folder / CORPUS} is of another tokenizer than {folder / FILE}: put back the files that belong to the run"
+        )
+    if moved_to is not None:
         recipe = with_corpus(recipe, moved_to)
+    else:
+        check_present(folder, recipe)
+        if Path(recipe.data.corpus).exists():
+            report(f"the corpus of {folder} is {recipe.data.corpus}, as its recipe says")
     corpus = prepared(recipe, report)
-    check_corpus(Path(folder), corpus, None if moved_to is None else str(moved_to))
+    check_corpus(folder, corpus, None if moved_to is None else str(moved_to))
     return corpus
 
 

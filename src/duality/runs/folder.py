@@ -10,14 +10,22 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from duality.data.corpus import Corpus
 from duality.data.files import write_atomically
+from duality.data.jsonfiles import MIB, read_json
+from duality.protocols import Reporter
 from duality.recipes import catalogue
+from duality.recipes.config import Json
 from duality.recipes.recipe import Recipe
-from duality.runs.metrics import append_metrics
+from duality.runs.base import BASE
+from duality.runs.lock import LOCK
+from duality.runs.longer import check_steps, longer, news
+from duality.runs.metrics import append_metrics, rewind_metrics
 from duality.runs.provenance import corpus_identity, environment
 from duality.training import checkpoint
 
@@ -26,7 +34,7 @@ ROUNDS = "rounds"
 DATA = "data"
 
 # What a start that crashed may leave before the recipe is written.
-_BEFORE_RECIPE = ("tokenizer.json", "env.json", "corpus.json", "checkpoints", ROUNDS, DATA, RECIPE)
+_BEFORE_RECIPE = ("tokenizer.json", "env.json", "corpus.json", "checkpoints", ROUNDS, DATA, RECIPE, BASE, LOCK)
 
 # What may change when a run continues: how it is optimised from here on and how it is logged, not what it is.
 _CHANGEABLE = (
@@ -54,31 +62,33 @@ def read_recipe(folder: Path) -> Recipe:
     path = folder / RECIPE
     if not exists(folder):
         raise ValueError(f"{folder} is not a run: it has no {RECIPE}; give the folder that `duality train --out` wrote")
+    data = read_json(path, MIB)
     try:
-        return catalogue.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is damaged ({error}): restore it from a backup") from error
+        return catalogue.from_json(cast(Json, data))
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def rounds_saved(folder: Path, recipe: Recipe) -> list[int]:
     """The rounds of a distillation that have ended, and 0, what it began from."""
     if recipe.distillation is None:
         return []
-    return [step // recipe.distillation.round_steps for step in checkpoint.steps_saved(folder / ROUNDS)]
+    saved = checkpoint.steps_saved(folder / ROUNDS) if (folder / ROUNDS).is_dir() else []
+    return [step // recipe.distillation.round_steps for step in saved]
 
 
-def saved_round(folder: Path, recipe: Recipe, number: int) -> checkpoint.Checkpoint:
-    """The weights after round ``number``."""
+def saved_round(folder: Path, recipe: Recipe, number: int, groups: Sequence[str]) -> Path:
+    """The checkpoint of the weights after round ``number``, whose ``groups`` of tensors are intact."""
     there = rounds_saved(folder, recipe)
     if recipe.distillation is None:
         raise ValueError(f"{folder} is no distillation: it has no rounds; leave the round out")
     if number not in there:
         raise ValueError(f"{folder} has no round {number}: there are {', '.join(map(str, there))}")
     path = folder / ROUNDS / f"step-{number * recipe.distillation.round_steps:08d}"
-    problem = checkpoint.damage(path)
+    problem = checkpoint.damage(path, groups)
     if problem is not None:
         raise ValueError(f"{path} is damaged ({problem}): restore it from a backup, or look at another round")
-    return checkpoint.load(path)
+    return path
 
 
 def check_folder(folder: Path, resume: bool) -> bool:
@@ -98,30 +108,56 @@ def check_folder(folder: Path, resume: bool) -> bool:
     return False
 
 
+def check_no_distillation(folder: Path) -> None:
+    """Refuse to train from new weights where a distillation was begun and not completed: its weights are there."""
+    if (folder / BASE).exists():
+        raise ValueError(
+            f"{folder} holds the beginning of a distillation: complete it with `duality distill`, choose another --out "
+            f"(out=), or delete it"
+        )
+
+
 def _left_by_a_crash(name: str) -> bool:
     """Whether a start writes a file or folder of this name; ".corpus.json.123" is one that was being written."""
     return name in _BEFORE_RECIPE or (name.startswith(".") and name[1:].startswith(_BEFORE_RECIPE))
 
 
-def open_folder(recipe: Recipe, folder: Path, resume: bool) -> tuple[Recipe, bool]:
-    """The recipe to train and whether its run exists; nothing that is there is ever overwritten."""
+def open_folder(recipe: Recipe, folder: Path, resume: bool, may_be_longer: bool = False) -> Recipe | None:
+    """The recipe of the run that is there, which may go on as ``recipe``; None if there is none yet.
+
+    With ``may_be_longer`` it may have another number of steps, or of rounds.
+    """
     if not check_folder(folder, resume):
-        return recipe, False
+        return None
     before = read_recipe(folder)
-    changes = catalogue.differences(before, recipe)
+    changeable = (*_CHANGEABLE, *(("steps",) if may_be_longer else ()))
     # The corpus may be in another place: session.train has compared its tokens.
-    may = ("generation.", "data.corpus:", *(f"training.{name}:" for name in _CHANGEABLE))
+    may = ("generation.", "data.corpus:", *(f"training.{name}:" for name in changeable))
+    if may_be_longer:
+        may = (*may, "distillation.rounds:", "summary:")
+    changes = catalogue.differences(before, longer(before, recipe, 0))
     fixed = [change for change in changes if not change.startswith(may)]
     if fixed:
         raise ValueError(
             f"{folder} was started with another recipe ({'; '.join(fixed[:4])}): a run continues as it began, but for "
-            f"generation and training.{{{', '.join(_CHANGEABLE)}}}; leave the changed flags out, or choose another "
+            f"generation and training.{{{', '.join(changeable)}}}; leave the changed flags out, or choose another "
             "--out (out=)"
         )
+    check_steps(recipe, checkpoint.latest_step(folder / "checkpoints"))
+    return before
+
+
+def continued(before: Recipe, recipe: Recipe, folder: Path, step: int, report: Reporter) -> Recipe:
+    """The recipe with which a run that was ``before`` goes on from ``step``; changes are recorded."""
+    recipe = longer(before, recipe, step)
+    changes = catalogue.differences(before, recipe)
     if changes:
+        rewind_metrics(folder, step)  # a line that was cut short by a crash would swallow the next one
+        append_metrics(folder, {"step": step, "changed": changes})
         write_recipe(recipe, folder)
-        append_metrics(folder, {"step": checkpoint.latest_step(folder / "checkpoints"), "changed": changes})
-    return recipe, True
+    if recipe.training.steps != before.training.steps:
+        report(news(before, recipe, step))
+    return recipe
 
 
 def create(recipe: Recipe, folder: Path, corpus: Corpus) -> None:

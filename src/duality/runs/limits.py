@@ -14,6 +14,7 @@ from torch import nn
 
 from duality.protocols import Network, Vocabulary
 from duality.recipes.recipe import Recipe
+from duality.runs.shapes import outline
 
 _FLOAT = 4
 _TRAINED = 5 * _FLOAT  # for each weight: itself, its gradient, two moments, its average
@@ -29,16 +30,6 @@ def memory_of(device: torch.device) -> int:
         text = path.read_text(encoding="ascii").strip() if path.is_file() else ""
         limits += [int(text)] if text.isdecimal() else []
     return min(limits, default=1 << 62)
-
-
-def outline(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
-    """The network of a recipe without memory: the shapes of its weights."""
-    try:
-        with torch.device("meta"):
-            return recipe.method.network(recipe.backbone, vocabulary)
-    except (RuntimeError, OverflowError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"the network of {recipe.name} is too large ({reason}): take a smaller backbone") from None
 
 
 def num_parameters(network: nn.Module) -> int:

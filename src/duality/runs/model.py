@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from duality.data.cache import silent
 from duality.data.packing import Sequences
-from duality.data.tokenizers import Ids, Tokenizer, load_tokenizer
+from duality.data.tokenizers import Ids, Tokenizer
 from duality.evaluation.likelihood import Likelihood, likelihood
 from duality.fused.lazy import belief_of, ratios_of
 from duality.protocols import Denoiser, Grid, Measure, Process, Reporter, Sampler, Schedule, Score, Tail, Vocabulary
@@ -32,8 +32,9 @@ from duality.runs.devices import device_named
 from duality.runs.folder import read_recipe, saved_round
 from duality.runs.limits import check_network, check_sampling
 from duality.runs.pieces import Pieces
-from duality.runs.provenance import check_tokenizer, read_identity
+from duality.runs.provenance import check_tokenizer, read_identity, read_tokenizer
 from duality.runs.scoring import TextLikelihood, TokenSurprisal, mean_and_stderr, token_nats
+from duality.runs.shapes import parameter_shapes
 from duality.runs.shaping import (
     Wrap,
     check_can_infill,
@@ -354,30 +355,36 @@ def load(
     device: torch.device | str = "auto",
     weights: Literal["ema", "model"] = "ema",
     round: int | None = None,
+    step: int | None = None,
 ) -> Model:
     """The model of the run in a folder: its newest intact checkpoint.
 
     ``weights`` are the averaged ("ema") or the raw ones ("model"). ``round`` asks for the weights after that round of
-    a distillation instead; 0 is what it began from. ``report`` is called with what a user should know, such as a
-    damaged checkpoint; ``print`` shows it.
+    a distillation instead; 0 is what it began from. ``step`` asks for another checkpoint that the run has kept.
+    ``report`` is called with what a user should know, such as a damaged checkpoint; ``print`` shows it.
     """
     folder = Path(run).expanduser()
     if weights not in ("ema", "model"):
         raise ValueError(f"weights is {weights!r}: choose 'ema' (averaged) or 'model' (raw)")
-    where, recipe = device_named(device), read_recipe(folder)
-    tokenizer = load_tokenizer(folder)
+    if round is not None and step is not None:
+        raise ValueError(f"round {round} and step {step}: each says which weights to load; leave one of them out")
+    where, recipe, tokenizer = device_named(device), read_recipe(folder), read_tokenizer(folder)
+    names, groups = tuple(read_identity(folder)["labels"]), (weights,)
     if round is not None:
-        saved: checkpoint.Checkpoint | None = saved_round(folder, recipe, round)
+        path: Path | None = saved_round(folder, recipe, round, groups)
+    elif step is not None:
+        path = checkpoint.kept_step(folder / "checkpoints", step, groups)
     else:
-        saved = checkpoint.load_newest(folder / "checkpoints", report)
-    if saved is None:
+        path = checkpoint.newest_intact(folder / "checkpoints", report, groups)
+    if path is None:
         raise ValueError(
             f"{folder} has no checkpoint yet: train it first (duality train {recipe.name} --out {folder} --resume)"
         )
-    check_tokenizer(saved.state, tokenizer, folder)
-    names = tuple(read_identity(folder)["labels"])
+    check_tokenizer(checkpoint.load(path, ()), tokenizer, folder)
     vocabulary = Vocabulary(tokenizer.vocab_size, len(names))
     check_network(recipe, vocabulary, where)
+    # the shapes of the network are compared with those in the file before either of them is allocated
+    saved = checkpoint.load(path, groups, parameter_shapes(recipe, vocabulary))
     denoiser = network(recipe, vocabulary, where)
     load_weights(denoiser, saved.groups[weights])
     denoiser.requires_grad_(False)

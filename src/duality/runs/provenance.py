@@ -6,7 +6,6 @@ it began with; anything else is refused.
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 from importlib import metadata
@@ -16,15 +15,47 @@ from typing import Any
 import torch
 
 from duality.data.corpus import Corpus
-from duality.data.tokenizers import Tokenizer
+from duality.data.jsonfiles import MIB, read_json
+from duality.data.tokenizers import FILE as TOKENIZER
+from duality.data.tokenizers import Tokenizer, load_tokenizer
+from duality.training.checkpoint import Checkpoint
+
+CORPUS = "corpus.json"
+
+_MOST_IDENTITY_BYTES = 64 * MIB  # a shard has 64 million tokens and 67 bytes of checksum
+_MOST_TOKENIZER_BYTES = 256 * MIB  # that of a vocabulary of 256 000 pieces has 35
+_RESTORE_TOKENIZER = "put back the tokenizer.json that belongs to the run"
 
 
-def check_tokenizer(state: dict[str, Any], tokenizer: Tokenizer, where: Path) -> None:
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of the run in ``folder``, with all its parts; a file of a wrong form is a ``ValueError``."""
+    path = folder / TOKENIZER
+    if path.exists():
+        read_json(path, _MOST_TOKENIZER_BYTES, _RESTORE_TOKENIZER)
+    found = load_tokenizer(folder)
+    try:
+        # the parts are made when they are first asked for, by a library that raises exceptions of any kind
+        if found.vocab_size > found.separator >= 0 and found.fingerprint:
+            return found
+        problem: object = f"{found.vocab_size} tokens, the end of a text is {found.separator}"
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:
+        problem = error
+    raise ValueError(f"{path} is damaged ({problem}): {_RESTORE_TOKENIZER}")
+
+
+def check_tokenizer(saved: Checkpoint, tokenizer: Tokenizer, where: Path) -> None:
     """Refuse a checkpoint that was trained with another tokenizer."""
-    if (state["vocab_size"], state["tokenizer"]) != (tokenizer.vocab_size, tokenizer.fingerprint):
+    size, fingerprint = saved.state.get("vocab_size"), saved.state.get("tokenizer")
+    if type(size) is not int or not isinstance(fingerprint, str):
         raise ValueError(
-            f"the checkpoint in {where} was trained with a vocabulary of {state['vocab_size']} tokens "
-            f"(fingerprint {state['tokenizer'][:12]}), but the tokenizer there has {tokenizer.vocab_size} "
+            f"{saved.path / 'state.json'} does not say which tokenizer it was trained with: restore it from a backup"
+        )
+    if (size, fingerprint) != (tokenizer.vocab_size, tokenizer.fingerprint):
+        raise ValueError(
+            f"the checkpoint in {where} was trained with a vocabulary of {size} tokens "
+            f"(fingerprint {fingerprint[:12]}), but the tokenizer there has {tokenizer.vocab_size} "
             f"({tokenizer.fingerprint[:12]}): put back the tokenizer.json that belongs to it"
         )
 
@@ -41,13 +72,17 @@ def corpus_identity(corpus: Corpus) -> dict[str, Any]:
 
 def read_identity(folder: Path) -> dict[str, Any]:
     """The ``corpus_identity`` with which the run began."""
-    path = folder / "corpus.json"
-    try:
-        identity = {"labels": [], **json.loads(path.read_text(encoding="utf-8"))}  # older runs have no labels
-        if not isinstance(identity["labels"], list) or not {"tokenizer", "train", "validation"} <= set(identity):
-            raise ValueError("it lacks what identifies a corpus")
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}): restore it from a backup") from None
+    path = folder / CORPUS
+    found = read_json(path, _MOST_IDENTITY_BYTES)
+    identity = {"labels": [], **found} if isinstance(found, dict) else {}  # runs of older versions have no labels
+    lists = [identity.get(name) for name in ("train", "validation", "labels")]
+    if not isinstance(identity.get("tokenizer"), str) or not all(
+        isinstance(each, list) and all(isinstance(item, str) for item in each) for each in lists
+    ):
+        raise ValueError(
+            f"{path} is damaged (it needs the checksums tokenizer, train and validation, and labels): restore it from "
+            "a backup"
+        )
     return identity
 
 

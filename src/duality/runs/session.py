@@ -24,6 +24,7 @@ from duality.data.loader import Loader
 from duality.evaluation.loss_curve import plot_losses
 from duality.protocols import Phase, Reporter, Vocabulary
 from duality.recipes.recipe import Recipe
+from duality.runs.base import check_base, write_base
 from duality.runs.corpora import (
     check_moved_corpus,
     check_present,
@@ -33,15 +34,18 @@ from duality.runs.corpora import (
     sequences,
     vocabulary_of,
 )
-from duality.runs.folder import ROUNDS, create, exists, open_folder
+from duality.runs.folder import ROUNDS, check_folder, check_no_distillation, continued, create, exists, open_folder
 from duality.runs.limits import check_training
+from duality.runs.lock import locked
+from duality.runs.longer import method_phases
 from duality.runs.metrics import append_metrics, read_metrics, rewind_metrics
 from duality.runs.model import Model, network
 from duality.runs.provenance import check_tokenizer
+from duality.runs.shapes import parameter_shapes
 from duality.training import checkpoint
 from duality.training.interruption import interruptible
 from duality.training.loop import StepRecord, fit, phase_at
-from duality.training.state import TrainState, load_weights
+from duality.training.state import TrainState, copy_into, load_weights
 
 _EVAL_SEQUENCES = 256
 
@@ -68,29 +72,61 @@ def train(
     device: torch.device | str = "cpu",
     report: Reporter = silent,
     watch: Watch = ignore,
+    may_be_longer: bool = False,
 ) -> Outcome:
-    """Train ``recipe`` into ``folder``; with ``resume``, continue the run that is there."""
+    """Train ``recipe`` into ``folder``, which is locked; with ``resume``, continue the run that is there.
+
+    With ``may_be_longer`` that run may have another number of steps (``runs.longer`` has the rule).
+    """
+    check_folder(folder, resume)
+    with locked(folder, report):
+        return train_locked(recipe, folder, resume, device, report, watch, may_be_longer)
+
+
+def train_locked(
+    recipe: Recipe,
+    folder: Path,
+    resume: bool,
+    device: torch.device | str,
+    report: Reporter,
+    watch: Watch,
+    may_be_longer: bool,
+) -> Outcome:
+    """``train`` in a folder that this process has locked."""
     if resume:
         check_moved_corpus(recipe, folder, report)
-    recipe, existing = open_folder(recipe, folder, resume)
-    corpus = corpus_of_run(folder, recipe, report) if existing else prepared(recipe, report)
+    before = open_folder(recipe, folder, resume, may_be_longer)
+    if before is None:
+        check_no_distillation(folder)
+    corpus = prepared(recipe, report) if before is None else corpus_of_run(folder, recipe, report)
     rows = sequences(recipe.data, corpus.train, corpus.tokenizer)
     loader = Loader(rows, recipe.training.batch_size, recipe.training.seed)
     for line in facts(recipe, corpus):
         report(line)
+    path = checkpoint.newest_intact(folder / "checkpoints", report)
+    if path is not None:
+        check_fits(path, recipe, corpus, folder)
     state = untrained(recipe, corpus, device)
-    if not existing:
+    if before is None:
         if recipe.distillation is not None:
             raise ValueError(f"{recipe.name} begins from a trained run: start it with `duality distill RUN`")
         create(recipe, folder, corpus)  # only now: what cannot be trained leaves no run behind
-    saved = checkpoint.load_newest(folder / "checkpoints", report)
-    if saved is not None:
-        check_tokenizer(saved.state, corpus.tokenizer, folder)
+    if path is not None:
+        saved = checkpoint.load(path)
         state.restore(saved)
         check_round(recipe, saved.state, folder)
+    if before is not None:
+        recipe = continued(before, recipe, folder, state.step, report)
         if state.step:
             report(f"resuming at step {state.step} of {recipe.training.steps}")
     return Session(recipe, folder, corpus, state, device, watch).run(loader, report)
+
+
+def check_fits(path: Path, recipe: Recipe, corpus: Corpus, folder: Path) -> None:
+    """Refuse a checkpoint of another tokenizer or network, before the network takes any memory."""
+    check_tokenizer(checkpoint.load(path, ()), corpus.tokenizer, folder)
+    shapes = parameter_shapes(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names)))
+    checkpoint.check_shapes(checkpoint.shapes_in(path / "model.safetensors"), shapes)
 
 
 def untrained(recipe: Recipe, corpus: Corpus, device: torch.device | str) -> TrainState:
@@ -105,20 +141,20 @@ def untrained(recipe: Recipe, corpus: Corpus, device: torch.device | str) -> Tra
 def begin_from(base: Path, recipe: Recipe, folder: Path, report: Reporter) -> None:
     """Create the run of ``recipe`` in ``folder``, with the weights of the run in ``base`` and their average."""
     check_present(base, recipe)
-    recipe, _ = open_folder(recipe, folder, resume=False)
-    saved = checkpoint.load_newest(base / "checkpoints", report)
-    if saved is None:
+    open_folder(recipe, folder, resume=False)
+    path = checkpoint.newest_intact(base / "checkpoints", report, ("model", "ema"))
+    if path is None:
         raise ValueError(f"{base} has no checkpoint yet: there is nothing to begin from")
     corpus = corpus_of_run(base, recipe, report)
-    check_tokenizer(saved.state, corpus.tokenizer, base)
-    state = untrained(recipe, corpus, "cpu")
+    check_fits(path, recipe, corpus, base)
+    saved, state = checkpoint.load(path, ("model", "ema")), untrained(recipe, corpus, "cpu")
     phases_of(recipe, corpus, state.teacher)  # what cannot be distilled leaves no run behind
     load_weights(state.model, saved.groups["model"])
-    for name, value in saved.groups["ema"].items():
-        state.ema[name].copy_(value)
+    copy_into(state.ema, saved.groups["ema"])
     if state.teacher is not None:
         state.teach("weights")
     session = Session(recipe, folder, corpus, state, "cpu", ignore)
+    write_base(folder, base, saved)
     session.save_round()
     session.save()
     create(recipe, folder, corpus)
@@ -142,7 +178,7 @@ def phases_of(recipe: Recipe, corpus: Corpus, teacher: nn.Module | None) -> tupl
     """The phases of training: the method's own, or a distillation's rounds."""
     num_tokens = corpus.tokenizer.vocab_size
     if recipe.distillation is None or teacher is None:
-        return recipe.method.phases(num_tokens, recipe.training.steps)
+        return method_phases(recipe, num_tokens)
     return recipe.distillation.phases(recipe.method, num_tokens, teacher)
 
 
@@ -155,12 +191,17 @@ def distill(
     device: torch.device | str = "cpu",
     report: Reporter = silent,
     watch: Watch = ignore,
+    may_be_longer: bool = False,
 ) -> Outcome:
     """Distill the run in ``base`` into ``folder`` as ``recipe`` (``recipes.recipe.distilled``) says."""
-    if not exists(folder):
-        begin_from(base, recipe, folder, report)
-        resume = True
-    return train(recipe, folder, resume=resume, device=device, report=report, watch=watch)
+    check_folder(folder, resume)
+    with locked(folder, report):
+        if exists(folder):
+            check_base(folder, recipe.name, base, report)
+        else:
+            begin_from(base, recipe, folder, report)
+            resume = True
+        return train_locked(recipe, folder, resume, device, report, watch, may_be_longer)
 
 
 @dataclass(frozen=True)

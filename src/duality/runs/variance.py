@@ -144,23 +144,13 @@ def models_of(run: Path | str, settings: VarianceSettings, report: Reporter, dev
     if settings.steps == "last":
         return [newest]
     folder = Path(run).expanduser() / "checkpoints"
-    there = checkpoint.steps_saved(folder)
-    wanted = there if settings.steps == "all" else list(settings.steps)
-    missing = [step for step in wanted if step not in there]
-    if missing:
-        raise ValueError(
-            f"{run} has no checkpoint of step {', '.join(map(str, missing))}: there are {', '.join(map(str, there))}; "
-            "a training keeps more of them with --set training.keep=N"
-        )
-    return [at_step(newest, folder / f"step-{step:08d}", settings.weights) for step in wanted]
+    wanted = checkpoint.steps_saved(folder) if settings.steps == "all" else settings.steps
+    return [at_step(newest, folder, step, settings.weights) for step in wanted]
 
 
-def at_step(model: Model, path: Path, weights: str) -> Model:
+def at_step(model: Model, folder: Path, step: int, weights: str) -> Model:
     """The model with the weights of another checkpoint."""
-    problem = checkpoint.damage(path)
-    if problem is not None:
-        raise ValueError(f"{path} is damaged ({problem}): restore it from a backup, or choose another step")
-    saved = checkpoint.load(path)
+    saved = checkpoint.load(checkpoint.kept_step(folder, step, (weights,)), (weights,))
     denoiser = trainable(model)
     load_weights(denoiser, saved.groups[weights])
     return replace(model, step=saved.step, denoiser=denoiser.requires_grad_(False))

@@ -5,8 +5,12 @@
 
 A checkpoint is written into a hidden temporary folder, every file is flushed to the disk, and the folder is
 renamed into place: after a crash at any moment there are whole checkpoints and hidden leftovers, which the next save
-removes. Reading verifies the manifest; a damaged checkpoint is reported and the next older good one is
-used. Only safetensors and JSON are read: loading cannot run code.
+removes. Reading verifies what is read against the manifest, and no other file: the weights alone for a model, all
+groups to continue training. A damaged checkpoint is reported and the next older good one is used.
+
+What must hold: a checkpoint of somebody else is data. Only safetensors and JSON are read, so loading cannot run code;
+only files of the folder itself that its manifest lists; and tensors only after their names and shapes, which stand at
+the beginning of a file, have been found to be those of the network (``shapes``).
 """
 
 from __future__ import annotations
@@ -16,21 +20,32 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from duality.data.files import file_sha256, flush_to_disk, write_atomically
+from duality.data.jsonfiles import MIB, read_json
 from duality.protocols import Reporter
 
 Tensors = dict[str, Tensor]
-_MANIFEST = "manifest.json"
+Shapes = Mapping[str, tuple[int, ...]]
+_MANIFEST, _STATE, _TENSORS = "manifest.json", "state.json", ".safetensors"
 _HIDDEN = ".writing-"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the manifest."""
+
+    size: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -52,8 +67,10 @@ def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: dict[str
     temporary = folder / f"{_HIDDEN}{target.name}"
     temporary.mkdir()
     for name, tensors in groups.items():
-        _write_tensors(temporary / f"{name}.safetensors", tensors)
-    (temporary / "state.json").write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
+        _write_tensors(temporary / f"{name}{_TENSORS}", tensors)
+    (temporary / _STATE).write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
+    for name in groups:  # which are written for their owner alone: whoever may read the other files may read these
+        os.chmod(temporary / f"{name}{_TENSORS}", (temporary / _STATE).stat().st_mode)
     files = {
         file.name: {"bytes": file.stat().st_size, "sha256": file_sha256(file)} for file in sorted(temporary.iterdir())
     }
@@ -105,45 +122,136 @@ def latest_step(folder: Path) -> int:
     return max(steps_saved(folder), default=0) if folder.is_dir() else 0
 
 
-def damage(path: Path) -> str | None:
-    """The damage of the checkpoint at ``path``, or None."""
+def manifest_of(path: Path) -> dict[str, Entry]:
+    """The manifest of the checkpoint at ``path``; a file of any other form is a ``ValueError``."""
+    found = read_json(path / _MANIFEST, MIB)
+    if not isinstance(found, dict):
+        raise ValueError(f"{_MANIFEST} is no object")
+    entries = {}
+    for name, line in found.items():
+        if name != Path(name).name or "\\" in name or "\0" in name or name in ("", ".", ".."):
+            raise ValueError(f"{_MANIFEST} lists {name!r}, which is not the name of a file in this folder")
+        size, digest = (line.get("bytes"), line.get("sha256")) if isinstance(line, dict) else (None, None)
+        if type(size) is not int or not isinstance(digest, str):
+            raise ValueError(f"{_MANIFEST} has no size and checksum for {name}")
+        entries[name] = Entry(size, digest)
+    return entries
+
+
+def damage(path: Path, groups: Sequence[str] | None = None) -> str | None:
+    """The damage of the checkpoint at ``path``, as far as these ``groups`` of tensors need it, or all; or None."""
     try:
-        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
-        for name, expected in manifest.items():
-            file = path / name
-            if not file.is_file():
-                return f"{name} is missing"
-            if file.stat().st_size != expected["bytes"]:
-                return f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
-            if file_sha256(file) != expected["sha256"]:
-                return f"{name} does not match its checksum"
-        return None if "state.json" in manifest else "state.json is not in the manifest"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{_MANIFEST} cannot be read ({error})"
+        manifest = manifest_of(path)
+        unlisted = sorted(file.name for file in path.glob(f"[!.]*{_TENSORS}") if file.name not in manifest)
+        if unlisted:
+            return f"{unlisted[0]} is not in {_MANIFEST}"
+        names = sorted(manifest) if groups is None else [f"{group}{_TENSORS}" for group in groups]
+        for name in dict.fromkeys((*names, _STATE)):
+            if name not in manifest:
+                return f"{name} is not in {_MANIFEST}"
+            problem = _file_damage(path / name, manifest[name])
+            if problem is not None:
+                return f"{name} {problem}"
+        step = read_state(path)["step"]
+        return None if path.name == f"step-{step:08d}" else f"{_STATE} is of step {step}"
+    except (OSError, ValueError) as error:
+        return f"{_MANIFEST} or {_STATE} cannot be read ({error})"
 
 
-def load_newest(folder: Path, report: Reporter) -> Checkpoint | None:
+def _file_damage(file: Path, expected: Entry) -> str | None:
+    """What is wrong with a file of the manifest, or None."""
+    if not file.is_file():
+        return "is missing"
+    if file.resolve().parent != file.parent.resolve():
+        return "is a link that leaves the folder"
+    if file.stat().st_size != expected.size:
+        return f"has {file.stat().st_size} bytes instead of {expected.size}"
+    return None if file_sha256(file) == expected.sha256 else "does not match its checksum"
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """state.json of the checkpoint at ``path``, in which every checkpoint has its step."""
+    state = read_json(path / _STATE, MIB)
+    if not isinstance(state, dict) or type(state.get("step")) is not int or state["step"] < 0:
+        raise ValueError(f"{path / _STATE} has no step, which is a whole number: restore it from a backup")
+    return state
+
+
+def newest_intact(folder: Path, report: Reporter, groups: Sequence[str] | None = None) -> Path | None:
     """The newest checkpoint that passes verification; damaged newer ones are reported. None if there is none at all."""
-    steps = steps_saved(folder) if folder.is_dir() else []
+    steps, problem = steps_saved(folder) if folder.is_dir() else [], None
     for step in reversed(steps):
         path = folder / f"step-{step:08d}"
-        problem = damage(path)
+        problem = damage(path, groups)
         if problem is None:
-            return load(path)
+            return path
         report(f"checkpoint {path} is damaged ({problem}); trying the one before it")
     if steps:
         raise ValueError(
-            f"no checkpoint in {folder} is intact (tried {len(steps)}): restore one from a backup, "
-            "or train again into another folder"
+            f"no checkpoint in {folder} is intact (tried {len(steps)}; the oldest: {problem}): restore one from a "
+            "backup, or train again into another folder"
         )
     return None
 
 
-def load(path: Path) -> Checkpoint:
-    """Read a checkpoint that has been verified."""
-    state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+def kept_step(folder: Path, step: int, groups: Sequence[str] | None = None) -> Path:
+    """The checkpoint of a step, which must be kept and intact."""
+    there = steps_saved(folder) if folder.is_dir() else []
+    if step not in there:
+        kept = f"there are {', '.join(map(str, there))}" if there else "there is none"
+        raise ValueError(
+            f"{folder} has no checkpoint of step {step}: {kept}; a training keeps more of them with "
+            "--set training.keep=N"
+        )
+    path = folder / f"step-{step:08d}"
+    problem = damage(path, groups)
+    if problem is not None:
+        raise ValueError(f"{path} is damaged ({problem}): restore it from a backup, or choose another step")
+    return path
+
+
+def load_newest(folder: Path, report: Reporter, groups: Sequence[str] | None = None) -> Checkpoint | None:
+    """The content of ``newest_intact``."""
+    path = newest_intact(folder, report, groups)
+    return None if path is None else load(path, groups)
+
+
+def load(path: Path, groups: Sequence[str] | None = None, shapes: Shapes | None = None) -> Checkpoint:
+    """Read a checkpoint that has been verified: these groups of tensors, or all, which have these ``shapes``."""
+    state = read_state(path)
+    names = [name.removesuffix(_TENSORS) for name in manifest_of(path) if name.endswith(_TENSORS)]
+    found: dict[str, Tensors] = {}
+    for group in sorted(names) if groups is None else groups:
+        file = path / f"{group}{_TENSORS}"
+        if shapes is not None:
+            check_shapes(shapes_in(file), shapes)
+        with _valid(file):
+            found[group] = load_file(file)
+    return Checkpoint(path, state["step"], found, state)
+
+
+@contextmanager
+def _valid(file: Path) -> Iterator[None]:
+    """Turn the library's error about a file into one that names it."""
     try:
-        groups = {file.stem: load_file(file) for file in sorted(path.glob("*.safetensors"))}
+        yield
     except SafetensorError as error:
-        raise ValueError(f"{path} holds no valid safetensors file ({error}): use an older checkpoint") from error
-    return Checkpoint(path, state["step"], groups, state)
+        raise ValueError(f"{file} is no valid safetensors file ({error}): use an older checkpoint") from error
+
+
+def shapes_in(file: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tensors in a file; nothing but its beginning is read."""
+    with _valid(file), safe_open(file, framework="pt") as content:
+        return {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
+
+
+def check_shapes(found: Shapes, own: Shapes) -> None:
+    """Refuse tensors whose names or shapes are not those of the network."""
+    differing = sorted(name for name in own.keys() | found.keys() if own.get(name) != found.get(name))
+    if differing:
+        name = differing[0]
+        shapes = [tensors.get(name, "nothing") for tensors in (found, own)]
+        raise ValueError(
+            f"the checkpoint does not fit the network: {name} is {shapes[0]} in the file and {shapes[1]} in the "
+            f"network ({len(differing)} tensors differ); use the recipe and the tokenizer that it was trained with"
+        )

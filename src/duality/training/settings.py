@@ -23,6 +23,8 @@ class Training:
     ``recompute`` and ``compile`` change how a step is computed, not its result (but for rounding): the first saves
     memory by computing each block again in the backward pass, the second compiles the blocks with ``torch.compile``
     (``Network.prepare``). ``optimizer`` "muon" trains the matrices of attention and MLP with Muon (``training.muon``).
+    ``phase_steps`` divides the phases of a method as for that many steps, the last one going on to ``steps``: a run
+    that was trained longer has it, so that a phase that had ended does not begin again.
     """
 
     steps: int = 1_000_000
@@ -45,11 +47,14 @@ class Training:
     eval_every: int = 10_000
     save_every: int = 10_000
     keep: int = 2
+    phase_steps: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "log_every", "save_every", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"training.{name} is {getattr(self, name)}: it must be at least 1")
+        if self.phase_steps is not None and self.phase_steps < 1:
+            raise ValueError(f"training.phase_steps is {self.phase_steps}: it must be at least 1, or none")
         check_seed(self.seed, "training.seed")
         for name in ("micro_batch", "warmup", "eval_every", "weight_decay", "clip"):
             if getattr(self, name) < 0:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from duality.protocols import Network
-from duality.training.checkpoint import Checkpoint, Tensors
+from duality.training.checkpoint import Checkpoint, Tensors, check_shapes
 from duality.training.muon import Muon
 from duality.training.settings import Training, check_compiler
 
@@ -70,15 +70,27 @@ class TrainState:
 
     def restore(self, saved: Checkpoint) -> None:
         """Continue from the checkpoint ``saved``."""
+        needed = ("model", "ema", "optimizer", *(() if self.teacher is None else ("teacher",)))
+        missing = [group for group in needed if group not in saved.groups]
+        if missing:
+            raise ValueError(
+                f"{saved.path} has no {missing[0]}.safetensors, so training cannot continue from it: restore it from "
+                "a backup, or train again into another folder"
+            )
         load_weights(self.model, saved.groups["model"])
-        for name, value in saved.groups["ema"].items():
-            self.ema[name].copy_(value)
+        copy_into(self.ema, saved.groups["ema"])
         for name, parameter in self.model.named_parameters():
             moments = {
                 key: saved.groups["optimizer"][f"{name}.{key}"].to(parameter.device)
                 for key in MOMENTS
                 if f"{name}.{key}" in saved.groups["optimizer"]
             }
+            for key, value in moments.items():
+                if value.shape != (torch.Size() if key == "step" else parameter.shape):
+                    raise ValueError(
+                        f"{saved.path / 'optimizer.safetensors'} does not fit the network: {name}.{key} is "
+                        f"{tuple(value.shape)}, the weight {tuple(parameter.shape)}; restore it from a backup"
+                    )
             if moments:  # a weight that is not trained has none
                 self.optimizer.state[parameter] = moments
         if self.teacher is not None:
@@ -99,21 +111,19 @@ class TrainState:
             )
 
 
-def load_weights(model: nn.Module, weights: Tensors) -> None:
-    """Copy ``weights`` into ``model``; every name and shape must agree."""
-    own = dict(model.named_parameters())
-    differing = [
-        name
-        for name in own.keys() | weights.keys()
-        if name not in own or name not in weights or own[name].shape != weights[name].shape
-    ]
-    if differing:
-        name = sorted(differing)[0]
-        shapes = [tuple(tensors[name].shape) if name in tensors else "nothing" for tensors in (weights, own)]
-        raise ValueError(
-            f"the checkpoint does not fit the network: {name} is {shapes[0]} in the file and {shapes[1]} in the "
-            f"network ({len(differing)} tensors differ); use the recipe and the tokenizer that it was trained with"
-        )
+def shapes_of(tensors: Tensors) -> dict[str, tuple[int, ...]]:
+    """The shapes of named tensors."""
+    return {name: tuple(value.shape) for name, value in tensors.items()}
+
+
+def copy_into(own: Tensors, weights: Tensors) -> None:
+    """Copy ``weights`` into tensors of the same names and shapes; any others are refused."""
+    check_shapes(shapes_of(weights), shapes_of(own))
     with torch.no_grad():
         for name, value in weights.items():
             own[name].copy_(value)
+
+
+def load_weights(model: nn.Module, weights: Tensors) -> None:
+    """Copy ``weights`` into ``model``; every name and shape must agree."""
+    copy_into(dict(model.named_parameters()), weights)

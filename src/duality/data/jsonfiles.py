@@ -1,0 +1,55 @@
+"""JSON files that somebody else may have written: bounded in size and depth, and every error names the file.
+
+What must hold: a file is read only if it is a regular file of at most the given size; whatever its bytes are, the
+result is plain data or a ``ValueError`` (an ``OSError`` if it cannot be opened).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+KIB, MIB = 1 << 10, 1 << 20
+DEEPEST = 32  # levels of lists and objects; a recipe has 4
+
+RESTORE = "restore it from a backup"
+
+
+def read_json(path: Path, most_bytes: int, remedy: str = RESTORE) -> object:
+    """The content of a JSON file; ``remedy`` says what to do with a file that is not one."""
+    data = read_bounded(path, most_bytes, remedy)
+    return parse_json(data, str(path), remedy)
+
+
+def read_bounded(path: Path, most_bytes: int, remedy: str = RESTORE) -> bytes:
+    """The bytes of a regular file, which has at most ``most_bytes``."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a regular file: {remedy}")
+    with path.open("rb") as stream:
+        data = stream.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise ValueError(f"{path} has more than {most_bytes:,} bytes, which is more than it can need: {remedy}")
+    return data
+
+
+def parse_json(data: bytes, where: str, remedy: str = RESTORE) -> object:
+    """JSON as plain data; ``where`` is the name of the file for errors."""
+    try:
+        found: object = json.loads(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where} is damaged (byte {error.start} is not UTF-8 text): {remedy}") from None
+    except RecursionError:
+        raise ValueError(f"{where} is damaged (it is nested too deeply): {remedy}") from None
+    except ValueError as error:  # also a number with thousands of digits
+        raise ValueError(f"{where} is damaged ({error}): {remedy}") from None
+    level, depth = [found], 0
+    while level:
+        depth += 1
+        if depth > DEEPEST:
+            raise ValueError(f"{where} is damaged (it is nested more than {DEEPEST} levels deep): {remedy}")
+        level = [
+            item
+            for each in level
+            for item in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
+        ]
+    return found
