@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 
 import tyro
@@ -56,6 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def explain(error: Exception) -> str:
     """One line: what was got, what is allowed, what to do."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        about = "" if error.filename is None else f": {error.filename}"
+        return f"{error.strerror}{about}; make room, then give the same command again"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.strerror}: {error.filename}; check the path and its permissions"
     return " ".join(str(error).split())

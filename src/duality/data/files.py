@@ -7,6 +7,7 @@ was killed has left (leftovers.py) is removed by the next one that writes the fi
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import TextIO
 
 from duality.data.leftovers import remove_leftovers, temporary_name
+
+# What the operating system says if there is no room, on the disk or in the user's share of it.
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def file_sha256(path: Path) -> str:
