@@ -19,8 +19,8 @@ from duality.cli.termination import Terminated, terminable
 PREPARING = """
 import subprocess, sys, time
 from duality.cli.main import main
-from duality.data import corpus, write
-def wait(*arguments):
+from duality.data import corpus
+def wait(*arguments, **options):
     {wait}
 {place} = wait
 sys.exit(main(sys.argv[1:]))
@@ -59,7 +59,7 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds child processes in /proc")
-@pytest.mark.parametrize(("place", "wait"), [("write.encode_piece", WAIT), ("corpus.seal", CHILD)])
+@pytest.mark.parametrize(("place", "wait"), [("corpus.write_store", WAIT), ("corpus.seal", CHILD)])
 def test_a_preparation_that_is_ended_leaves_nothing(place: str, wait: str, tmp_path: Path, english: Path) -> None:
     cache = tmp_path / "cache"
     arguments = ("train", "duo-laptop", "--data", str(english), "--set", "data.tokenizer=bytes")

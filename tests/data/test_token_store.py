@@ -161,6 +161,11 @@ def test_a_damaged_index(make_store: MakeStore, tmp_path: Path) -> None:
         ("[]", "is damaged"),
         (json.dumps({**content, "shards": [{}]}), "is damaged"),
         (json.dumps({key: value for key, value in content.items() if key != "dtype"}), "is damaged"),
+        ("[" * 100_000, "is damaged"),
+        (json.dumps({**content, "dtype": "object"}), "is damaged"),
+        (json.dumps({**content, "num_documents": "1"}), "is damaged"),
+        (json.dumps({**content, "num_tokens": 1 << 60}), "is damaged"),
+        (json.dumps({**content, "shards": [{**content["shards"][0], "name": "../shard-00000.bin"}]}), "is damaged"),
         (json.dumps({**content, "format": 99}), "has the format 99, not 2"),
     ):
         path.write_text(wrong)

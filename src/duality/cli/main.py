@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import suppress
@@ -98,6 +99,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def explain(error: Exception) -> str | None:
     """One line: what was got, what is allowed, what to do; None for an error that no user can be the cause of."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        about = "" if error.filename is None else f": {error.filename}"
+        return f"{error.strerror}{about}; make room, then give the same command again"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.strerror}: {error.filename}; check the path and its permissions"
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):

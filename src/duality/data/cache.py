@@ -25,7 +25,7 @@ from pathlib import Path
 
 import platformdirs
 
-from duality.data.files import flush_to_disk
+from duality.data.files import DISK_FULL, flush_to_disk, readable_size
 from duality.data.leftovers import abandoned, has_owner, hidden_entries, remove_quietly, temporary_name
 
 CACHE_VARIABLE = "DUALITY_CACHE"
@@ -45,6 +45,29 @@ def cache_folder(cache: Path | None = None) -> Path:
         return Path(cache)
     chosen = os.environ.get(CACHE_VARIABLE)
     return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("duality")
+
+
+@contextmanager
+def cache_errors(root: Path, doing: str, needed: Callable[[], str]) -> Iterator[None]:
+    """Give errors of the files below ``root`` a text that says what to do; errors about other files pass.
+
+    ``doing`` and ``needed`` say for what, and how much, room is needed. The error of a write names no file.
+    """
+    try:
+        yield
+    except OSError as error:
+        name = None if error.filename is None else Path(os.fsdecode(error.filename))
+        if error.errno is None or not (name is None or name.is_relative_to(root) or root.is_relative_to(name)):
+            raise
+        if error.errno in DISK_FULL:
+            free = readable_size(shutil.disk_usage(next(path for path in (root, *root.parents) if path.is_dir())).free)
+            problem = f"the disk of the cache folder {root} is full: {doing} needs {needed()}, and {free} are free"
+            remedy = "make room (`duality data clean` shows what the cache holds)"
+        else:
+            about = "" if name is None else f": {name}"
+            problem = f"the cache folder {root} cannot be used for {doing} ({error.strerror}{about})"
+            remedy = "make it a folder that can be read and written"
+        raise OSError(f"{problem}; {remedy}, or set {CACHE_VARIABLE} to another folder") from error
 
 
 @contextmanager

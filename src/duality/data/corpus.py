@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from duality.data.cache import Progress, atomic_folder, cache_folder, remove, silent
+from duality.data.cache import Progress, atomic_folder, cache_errors, cache_folder, remove, silent
 from duality.data.documents import (
     CorpusSpec,
     Document,
@@ -42,13 +42,14 @@ from duality.data.documents import (
     text_files,
 )
 from duality.data.encoding import PART_CHARACTERS, cut_at_borders, num_bytes_of
+from duality.data.files import readable_size
 from duality.data.manifest import seal, verify
 from duality.data.progress import Advance, working
 from duality.data.records import TEXT_COLUMN
-from duality.data.sources import DocumentRule
+from duality.data.sources import DocumentRule, Source
 from duality.data.splitting import check_split, choose_split
 from duality.data.store import FORMAT, TokenStore
-from duality.data.textfiles import Excerpt
+from duality.data.textfiles import COMPRESSIONS, Excerpt
 from duality.data.tokenizer_specs import BPE, TokenizerSpec
 from duality.data.tokenizers import Tokenizer, load_tokenizer
 from duality.data.write import required_label, write_store
@@ -110,7 +111,8 @@ def prepare(
             for name, part in (("train", rule.training(read())), ("validation", rule.held_out(read()))):
                 write_store(target / name, part, trained, label_names=size.label_names, advance=advance)
 
-    return from_cache(folder, open_corpus, build, progress)
+    with cache_errors(cache_folder(cache), f"preparing {spec!s}", lambda: room_for(spec, tokenizer)):
+        return from_cache(folder, open_corpus, build, progress)
 
 
 def encode_corpus(
@@ -142,7 +144,8 @@ def encode_corpus(
         check_encoded_with(tokenizer, store)
         return store
 
-    return from_cache(folder, open_store, build, progress)
+    with cache_errors(cache_folder(cache), f"encoding {spec!s}", lambda: room_for(spec, tokenizer)):
+        return from_cache(folder, open_store, build, progress)
 
 
 def open_corpus(folder: Path) -> Corpus:
@@ -279,6 +282,17 @@ def store_folder(
     request = {"version": [VERSION, FORMAT], "files": files, "tokenizer": made_by, **choices}
     key = hashlib.sha256(json.dumps(request, sort_keys=True).encode("utf-8")).hexdigest()
     return cache_folder(cache) / "stores" / key
+
+
+def room_for(spec: CorpusSpec, tokenizer: TokenizerSpec | Tokenizer) -> str:
+    """How much room the tokens of a corpus need: a text has at most as many tokens as bytes."""
+    places = locate(spec)
+    files = [file.path for place in places if isinstance(place, Path) for file in text_files(place)]
+    named = sum(place.megabytes * 1e6 for place in places if isinstance(place, Source))
+    known = tokenizer.expected_vocab_size if isinstance(tokenizer, TokenizerSpec) else tokenizer.vocab_size
+    per_token = 4 if (known or 0) > 1 << 16 else 2
+    beyond = "more than" if any(path.suffix.lower() in COMPRESSIONS for path in files) else "up to"
+    return f"{beyond} {readable_size(per_token * (named + sum(path.stat().st_size for path in files)))}"
 
 
 def from_cache(folder: Path, open_it: Callable[[Path], T], build: Callable[[Path], None], progress: Progress) -> T:

@@ -20,6 +20,9 @@ from typing import Any, TextIO
 
 from duality.data.leftovers import remove_leftovers, temporary_name
 
+# What the operating system says if there is no room, on the disk or in the user's share of it.
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 def json_text(value: Any, indent: int | None = None) -> str:
     """A value as JSON that every program reads: a number that is not finite, for which JSON has no word, is null.

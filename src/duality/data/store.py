@@ -177,7 +177,21 @@ def read_index(path: Path) -> StoreIndex:
         found = content["format"]
         if found == FORMAT:
             shards = tuple(Shard(**shard) for shard in content.pop("shards"))
-            return StoreIndex(shards=shards, label_names=tuple(content.pop("label_names")), **content)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+            index = StoreIndex(shards=shards, label_names=tuple(content.pop("label_names")), **content)
+            check_index(index)
+            return index
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete the folder and make it again") from None
     raise ValueError(f"{path} has the format {found}, not {FORMAT}; delete the folder and make it again")
+
+
+def check_index(index: StoreIndex) -> None:
+    """Refuse values that no store has; the names of shards in particular are those of files in its folder."""
+    counts = (index.vocab_size, index.num_tokens, index.num_documents, index.num_characters, index.num_bytes)
+    if index.dtype not in ("<u2", "<u4") or any(type(count) is not int or count < 0 for count in counts):
+        raise ValueError(f"it has the type {index.dtype!r} and the counts {counts}")
+    for number, shard in enumerate(index.shards):
+        if shard.name != f"shard-{number:05d}.bin" or type(shard.num_tokens) is not int or shard.num_tokens < 0:
+            raise ValueError(f"it has a shard {shard.name!r} of {shard.num_tokens!r} tokens")
+    if sum(shard.num_tokens for shard in index.shards) != index.num_tokens:
+        raise ValueError(f"its shards do not have {index.num_tokens} tokens together")

@@ -344,7 +344,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
             return WordPieceTokenizer(canonical({"kind": kind, "wordpiece": definition["wordpiece"]}))
         if kind == "numbers":
             return NumberTokenizer(definition["num_values"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); save the tokenizer again") from None
     raise ValueError(f"{path} has the unknown kind {kind!r}; known are bytes, characters, bpe, wordpiece, numbers")
 

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from duality.data.cache import cache_folder
-from duality.data.files import read_checked, write_checked
+from duality.data.cache import cache_errors, cache_folder
+from duality.data.files import read_checked, readable_size, write_checked
 from duality.data.smiles import rdkit, version
 from duality.evaluation.scorers import Numbers, ScorerContext, Texts
 
@@ -91,8 +91,10 @@ class Molecules:
             return frozenset(kept.splitlines())
         found = frozenset(canonical_set(self.context.training_texts()))
         if self.context.training_id:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_checked(path, "".join(f"{text}\n" for text in sorted(found)))
+            content = "".join(f"{text}\n" for text in sorted(found))
+            with cache_errors(cache_folder(), "the training molecules", lambda: readable_size(len(content))):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_checked(path, content)
         return found
 
     def __call__(self, texts: Texts) -> Numbers:

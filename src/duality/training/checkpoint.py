@@ -5,8 +5,9 @@
 
 A checkpoint is written into a hidden temporary folder, every file is flushed to the disk, and the folder is
 renamed into place: after a crash at any moment there are whole checkpoints and hidden leftovers, which the next save
-removes. Reading verifies what is read against the manifest, and no other file: the weights alone for a model, all
-groups to continue training. A damaged checkpoint is reported and the next older good one is used.
+removes. A save that fails, on a full disk for example, leaves the checkpoints that were there. Reading verifies what is
+read against the manifest, and no other file: the weights alone for a model, all groups to continue training. A damaged
+checkpoint is reported and the next older good one is used.
 
 What must hold: a checkpoint of somebody else is data. Only safetensors and JSON are read, so loading cannot run code;
 only files of the folder itself that its manifest lists; and tensors only after their names and shapes, which stand at
@@ -30,7 +31,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from duality.data.files import file_sha256, flush_to_disk, write_atomically
+from duality.data.files import DISK_FULL, file_sha256, flush_to_disk, readable_size, write_atomically
 from duality.data.jsonfiles import MIB, read_json
 from duality.protocols import Reporter
 
@@ -65,6 +66,20 @@ def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: dict[str
         shutil.rmtree(leftover)
     target = folder / f"step-{step:08d}"
     temporary = folder / f"{_HIDDEN}{target.name}"
+    try:
+        _write(temporary, step, groups, state)
+        _put_in_place(temporary, target)
+        flush_to_disk(folder)
+        write_atomically(folder / "latest", target.name + "\n")
+        _prune(folder, step, keep)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise _named(error, folder, groups) from error
+    return target
+
+
+def _write(temporary: Path, step: int, groups: Mapping[str, Tensors], state: dict[str, Any]) -> None:
+    """Write all files of a checkpoint into a new folder and flush them."""
     temporary.mkdir()
     for name, tensors in groups.items():
         _write_tensors(temporary / f"{name}{_TENSORS}", tensors)
@@ -78,25 +93,41 @@ def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: dict[str
     for file in temporary.iterdir():
         flush_to_disk(file)
     flush_to_disk(temporary)
-    if target.exists():
-        # The same step again, after resuming from an older one: the new copy replaces it.
-        replaced = folder / f"{_HIDDEN}replaced"
-        os.replace(target, replaced)
+
+
+def _put_in_place(temporary: Path, target: Path) -> None:
+    """Give a complete checkpoint its name; the same step again, after resuming from an older one, is replaced."""
+    if not target.exists():
         os.replace(temporary, target)
-        shutil.rmtree(replaced)
-    else:
+        return
+    replaced = target.with_name(f"{_HIDDEN}replaced")
+    os.replace(target, replaced)
+    try:
         os.replace(temporary, target)
-    flush_to_disk(folder)
-    write_atomically(folder / "latest", target.name + "\n")
-    _prune(folder, step, keep)
-    return target
+    except OSError:
+        os.replace(replaced, target)
+        raise
+    shutil.rmtree(replaced)
+
+
+def _named(error: OSError, folder: Path, groups: Mapping[str, Tensors]) -> OSError:
+    """The error with the file that it is about, and on a full disk with the room that a checkpoint needs."""
+    text, place = error.strerror or str(error), error.filename or str(folder)
+    if error.errno in DISK_FULL:
+        needed = sum(value.nbytes for tensors in groups.values() for value in tensors.values())
+        free = shutil.disk_usage(folder).free
+        text = f"the disk is full: a checkpoint needs {readable_size(needed)}, and {readable_size(free)} are free"
+        place = str(folder)
+    return OSError(error.errno, text, place)
 
 
 def _write_tensors(path: Path, tensors: Tensors) -> None:
     try:
         save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
     except SafetensorError as error:  # for example a full disk
-        raise OSError(errno.EIO, f"cannot write the checkpoint ({error})", str(path)) from error
+        number = re.search(r"os error (\d+)", str(error))
+        text = f"cannot write the checkpoint ({error})"
+        raise OSError(errno.EIO if number is None else int(number[1]), text, str(path)) from error
 
 
 def _prune(folder: Path, step: int, keep: int) -> None:

@@ -1,0 +1,57 @@
+"""Every write, flush and rename of a checkpoint fails once: an intact checkpoint stays, the next save succeeds."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from support.faults import faults
+
+from duality.cli.main import explain
+from duality.training import checkpoint
+
+OLD = {"model": {"w": torch.zeros(2, 3)}, "ema": {"w": torch.zeros(2, 3)}}
+NEW = {"model": {"w": torch.ones(2, 3)}, "ema": {"w": torch.ones(2, 3)}}
+
+
+def content(folder: Path) -> tuple[int, float]:
+    """The step and the weights of the newest checkpoint; every visible one must be intact."""
+    for step in checkpoint.steps_saved(folder):
+        assert checkpoint.damage(folder / f"step-{step:08d}") is None
+    loaded = checkpoint.load_newest(folder, pytest.fail)
+    assert loaded is not None
+    values = {float(tensor.mean()) for group in loaded.groups.values() for tensor in group.values()}
+    assert len(values) == 1
+    return loaded.step, values.pop()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=["disk full", "input/output error"])
+@pytest.mark.parametrize("step", [1, 2], ids=["the same step", "the next step"])
+def test_a_save_that_fails_anywhere_leaves_the_checkpoint_before(step: int, number: int, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+
+    def begin() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        checkpoint.save(folder, 1, OLD, {}, keep=1)
+
+    begin()
+    with faults(tmp_path) as tally:
+        checkpoint.save(folder, step, NEW, {}, keep=1)
+    assert tally.count > 10
+    for place in range(1, tally.count + 1):
+        begin()
+        with faults(tmp_path, place, number), pytest.raises(OSError) as caught:
+            checkpoint.save(folder, step, NEW, {}, keep=1)
+        message = explain(caught.value)
+        assert "\n" not in message
+        assert str(folder) in message
+        assert ("the disk is full: a checkpoint needs " in message) == (number == errno.ENOSPC)
+        assert content(folder) in ((1, 0.0), (step, 1.0))
+        assert not list(folder.glob(".writing-*"))  # a full disk is not made fuller
+        checkpoint.save(folder, step, NEW, {}, keep=1)
+        assert content(folder) == (step, 1.0)
+        assert sorted(path.name for path in folder.iterdir()) == ["latest", f"step-{step:08d}"]
+        assert (folder / "latest").read_text() == f"step-{step:08d}\n"
