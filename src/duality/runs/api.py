@@ -132,7 +132,7 @@ def train(
     """Train a recipe into the run folder ``out`` (``runs/<name>`` if not given) and load the model.
 
     ``recipe`` is a name (``duality recipes`` lists them) or a ``Recipe``. ``data`` replaces its corpus: a path, a named
-    corpus, texts or tensors of ids. ``set`` changes fields, such as ``set=["training.batch_size=8", "backbone=tiny"]``;
+    corpus, texts or tensors of ids. ``set`` changes fields, such as ``set=["training.batch_size=8", "backbone=mini"]``;
     ``steps`` and ``seed`` are short for two of them. With ``resume`` a run that is in ``out`` continues. ``report``
     is called with messages, ``watch`` with the ``StepRecord`` of every step. A signal (Ctrl-C) saves the run and raises
     ``TrainingStopped``.
