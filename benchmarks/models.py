@@ -56,7 +56,7 @@ class Scale:
 
 
 FULL = Scale(
-    backbone=replace(SIZES["tiny"](), dropout=0.0),
+    backbone=replace(SIZES["mini"](), dropout=0.0),
     batch=8,
     length=128,
     vocabularies=(30_522, 50_257),

@@ -91,7 +91,7 @@ def run_of(folder: Path, chosen: Recipe, states: int) -> Run:
 def laptop_run(folder: Path, scale: Scale) -> Run:
     """The laptop recipe; for ``QUICK`` with the small network."""
     chosen = recipe(LAPTOP)
-    if scale.backbone.width < SIZES["laptop"]().width:
+    if scale.backbone.width < SIZES["micro"]().width:
         chosen = replace(chosen, backbone=scale.backbone)
     return run_of(folder, chosen, LAPTOP_STATES)
 
@@ -111,7 +111,7 @@ def larger_run(folder: Path, scale: Scale) -> Run:
 
 def training(scale: Scale, report: Report) -> Iterator[Row]:
     """Tokens per second in each phase."""
-    makers: dict[str, Callable[[Path, Scale], Run]] = {LAPTOP: laptop_run, "tiny": larger_run}
+    makers: dict[str, Callable[[Path, Scale], Run]] = {LAPTOP: laptop_run, "mini": larger_run}
     for name, make in makers.items():
         with tempfile.TemporaryDirectory() as place:
             run = make(Path(place) / "store", scale)

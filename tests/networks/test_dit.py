@@ -98,7 +98,7 @@ def random_network(config: DiT, vocab_size: int = 11, **options: Any) -> DiTNetw
     return network
 
 
-@pytest.mark.parametrize("size", ["nano", "tiny"])
+@pytest.mark.parametrize("size", ["nano", "mini"])
 def test_a_causal_network_does_not_depend_on_later_tokens(size: str) -> None:
     network = random_network(SIZES[size](), causal=True)
     x = torch.randint(0, 11, (2, 9))
@@ -111,7 +111,7 @@ def test_a_causal_network_does_not_depend_on_later_tokens(size: str) -> None:
     assert not torch.allclose(before[:, 5:], after[:, 5:])
 
 
-@pytest.mark.parametrize("size", ["nano", "tiny"])
+@pytest.mark.parametrize("size", ["nano", "mini"])
 def test_the_cache_gives_the_same_as_the_whole_prefix(size: str) -> None:
     """With the convolution of the laptop sizes and without."""
     network = random_network(SIZES[size](), causal=True)
@@ -120,6 +120,13 @@ def test_the_cache_gives_the_same_as_the_whole_prefix(size: str) -> None:
     for place in range(8):
         one = network(Prefix(x[:, place : place + 1], place + 1, cache), level)
         assert torch.allclose(one[:, 0], whole[:, place], atol=1e-12)
+
+
+def test_the_sizes_are_named_in_order() -> None:
+    with torch.device("meta"):
+        counts = [sum(value.numel() for value in make().build(100).parameters()) for make in SIZES.values()]
+    assert counts == sorted(counts)
+    assert len(set(counts)) == len(counts)
 
 
 def test_labels_change_the_logits_and_no_label_is_the_last_label() -> None:

@@ -51,14 +51,14 @@ def test_assignments() -> None:
             "training.steps=7",
             "training.learning_rate=1",
             "training.betas=[0.8, 0.9]",
-            "backbone=tiny",
+            "backbone=mini",
             "data.tokenizer=characters",
             "data.split=document",
             "method.gaussian_schedule=LinearSignal",
         ),
     )
     assert (chosen.training.steps, chosen.training.learning_rate, chosen.training.betas) == (7, 1.0, (0.8, 0.9))
-    assert chosen.backbone == SIZES["tiny"]()
+    assert chosen.backbone == SIZES["mini"]()
     assert type(chosen.data.tokenizer).__name__ == "Characters"
     assert chosen.data.split == "document"
     lines = differences(recipe("duo-laptop"), chosen)
@@ -67,7 +67,7 @@ def test_assignments() -> None:
 
 def test_dependent_assignments_are_checked_together() -> None:
     for order in (("backbone.width=96", "backbone.heads=3"), ("backbone.heads=3", "backbone.width=96")):
-        assert recipe("duo-laptop", order).backbone == replace(SIZES["laptop"](), width=96, heads=3)
+        assert recipe("duo-laptop", order).backbone == replace(SIZES["micro"](), width=96, heads=3)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,9 @@ def test_dependent_assignments_are_checked_together() -> None:
         ("training.steps=0", "training.steps is 0: it must be at least 1"),
         ("training.betas=[0.9]", "a list of 2"),
         ("training.precision=float16", "'auto', 'float32', 'bfloat16'"),
-        ("backbone=huge", "choose from nano, laptop, tiny, small, medium"),
+        ("backbone=huge", "choose from nano, micro, mini, small, medium"),
+        ("backbone=tiny", "backbone is 'tiny', which is now called mini: choose from nano, micro, mini, small, medium"),
+        ("backbone=laptop", "backbone is 'laptop', which is now called micro"),
         ("data.tokenizer=wordpiece", "choose from bytes, characters, bpe"),
         ("data.split=random", "'auto', 'document', 'position'"),
         ("data.padding=mask", "'model', 'ignore'"),

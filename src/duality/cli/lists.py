@@ -10,14 +10,11 @@ def recipes() -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from duality.recipes.catalogue import RECIPES
-    from duality.runs.describe import parameters
+    from duality.runs.listing import listed
 
     table = Table("recipe", "parameters", "steps x batch x length", "summary", "source", box=None)
-    for name, make in RECIPES.items():
-        chosen = make()
-        training = chosen.training
-        size = f"{training.steps:,} x {training.batch_size} x {chosen.data.length}"
-        table.add_row(name, f"{parameters(chosen)[0] / 1e6:.1f} M", size, chosen.summary, chosen.source)
+    for row in listed():
+        size = f"{row.steps:,} x {row.batch_size} x {row.length}"
+        table.add_row(row.name, f"{row.parameters / 1e6:.1f} M", size, row.summary, row.source)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     return 0

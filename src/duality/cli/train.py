@@ -44,7 +44,7 @@ def train(
         steps: number of training steps; short for --set training.steps=N. With --resume a run that is there goes on to
             this number of steps.
         seed: seed of weights, data order and noise; short for --set training.seed=N.
-        assignments: change a field of the recipe, such as --set training.learning_rate=1e-3 or --set backbone=tiny;
+        assignments: change a field of the recipe, such as --set training.learning_rate=1e-3 or --set backbone=mini;
             can be repeated.
         resume: continue the run in --out where its last checkpoint is, with the settings it was started with; start it
             if there is none.

@@ -10,13 +10,16 @@ for ``--set backbone=NAME``. The module must satisfy ``protocols.Network``; it r
 from duality.registry import Registry
 
 BACKBONES = Registry("backbone", {"DiT": "duality.networks.dit:DiT"})
+# From the smallest to the largest.
 SIZES = Registry(
     "size",
     {
         "nano": "duality.networks.dit:nano",
-        "laptop": "duality.networks.dit:laptop",
-        "tiny": "duality.networks.dit:tiny",
+        "micro": "duality.networks.dit:micro",
+        "mini": "duality.networks.dit:mini",
         "small": "duality.networks.dit:small",
         "medium": "duality.networks.dit:medium",
     },
 )
+# Earlier names of sizes, which were not in order: tiny was six times larger than laptop.
+FORMER_SIZES = {"laptop": "micro", "tiny": "mini"}

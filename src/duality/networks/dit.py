@@ -83,8 +83,8 @@ class DiT:
 # Ready-made sizes, each a function that makes the configuration.
 _SHORT_RUNS = partial(DiT, time_width=32, dropout=0.0, conv=3, embedding_std=1.0)
 nano = partial(_SHORT_RUNS, width=64, depth=2, heads=2)
-laptop = partial(_SHORT_RUNS, width=128, depth=4, heads=4)
-tiny = partial(DiT, width=256, depth=8, heads=8)
+micro = partial(_SHORT_RUNS, width=128, depth=4, heads=4)
+mini = partial(DiT, width=256, depth=8, heads=8)
 small = partial(DiT)
 medium = partial(DiT, width=1024, depth=24, heads=16)
 

@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from duality.data import TOKENIZERS
 from duality.diffusion import GAUSSIAN_SCHEDULES, SCHEDULES
 from duality.methods import METHODS
-from duality.networks import BACKBONES, SIZES
+from duality.networks import BACKBONES, FORMER_SIZES, SIZES
 from duality.recipes import laptop, molecules, paper
 from duality.recipes.config import Json, component, from_jsonable, override, to_jsonable
 from duality.recipes.recipe import Data, Generation, Recipe
@@ -49,7 +49,7 @@ _FORMER_VALUES: dict[tuple[str, str], Callable[[dict[str, Json]], Json]] = {
 
 
 def choices() -> dict[str, object]:
-    """Ready-made components by name, for ``--set backbone=tiny`` or ``--set data.tokenizer=bytes``."""
+    """Ready-made components by name, for ``--set backbone=mini`` or ``--set data.tokenizer=bytes``."""
     registries = (SIZES, BACKBONES, TOKENIZERS, SCHEDULES, GAUSSIAN_SCHEDULES, METHODS)
     return {name: entry() for registry in registries for name, entry in registry.items()}
 
@@ -70,7 +70,7 @@ def recipe(name: str, assignments: tuple[str, ...] = ()) -> Recipe:
 
 def modified(base: Recipe, assignments: tuple[str, ...]) -> Recipe:
     """``base`` with ``field=value`` assignments applied."""
-    return override(base, assignments, components(), choices())
+    return override(base, assignments, components(), choices(), FORMER_SIZES)
 
 
 def to_json(chosen: Recipe) -> Json:

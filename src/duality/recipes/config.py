@@ -11,7 +11,8 @@ import dataclasses
 import json
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from duality.registry import suggestion
@@ -117,23 +118,37 @@ def parse(text: str, hint: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def override(root: T, assignments: Iterable[str], registry: dict[str, type], choices: dict[str, object]) -> T:
+def override(
+    root: T,
+    assignments: Iterable[str],
+    registry: dict[str, type],
+    choices: dict[str, object],
+    former: Mapping[str, str] = MappingProxyType({}),
+) -> T:
     """``root`` with ``path.to.field=value`` assignments applied, checked together at the end, in any order.
 
-    ``choices`` names ready-made components, for ``backbone=tiny`` or ``data.tokenizer=bytes``.
+    ``choices`` names ready-made components, for ``backbone=mini`` or ``data.tokenizer=bytes``; ``former`` has earlier
+    names of choices, and what they are called now.
     """
     data = component(root)
     for assignment in assignments:
         path, separator, text = (part.strip() for part in assignment.partition("="))
         if not separator or not path or not text:
             raise ValueError(f"{assignment!r} is no assignment: write --set field=value, such as training.steps=1000")
-        _assign(data, path, text, registry, choices)
+        _assign(data, path, text, registry, choices, former)
     changed = from_jsonable(data, registry)
     assert isinstance(changed, type(root)), "a component keeps its type"
     return changed
 
 
-def _assign(root: dict[str, Json], path: str, text: str, registry: dict[str, type], choices: dict[str, object]) -> None:
+def _assign(
+    root: dict[str, Json],
+    path: str,
+    text: str,
+    registry: dict[str, type],
+    choices: dict[str, object],
+    former: Mapping[str, str],
+) -> None:
     *parents, leaf = path.split(".")
     node = root
     for part in parents:
@@ -149,7 +164,10 @@ def _assign(root: dict[str, Json], path: str, text: str, registry: dict[str, typ
     ready = {name: choice for name, choice in choices.items() if _fits(choice, hint)}
     if text not in ready:
         parts = ", ".join(f"{path}.{name}" for name in before if name != "type")
-        raise ValueError(f"{path} is {text!r}: choose from {', '.join(ready)}" + (f", or set {parts}" if parts else ""))
+        now = f", which is now called {former[text]}" if former.get(text) in ready else ""
+        raise ValueError(
+            f"{path} is {text!r}{now}: choose from {', '.join(ready)}" + (f", or set {parts}" if parts else "")
+        )
     node[leaf] = component(ready[text])
 
 

@@ -40,7 +40,7 @@ def duo_laptop() -> Recipe:
             curriculum=0.25, tau=0.03, alpha_max=0.99, gaussian_schedule=LinearLogSnr(), training_schedule=Polynomial()
         ),
         data=Data(length=64),
-        backbone=SIZES["laptop"](),
+        backbone=SIZES["micro"](),
         training=Training(
             steps=2600,
             batch_size=16,

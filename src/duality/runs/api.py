@@ -142,7 +142,7 @@ def train(
 
     ``recipe`` is a name (``duality recipes`` lists them) or a ``Recipe``. ``data`` replaces its corpus: a path, a named
     corpus, texts or tensors of ids. ``column`` is the key of a .jsonl file, or the column of a .csv or .tsv file, that
-    holds the text. ``set`` changes fields, such as ``set=["training.batch_size=8", "backbone=tiny"]``; ``steps`` and
+    holds the text. ``set`` changes fields, such as ``set=["training.batch_size=8", "backbone=mini"]``; ``steps`` and
     ``seed`` are short for two of them. With ``resume`` a run that is in ``out`` continues. ``report`` is called with
     messages, ``watch`` with the ``StepRecord`` of every step. A signal (Ctrl-C) saves the run and raises
     ``TrainingStopped``.
