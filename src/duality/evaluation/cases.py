@@ -21,7 +21,8 @@ REAL_TEXT = "real text"
 class Case:
     """Samples to be measured: of which run, and with which settings. ``label`` is the name of the model in tables.
 
-    ``round`` is a round of distillation, None for the newest weights. ``sampler`` and ``grid`` are names; a sampler
+    ``round`` is a round of distillation and ``checkpoint`` a training step whose weights the run has kept; None for the
+    newest weights. ``sampler`` and ``grid`` are names; a sampler
     without ``eta`` has None. ``steps`` is the number of steps of each sample.
     """
 
@@ -38,6 +39,7 @@ class Case:
     grid: str | None = None
     top_p: float = 1.0
     temperature: float = 1.0
+    checkpoint: int | None = None
 
     def to_json(self) -> dict[str, object]:
         """All fields, as JSON has them."""
@@ -45,7 +47,9 @@ class Case:
 
     def settings(self) -> dict[str, object]:
         """What decides the samples, the weights aside: all fields but the label."""
-        return {name: value for name, value in self.to_json().items() if name != "label"}
+        found = {name: value for name, value in self.to_json().items() if name != "label"}
+        # cases of older versions had no checkpoint: their samples are found again
+        return found if self.checkpoint is not None else {k: v for k, v in found.items() if k != "checkpoint"}
 
     @property
     def key(self) -> str:

@@ -26,11 +26,12 @@ from duality.data.documents import all_lines
 from duality.data.memory import write_corpus
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
+from duality.data.tokenizers import FILE as TOKENIZER
 from duality.data.tokenizers import Tokenizer
 from duality.protocols import Reporter, Vocabulary
 from duality.recipes.recipe import Data, Recipe
 from duality.runs.folder import DATA, with_corpus
-from duality.runs.provenance import CORPUS, TOKENIZER, check_corpus, read_identity, read_tokenizer
+from duality.runs.provenance import CORPUS, check_corpus, read_identity, read_tokenizer
 
 if TYPE_CHECKING:
     from duality.runs.model import Model

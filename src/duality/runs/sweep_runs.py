@@ -45,7 +45,8 @@ Rounds = Literal["last", "all"] | tuple[int, ...]
 class SweepSettings:
     """What a sweep measures of every run. In ``steps``, None is the model's own number of steps.
 
-    ``rounds`` of a distillation are the last, all that are saved, or the given ones. ``length`` None is that of the
+    ``rounds`` of a distillation are the last, all that are saved, or the given ones. ``checkpoint`` is a training step
+    whose weights every run has kept; None is the newest. ``length`` None is that of the
     run's training.
     """
 
@@ -60,6 +61,7 @@ class SweepSettings:
     grid: str | None = None
     top_p: float = 1.0
     temperatures: tuple[float, ...] = (1.0,)
+    checkpoint: int | None = None
 
     def __post_init__(self) -> None:
         for name in self.samplers:
@@ -133,12 +135,13 @@ def cases_of_run(run: Path, settings: SweepSettings) -> Iterator[Case]:
     length = recipe.data.length if settings.length is None else settings.length
     # a sampler's own number of steps does not depend on the vocabulary
     own_steps = recipe.method.sampler(2).steps(length)
+    name = run.name if settings.checkpoint is None else f"{run.name}, step {settings.checkpoint}"
     for number in rounds_of(settings, rounds_saved(run, recipe)):
         for sampler in settings.samplers:
             for tail in settings.tails:
                 for steps, temperature in product(settings.steps, settings.temperatures):
                     yield Case(
-                        label=run.name if number is None else f"{run.name}, round {number}",
+                        label=name if number is None else f"{name}, round {number}",
                         run=run,
                         steps=own_steps if steps is None else steps,
                         num=settings.num,
@@ -151,6 +154,7 @@ def cases_of_run(run: Path, settings: SweepSettings) -> Iterator[Case]:
                         grid=settings.grid,
                         top_p=settings.top_p,
                         temperature=temperature,
+                        checkpoint=settings.checkpoint,
                     )
 
 
