@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -124,3 +128,52 @@ def test_a_pickle_is_never_read(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(1)}, path / "model.safetensors")
     with pytest.raises(ValueError, match="no valid safetensors"):
         checkpoint.load(path)
+
+
+class Fault:
+    """Calls to the disk, of which one fails: the call number ``place``, counted from 0."""
+
+    def __init__(self, place: int, error: int):
+        self.place, self.error, self.count = place, error, 0
+
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **options: Any) -> Any:
+            self.count += 1
+            if self.count - 1 == self.place:
+                raise OSError(self.error, os.strerror(self.error))
+            return call(*args, **options)
+
+        return counted
+
+
+DISK = [
+    (os, ("fsync", "replace", "mkdir", "chmod", "unlink", "rmdir")),
+    (Path, ("write_text", "open")),
+    (checkpoint, ("save_file", "file_sha256")),
+]
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=["disk full", "input/output error"])
+def test_a_failure_at_any_moment_of_a_save_keeps_what_was_there(tmp_path: Path, error: int) -> None:
+    """The n-th call to the disk fails, for every n: the last good checkpoint is whole, and the next save succeeds."""
+    place, reached = 0, True
+    while reached:
+        folder, fault = saved(tmp_path / str(place), 1, 2, keep=2), Fault(place, error)
+        with pytest.MonkeyPatch.context() as patch:
+            for owner, names in DISK:
+                for name in names:
+                    patch.setattr(owner, name, fault.around(getattr(owner, name)))
+            with suppress(OSError):  # one call may fail without harm: that for a folder that is there already
+                checkpoint.save(folder, 3, GROUPS, {"note": 3}, keep=2)
+        reached = fault.count > place
+        messages: list[str] = []
+        loaded = checkpoint.load_newest(folder, messages.append)
+        assert loaded is not None
+        assert loaded.step in (2, 3)
+        assert messages == []
+        assert checkpoint.damage(folder / "step-00000002") is None
+        saved(folder, 4, keep=2)
+        assert checkpoint.steps_saved(folder)[-1] == 4
+        assert not list(folder.glob(".writing-*"))
+        place += 1
+    assert place > 20

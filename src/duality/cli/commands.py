@@ -10,6 +10,7 @@ from duality.cli.evaluate import evaluate
 from duality.cli.lists import recipes
 from duality.cli.quality import plot, quality
 from duality.cli.reproduce import reproduce
+from duality.cli.runs import runs
 from duality.cli.sample import sample
 from duality.cli.train import distill, train
 from duality.cli.variance import variance
@@ -24,6 +25,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "compare": compare,
     "variance": variance,
     "reproduce": reproduce,
+    "runs": runs,
     "recipes": recipes,
     "data": data,
 }

@@ -17,6 +17,7 @@ Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 Assignments = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="set", metavar="FIELD=VALUE")]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 Column = Annotated[str | None, tyro.conf.arg(aliases=["--key"], metavar="NAME")]
+KeptStep = Annotated[int | None, tyro.conf.arg(name="step", metavar="N")]
 Round = Annotated[int | None, tyro.conf.arg(name="round", metavar="N")]
 if TYPE_CHECKING:  # a type checker knows no registries
     SamplerName = str

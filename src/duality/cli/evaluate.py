@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from duality.cli.common import Column, Device, Flag, Folder, Round
+from duality.cli.common import Column, Device, Flag, Folder, KeptStep, Round
 
 if TYPE_CHECKING:
     from duality.evaluation.likelihood import Likelihood
@@ -23,6 +23,7 @@ def evaluate(
     seed: int = 0,
     weights: Literal["ema", "model"] = "ema",
     round_number: Round = None,
+    kept_step: KeptStep = None,
     device: Device = "auto",
     json: Flag = False,
 ) -> int:
@@ -42,6 +43,7 @@ def evaluate(
         seed: seed of times and noise.
         weights: averaged (ema) or raw (model) weights.
         round_number: after this round of a distillation instead of the last; 0 is what it began from.
+        kept_step: the weights at this training step instead of the newest; the run must have kept that checkpoint.
         device: where to compute.
         json: print one JSON object instead of text.
     """
@@ -50,7 +52,7 @@ def evaluate(
     from duality.runs.corpora import sequences_of_run
     from duality.runs.model import load
 
-    model = load(run, say, device, weights, round_number)
+    model = load(run, say, device, weights, round_number, kept_step)
     sequences = sequences_of_run(model, run, data=data, column=column, split=split, corpus=corpus, report=say)
     with counting_display("evaluating", min(limit or len(sequences), len(sequences)), "sequences") as advance:
         result = model.likelihood(

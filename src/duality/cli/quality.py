@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from duality.cli.common import Device, Flag
+from duality.cli.common import Device, Flag, KeptStep
 from duality.samplers import GRIDS, SAMPLERS
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ class Shared:
     """draw from the fewest tokens that hold this share of the belief."""
     seed: int = 0
     """the same seed gives the same samples."""
+    checkpoint: KeptStep = None
+    """the weights at this training step instead of the newest; every run must have kept that checkpoint."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from duality.cli.common import Device, Flag, Folder, GridName, Round, SamplerName, TailName
+from duality.cli.common import Device, Flag, Folder, GridName, KeptStep, Round, SamplerName, TailName
 
 if TYPE_CHECKING:
     from duality.runs.model import Model
@@ -63,6 +63,7 @@ def sample(
     num: int = 4,
     how: Annotated[Sampling, tyro.conf.arg(name="")] = _DEFAULT,
     round_number: Round = None,
+    kept_step: KeptStep = None,
     device: Device = "auto",
     json: Flag = False,
     full: Flag = False,
@@ -76,6 +77,7 @@ def sample(
         num: how many samples.
         how: how the samples are drawn.
         round_number: after this round of a distillation instead of the last; 0 is what it began from.
+        kept_step: the weights at this training step instead of the newest; the run must have kept that checkpoint.
         device: where to compute.
         json: print a JSON object per sample, with its tokens.
         full: show what follows the first end-of-text too; without it, a text ends there.
@@ -88,7 +90,7 @@ def sample(
 
     if trace is not None:
         regular_file(trace)  # before anything is sampled that could not be kept
-    model = load(run, say, device, round=round_number)
+    model = load(run, say, device, round=round_number, step=kept_step)
     batches = -(-num // max(how.batch_size, 1))
     about = {"run": str(run), **asdict(how)}
     with (

@@ -33,16 +33,22 @@ def run_names(runs: Iterable[Path]) -> dict[Path, str]:
     return {run: name(run) for run in parts}
 
 
-def label_of(name: str, number: int | None) -> str:
-    """The label of a run of this name at a round of its distillation, or at none."""
-    return name if number is None else f"{name}, round {number}"
+def label_of(name: str, number: int | None, checkpoint: int | None = None) -> str:
+    """The label of a run of this name: at a round of its distillation, or at a checkpoint, if one was chosen.
+
+    >>> label_of("demo", None), label_of("demo-dcd", 3), label_of("demo", None, 2000)
+    ('demo', 'demo-dcd, round 3', 'demo, step 2000')
+    """
+    at = name if checkpoint is None else f"{name}, step {checkpoint}"
+    return at if number is None else f"{at}, round {number}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """Samples to be measured: of which run, and with which settings. ``label`` is the name of the model in tables.
 
-    ``round`` is a round of distillation, None for the newest weights. ``sampler`` and ``grid`` are names; a sampler
+    ``round`` is a round of distillation and ``checkpoint`` a training step whose weights the run has kept; None for the
+    newest weights. ``sampler`` and ``grid`` are names; a sampler
     without ``eta`` has None. ``steps`` is the number of steps of each sample.
     """
 
@@ -59,6 +65,7 @@ class Case:
     grid: str | None = None
     top_p: float = 1.0
     temperature: float = 1.0
+    checkpoint: int | None = None
 
     def to_json(self) -> dict[str, object]:
         """All fields, as JSON has them."""
@@ -66,7 +73,9 @@ class Case:
 
     def settings(self) -> dict[str, object]:
         """What decides the samples, the weights aside: all fields but the label."""
-        return {name: value for name, value in self.to_json().items() if name != "label"}
+        found = {name: value for name, value in self.to_json().items() if name != "label"}
+        # cases of older versions had no checkpoint: their samples are found again
+        return found if self.checkpoint is not None else {k: v for k, v in found.items() if k != "checkpoint"}
 
     @property
     def key(self) -> str:

@@ -145,9 +145,9 @@ def comparisons(rows: Sequence[Row], curves: Sequence[Curve]) -> list[Comparison
     return found
 
 
-def _model(row: Row) -> tuple[Path, int | None]:
-    """What distinguishes models: the run and the round."""
-    return row.run, row.round
+def _model(row: Row) -> tuple[Path, int | None, int | None]:
+    """What distinguishes models: the run, the round and the checkpoint."""
+    return row.run, row.round, row.checkpoint
 
 
 def _alike(row: Row, other: Row) -> bool:

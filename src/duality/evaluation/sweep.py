@@ -241,7 +241,7 @@ def told_apart(places: Mapping[Row, Path]) -> dict[Row, Path]:
     names = run_names(row.run for row in places if not row.real)
 
     def label(row: Row) -> str:
-        own = row.label == label_of(row.run.name, row.round)
-        return label_of(names[row.run], row.round) if own and not row.real else row.label
+        own = not row.real and row.label == label_of(row.run.name, row.round, row.checkpoint)
+        return label_of(names[row.run], row.round, row.checkpoint) if own else row.label
 
     return {replace(row, label=label(row)): place for row, place in places.items()}

@@ -118,7 +118,7 @@ class RunSampler:
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
         self.device, self.report, self.batch_size = device, report, batch_size
-        self._loaded: tuple[tuple[Path, int | None], Model, str] | None = None
+        self._loaded: tuple[tuple[Path, int | None, int | None], Model, str] | None = None
 
     def model(self, case: Case) -> Model:
         """The model of a case."""
@@ -148,9 +148,9 @@ class RunSampler:
 
     def _model_and_weights(self, case: Case) -> tuple[Model, str]:
         """The model of a case and the identifier of its weights; loaded unless it is the last one used."""
-        name = (case.run, case.round)
+        name = (case.run, case.round, case.checkpoint)
         if self._loaded is None or self._loaded[0] != name:
-            model = load(case.run, self.report, self.device, round=case.round)
+            model = load(case.run, self.report, self.device, round=case.round, step=case.checkpoint)
             self._loaded = (name, model, weights_id(model))
         return self._loaded[1:]
 

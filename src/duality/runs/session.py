@@ -76,7 +76,7 @@ def train(
 ) -> Outcome:
     """Train ``recipe`` into ``folder``, which is locked; with ``resume``, continue the run that is there.
 
-    With ``may_be_longer`` that run may have another number of steps (``runs.longer`` has the rule).
+    With ``may_be_longer`` that run may have another number of steps (``longer.longer`` has the rule).
     """
     check_folder(folder, resume)
     with locked(folder, report):

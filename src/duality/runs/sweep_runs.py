@@ -47,7 +47,8 @@ Rounds = Literal["last", "all"] | tuple[int, ...]
 class SweepSettings:
     """What a sweep measures of every run. In ``steps``, None is the model's own number of steps.
 
-    ``rounds`` of a distillation are the last, all that are saved, or the given ones. ``length`` None is that of the
+    ``rounds`` of a distillation are the last, all that are saved, or the given ones. ``checkpoint`` is a training step
+    whose weights every run has kept; None is the newest. ``length`` None is that of the
     run's training.
     """
 
@@ -62,6 +63,7 @@ class SweepSettings:
     grid: str | None = None
     top_p: float = 1.0
     temperatures: tuple[float, ...] = (1.0,)
+    checkpoint: int | None = None
 
     def __post_init__(self) -> None:
         for name in self.samplers:
@@ -145,7 +147,7 @@ def cases_of_run(run: Path, name: str, settings: SweepSettings) -> Iterator[Case
             for tail in settings.tails:
                 for steps, temperature in product(settings.steps, settings.temperatures):
                     yield Case(
-                        label=label_of(name, number),
+                        label=label_of(name, number, settings.checkpoint),
                         run=run,
                         steps=own_steps if steps is None else steps,
                         num=settings.num,
@@ -158,6 +160,7 @@ def cases_of_run(run: Path, name: str, settings: SweepSettings) -> Iterator[Case
                         grid=settings.grid,
                         top_p=settings.top_p,
                         temperature=temperature,
+                        checkpoint=settings.checkpoint,
                     )
 
 
