@@ -270,8 +270,9 @@ def test_a_damaged_checkpoint_is_reported_and_an_older_one_used(copy: Path, caps
 
 
 def test_a_token_outside_the_vocabulary_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A store of the cache that contains an id outside the vocabulary is refused, not trained on."""
+    """A store of the cache that contains an id outside the vocabulary is refused, even if its checksums are right."""
     from duality.data.corpus import prepare
+    from duality.data.manifest import seal
     from duality.data.tokenizer_specs import Bytes
 
     corpus = tmp_path / "text.txt"
@@ -281,6 +282,7 @@ def test_a_token_outside_the_vocabulary_is_refused(tmp_path: Path, capsys: pytes
     data = bytearray(shard.read_bytes())
     data[0:2] = (60_000).to_bytes(2, "little")
     shard.write_bytes(data)
+    seal(store.folder.parent, store.folder.parent.name)
     line = refused(capsys, "train", "duo-laptop", "--out", tmp_path / "out", "--data", corpus, "--steps", "200", *SMALL)
     assert "60000" in line
     assert "outside the vocabulary" in line
