@@ -167,10 +167,3 @@ def test_a_run_that_was_made_by_hand_is_checked_too(run: Path, text: Path, tmp_p
     write_recipe(small_recipe(other, *SMALL), run)
     with pytest.raises(ValueError, match="has changed since the run began"):
         session.train(small_recipe(other, *SMALL), run, resume=True)
-
-
-@pytest.mark.parametrize("content", ["{", "[]", "null", "\xff", "[" * 50_000, '{"labels": 3}'])
-def test_a_damaged_corpus_json_is_named(content: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (run / "corpus.json").write_bytes(content.encode("latin-1"))
-    message = refused(capsys, "eval", str(run))
-    assert f"{run / 'corpus.json'} is damaged" in message
