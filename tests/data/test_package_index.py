@@ -8,10 +8,12 @@ import hashlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -63,6 +65,7 @@ class Index:
     requests: list[str] = field(default_factory=list)
     authorizations: list[str | None] = field(default_factory=list)
     broken: int = 0  # so many times a file ends in the middle
+    hold: threading.Event | None = None  # a file stops in the middle until this is set
     port: int = 0
 
     @property
@@ -107,6 +110,11 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
             if state.broken and self.path.startswith("/files/"):
                 state.broken -= 1
                 data = data[: len(data) // 2]
+            if state.hold is not None and self.path.startswith("/files/"):
+                self.wfile.write(data[:100])
+                self.wfile.flush()
+                state.hold.wait(60)
+                return
             self.wfile.write(data)
 
         def log_message(self, *_: object) -> None:
@@ -266,6 +274,41 @@ def test_a_page_of_the_network_names_no_file_of_this_machine(index: Index, tmp_p
     index.pages["/simple/evil-tale/"] = ("text/html", page.encode())
     with pytest.raises(ValueError, match="is not there"):
         fetch("tale", cache=tmp_path / "cache")
+
+
+FETCHING = """
+import sys
+from duality.cli.main import main
+from duality.data.package_index import Package
+from duality.data.sources import SOURCES, Member, Source
+package = Package("evil_tale==1.0", "evil_tale-1.0.tar.gz", "0" * 64, 1)
+SOURCES["tale"] = Source("tale", "a tale", "", package, {"tale.txt": Member("x", "0" * 64)}, "plain", 0.1)
+sys.exit(main(["data", "get", "tale"]))
+"""
+
+
+def test_a_download_that_is_ended_leaves_nothing(index: Index, tmp_path: Path) -> None:
+    index.offer(ARCHIVE)
+    index.hold = threading.Event()
+    cache = tmp_path / "cache"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "DUALITY_CACHE": str(cache)}
+    command = [sys.executable, "-c", FETCHING]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while f"/files/{NAME}" not in index.requests and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.2)
+        assert [path.name[:9] for path in (cache / "archives").iterdir()] == [".partial-"]
+        process.send_signal(signal.SIGTERM)
+        _, messages = process.communicate(timeout=60)
+    finally:
+        index.hold.set()
+        process.kill()
+        process.wait()
+    assert process.returncode == 143
+    assert messages.splitlines()[-1] == "duality: terminated"
+    assert list((cache / "archives").iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "absent"])

@@ -125,7 +125,7 @@ def test_every_command_says_what_to_do_when_the_corpus_is_gone(
         assert f"the corpus of {run} is not at {text} any more" in message
         assert f"duality train duo-laptop --out {run} --resume --data PATH" in message
         assert "--corpus PATH" in message
-    assert not Path(out).exists()
+    assert not list(Path(out).glob("*.json"))  # no run, no table
 
 
 def test_eval_of_a_moved_corpus(
@@ -167,10 +167,3 @@ def test_a_run_that_was_made_by_hand_is_checked_too(run: Path, text: Path, tmp_p
     write_recipe(small_recipe(other, *SMALL), run)
     with pytest.raises(ValueError, match="has changed since the run began"):
         session.train(small_recipe(other, *SMALL), run, resume=True)
-
-
-@pytest.mark.parametrize("content", ["{", "[]", "null", "\xff", "[" * 50_000, '{"labels": 3}'])
-def test_a_damaged_corpus_json_is_named(content: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (run / "corpus.json").write_bytes(content.encode("latin-1"))
-    message = refused(capsys, "eval", str(run))
-    assert f"{run / 'corpus.json'} is damaged" in message
