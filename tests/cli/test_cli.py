@@ -22,6 +22,9 @@ from duality.cli.commands import COMMANDS
 from duality.cli.common import TailName
 from duality.cli.main import main, spread
 from duality.data.corpus import prepare
+from duality.data.files import file_sha256
+from duality.data.manifest import seal
+from duality.data.store import TokenStore
 from duality.data.tokenizer_specs import Bytes
 from duality.data.tokenizers import CharTokenizer
 from duality.protocols import Tail
@@ -271,37 +274,37 @@ def test_a_damaged_checkpoint_is_reported_and_an_older_one_used(copy: Path, caps
     assert "is intact" in refused(capsys, "sample", copy)
 
 
-<<<<<<< HEAD
-def test_a_token_outside_the_vocabulary_is_not_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A store of the cache that was overwritten is made again, and a message says so."""
-=======
-def test_a_token_outside_the_vocabulary_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A store of the cache that contains an id outside the vocabulary is refused, even if its checksums are right."""
-    from duality.data.corpus import prepare
-    from duality.data.manifest import seal
-    from duality.data.tokenizer_specs import Bytes
-
->>>>>>> issue13-cache
-    corpus = tmp_path / "text.txt"
+def overwritten_store(corpus: Path) -> TokenStore:
+    """A prepared corpus of the cache, whose first token is changed to one that does not exist."""
     corpus.write_text("Some text to learn from, again and again. " * 50)
     store = prepare(str(corpus), Bytes()).train
     shard = store.folder / store.index.shards[0].name
-    before, data = shard.read_bytes(), bytearray(shard.read_bytes())
+    data = bytearray(shard.read_bytes())
     data[0:2] = (60_000).to_bytes(2, "little")
     shard.write_bytes(data)
-<<<<<<< HEAD
-    assert (
-        main(["train", "duo-laptop", "--out", str(tmp_path / "out"), "--data", str(corpus), "--steps", "2", *SMALL])
-        == 0
-    )
+    return store
+
+
+def test_a_store_that_was_overwritten_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = tmp_path / "text.txt"
+    store = overwritten_store(corpus)
+    flags = ["--out", str(tmp_path / "out"), "--data", str(corpus), "--steps", "2", *SMALL]
+    assert main(["train", "duo-laptop", *flags]) == 0
     assert "made again" in capsys.readouterr().err
-    assert shard.read_bytes() == before
-=======
+    assert int(store[0:1][0]) == ord("S")
+
+
+def test_a_token_outside_the_vocabulary_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Even if its checksums are right."""
+    corpus = tmp_path / "text.txt"
+    store = overwritten_store(corpus)
+    index = json.loads((store.folder / "index.json").read_text())
+    index["shards"][0]["sha256"] = file_sha256(store.folder / store.index.shards[0].name)
+    (store.folder / "index.json").write_text(json.dumps(index))
     seal(store.folder.parent, store.folder.parent.name)
     line = refused(capsys, "train", "duo-laptop", "--out", tmp_path / "out", "--data", corpus, "--steps", "200", *SMALL)
     assert "60000" in line
     assert "outside the vocabulary" in line
->>>>>>> issue13-cache
 
 
 def test_a_checkpoint_of_another_vocabulary_is_refused(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.runs import ROOT
 
-from duality.data import corpus, encoding, progress
-from duality.data.corpus import encode_corpus, evenly, prepare
+from duality.data import encoding, progress, survey
+from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import Document
 from duality.data.encoding import Count, cut_at_borders, encoded
+from duality.data.survey import evenly
 from duality.data.tokenizer_specs import BPE, Characters, Numbers
 from duality.data.tokenizers import ByteTokenizer, Tokenizer
 
@@ -130,27 +131,46 @@ def test_encoding_reports_the_bytes_that_are_done(tmp_path: Path, monkeypatch: p
 def test_a_large_corpus_gives_a_sample_to_the_pairs_and_all_of_it_to_an_alphabet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus, "SAMPLE_BYTES", 40_000)
-    monkeypatch.setattr(corpus, "PART_CHARACTERS", 100)
+    monkeypatch.setattr(survey, "SAMPLE_BYTES", 40_000)
+    monkeypatch.setattr(survey, "PART_CHARACTERS", 100)
     path = tmp_path / "a.txt"
     path.write_text("".join(f"word{number % 700} is number {number}.\n" for number in range(8000)))
     messages: list[str] = []
     sampled = prepare(path, BPE(400), cache=tmp_path / "cache", progress=messages.append)
     size = path.stat().st_size
     assert f"the tokenizer is trained on a sample: 0 of {size / 1e6:,.0f} MB, evenly spread over the text" in messages
-    monkeypatch.setattr(corpus, "SAMPLE_BYTES", size)
+    monkeypatch.setattr(survey, "SAMPLE_BYTES", size)
     whole = prepare(path, BPE(400), cache=tmp_path / "other")
     assert sampled.tokenizer != whole.tokenizer
     assert sampled.tokenizer.decode(sampled.train[:]) == whole.tokenizer.decode(whole.train[:])
-    monkeypatch.setattr(corpus, "SAMPLE_BYTES", 10)
+    monkeypatch.setattr(survey, "SAMPLE_BYTES", 10)
     assert prepare(path, Characters(), cache=tmp_path / "cache").tokenizer.vocab_size > 20
 
 
 def test_a_sample_is_spread_evenly_and_always_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "PART_CHARACTERS", 10)
+    monkeypatch.setattr(survey, "PART_CHARACTERS", 10)
     texts = [f"{number:04d} " * 20 for number in range(200)]
-    sample = "".join(evenly(texts, 0.25))
-    assert sample == "".join(evenly(iter(texts), 0.25))
+    sample = "".join(evenly(texts, 0.25, 1.0))
+    assert sample == "".join(evenly(iter(texts), 0.25, 1.0))
     assert 0.24 < len(sample) / sum(map(len, texts)) < 0.26
     quarters = [sum(1 for word in sample.split() if int(word) // 50 == quarter) for quarter in range(4)]
     assert max(quarters) - min(quarters) <= 5
+
+
+def test_of_text_without_spaces_a_smaller_sample_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its words are all different, so the trainer has more work with it; ordinary text beside it is kept whole."""
+    monkeypatch.setattr(survey, "PART_CHARACTERS", 100)
+    monkeypatch.setattr(survey, "UNBROKEN_BYTES", 3_000)
+    ordinary, unbroken = ["some words " * 30] * 10, [" " + "中" * 300] * 10
+    mixed = [text for pair in zip(ordinary, unbroken) for text in pair]
+    size = survey.survey([Document("", mixed)], False)
+    assert (size.num_bytes, size.num_unbroken) == (10 * 330 + 10 * 901, 9000)
+    assert size.sample_shares == (1.0, 3000 / 9000)
+    assert size.sample_bytes == 10 * 330 + 10 + 3000
+    sample = "".join(evenly(mixed, *size.sample_shares))
+    assert sample.count("some words ") == 300
+    assert sample.count("中") == 4 * 300
+    few = survey.survey([Document("", mixed[:6])], False)
+    assert few.sample_shares == (1.0, 1.0)
+    assert few.sample_bytes == few.num_bytes
+    assert survey.survey([Document("", ["w" * 256 + " " + "x" * 257])], False).num_unbroken == 257

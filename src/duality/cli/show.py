@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from duality.data.corpus import Inspection
+    from duality.data.survey import Inspection
     from duality.recipes.recipe import Recipe
 
 
 def show(corpus: str, column: str | None, recipe: str | None, assignments: Sequence[str]) -> int:
     """Print the files, documents, size and first texts of a corpus; with a recipe, its tokens and epochs."""
     from duality.cli.console import say
-    from duality.data.corpus import inspect
+    from duality.data.survey import inspect
     from duality.recipes.catalogue import recipe as find
     from duality.recipes.recipe import Data
     from duality.runs.corpora import facts, prepared

@@ -21,6 +21,7 @@
     store            the ids on the disk, mapped into memory, in shards
     encoding         the documents as ids, in parallel
     write            documents written as a store
+    survey           what is in a corpus, and the sample of it that BPE is trained on
     corpus           a corpus read, split, tokenized and stored in one call, kept in the cache
     packing          the ids of a store as rows of one length, with padding
     loader           the rows as batches: a pure function of (seed, step)

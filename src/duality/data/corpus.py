@@ -3,9 +3,9 @@
     prepare("austen", BPE(2048))         ->  Corpus(tokenizer, train, validation)
     encode_corpus("more.txt", tokenizer) ->  TokenStore     other text, with a tokenizer that is trained already
 
-The tokenizer is trained on the training part only, BPE on at most 128 MB that are evenly spread over it. The result is
-kept in the cache folder under the sha256 of everything it depends on: the files (path, size, time of change) or the
-source's checksums, what a document is, the tokenizer, the split, the labels, the format.
+The tokenizer is trained on the training part only, BPE on a sample of it if it is large (survey.py). The result is kept
+in the cache folder under the sha256 of everything it depends on: the files (path, size, time of change) or the source's
+checksums, what a document is, the tokenizer, the split, the labels, the format.
 
 ``documents`` is the rule of what a document is, ``column`` the key or column that holds its text in files of records
 (documents.py). Documents that are lines are never cut in two by the split: "auto" holds out whole lines.
@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -32,34 +32,27 @@ from typing import Literal, TypeVar
 from duality.data.cache import Progress, atomic_folder, cache_errors, cache_folder, remove, silent
 from duality.data.documents import (
     CorpusSpec,
-    Document,
     all_lines,
     check_rule,
     identity,
     locate,
     read_documents,
-    skipped_files,
     text_files,
 )
-from duality.data.encoding import PART_CHARACTERS, cut_at_borders, num_bytes_of
 from duality.data.files import readable_size
 from duality.data.manifest import seal, verify
-from duality.data.progress import Advance, working
+from duality.data.progress import working
 from duality.data.records import TEXT_COLUMN
 from duality.data.sources import DocumentRule, Source
 from duality.data.splitting import check_split, choose_split
 from duality.data.store import FORMAT, TokenStore
-from duality.data.textfiles import COMPRESSIONS, Excerpt
+from duality.data.survey import CorpusSize, counted, evenly, survey
+from duality.data.textfiles import COMPRESSIONS
 from duality.data.tokenizer_specs import BPE, TokenizerSpec
 from duality.data.tokenizers import Tokenizer, load_tokenizer
-from duality.data.write import required_label, write_store
+from duality.data.write import write_store
 
 VERSION = 2  # of the steps from text to ids, as far as the rest of the key does not describe them
-
-# The pairs of BPE are trained on at most so much text. It is more than any named corpus has.
-SAMPLE_BYTES = 128_000_000
-
-EXAMPLE_CHARACTERS = 400
 
 T = TypeVar("T")
 
@@ -105,7 +98,7 @@ def prepare(
             raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
         progress(f"the tokenizer is {tokenizer}")
         texts = (piece for part in rule.training(read()) for piece in part.pieces)
-        trained = trained_tokenizer(tokenizer, texts, round(size.num_bytes * (1 - validation)), cache, progress)
+        trained = trained_tokenizer(tokenizer, texts, size.part(1 - validation), cache, progress)
         trained.save(target)
         with working(progress, "encoding", size.num_bytes, "bytes") as advance:
             for name, part in (("train", rule.training(read())), ("validation", rule.held_out(read()))):
@@ -169,62 +162,6 @@ def check_encoded_with(tokenizer: Tokenizer, store: TokenStore) -> None:
         )
 
 
-@dataclass(frozen=True)
-class CorpusSize:
-    """How much there is in a corpus, and the sorted names of all its labels, if they are requested."""
-
-    num_documents: int
-    num_characters: int
-    num_bytes: int
-    label_names: tuple[str, ...]
-
-
-def survey(documents: Iterable[Document], labels: bool) -> CorpusSize:
-    """Count what is in the documents, which are read once."""
-    num_documents, num_characters, num_bytes, names = 0, 0, 0, set()
-    for document in documents:
-        num_documents += 1
-        if labels:
-            names.add(required_label(document))
-        for piece in document.pieces:
-            num_characters += len(piece)
-            num_bytes += num_bytes_of(piece)
-    return CorpusSize(num_documents, num_characters, num_bytes, tuple(sorted(names)))
-
-
-@dataclass(frozen=True)
-class Inspection:
-    """What a corpus is, found by reading it: its files, those of its folders that are not read, its size, examples."""
-
-    files: tuple[str, ...]
-    skipped: tuple[str, ...]
-    size: CorpusSize
-    examples: tuple[str, ...]
-
-
-def inspect(
-    spec: CorpusSpec,
-    documents: DocumentRule = "auto",
-    column: str = TEXT_COLUMN,
-    *,
-    num_examples: int = 3,
-    cache: Path | None = None,
-    progress: Progress = silent,
-) -> Inspection:
-    """Read a corpus and count what is in it; the examples are the beginnings of its first documents."""
-    examples: list[str] = []
-
-    def noting(found: Iterable[Document]) -> Iterator[Document]:
-        for document in found:
-            if len(examples) < num_examples:
-                examples.append("".join(Excerpt(document.pieces, 0, EXAMPLE_CHARACTERS)))
-            yield document
-
-    size = survey(noting(read_documents(spec, documents, column, cache=cache, progress=progress)), False)
-    files = (file.name for place in locate(spec) for file in text_files(place, cache))
-    return Inspection(tuple(files), tuple(skipped_files(spec)), size, tuple(examples))
-
-
 def as_choice(documents: DocumentRule, column: str) -> dict[str, str]:
     """What a document is, as a part of the key; what there was before other choices is not named in it."""
     check_rule(documents)
@@ -233,38 +170,20 @@ def as_choice(documents: DocumentRule, column: str) -> dict[str, str]:
 
 
 def trained_tokenizer(
-    tokenizer: TokenizerSpec | Tokenizer, texts: Iterable[str], num_bytes: int, cache: Path | None, progress: Progress
+    tokenizer: TokenizerSpec | Tokenizer, texts: Iterable[str], size: CorpusSize, cache: Path | None, progress: Progress
 ) -> Tokenizer:
-    """The tokenizer itself, or the one that its specification makes from the texts, which are about ``num_bytes``."""
+    """The tokenizer itself, or the one that its specification makes from the texts, of which there is ``size``."""
     if not isinstance(tokenizer, TokenizerSpec):
         return tokenizer
-    if isinstance(tokenizer, BPE) and num_bytes > SAMPLE_BYTES:
+    num_bytes = size.num_bytes
+    if isinstance(tokenizer, BPE) and size.sample_bytes < num_bytes:
+        num_bytes, whole = size.sample_bytes, f"{size.num_bytes / 1e6:,.0f} MB"
         progress(
-            f"the tokenizer is trained on a sample: {SAMPLE_BYTES / 1e6:,.0f} of {num_bytes / 1e6:,.0f} MB, evenly "
-            "spread over the text"
+            f"the tokenizer is trained on a sample: {num_bytes / 1e6:,.0f} of {whole}, evenly spread over the text"
         )
-        texts = evenly(texts, SAMPLE_BYTES / num_bytes)
-        num_bytes = SAMPLE_BYTES
+        texts = evenly(texts, *size.sample_shares)
     with working(progress, "training the tokenizer", num_bytes, "bytes") as advance:
         return tokenizer.train(counted(texts, advance), cache=cache, progress=progress)
-
-
-def evenly(texts: Iterable[str], share: float) -> Iterator[str]:
-    """A share of the texts, evenly spread over them: parts between borders, the same ones each time."""
-    seen, taken = 0, 0
-    for text in texts:
-        for part in cut_at_borders(text, PART_CHARACTERS):
-            if taken <= share * seen:
-                taken += len(part)
-                yield part
-            seen += len(part)
-
-
-def counted(texts: Iterable[str], advance: Advance) -> Iterator[str]:
-    """The same texts; ``advance`` is called with the bytes of each."""
-    for text in texts:
-        yield text
-        advance(num_bytes_of(text))
 
 
 def store_folder(

@@ -72,7 +72,6 @@ def corpus_identity(corpus: Corpus) -> dict[str, Any]:
 
 def read_identity(folder: Path) -> dict[str, Any]:
     """The ``corpus_identity`` with which the run began."""
-<<<<<<< HEAD
     path = folder / CORPUS
     found = read_json(path, _MOST_IDENTITY_BYTES)
     identity = {"labels": [], **found} if isinstance(found, dict) else {}  # runs of older versions have no labels
@@ -85,10 +84,6 @@ def read_identity(folder: Path) -> dict[str, Any]:
             "a backup"
         )
     return identity
-=======
-    identity: dict[str, Any] = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-    return {"labels": [], **identity}  # runs of older versions have no labels
->>>>>>> issue13-cache
 
 
 def check_corpus(folder: Path, corpus: Corpus, moved_to: str | None = None) -> None:

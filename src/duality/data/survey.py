@@ -1,0 +1,133 @@
+"""What is in a corpus: how much text, of which kind, its first texts; and the sample of it that BPE is trained on.
+
+    all text up to 128 MB; of more, 128 MB that are evenly spread
+    of text without spaces (words of more than 256 characters: DNA, Chinese without punctuation) at most 8 MB
+
+What must hold: a corpus is read once and in order; the sample is the same each time; a corpus within both bounds is its
+own sample, unchanged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from duality.data.cache import Progress, silent
+from duality.data.documents import CorpusSpec, Document, locate, read_documents, skipped_files, text_files
+from duality.data.encoding import PART_CHARACTERS, cut_at_borders, num_bytes_of
+from duality.data.progress import Advance
+from duality.data.records import TEXT_COLUMN
+from duality.data.sources import DocumentRule
+from duality.data.textfiles import Excerpt
+from duality.data.tokenizer_specs import LONGEST_WORD
+from duality.data.write import required_label
+
+# The pairs of BPE are trained on at most so much text, which is more than any named corpus has, and on at most so much
+# without spaces, in which every word is a new one: a megabyte of it takes two seconds.
+SAMPLE_BYTES = 128_000_000
+UNBROKEN_BYTES = 8_000_000
+UNBROKEN = re.compile(rf"(?<!\S)\S{{{LONGEST_WORD + 1},}}")
+
+EXAMPLE_CHARACTERS = 400
+
+
+@dataclass(frozen=True)
+class CorpusSize:
+    """How much there is in a corpus, and the sorted names of all its labels, if they are requested."""
+
+    num_documents: int
+    num_characters: int
+    num_bytes: int
+    num_unbroken: int
+    """of the bytes, those in words of more than 256 characters"""
+    label_names: tuple[str, ...]
+
+    @property
+    def sample_shares(self) -> tuple[float, float]:
+        """The shares of all text, and of text without spaces, that BPE is trained on."""
+        share = min(1.0, SAMPLE_BYTES / max(1, self.num_bytes))
+        return share, min(share, UNBROKEN_BYTES / max(1, self.num_unbroken))
+
+    @property
+    def sample_bytes(self) -> int:
+        """The bytes that BPE is trained on: all, if there are not many."""
+        share, unbroken = self.sample_shares
+        return round(share * (self.num_bytes - self.num_unbroken) + unbroken * self.num_unbroken)
+
+    def part(self, share: float) -> CorpusSize:
+        """The size of a share of the text."""
+        numbers = {name: round(share * getattr(self, name)) for name in ("num_characters", "num_bytes", "num_unbroken")}
+        return replace(self, **numbers)
+
+
+def survey(documents: Iterable[Document], labels: bool) -> CorpusSize:
+    """Count what is in the documents, which are read once."""
+    num_documents, num_characters, num_bytes, num_unbroken, names = 0, 0, 0, 0, set()
+    for document in documents:
+        num_documents += 1
+        if labels:
+            names.add(required_label(document))
+        for piece in document.pieces:
+            num_characters += len(piece)
+            num_bytes += num_bytes_of(piece)
+            num_unbroken += sum(num_bytes_of(word) for word in UNBROKEN.findall(piece))
+    return CorpusSize(num_documents, num_characters, num_bytes, num_unbroken, tuple(sorted(names)))
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a corpus is, found by reading it: its files, those of its folders that are not read, its size, examples."""
+
+    files: tuple[str, ...]
+    skipped: tuple[str, ...]
+    size: CorpusSize
+    examples: tuple[str, ...]
+
+
+def inspect(
+    spec: CorpusSpec,
+    documents: DocumentRule = "auto",
+    column: str = TEXT_COLUMN,
+    *,
+    num_examples: int = 3,
+    cache: Path | None = None,
+    progress: Progress = silent,
+) -> Inspection:
+    """Read a corpus and count what is in it; the examples are the beginnings of its first documents."""
+    examples: list[str] = []
+
+    def noting(found: Iterable[Document]) -> Iterator[Document]:
+        for document in found:
+            if len(examples) < num_examples:
+                examples.append("".join(Excerpt(document.pieces, 0, EXAMPLE_CHARACTERS)))
+            yield document
+
+    size = survey(noting(read_documents(spec, documents, column, cache=cache, progress=progress)), False)
+    files = (file.name for place in locate(spec) for file in text_files(place, cache))
+    return Inspection(tuple(files), tuple(skipped_files(spec)), size, tuple(examples))
+
+
+def evenly(texts: Iterable[str], share: float, unbroken: float) -> Iterator[str]:
+    """A share of the texts, and another one of unbroken text, evenly spread over them and the same each time."""
+    shares, seen, taken = (share, unbroken), [0, 0], [0, 0]
+    for text in texts:
+        for part in cut_at_borders(text, PART_CHARACTERS):
+            kind = int(num_unbroken_of(part) > len(part) / 2)
+            if taken[kind] <= shares[kind] * seen[kind]:
+                taken[kind] += len(part)
+                yield part
+            seen[kind] += len(part)
+
+
+def num_unbroken_of(text: str) -> int:
+    """The number of characters in words that are so long that BPE cuts them for training."""
+    return sum(end - start for start, end in (word.span() for word in UNBROKEN.finditer(text)))
+
+
+def counted(texts: Iterable[str], advance: Advance) -> Iterator[str]:
+    """The same texts; ``advance`` is called with the bytes of each."""
+    for text in texts:
+        yield text
+        advance(num_bytes_of(text))
