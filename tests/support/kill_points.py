@@ -3,7 +3,7 @@
 The test suite runs a few points; ``python -m support.kill_points 100`` in tests/ runs 100 points. Each point
 starts a real process that trains (resuming what the killed ones left), kills it with SIGKILL after a random delay, and
 inspects the folder. When a run completes, its final checkpoint is compared, bit for bit, with that of a run that was
-not killed.
+not killed. With ``rivals`` several processes start in the same folder at once: one trains, the others are refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
-import signal
 import sys
 import tempfile
 import time
@@ -25,12 +24,14 @@ from support.runs import ROOT, quiet, small_recipe
 from duality.recipes.recipe import Recipe, distilled
 from duality.runs import session
 from duality.runs.folder import read_recipe
+from duality.runs.lock import RunLocked
 from duality.runs.metrics import read_metrics
 from duality.training import checkpoint
 from duality.training.distillation import DCD
 
 SAVE_EVERY = 3
 STEPS = 30
+REFUSED = 2
 
 
 def recipe() -> Recipe:
@@ -48,18 +49,22 @@ def distillation() -> Recipe:
 def child(folder: str, base: str | None) -> None:
     """The process that is killed: a training, or the distillation of the run in ``base``."""
     torch.set_num_threads(1)
-    if base is None:
-        session.train(recipe(), Path(folder), resume=True, report=quiet)
-    else:
-        session.distill(Path(base), distillation(), Path(folder), resume=True, report=quiet)
+    try:
+        if base is None:
+            session.train(recipe(), Path(folder), resume=True, report=quiet)
+        else:
+            session.distill(Path(base), distillation(), Path(folder), resume=True, report=quiet)
+    except RunLocked:
+        os._exit(REFUSED)
 
 
 @dataclass
 class Tally:
-    """Counts of the kills, of the completed runs, of leftover files, and the most steps that were lost."""
+    """Counts of kills, completed runs, refused processes, leftover files, and the most steps that were lost."""
 
     kills: int = 0
     completed: int = 0
+    refused: int = 0
     hidden_leftovers: int = 0
     most_lost: int = 0
 
@@ -100,8 +105,8 @@ def same_end(left: Path, right: Path) -> None:
             assert all(torch.equal(value, other.groups["ema"][name]) for name, value in one.groups["ema"].items())
 
 
-def kill_points(count: int, folder: Path, seed: int = 0, distill: bool = False) -> Tally:
-    """Kill ``count`` times, and count."""
+def kill_points(count: int, folder: Path, seed: int = 0, distill: bool = False, rivals: int = 1) -> Tally:
+    """Kill ``count`` times, and count; each time ``rivals`` processes start in one folder."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["support.kill_points"])
     base = str(folder / "base") if distill else None
@@ -114,15 +119,20 @@ def kill_points(count: int, folder: Path, seed: int = 0, distill: bool = False) 
     random_delay, tally, current = random.Random(seed), Tally(), 0
     while tally.kills < count:
         target = folder / f"run-{current}"
-        process = start(context, target, base)
-        process.join(random_delay.uniform(0, 0.6 * duration))
-        if process.is_alive() and process.pid is not None:
-            os.kill(process.pid, signal.SIGKILL)
+        processes = [start(context, target, base) for _ in range(rivals)]
+        until = time.monotonic() + random_delay.uniform(0, 0.6 * duration)
+        for process in processes:
+            process.join(max(0.0, until - time.monotonic()))
+        alive = [process for process in processes if process.is_alive()]
+        for process in alive:
+            process.kill()
             process.join()
+        tally.refused += sum(process.exitcode == REFUSED for process in processes)
+        if alive:
             tally.kills += 1
             inspect(target, tally)
             continue
-        assert process.exitcode == 0
+        assert 0 in {process.exitcode for process in processes} <= {0, REFUSED}
         same_end(untouched, target)
         tally.completed += 1
         current += 1
@@ -141,7 +151,8 @@ def start(context: ForkServerContext, folder: Path, base: str | None) -> ForkSer
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["DUALITY_CACHE"] = f"{scratch}/cache"
-        for distill in (False, True):
-            place = Path(scratch) / str(distill)
+        for distill, rivals in ((False, 1), (True, 1), (False, 2), (True, 2)):
+            place = Path(scratch) / f"{distill}-{rivals}"
             place.mkdir()
-            print(kill_points(int(sys.argv[1]) if len(sys.argv) > 1 else 100, place, distill=distill))
+            found = kill_points(int(sys.argv[1]) if len(sys.argv) > 1 else 100, place, distill=distill, rivals=rivals)
+            print("distillation" if distill else "training", f"{rivals} at once:", found)

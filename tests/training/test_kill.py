@@ -14,3 +14,11 @@ def test_killed_runs_end_like_an_uninterrupted_one(tmp_path: Path, distill: bool
     assert tally.kills == 6
     assert tally.completed >= 1
     assert tally.most_lost <= SAVE_EVERY
+
+
+def test_two_at_once_that_are_killed_end_like_one(tmp_path: Path) -> None:
+    """One of two trains and the other is refused, however often both are killed."""
+    tally = kill_points(5, tmp_path, rivals=2)
+    assert tally.kills == 5
+    assert tally.completed >= 1
+    assert tally.most_lost <= SAVE_EVERY
