@@ -142,8 +142,7 @@ def test_a_holder_on_another_host_is_watched(
         monkeypatch.setattr(lock, "flock", lambda descriptor: None)
     (tmp_path / LOCK).write_text(json.dumps(asdict(Holder.here()) | {"host": "elsewhere", "pid": 7}))
     ended = threading.Event()
-    descriptor = os.open(tmp_path / LOCK, os.O_RDWR)
-    alive = threading.Thread(target=lock.show_life, args=(descriptor, ended))
+    alive = threading.Thread(target=lock.show_life, args=(tmp_path / LOCK, ended))
     alive.start()
     messages: list[str] = []
     with pytest.raises(RunLocked, match="process 7 on elsewhere"), locked(tmp_path, messages.append):
@@ -151,7 +150,6 @@ def test_a_holder_on_another_host_is_watched(
     assert "elsewhere" in messages[0]
     ended.set()
     alive.join()
-    os.close(descriptor)
     with locked(tmp_path):
         holder = holder_of(tmp_path)
         assert holder is not None

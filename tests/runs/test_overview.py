@@ -112,7 +112,7 @@ def test_the_samples_of_another_checkpoint_are_measured(
     for extra in ([], ["--step", "10"]):
         assert main([*command, *extra]) == 0
         rows = [row for row in json.loads(capsys.readouterr().out) if row["steps"]]
-        labels[rows[0]["label"]] = rows[0]["checkpoint"]
+        labels[rows[0]["label"]] = rows[0].get("checkpoint")
     assert labels == {"duo": None, "duo, step 10": 10}
     assert main([*command, "--step", "11"]) == 2
     assert "has no checkpoint of step 11" in capsys.readouterr().err

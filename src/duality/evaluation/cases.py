@@ -68,14 +68,13 @@ class Case:
     checkpoint: int | None = None
 
     def to_json(self) -> dict[str, object]:
-        """All fields, as JSON has them."""
-        return {**asdict(self), "run": str(self.run)}
+        """All fields, as JSON has them; without a checkpoint none, as in older versions, whose samples are used."""
+        found = {**asdict(self), "run": str(self.run)}
+        return found if self.checkpoint is not None else {k: v for k, v in found.items() if k != "checkpoint"}
 
     def settings(self) -> dict[str, object]:
         """What decides the samples, the weights aside: all fields but the label."""
-        found = {name: value for name, value in self.to_json().items() if name != "label"}
-        # cases of older versions had no checkpoint: their samples are found again
-        return found if self.checkpoint is not None else {k: v for k, v in found.items() if k != "checkpoint"}
+        return {name: value for name, value in self.to_json().items() if name != "label"}
 
     @property
     def key(self) -> str:

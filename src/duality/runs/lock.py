@@ -81,7 +81,10 @@ def start_of(pid: int) -> str | None:
         except OSError:
             return None
         return None if fields[0] in "ZX" else f"{boot} {fields[19]}"
-    found = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    try:
+        found = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    except OSError:  # no such command
+        return None
     return found.stdout.strip() or None
 
 
@@ -92,7 +95,7 @@ def locked(folder: Path, report: Progress = silent) -> Iterator[None]:
     descriptor = take(path, report)
     try:
         write_holder(descriptor, Holder.here())
-        beats = threading.Thread(target=show_life, args=(descriptor, ended), name="lock", daemon=True)
+        beats = threading.Thread(target=show_life, args=(path, ended), name="lock", daemon=True)
         beats.start()
         try:
             yield
@@ -100,8 +103,12 @@ def locked(folder: Path, report: Progress = silent) -> Iterator[None]:
             ended.set()
             beats.join()
     finally:
-        path.unlink(missing_ok=True)  # before the lock is released: who waits for this file sees that it is gone
-        os.close(descriptor)
+        if os.name == "nt":  # Windows removes no file that is open
+            os.close(descriptor)
+            path.unlink(missing_ok=True)
+        else:
+            path.unlink(missing_ok=True)  # before the lock is released: who gets this file then sees that it is gone
+            os.close(descriptor)
 
 
 def take(path: Path, report: Progress) -> int:
@@ -172,7 +179,8 @@ def is_at(path: Path, descriptor: int) -> bool:
 def write_holder(descriptor: int, holder: Holder) -> None:
     """Write who has the lock into its file."""
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps(asdict(holder), indent=1).encode("utf-8"), 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, json.dumps(asdict(holder), indent=1).encode("utf-8"))
 
 
 def read_holder(path: Path) -> Holder | None:
@@ -188,11 +196,11 @@ def read_holder(path: Path) -> Holder | None:
         return None
 
 
-def show_life(descriptor: int, ended: threading.Event) -> None:
+def show_life(path: Path, ended: threading.Event) -> None:
     """Change the time of the file every ``BEAT`` seconds until ``ended``."""
     while not ended.wait(BEAT):
         with contextlib.suppress(OSError):
-            os.utime(descriptor)
+            os.utime(path)
 
 
 def await_death(path: Path, holder: Holder, report: Progress) -> None:
