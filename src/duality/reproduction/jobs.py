@@ -157,7 +157,10 @@ def _worker(job: Job, threads: int, messages: multiprocessing.Queue[Message]) ->
     """Do one job in this process."""
     import torch
 
+    from duality.training.allocator import keep_freed_memory
+
     torch.set_num_threads(threads)
+    keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         job.work(

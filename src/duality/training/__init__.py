@@ -4,6 +4,7 @@ settings       ``Training``: steps, batch, learning rate, precision
 state          weights, their average, the optimizer, a teacher
 loop           one step, and ``fit``
 interruption   signals that end training between two steps
+allocator      freed memory stays with the process
 checkpoint     atomic, verified, safetensors; loading runs no code
 round_changes  the fields of a distillation that a user may set, and the rounds for a number of sampling steps
 distillation   DCD and SDTT: rounds in which a model learns from itself
