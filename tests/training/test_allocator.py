@@ -15,9 +15,10 @@ if sys.argv[1] == "keep":
     assert keep_freed_memory()
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(5):  # a step: many tensors of 8 MiB, which are all freed at its end
-        held = [torch.ones(2 << 20) for _ in range(12)]
-        del held
+    for _ in range(2):  # a step: tensors of half a gigabyte in all, which are freed at its end
+        held = [torch.ones(1 << 16) for _ in range(2000)]
+        while held:
+            held.pop()
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 faults()
 print(faults())
