@@ -32,5 +32,5 @@ def test_large_tensors_are_made_in_memory_that_is_there() -> None:
         return int(found.stdout)
 
     plain, kept = faults("plain"), faults("keep")
-    assert kept < 100
-    assert plain > 10_000
+    assert kept < 2_000
+    assert plain > 50_000
