@@ -139,7 +139,7 @@ train duo-laptop --set training=fast                        | or set training.st
 train duo-laptop --out {{run}}                              | already holds a run: continue it with --resume
 train duo-laptop --out {{run}} --resume --seed 5            | training.seed: 1 -> 5
 train duo-laptop --out {{run}} --resume --set data.length=16 | data.length: 32 -> 16
-train duo-laptop --out {{run}} --resume --data {{short}}    | data.corpus
+train duo-laptop --out {{run}} --resume --data {{short}}    | has other tokens than
 train duo-small --out {{run}} --resume                      | holds a run of duo-laptop, not of duo-small
 train duo-laptop --out {{norecipe}} --resume                | holds other files
 distill                                                     | RUN
@@ -297,6 +297,23 @@ reproduce --base-seeds 0                                    | it must be at leas
 reproduce --workers 0 --out {{new}}                         | each must be at least 1
 reproduce --threads 0 --out {{new}}                         | each must be at least 1
 recipes all                                                 | all
+runs {{absent}}                                             | {{absent}}
+runs {{file}}                                               | {{file}}
+runs ''                                                     | an argument is empty
+eval {{run}} --step 999                                     | 999
+sample {{run}} --step -1                                    | -1
+quality {{run}} --judge none --step 999                     | 999
+eval {{run}} --column abstract                              | belongs to other data
+eval {{run}} --data {{text}} --corpus {{text}}              | give one of
+eval {{run}} --corpus {{short}}                             | {{short}}
+train duo-laptop --out {{run}} --resume --steps 1           | the run has taken 2 steps
+{TRAIN} --data {{table}}                                    | abstract
+{TRAIN} --data {{table}} --column nope                      | abstract
+{TRAIN} --data {{json}}                                     | .jsonl
+data show {{absent}}                                        | {{absent}}
+data show {{binary}}                                        | is not text
+data clean nothing                                          | nothing
+data list --yes                                             | data clean
 data                                                        | required
 data fetch                                                  | invalid choice
 data get gutenberg-prosa                                    | gutenberg-prose
@@ -318,6 +335,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, english: Path) -> dict[str, 
     files = ("text.txt", "empty.txt", "short.txt", "tiny.txt", "binary.txt", "latin.txt", "gz.gz", "file", "pipe")
     places = {name: home / name for name in names} | {Path(name).stem: home / name for name in files}
     places |= {name: home / f"{name}.jsonl" for name in ("list", "broken", "surrogate")}
+    places |= {"table": home / "table.csv", "json": home / "file.json"}
     for name in ("run", "mdlm", "ar"):
         method = "duo" if name == "run" else name
         session.train(small_recipe(english, "training.steps=2", name=f"{method}-laptop"), places[name])
@@ -337,6 +355,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, english: Path) -> dict[str, 
     places["list"].write_text("[1, 2]\n")
     places["broken"].write_text('{"text": "fine"}\n{"text": \n')
     places["surrogate"].write_text('{"text": "\\ud800"}\n')
+    places["table"].write_text("title,abstract\nA,B\n")
+    places["json"].write_text('{"text": "something"}')
     os.mkfifo(places["pipe"])
     return places
 

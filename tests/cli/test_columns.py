@@ -68,7 +68,7 @@ def test_wrong_columns(trained: Path, table: Path, tmp_path: Path, capsys: pytes
     cases = {
         ("train", "duo-laptop", "--out", out, "--data", table): "no column 'text': its columns are 'id', 'abstract'",
         ("train", "duo-laptop", "--out", out, "--data", table, "--key", "titel"): "no column 'titel'",
-        ("train", "duo-laptop", "--out", out, "--data", table, "--column", ""): "data.column is empty",
+        ("train", "duo-laptop", "--out", out, "--data", table, "--column", ""): "the value of --column is empty",
         ("train", "duo-laptop", "--out", out, "--data", plain, "--column", "x"): "has no .jsonl, .csv or .tsv file",
         ("train", "duo-laptop", "--out", trained, "--resume", "--column", "id"): "data.column: 'abstract' -> 'id'",
         ("compare", "duo-laptop", "--out", out, "--data", table, "--column", "titel"): "no column 'titel'",
@@ -87,5 +87,5 @@ def test_data_from_memory_has_no_column(tmp_path: Path) -> None:
 
 def test_recipes_of_older_versions_read_the_key_text(trained: Path) -> None:
     data = json.loads((trained / "recipe.json").read_text())
-    del data["data"]["column"]
+    del data["data"]["column"], data["format"]
     assert catalogue.from_json(data).data.column == "text"

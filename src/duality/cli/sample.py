@@ -173,4 +173,4 @@ def tracing(model: Model, path: Path | None, about: dict[str, object], show: Wat
         yield see
     finally:
         if trace.complete:  # all samples, unless something stopped it
-            trace.write(path)
+            trace.write(path, only_complete=True)

@@ -96,13 +96,13 @@ class Trace:
             if frame.step == frame.steps:
                 self.complete.add(index)
 
-    def write(self, path: Path) -> None:
-        """Write the samples that are complete; the file is written whole, or not at all."""
+    def write(self, path: Path, only_complete: bool = False) -> None:
+        """Write all samples, or those that are complete; the file is written whole, or not at all."""
         ids = sorted(self._seen - {self.pieces.mask_id})
         samples = [
             {"index": index, "frames": frames, "text": self.pieces.text(self._tokens[index])}
             for index, frames in sorted(self._frames.items())
-            if index in self.complete
+            if index in self.complete or not only_complete
         ]
         whole = {
             "format": FORMAT,

@@ -2,6 +2,7 @@
 
     leftovers        temporary names, and what dead processes have left under them
     files            checksums, flushing to the disk, atomic replacement of a file
+    jsonfiles        JSON files of bounded size and depth
     progress         how much of long work is done, and how long the rest takes
     manifest         folders whose files are verified before they are used
     cache            the folder where fetched and prepared data are kept

@@ -70,7 +70,7 @@ def verify(folder: Path) -> None:
                 continue
         known[name] = state
     if known != recorded:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # the record only saves time
             write_atomically(folder / RECORD, json.dumps(known, indent=1))
 
 

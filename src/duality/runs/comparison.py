@@ -103,7 +103,6 @@ def compare(
     """
     if len({recipe.name for recipe in recipes}) < len(recipes):
         raise ValueError("a recipe stands twice in the comparison: name each once")
-    output_folder(plan.out)
     sampler = RunSampler(plan.device, report)
     sweep, real = None, []
     if plan.judge is not None:
@@ -111,6 +110,7 @@ def compare(
         text = held_out_text(recipes[0], plan.num_samples, recipes[0].data.length, report)
         sweep = Sweep(plan.out, sampler, report, plan.judge, text)
         real = sweep.real_rows()
+    output_folder(plan.out)
     rows: list[ComparedRecipe] = []
     for recipe in recipes:
         # Between the first and the last step there is training alone, so that the times can be compared.

@@ -382,9 +382,9 @@ def load(
         )
     check_tokenizer(checkpoint.load(path, ()), tokenizer, folder)
     vocabulary = Vocabulary(tokenizer.vocab_size, len(names))
-    check_network(recipe, vocabulary, where)
     # the shapes of the network are compared with those in the file before either of them is allocated
     saved = checkpoint.load(path, groups, parameter_shapes(recipe, vocabulary))
+    check_network(recipe, vocabulary, where)
     denoiser = network(recipe, vocabulary, where)
     load_weights(denoiser, saved.groups[weights])
     denoiser.requires_grad_(False)
