@@ -27,7 +27,6 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 import torch
-from duality.runs.lock import LOCK, RunLocked
 from support.runs import ROOT, quiet, small_recipe
 
 from duality.cli.main import main
@@ -37,6 +36,7 @@ from duality.data.tokenizer_specs import BPE
 from duality.recipes.recipe import Recipe, distilled
 from duality.runs import session
 from duality.runs.folder import read_recipe
+from duality.runs.lock import LOCK, RunLocked
 from duality.runs.metrics import read_metrics
 from duality.training import checkpoint
 from duality.training.distillation import DCD
