@@ -43,6 +43,7 @@ from duality.training.distillation import DCD
 
 SAVE_EVERY = 3
 STEPS = 30
+PATIENCE = 6  # kills of one attempt before it may end
 REFUSED = 3  # the exit code of a process that found the folder locked
 
 
@@ -200,14 +201,15 @@ def kill_points(count: int, home: Path, name: str, seed: int = 0) -> Tally:
     if scenario.work in (distill, sample):
         start(context, train, home, home / "base").join()
     untouched = home / "untouched"
-    begin = time.monotonic()
     start(context, scenario.work, home, untouched).join()
-    duration = time.monotonic() - begin
-    random_delay, tally, current = random.Random(seed), Tally(), 0
+    duration = untroubled(context, scenario.work, home, home / "timed")
+    random_delay, tally, current, in_a_row = random.Random(seed), Tally(), 0, 0
     while tally.kills < count:
         target = home / f"attempt-{current}"
         processes = [start(context, scenario.work, home, target) for _ in range(scenario.at_once)]
-        processes[0].join(random_delay.uniform(0, 0.6 * duration))
+        # other programs may slow it down at any time: after some kills without an end one process is left alone
+        in_a_row += 1
+        processes[0].join(None if in_a_row > PATIENCE else random_delay.uniform(0, duration))
         if processes[0].is_alive() and processes[0].pid is not None:
             os.kill(processes[0].pid, signal.SIGKILL)
             tally.kills += 1
@@ -220,13 +222,20 @@ def kill_points(count: int, home: Path, name: str, seed: int = 0) -> Tally:
         if 0 in codes:
             scenario.same(untouched, target)
             tally.completed += 1
-            current += 1
+            current, in_a_row = current + 1, 0
     last = start(context, scenario.work, home, home / f"attempt-{current}")
     last.join()
     assert last.exitcode == 0
     scenario.same(untouched, home / f"attempt-{current}")
     tally.completed += 1
     return tally
+
+
+def untroubled(context: ForkServerContext, work: Callable[[Path, Path], None], home: Path, folder: Path) -> float:
+    """The seconds that the work takes in a new folder."""
+    begin = time.monotonic()
+    start(context, work, home, folder).join()
+    return time.monotonic() - begin
 
 
 def start(
