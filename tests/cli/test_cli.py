@@ -290,7 +290,7 @@ def test_a_store_that_was_overwritten_is_made_again(tmp_path: Path, capsys: pyte
     store = overwritten_store(corpus)
     flags = ["--out", str(tmp_path / "out"), "--data", str(corpus), "--steps", "2", *SMALL]
     assert main(["train", "duo-laptop", *flags]) == 0
-    assert "made again" in capsys.readouterr().err
+    assert "its sha256 has changed; it is prepared again" in capsys.readouterr().err
     assert int(store[0:1][0]) == ord("S")
 
 

@@ -36,7 +36,11 @@ def test_samples_are_printed_as_they_are_made_and_an_interrupt_keeps_them(run: P
     trace = tmp_path / "trace.json"
     flags = ["--num", "100000", "--steps", "20", "--batch-size", "2", "--json", "--trace", str(trace)]
     process = subprocess.Popen(
-        [*DUALITY, "sample", str(run), *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*DUALITY, "sample", str(run), *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in several processes ignore it
     )
     assert process.stdout is not None
     first = [process.stdout.readline() for _ in range(4)]  # long before the hundred thousand are complete
