@@ -33,7 +33,7 @@ from duality.data.store import TokenStore
 from duality.data.tokenizers import FILE, Tokenizer
 from duality.protocols import Reporter, Vocabulary
 from duality.recipes.recipe import Data, Recipe
-from duality.runs.folder import DATA, exists, read_recipe, with_corpus
+from duality.runs.folder import DATA, read_recipe, with_corpus
 from duality.runs.provenance import CORPUS, check_corpus, read_identity, read_tokenizer
 
 if TYPE_CHECKING:
@@ -90,15 +90,6 @@ def check_present(folder: Path | str, recipe: Recipe) -> None:
             f"`duality train {read_recipe(Path(folder)).name} --out {folder} --resume --data PATH` keeps the new place "
             "in the run, and eval, distill, quality and variance take --corpus PATH"
         )
-
-
-def check_moved_corpus(recipe: Recipe, folder: Path, report: Reporter = silent) -> None:
-    """Refuse a recipe for the run in ``folder`` with another corpus than the run's own in another place."""
-    if not exists(folder):
-        return
-    before = read_recipe(folder)
-    if before.data.corpus != recipe.data.corpus:
-        corpus_of_run(folder, before, report, recipe.data.corpus)
 
 
 def sequences(data: Data, store: TokenStore, tokenizer: Tokenizer, length: int | None = None) -> Sequences:

@@ -131,7 +131,7 @@ def open_folder(recipe: Recipe, folder: Path, resume: bool, may_be_longer: bool 
         return None
     before = read_recipe(folder)
     changeable = (*_CHANGEABLE, *(("steps",) if may_be_longer else ()))
-    # The corpus may be in another place: session.train has compared its tokens.
+    # The corpus may be in another place: its tokens are compared by corpora.corpus_of_run.
     may = ("generation.", "data.corpus:", *(f"training.{name}:" for name in changeable))
     if may_be_longer:
         may = (*may, "distillation.rounds:", "summary:")

@@ -31,6 +31,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from duality.data import leftovers
 from duality.data.cache import Progress, silent
 
 LOCK = "training.lock"
@@ -75,12 +76,8 @@ class Holder:
 def start_of(pid: int) -> str | None:
     """When a process of this host started, in the words of the system; None if there is no such process."""
     if Path("/proc/self/stat").exists():
-        try:
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        except OSError:
-            return None
-        return None if fields[0] in "ZX" else f"{boot} {fields[19]}"
+        ticks = leftovers.start_of(pid)
+        return None if ticks in (None, -1) else f"{leftovers.this_host()} {ticks}"
     try:
         found = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     except OSError:  # no such command

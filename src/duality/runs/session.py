@@ -26,7 +26,6 @@ from duality.protocols import Phase, Reporter, Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.runs.base import check_base, write_base
 from duality.runs.corpora import (
-    check_moved_corpus,
     check_present,
     corpus_of_run,
     facts,
@@ -93,12 +92,13 @@ def train_locked(
     may_be_longer: bool,
 ) -> Outcome:
     """``train`` in a folder that this process has locked."""
-    if resume:
-        check_moved_corpus(recipe, folder, report)
     before = open_folder(recipe, folder, resume, may_be_longer)
     if before is None:
         check_no_distillation(folder)
-    corpus = prepared(recipe, report) if before is None else corpus_of_run(folder, recipe, report)
+        corpus = prepared(recipe, report)
+    else:
+        moved_to = None if recipe.data.corpus == before.data.corpus else recipe.data.corpus
+        corpus = corpus_of_run(folder, recipe, report, moved_to)
     rows = sequences(recipe.data, corpus.train, corpus.tokenizer)
     loader = Loader(rows, recipe.training.batch_size, recipe.training.seed)
     for line in facts(recipe, corpus):
