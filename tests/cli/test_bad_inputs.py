@@ -139,7 +139,7 @@ train duo-laptop --set training=fast                        | or set training.st
 train duo-laptop --out {{run}}                              | already holds a run: continue it with --resume
 train duo-laptop --out {{run}} --resume --seed 5            | training.seed: 1 -> 5
 train duo-laptop --out {{run}} --resume --set data.length=16 | data.length: 32 -> 16
-train duo-laptop --out {{run}} --resume --data {{short}}    | has other tokens than
+train duo-laptop --out {{run}} --resume --data {{short}}    | has another text than
 train duo-small --out {{run}} --resume                      | holds a run of duo-laptop, not of duo-small
 train duo-laptop --out {{norecipe}} --resume                | holds other files
 distill                                                     | RUN

@@ -276,3 +276,15 @@ def test_the_file_that_a_recipe_names_is_not_read_for_a_run_without_a_sound_corp
     with pytest.raises(ValueError, match="has changed since the run began"):
         sequences_of_run(model, run, report=messages.append)
     assert f"is {private}, as its recipe says" in messages[0]
+    assert sorted(own_cache.rglob("*")) == stores  # nothing of it is tokenized
+
+
+def test_a_run_of_an_older_version_has_no_checksum_of_its_text(run: Path) -> None:
+    path = run / "corpus.json"
+    identity = json.loads(path.read_text())
+    assert len(identity.pop("text")) == 64
+    path.write_text(json.dumps(identity))
+    assert len(sequences_of_run(load(run), run)) > 0
+    path.write_text(json.dumps({**identity, "text": 5}))
+    with pytest.raises(ValueError, match=r"corpus.json is damaged"):
+        sequences_of_run(load(run), run)

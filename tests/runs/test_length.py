@@ -22,7 +22,7 @@ from duality.runs.folder import read_recipe
 from duality.runs.metrics import read_metrics
 from duality.runs.model import Model
 from duality.runs.sampling import held_out_text, sample_case
-from duality.runs.shaping import known_around_blanks, known_ends
+from duality.runs.shaping import known_ends, known_parts, parts_around_blanks
 
 END = ByteTokenizer.separator
 DOCUMENTS = ("data.packing=document", "data.documents=lines", "data.tokenizer=characters", "data.length=8")
@@ -217,7 +217,7 @@ def test_where_the_known_tokens_end() -> None:
     assert known_ends(tokenizer, 8, "", "").end == 0
     assert known_ends(tokenizer, 8, "abc", "").end == 3
     assert known_ends(tokenizer, 8, "", "z").end == 8
-    assert known_around_blanks(tokenizer, "a _ b _", "_", 2).end == 7
+    assert known_parts(parts_around_blanks(tokenizer, "a _ b _", "_", 2)).end == 7
 
 
 def test_an_empty_sample_is_empty(bytes_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

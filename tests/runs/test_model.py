@@ -269,6 +269,8 @@ def test_what_fill_refuses(models: dict[str, Model]) -> None:
     with pytest.raises(ValueError, match=r"no word beside its blanks.*give tokens_per_blank"):
         duo.fill("___")
     assert len(duo.fill("___", tokens_per_blank=7)[0].tokens) == 7
+    with pytest.raises(ValueError, match=r"sampling 1 sequences of 10,000,000,000,0.. tokens at a time needs at least"):
+        duo.fill("The ___", tokens_per_blank=10**13)
 
 
 # --- hidden

@@ -105,7 +105,7 @@ def test_another_text_is_refused_and_nothing_is_changed(
     new = moved(text, tmp_path, cache, "One more line.\n" if not more else "")
     arguments = ("train", "duo-laptop", "--out", str(run), "--resume", "--data", str(new), *more)
     message = refused(capsys, *arguments)
-    assert f"{new} has other tokens than {run} was trained on" in message or "training.seed" in message
+    assert f"{new} has another text than {run} was trained on" in message or "training.seed" in message
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
@@ -138,7 +138,7 @@ def test_eval_of_a_moved_corpus(
     assert read_recipe(run).data.corpus == str(text)
     assert "--corpus" in refused(capsys, "eval", str(run), "--corpus", str(new), "--data", str(new))
     new.write_text(new.read_text() + "x")
-    assert f"{new} has other tokens than {run} was trained on" in refused(
+    assert f"{new} has another text than {run} was trained on" in refused(
         capsys, "eval", str(run), "--corpus", str(new)
     )
 

@@ -13,6 +13,9 @@ checksums, what a document is, the tokenizer, the split, the labels, the format.
 With ``labels=True`` every document must have a label (documents.py), and the stores keep the labels. The label names
 are those of the whole corpus, sorted, so that a number means the same label in both parts.
 
+The checksum of the whole text (survey.py) is kept beside the stores; ``check_text`` is called with it before any of a
+text that is not in the cache is tokenized, and may refuse it.
+
 What must hold: the same request finds the same folder and reads no text; another tokenizer, split or file finds
 another folder; a folder of the cache that was changed in any way (manifest.py) is made again, with a message; labels
 are kept only if they are requested.
@@ -52,6 +55,7 @@ from duality.data.tokenizer_specs import BPE, TokenizerSpec
 from duality.data.tokenizers import Tokenizer, load_tokenizer
 from duality.data.write import write_store
 
+TEXT = "text.json"
 VERSION = 2  # of the steps from text to ids, as far as the rest of the key does not describe them
 
 T = TypeVar("T")
@@ -64,11 +68,17 @@ class Corpus:
     tokenizer: Tokenizer
     train: TokenStore
     validation: TokenStore
+    text: str | None = None
+    """The sha256 of its text; None if it was prepared by an older version."""
 
     @property
     def label_names(self) -> tuple[str, ...]:
         """The names of the labels, in the order of their numbers; empty without labels."""
         return self.train.label_names
+
+
+def accept(sha256: str) -> None:
+    """Any text is right."""
 
 
 def prepare(
@@ -82,6 +92,7 @@ def prepare(
     column: str = TEXT_COLUMN,
     cache: Path | None = None,
     progress: Progress = silent,
+    check_text: Callable[[str], None] = accept,
 ) -> Corpus:
     """The corpus, split and tokenized; it comes from the cache if it was prepared before."""
     check_split(split, validation)
@@ -92,6 +103,7 @@ def prepare(
         """Write the tokenizer and both stores."""
         read = partial(read_documents, spec, documents, column, cache=cache, progress=progress)
         size = survey(read(), labels)
+        check_text(size.sha256)
         by = "document" if split == "auto" and all_lines(spec, documents) else split
         rule = choose_split(by, validation, size.num_documents)
         if next(rule.held_out(read()), None) is None:
@@ -100,6 +112,7 @@ def prepare(
         texts = (piece for part in rule.training(read()) for piece in part.pieces)
         trained = trained_tokenizer(tokenizer, texts, size.part(1 - validation), cache, progress)
         trained.save(target)
+        (target / TEXT).write_text(json.dumps({"sha256": size.sha256}), encoding="utf-8")
         with working(progress, "encoding", size.num_bytes, "bytes") as advance:
             for name, part in (("train", rule.training(read())), ("validation", rule.held_out(read()))):
                 write_store(target / name, part, trained, label_names=size.label_names, advance=advance)
@@ -150,7 +163,8 @@ def open_corpus(folder: Path) -> Corpus:
     )
     for store in (train, validation):
         check_encoded_with(tokenizer, store)
-    return Corpus(tokenizer, train, validation)
+    text = folder / TEXT
+    return Corpus(tokenizer, train, validation, json.loads(text.read_text())["sha256"] if text.exists() else None)
 
 
 def check_encoded_with(tokenizer: Tokenizer, store: TokenStore) -> None:

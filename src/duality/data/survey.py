@@ -1,4 +1,4 @@
-"""What is in a corpus: how much text, of which kind, its first texts; and the sample of it that BPE is trained on.
+"""What is in a corpus: how much text, of which kind, its checksum, its first texts; the sample that BPE is trained on.
 
     all text up to 128 MB; of more, 128 MB that are evenly spread
     of text without spaces (words of more than 256 characters: DNA, Chinese without punctuation) at most 8 MB
@@ -9,6 +9,7 @@ own sample, unchanged.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -32,10 +33,12 @@ UNBROKEN = re.compile(rf"(?<!\S)\S{{{LONGEST_WORD + 1},}}")
 
 EXAMPLE_CHARACTERS = 400
 
+_BORDER = b"\xff"  # no byte of UTF-8: two documents are never the same bytes as one
+
 
 @dataclass(frozen=True)
 class CorpusSize:
-    """How much there is in a corpus, and the sorted names of all its labels, if they are requested."""
+    """How much there is in a corpus; the names of all its labels, sorted, if they are requested; its checksum."""
 
     num_documents: int
     num_characters: int
@@ -43,6 +46,8 @@ class CorpusSize:
     num_unbroken: int
     """of the bytes, those in words of more than 256 characters"""
     label_names: tuple[str, ...]
+    sha256: str
+    """of the texts in their order, with their labels if they are requested; names of files do not count"""
 
     @property
     def sample_shares(self) -> tuple[float, float]:
@@ -57,7 +62,7 @@ class CorpusSize:
         return round(share * (self.num_bytes - self.num_unbroken) + unbroken * self.num_unbroken)
 
     def part(self, share: float) -> CorpusSize:
-        """The size of a share of the text."""
+        """The size of a share of the text; the checksum stays that of all."""
         numbers = {name: round(share * getattr(self, name)) for name in ("num_characters", "num_bytes", "num_unbroken")}
         return replace(self, **numbers)
 
@@ -65,15 +70,21 @@ class CorpusSize:
 def survey(documents: Iterable[Document], labels: bool) -> CorpusSize:
     """Count what is in the documents, which are read once."""
     num_documents, num_characters, num_bytes, num_unbroken, names = 0, 0, 0, 0, set()
+    digest = hashlib.sha256()
     for document in documents:
         num_documents += 1
         if labels:
             names.add(required_label(document))
+            digest.update(required_label(document).encode("utf-8") + _BORDER)
         for piece in document.pieces:
+            data = piece.encode("utf-8")
+            digest.update(data)
             num_characters += len(piece)
-            num_bytes += num_bytes_of(piece)
+            num_bytes += len(data)
             num_unbroken += sum(num_bytes_of(word) for word in UNBROKEN.findall(piece))
-    return CorpusSize(num_documents, num_characters, num_bytes, num_unbroken, tuple(sorted(names)))
+        digest.update(_BORDER)
+    counts = (num_documents, num_characters, num_bytes, num_unbroken)
+    return CorpusSize(*counts, tuple(sorted(names)), digest.hexdigest())
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Data that is given from Python, texts or tensors of ids, is written into ``data/`` of the run folder and trained on from
 there, so that a run can be resumed and measured without the program that started it. What must hold: data that is in a
 run folder already is never replaced; other data for the same run is refused; a corpus that was moved is the run's own
-exactly if its tokens are; the sequences of a recipe are made by ``sequences`` alone, so that training and every
+exactly if its text is; the sequences of a recipe are made by ``sequences`` alone, so that training and every
 measurement have the same packing and padding.
 """
 
@@ -12,8 +12,9 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from duality.data.cache import silent
-from duality.data.corpus import Corpus, encode_corpus, prepare
+from duality.data.corpus import Corpus, accept, encode_corpus, prepare
 from duality.data.documents import all_lines, has_columns, skipped_files
 from duality.data.leftovers import remove_leftovers, temporary_name
 from duality.data.memory import write_corpus
@@ -34,7 +35,7 @@ from duality.data.tokenizers import FILE, Tokenizer
 from duality.protocols import Reporter, Vocabulary
 from duality.recipes.recipe import Data, Recipe
 from duality.runs.folder import DATA, read_recipe, with_corpus
-from duality.runs.provenance import CORPUS, check_corpus, read_identity, read_tokenizer
+from duality.runs.provenance import CORPUS, check_corpus, check_text, read_identity, read_tokenizer
 
 if TYPE_CHECKING:
     from duality.runs.model import Model
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
 TrainingData = str | Path | Iterable[str] | Tensor | Sequence[Tensor]
 
 
-def prepared(recipe: Recipe, report: Reporter = silent) -> Corpus:
-    """The corpus of a recipe, split and tokenized."""
+def prepared(recipe: Recipe, report: Reporter = silent, check_text: Callable[[str], None] = accept) -> Corpus:
+    """The corpus of a recipe, split and tokenized; ``check_text`` may refuse its text by its checksum before."""
     data = recipe.data
     return prepare(
         data.corpus,
@@ -54,6 +55,7 @@ def prepared(recipe: Recipe, report: Reporter = silent) -> Corpus:
         documents=data.documents,
         column=data.column,
         progress=report,
+        check_text=check_text,
     )
 
 
@@ -63,7 +65,8 @@ def corpus_of_run(
     """The corpus that the run in ``folder`` was trained on; ``moved_to`` is where it is now, if it was moved.
 
     The recipe of somebody else's run may name any file of this machine. It is read only for a run that says which
-    tokens it must give, in the run's own tokenizer, and a message says what is read.
+    tokens it must give, in the run's own tokenizer, and a message says what is read. Another text than the run's own
+    is not tokenized.
     """
     folder = Path(folder)
     if read_identity(folder)["tokenizer"] != read_tokenizer(folder).fingerprint:
@@ -76,8 +79,9 @@ def corpus_of_run(
         check_present(folder, recipe)
         if Path(recipe.data.corpus).exists():
             report(f"the corpus of {folder} is {recipe.data.corpus}, as its recipe says")
-    corpus = prepared(recipe, report)
-    check_corpus(folder, corpus, None if moved_to is None else str(moved_to))
+    place = None if moved_to is None else str(moved_to)
+    corpus = prepared(recipe, report, partial(check_text, folder, place))
+    check_corpus(folder, corpus, place)
     return corpus
 
 

@@ -38,8 +38,10 @@ from duality.runs.shapes import parameter_shapes
 from duality.runs.shaping import (
     Wrap,
     check_can_infill,
-    known_around_blanks,
     known_ends,
+    known_parts,
+    num_tokens_of,
+    parts_around_blanks,
     unchanged,
     with_label,
     with_memo,
@@ -190,10 +192,11 @@ class Model:
         that writes vectors, is refused.
         """
         check_can_infill(self.denoiser, "fill")
-        known = known_around_blanks(self.tokenizer, text, blank, tokens_per_blank)
+        parts = parts_around_blanks(self.tokenizer, text, blank, tokens_per_blank)
+        check_sampling(self.denoiser, min(num, batch_size), num_tokens_of(parts), self.device)
         how = chosen(self.recipe.generation, steps, tail, sampler, temperature)
         request = Request(num, how, eta, grid, top_p, label, guidance, seed, batch_size)
-        return write(self, request, known, watch, each)
+        return write(self, request, known_parts(parts), watch, each)
 
     def generate(
         self,

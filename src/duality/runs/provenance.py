@@ -61,9 +61,10 @@ def check_tokenizer(saved: Checkpoint, tokenizer: Tokenizer, where: Path) -> Non
 
 
 def corpus_identity(corpus: Corpus) -> dict[str, Any]:
-    """Checksums of the tokens, and the names of the labels."""
+    """Checksums of the text and of its tokens, and the names of the labels."""
     stores = {"train": corpus.train, "validation": corpus.validation}
     return {
+        **({} if corpus.text is None else {"text": corpus.text}),
         "tokenizer": corpus.tokenizer.fingerprint,
         "labels": list(corpus.label_names),
         **{name: [shard.sha256 for shard in store.index.shards] for name, store in stores.items()},
@@ -76,7 +77,8 @@ def read_identity(folder: Path) -> dict[str, Any]:
     found = read_json(path, _MOST_IDENTITY_BYTES)
     identity = {"labels": [], **found} if isinstance(found, dict) else {}  # runs of older versions have no labels
     lists = [identity.get(name) for name in ("train", "validation", "labels")]
-    if not isinstance(identity.get("tokenizer"), str) or not all(
+    texts = [identity.get("tokenizer"), identity.get("text", "")]  # those of older versions have no text
+    if not all(isinstance(each, str) for each in texts) or not all(
         isinstance(each, list) and all(isinstance(item, str) for item in each) for each in lists
     ):
         raise ValueError(
@@ -88,14 +90,25 @@ def read_identity(folder: Path) -> dict[str, Any]:
 
 def check_corpus(folder: Path, corpus: Corpus, moved_to: str | None = None) -> None:
     """Refuse to continue on other tokens than the run began with; ``moved_to`` is where its corpus is said to be."""
-    if read_identity(folder) == corpus_identity(corpus):
-        return
+    found = corpus_identity(corpus)
+    own = {"text": found.get("text"), **read_identity(folder)}  # runs and stores of older versions have none
+    if own != {"text": own["text"], **found}:
+        raise _another_corpus(folder, moved_to)
+
+
+def check_text(folder: Path, moved_to: str | None, sha256: str) -> None:
+    """Refuse a text whose checksum is not that of the run's corpus, before it is tokenized."""
+    if read_identity(folder).get("text", sha256) != sha256:
+        raise _another_corpus(folder, moved_to)
+
+
+def _another_corpus(folder: Path, moved_to: str | None) -> ValueError:
     if moved_to is not None:
-        raise ValueError(
-            f"{moved_to} has other tokens than {folder} was trained on: give the same text, or start a new run in "
+        return ValueError(
+            f"{moved_to} has another text than {folder} was trained on: give the same text, or start a new run in "
             "another folder"
         )
-    raise ValueError(f"the corpus of {folder} has changed since the run began: restore it, or start a new run")
+    return ValueError(f"the corpus of {folder} has changed since the run began: restore it, or start a new run")
 
 
 def environment() -> dict[str, Any]:

@@ -11,7 +11,7 @@ sample has the known tokens in their places, whatever else is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -60,7 +60,15 @@ class Known:
         return Known(self.tokens.to(device), self.fixed.to(device))
 
 
-def known_parts(parts: list[Ids | int]) -> Known:
+Part = Ids | int  # known ids, or a number of unknown tokens
+
+
+def num_tokens_of(parts: Sequence[Part]) -> int:
+    """How many tokens the parts have together."""
+    return sum(part if isinstance(part, int) else len(part) for part in parts)
+
+
+def known_parts(parts: Sequence[Part]) -> Known:
     """Known ids, and numbers of unknown tokens, one after another."""
     ids = [np.zeros(part, dtype=np.int64) if isinstance(part, int) else part for part in parts]
     fixed = [np.full(len(row), not isinstance(part, int)) for row, part in zip(ids, parts, strict=True)]
@@ -80,7 +88,7 @@ def known_ends(tokenizer: Tokenizer, length: int, prompt: str, suffix: str) -> K
     return known_parts([first, free, last])
 
 
-def known_around_blanks(tokenizer: Tokenizer, text: str, blank: str, tokens_per_blank: int | None) -> Known:
+def parts_around_blanks(tokenizer: Tokenizer, text: str, blank: str, tokens_per_blank: int | None) -> list[Part]:
     """The text with ``tokens_per_blank`` unknown tokens in place of every blank; None is ``tokens_of_a_word``."""
     if not blank or blank not in text:
         raise ValueError(f"the text {text!r} has no blank {blank!r}: write one where the model is to fill in")
@@ -88,7 +96,7 @@ def known_around_blanks(tokenizer: Tokenizer, text: str, blank: str, tokens_per_
         raise ValueError(f"tokens_per_blank is {tokens_per_blank}: a blank has at least 1 token")
     first, *others = [tokenizer.encode(part) for part in text.split(blank)]
     count = tokens_of_a_word(tokenizer, text.split(blank)) if tokens_per_blank is None else tokens_per_blank
-    return known_parts([first, *(part for ids in others for part in (count, ids))])
+    return [first, *(part for ids in others for part in (count, ids))]
 
 
 def tokens_of_a_word(tokenizer: Tokenizer, parts: list[str]) -> int:
