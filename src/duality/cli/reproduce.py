@@ -26,7 +26,7 @@ def reproduce(
     Args:
         claims: perplexity, curriculum, variance, distillation, speedup, tails, rounds, teacher, sdtt, crossover, psi,
             speed; all if not given.
-        budget: quick is molecules, about 48 minutes on two cores; full adds prose and more seeds, and takes hours.
+        budget: quick is molecules, about 40 minutes on two cores; full adds prose and more seeds, and takes hours.
         domains: those of the budget's domains that are wanted; all if not given.
         seeds: seeds of every training and distillation, instead of the budget's own numbers.
         base_seeds: seeds of the models that are sampled and distilled, the most costly ones, if other than seeds; with
