@@ -18,6 +18,7 @@ SOURCE = Path(duality.__file__).parent
 PARTS = (
     "registry",
     "noise",
+    "ranks",
     "protocols",
     "diffusion",
     "fused",

@@ -26,6 +26,7 @@ from duality.runs import model as run_model
 from duality.runs.metrics import read_metrics
 from duality.training import checkpoint, loop
 from duality.training.loop import StepRecord, TrainingDiverged, gradients, phase_at, take_step
+from duality.training.parallel import Layout
 from duality.training.settings import Training
 from duality.training.state import TrainState
 
@@ -148,8 +149,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(e
     created: list[TrainState] = []
     fresh = TrainState.fresh
 
-    def remember(model: nn.Module, training: Training, teacher: nn.Module | None) -> TrainState:
-        created.append(fresh(model, training, teacher))
+    def remember(model: nn.Module, training: Training, teacher: nn.Module | None, layout: Layout) -> TrainState:
+        created.append(fresh(model, training, teacher, layout))
         return created[-1]
 
     def poison(record: StepRecord) -> None:
@@ -252,7 +253,7 @@ def test_average_warms_up_and_follows_the_reference(golden: Path) -> None:
             self.w = torch.nn.Parameter(params[0].clone())
 
     one = One()
-    state = TrainState(one, None, {"w": params[0].clone()})  # type: ignore[arg-type]
+    state = TrainState(one, None, {"w": params[0].clone()}, one)  # type: ignore[arg-type]
     for step in range(1, len(params)):
         state.step = step
         one.w.data.copy_(params[step])

@@ -4,17 +4,23 @@
 1          a fault of this program; ``--debug`` shows where
 2          a user's error: the line says what was got, what is allowed, what to do
 128 + n    stopped by signal n; 130 is Ctrl-C, 141 a reader that closed the pipe, which needs no words
+
+Started several times by torchrun, the processes are one job (``duality.ranks``): one of them prints the error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import signal
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import tyro
 
+from duality import ranks
 from duality.cli.commands import COMMANDS
 from duality.cli.termination import Terminated, terminable
 
@@ -61,40 +67,88 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command and give its exit code."""
     arguments = spread(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
+    return exit_code(lambda: in_job(arguments, debug), debug)
+
+
+def in_job(arguments: list[str], debug: bool) -> int:
+    """Run a command as one of the processes that torchrun has started, or alone; rank 0 speaks for all."""
+    check_values(arguments)
+    with terminable(), ranks.joined() as place, contextlib.nullcontext() if place.first else silent():
+        return exit_code(lambda: command(arguments), debug)
+
+
+def command(arguments: list[str]) -> int:
+    """Parse the arguments and run the command that they name."""
+    code: int = tyro.extras.subcommand_cli_from_dict(
+        COMMANDS,
+        prog="duality",
+        description="Discrete diffusion language models: train, distill, evaluate, sample. "
+        "With --debug, an error shows where it came from.",
+        args=[argument for argument in arguments if argument != "--debug"],
+    )
+    sys.stdout.flush()  # a closed pipe shows here and not when the interpreter ends
+    return code
+
+
+def exit_code(run: Callable[[], int], debug: bool) -> int:
+    """The exit code of ``run``; an error is printed in one line, by the first of several ranks that has one."""
     try:
-        check_values(arguments)
-        with terminable():
-            code: int = tyro.extras.subcommand_cli_from_dict(
-                COMMANDS,
-                prog="duality",
-                description="Discrete diffusion language models: train, distill, evaluate, sample. "
-                "With --debug, an error shows where it came from.",
-                args=[argument for argument in arguments if argument != "--debug"],
-            )
-            sys.stdout.flush()  # a closed pipe shows here and not when the interpreter ends
-        return code
+        return run()
     except BrokenPipeError:
         silence_output()
         return CLOSED_PIPE
     except KeyboardInterrupt:
-        print("duality: interrupted", file=sys.stderr)
+        say_once("duality: interrupted")
         return INTERRUPTED
     except Terminated:
-        print("duality: terminated", file=sys.stderr)
+        say_once(lost_ranks() or "duality: terminated")
         return TERMINATED
+    except ranks.Refused:
+        return USER_ERROR
     except Exception as error:
         if debug:
             raise
+        if not ranks.job().alone:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others while this one says why
         words = explain(error)
+        who = "" if ranks.job().first else f"rank {ranks.job().rank}: "
         if words is not None:
-            print(f"duality: error: {words}", file=sys.stderr)
+            say_once(f"duality: error: {who}{words}")
             return USER_ERROR
-        print(
-            f"duality: internal error: {type(error).__name__}: {one_line(error)}; this is a fault of duality, not of "
-            "what you asked for: run the same command with --debug, and report what it prints",
-            file=sys.stderr,
+        say_once(
+            lost_ranks()
+            or f"duality: internal error: {who}{type(error).__name__}: {one_line(error)}; this is a fault of duality, "
+            "not of what you asked for: run the same command with --debug, and report what it prints"
         )
         return FAULT
+
+
+def lost_ranks() -> str | None:
+    """Which ranks of the job are gone, in a line; None if none is known to be."""
+    gone = ranks.missing()
+    return gone and (
+        f"duality: error: {gone} ended without a word, as after kill -9 or when memory runs out: what was saved is "
+        "intact, and the same command with --resume continues a training"
+    )
+
+
+def say_once(line: str) -> None:
+    """Print a line on stderr, unless another rank of the job has said why it ends."""
+    if ranks.first_to_fail():
+        print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Print nothing but errors: for the ranks other than 0."""
+    from duality.cli.console import stderr
+
+    stderr.quiet = True
+    try:
+        with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+            yield
+    finally:
+        stderr.quiet = False
 
 
 def explain(error: Exception) -> str | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from duality.cli.common import Device, Flag, Folder, GridName, KeptStep, Round, SamplerName, TailName
+from duality.ranks import job
 
 if TYPE_CHECKING:
     from duality.runs.model import Model
@@ -88,6 +89,11 @@ def sample(
     from duality.data.files import regular_file
     from duality.runs.model import load
 
+    if (trace or watch) and not job().alone:
+        raise ValueError(
+            f"--{'trace' if trace else 'watch'} in {job().size} processes: each sees the steps of its own samples "
+            "only; leave it out, or start the command without torchrun"
+        )
     if trace is not None:
         regular_file(trace)  # before anything is sampled that could not be kept
     model = load(run, say, device, round=round_number, step=kept_step)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from duality.cli.common import Assignments, Column, Device, DistillationName, Flag, Folder, Name
+from duality.ranks import job
 from duality.training.round_changes import RoundChanges
 
 if TYPE_CHECKING:
@@ -47,12 +48,13 @@ def train(
         assignments: change a field of the recipe, such as --set training.learning_rate=1e-3 or --set backbone=mini;
             can be repeated.
         resume: continue the run in --out where its last checkpoint is, with the settings it was started with; start it
-            if there is none.
+            if there is none. A job that torchrun starts again after a failure does so without being told.
         device: where to compute; auto takes a GPU if there is one.
         dry_run: print the recipe as it would run, with its parameters and memory, and stop.
     """
     from duality.runs.api import plan_training
 
+    resume = resume or job().restarts > 0
     plan = plan_training(
         recipe, data=data, column=column, out=out, steps=steps, seed=seed, set=assignments, resume=resume
     )
@@ -89,6 +91,7 @@ def distill(
     """
     from duality.runs.api import plan_distillation
 
+    resume = resume or job().restarts > 0
     plan = plan_distillation(
         run, changes, method=method, out=out, corpus=corpus, seed=seed, set=assignments, resume=resume
     )

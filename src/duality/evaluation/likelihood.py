@@ -5,7 +5,8 @@
 All three are computed and reported, by the model's own measure (``protocols.Measure``). The value of an autoregressive
 model is exact; that of a masked language model is a pseudo-likelihood, which is no bound. ``kind`` says which it is.
 Sums are in float64, and the ratio sum of nats / sum of tokens is taken once, at the end. Times and noise belong to the
-sequence (its index), so the value does not depend on the batch size.
+sequence (its index), so the value does not depend on the batch size. The ranks of a job take the batches in turn; every
+number is computed by one of them, and the sums are taken at the end, so the value is that of a single process.
 
 Sequence i is evaluated at the times (d + v_i) / D, d = 0 .. D-1, where the v_i are stratified over the sequences. The
 loss depends on v_i. The standard error therefore comes from differences between neighbours in v (the estimator of
@@ -30,6 +31,7 @@ from duality.data.packing import Sequences
 from duality.denoisers.conditioning import with_labels
 from duality.noise import Noise, stratified_times
 from duality.protocols import AnyDenoiser, Kind, Measure
+from duality.ranks import job
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,8 @@ def likelihood(
     offsets = stratified_times(seed, 0, count)
     parts = torch.zeros(count, 3, dtype=torch.float64)
     padding, tokens, num_padding = torch.zeros(3, count, dtype=torch.float64)
-    for start in range(0, count, batch_size):
+    place = job()
+    for start in range(place.rank * batch_size, count, place.size * batch_size):
         index = torch.arange(start, min(start + batch_size, count))
         rows = chosen[index].numpy()
         x, paid = (part.to(device) for part in sequences.rows(rows))
@@ -139,7 +142,8 @@ def likelihood(
             for part, nats in enumerate((loss.nats, ends.prior, ends.reconstruction)):
                 parts[index, part] += torch.where(paid, nats.double(), 0.0).sum(-1).cpu() / num_draws
                 padding[index] += torch.where(paid & ~real, nats.double(), 0.0).sum(-1).cpu() / num_draws
-        advance(len(index))
+        advance(min(place.size * batch_size, count - start))
+    place.sum_(parts, padding, tokens, num_padding)
     share = float(padding.sum() / tokens.sum()), int(num_padding.sum())
     return _summarise(parts[offsets.argsort()], tokens[offsets.argsort()], share, sequences, num_draws, measure.kind)
 

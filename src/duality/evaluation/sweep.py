@@ -4,7 +4,7 @@
 
 What must hold: saved samples are not made again, and a judge or scorer does not score the same samples again, unless
 the weights, the settings or a file changed; all rows of a sweep have the same judge, scorers and real text; a sample
-without text ends no sweep.
+without text ends no sweep. The ranks of a job (``ranks``) sample together; rank 0 keeps and scores.
 
 ``measure`` also writes OUT/quality.json, ``{"rows": [...], "references": [...]}`` with real text under the second name,
 and OUT/quality.md.
@@ -38,6 +38,7 @@ from duality.evaluation.text_metrics import (
     unigram_entropy,
 )
 from duality.protocols import Reporter
+from duality.ranks import job
 
 Advance = Callable[[int], None]
 
@@ -72,22 +73,27 @@ class Sweep:
         for reason in dict.fromkeys(self.mauve_obstacle(case.num) for case in cases):
             if reason is not None:
                 self.report(f"no MAUVE: {reason}")
-        real = self.real_rows()
+        real = job().once(self.real_rows)
         rows: list[Row] = []
         for case in cases:
             rows.append(self.row(case, advance))
-            write_rows(self.out, [*rows, *real])
+            job().once(lambda: write_rows(self.out, [*rows, *real]))
         return [*rows, *real]
 
     def row(self, case: Case, advance: Advance = lambda count: None) -> Row:
         """The row of a case; its samples are made unless they are kept."""
-        path = sample_path(self.out, case)
-        samples = kept_samples(path, case, self.source.weights(case), self.report)
-        if samples is None:
-            self.report(f"sampling {case.label}, {case.num} sequences in {case.steps} steps")
-            samples = self.source.sample(case, advance)
-            write_samples(path, case, samples)
-        return self.measured(case, samples, path)
+        path, weights = sample_path(self.out, case), self.source.weights(case)
+        kept = job().once(lambda: kept_samples(path, case, weights, self.report))
+        if kept is not None:
+            return job().once(lambda: self.measured(case, kept, path))
+        self.report(f"sampling {case.label}, {case.num} sequences in {case.steps} steps")
+        made = self.source.sample(case, advance)
+
+        def measured() -> Row:
+            write_samples(path, case, made)
+            return self.measured(case, made, path)
+
+        return job().once(measured)
 
     def real_rows(self) -> list[Row]:
         """The row of real text, if there is any; it is kept as samples are."""

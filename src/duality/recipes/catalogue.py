@@ -6,7 +6,7 @@ methods, schedules, backbones, tokenizers and distillations: what is registered 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 
 from duality.data import TOKENIZERS
@@ -18,7 +18,7 @@ from duality.recipes.config import Json, component, from_jsonable, override, to_
 from duality.recipes.recipe import Data, Generation, Recipe
 from duality.registry import suggestion
 from duality.training import DISTILLATIONS
-from duality.training.settings import Training
+from duality.training.settings import Parallel, Training
 
 RECIPES: dict[str, Callable[[], Recipe]] = {make().name: make for make in (*laptop.ROWS, *molecules.ROWS, *paper.ROWS)}
 
@@ -29,9 +29,15 @@ _FORMER_NAMES: dict[tuple[str, str], str] = {
     **{(name, "times"): "training_schedule" for name in ("Duo", "UDLM", "MDLM", "SEDD", "D3PM")},
 }
 
-FORMAT = 2  # of recipe.json; in format 1, which had no number, fields may be missing that were added later
+FORMAT = 3  # of recipe.json; in format 1, which had no number, fields may be missing that were added later
 
-# Fields that recipes of format 1 may not have: the value that stands for what those versions did.
+# Fields that were added in format 3, and their values for what earlier versions did.
+_ADDED: dict[tuple[str, str], Callable[[dict[str, Json]], Json]] = {
+    ("Recipe", "parallel"): lambda data: to_jsonable(Parallel()),
+    ("Training", "checkpoint"): lambda data: Training.checkpoint,
+}
+
+# Fields that recipes of format 1 may not have either.
 _FORMER_VALUES: dict[tuple[str, str], Callable[[dict[str, Json]], Json]] = {
     # padding has no effect on a wrapped corpus: its runs read like those of today, and can be continued
     ("Data", "padding"): lambda data: "ignore" if data.get("packing") == "document" else Data.padding,
@@ -45,6 +51,7 @@ _FORMER_VALUES: dict[tuple[str, str], Callable[[dict[str, Json]], Json]] = {
     ("Recipe", "distillation"): lambda data: None,
     ("Recipe", "generation"): lambda data: to_jsonable(Generation()),
     ("Training", "phase_steps"): lambda data: None,
+    **_ADDED,
 }
 
 
@@ -57,7 +64,7 @@ def choices() -> dict[str, object]:
 def components() -> dict[str, type]:
     """The types that the JSON of a recipe may name."""
     registered = (*choices().values(), *(entry() for entry in DISTILLATIONS.values()))
-    kinds = (Recipe, Data, Training, Generation, *dict.fromkeys(type(each) for each in registered))
+    kinds = (Recipe, Data, Training, Generation, Parallel, *dict.fromkeys(type(each) for each in registered))
     return {kind.__name__: kind for kind in kinds}
 
 
@@ -79,26 +86,28 @@ def to_json(chosen: Recipe) -> Json:
 
 
 def from_json(data: Json) -> Recipe:
-    """The recipe that ``to_json`` wrote, in this format or in the first one."""
+    """The recipe that ``to_json`` wrote, in this format or an older one."""
     if isinstance(data, dict) and "format" in data:
-        if data["format"] != FORMAT:
-            raise ValueError(f"the recipe has format {data['format']!r}, this version reads {FORMAT} and older ones")
+        found = data["format"]
+        if found not in (2, FORMAT):
+            raise ValueError(f"the recipe has format {found!r}, this version reads {FORMAT} and older ones")
         data = {name: value for name, value in data.items() if name != "format"}
+        data = current_fields(data, _ADDED) if found == 2 else data
     else:
-        data = current_fields(data)
+        data = current_fields(data, _FORMER_VALUES)
     loaded = from_jsonable(data, components())
     if not isinstance(loaded, Recipe):
         raise ValueError(f"this is a {type(loaded).__name__}, not a recipe: the file is not a run's recipe.json")
     return loaded
 
 
-def current_fields(data: Json) -> Json:
-    """The JSON of a recipe of format 1 with the fields of today: earlier names are replaced, later fields are added."""
+def current_fields(data: Json, added: Mapping[tuple[str, str], Callable[[dict[str, Json]], Json]]) -> Json:
+    """The JSON of an older format with the fields of today: earlier names are replaced, later fields are added."""
     if not isinstance(data, dict):
-        return [current_fields(each) for each in data] if isinstance(data, list) else data
+        return [current_fields(each, added) for each in data] if isinstance(data, list) else data
     kind = str(data.get("type"))
-    named = {_FORMER_NAMES.get((kind, name), name): current_fields(value) for name, value in data.items()}
-    missing = {name: value for (owner, name), value in _FORMER_VALUES.items() if owner == kind and name not in named}
+    named = {_FORMER_NAMES.get((kind, name), name): current_fields(value, added) for name, value in data.items()}
+    missing = {name: value for (owner, name), value in added.items() if owner == kind and name not in named}
     return {**named, **{name: value(named) for name, value in missing.items()}}
 
 

@@ -12,7 +12,7 @@ from duality.data.tokenizer_specs import BPE, TokenizerSpec
 from duality.methods.duo import Duo
 from duality.protocols import Backbone, Method, Tail
 from duality.training.distillation import Distillation
-from duality.training.settings import Training
+from duality.training.settings import Parallel, Training
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,7 @@ class Recipe:
     training: Training
     distillation: Distillation | None = None
     generation: Generation = Generation()
+    parallel: Parallel = Parallel()
 
     def __post_init__(self) -> None:
         if self.distillation is not None and self.training.steps != self.distillation.steps:

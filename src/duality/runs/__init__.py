@@ -17,6 +17,7 @@ pieces       how token ids read as text
 model        ``load`` and ``Model``: sample, fill, measure, look inside
 shapes       the shapes of a recipe's weights, without the weights
 describe     a recipe before it runs: its size and the memory it needs
+scaling      what a training needs on many devices
 overview     the run folders below a directory
 listing      the list of recipes, kept in a file
 sampling     the samples of the cases of an evaluation

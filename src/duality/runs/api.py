@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from duality.data.files import no_empty_folder
 from duality.diffusion import Compare, Divergence
 from duality.evaluation.loss_curve import HELD_OUT
 from duality.protocols import Reporter
+from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.config import build
 from duality.recipes.recipe import Recipe, default_round_steps, distilled
@@ -66,7 +68,7 @@ class TrainingPlan:
         """Train until the last step or a signal."""
         where = device_named(device)
         how: Callable[..., Outcome] = session.train if self.base is None else partial(session.distill, self.base)
-        with no_empty_folder(self.folder):
+        with no_empty_folder(self.folder) if job().first else nullcontext():
             return how(
                 self.recipe,
                 self.folder,

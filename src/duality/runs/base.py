@@ -27,9 +27,8 @@ def write_base(folder: Path, base: Path, saved: checkpoint.Checkpoint) -> None:
 
 def checksums(path: Path) -> dict[str, str]:
     """The checksums of the weights of a checkpoint, as its manifest has them."""
-    manifest = checkpoint.manifest_of(path)
-    names = {group: f"{group}.safetensors" for group in WEIGHTS}
-    return {group: manifest[name].sha256 for group, name in names.items() if name in manifest}
+    found = {group: checkpoint.checksum_of(path, group) for group in WEIGHTS}
+    return {group: value for group, value in found.items() if value is not None}
 
 
 def check_base(folder: Path, name: str, base: Path, report: Reporter) -> None:

@@ -14,7 +14,7 @@ the column "measure" gives its kind. What must hold: nothing is trained, sampled
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from duality.evaluation.sweep import Sweep, check
 from duality.evaluation.tables import SHORT, short_cells, table
 from duality.evaluation.tables import remarks as sample_remarks
 from duality.protocols import Kind, Reporter
+from duality.ranks import job
 from duality.recipes.catalogue import differences
 from duality.recipes.recipe import Recipe
 from duality.runs import corpora, session
@@ -109,8 +110,8 @@ def compare(
         check([plan.case(recipe) for recipe in recipes])
         text = held_out_text(recipes[0], plan.num_samples, recipes[0].data.length, report)
         sweep = Sweep(plan.out, sampler, report, plan.judge, text)
-        real = sweep.real_rows()
-    output_folder(plan.out)
+        real = job().once(sweep.real_rows)
+    job().once(lambda: output_folder(plan.out))
     rows: list[ComparedRecipe] = []
     for recipe in recipes:
         # Between the first and the last step there is training alone, so that the times can be compared.
@@ -121,15 +122,20 @@ def compare(
             report(f"stopped in {recipe.name}; the same command continues")
             break
         rows.append(measured(chosen, plan, sampler, sweep, report))
-        write_atomically(plan.out / "table.json", json_text([row.to_json() for row in rows], indent=1))
-        write_atomically(plan.out / "table.md", markdown(rows, remarks(recipes, rows, real)))
+        job().once(lambda: write_table(plan.out, rows, remarks(recipes, rows, real)))
     return rows, remarks(recipes, rows, real)
+
+
+def write_table(out: Path, rows: Sequence[ComparedRecipe], lines: Sequence[str]) -> None:
+    """Write table.json and table.md."""
+    write_atomically(out / "table.json", json_text([row.to_json() for row in rows], indent=1))
+    write_atomically(out / "table.md", markdown(rows, lines))
 
 
 def train(recipe: Recipe, plan: Plan, report: Reporter, watch: Watch) -> bool:
     """Train to the end; False if a signal stopped it."""
     folder = plan.out / recipe.name
-    with no_empty_folder(folder):
+    with no_empty_folder(folder) if job().first else nullcontext():
         outcome = session.train(recipe, folder, resume=True, device=plan.device, report=report, watch=watch)
     return outcome.signal == 0
 
@@ -138,7 +144,7 @@ def measured(recipe: Recipe, plan: Plan, sampler: RunSampler, sweep: Sweep | Non
     """The row of a run that has been trained."""
     case = plan.case(recipe)
     model = sampler.model(case)
-    corpus = corpora.prepared(recipe, report)
+    corpus = job().in_turn(lambda: corpora.prepared(recipe, report))
     parts = (corpus.validation, corpus.train)
     held_out, train = (corpora.sequences(recipe.data, part, corpus.tokenizer) for part in parts)
     report(f"measuring {recipe.name}")

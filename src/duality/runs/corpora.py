@@ -33,6 +33,7 @@ from duality.data.sources import SOURCES
 from duality.data.store import TokenStore
 from duality.data.tokenizers import FILE, Tokenizer
 from duality.protocols import Reporter, Vocabulary
+from duality.ranks import job
 from duality.recipes.recipe import Data, Recipe
 from duality.runs.folder import DATA, read_recipe, with_corpus
 from duality.runs.provenance import CORPUS, check_corpus, check_text, read_identity, read_tokenizer
@@ -197,11 +198,13 @@ def sequences_of_run(
     if data is not None:
         names = model.label_names or None
         chosen = column if column is not None else own.column if has_columns(data) else TEXT_COLUMN
-        store = encode_corpus(
-            data, model.tokenizer, label_names=names, documents=own.documents, column=chosen, progress=report
+        store = job().in_turn(
+            lambda: encode_corpus(
+                data, model.tokenizer, label_names=names, documents=own.documents, column=chosen, progress=report
+            )
         )
     else:
-        parts = corpus_of_run(folder, model.recipe, report, corpus)
+        parts = job().in_turn(lambda: corpus_of_run(folder, model.recipe, report, corpus))
         store = parts.validation if split == "validation" else parts.train
     return sequences(own, store, model.tokenizer)
 

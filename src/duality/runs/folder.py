@@ -49,6 +49,7 @@ _CHANGEABLE = (
     "eval_every",
     "save_every",
     "keep",
+    "checkpoint",
 )
 
 
@@ -132,7 +133,7 @@ def open_folder(recipe: Recipe, folder: Path, resume: bool, may_be_longer: bool 
     before = read_recipe(folder)
     changeable = (*_CHANGEABLE, *(("steps",) if may_be_longer else ()))
     # The corpus may be in another place: its tokens are compared by corpora.corpus_of_run.
-    may = ("generation.", "data.corpus:", *(f"training.{name}:" for name in changeable))
+    may = ("generation.", "parallel.", "data.corpus:", *(f"training.{name}:" for name in changeable))
     if may_be_longer:
         may = (*may, "distillation.rounds:", "summary:")
     changes = catalogue.differences(before, longer(before, recipe, 0))
@@ -140,8 +141,8 @@ def open_folder(recipe: Recipe, folder: Path, resume: bool, may_be_longer: bool 
     if fixed:
         raise ValueError(
             f"{folder} was started with another recipe ({'; '.join(fixed[:4])}): a run continues as it began, but for "
-            f"generation and training.{{{', '.join(changeable)}}}; leave the changed flags out, or choose another "
-            "--out (out=)"
+            f"generation, parallel and training.{{{', '.join(changeable)}}}; leave the changed flags out, or choose "
+            "another --out (out=)"
         )
     check_steps(recipe, checkpoint.latest_step(folder / "checkpoints"))
     return before

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from duality.protocols import Network, Vocabulary
+from duality.ranks import job
 from duality.recipes.recipe import Recipe
 from duality.runs.shapes import outline
 
@@ -42,11 +43,17 @@ def width_of(network: nn.Module) -> int:
     return max((part.head.in_features for part in network.modules() if isinstance(part, Network)), default=1)
 
 
+def trained_bytes(recipe: Recipe, vocabulary: Vocabulary) -> int:
+    """The bytes of everything that a training keeps for its weights, over all ranks that share them."""
+    count = num_parameters(outline(recipe, vocabulary))
+    return count * (_TRAINED + (_FLOAT if recipe.distillation is not None else 0))
+
+
 def check_training(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str) -> None:
     """Refuse a training whose weights and vectors do not fit into memory."""
     network, settings = outline(recipe, vocabulary), recipe.training
-    count, batch = num_parameters(network), settings.micro_batch or settings.batch_size
-    weights = count * (_TRAINED + (_FLOAT if recipe.distillation is not None else 0))
+    batch = min(settings.micro_batch or settings.batch_size, -(-settings.batch_size // job().size))
+    count, weights = num_parameters(network), trained_bytes(recipe, vocabulary)
     check(
         f"training {recipe.name} ({count:,} parameters, {batch:,} x {recipe.data.length:,} tokens at a time)",
         weights,

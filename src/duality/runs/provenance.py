@@ -6,6 +6,8 @@ it began with; anything else is refused.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import platform
 import subprocess
 from importlib import metadata
@@ -109,6 +111,20 @@ def _another_corpus(folder: Path, moved_to: str | None) -> ValueError:
             "another folder"
         )
     return ValueError(f"the corpus of {folder} has changed since the run began: restore it, or start a new run")
+
+
+def corpus_facts(corpus: Corpus) -> dict[str, str]:
+    """What of a corpus all ranks of a job must have in common, in short."""
+    written = json.dumps(corpus_identity(corpus), sort_keys=True)
+    return {"corpus": hashlib.sha256(written.encode("utf-8")).hexdigest()[:12]}
+
+
+def code_version() -> str:
+    """The version of this library and a checksum of its source files."""
+    digest, root = hashlib.sha256(), Path(__file__).resolve().parents[1]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode("utf-8") + b"\0" + path.read_bytes())
+    return f"{metadata.version('diffusion-duality')} {digest.hexdigest()[:12]}"
 
 
 def environment() -> dict[str, Any]:

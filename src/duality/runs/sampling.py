@@ -24,6 +24,7 @@ from duality.evaluation.samples import Samples, real_text
 from duality.evaluation.sweep import Advance
 from duality.noise import Noise
 from duality.protocols import Latent, Network, Reporter, Tail
+from duality.ranks import job
 from duality.recipes.recipe import Recipe
 from duality.runs import corpora
 from duality.runs.limits import check_sampling
@@ -108,7 +109,8 @@ def sample_case(model: Model, case: Case, batch_size: int, advance: Advance) -> 
         seconds = time.perf_counter() - start
     tokens = torch.tensor([sample.tokens for sample in found])
     texts = [sample.text for sample in found]
-    return Samples(tokens, texts, seconds / case.num, calls.sequences / case.num, weights_id(model))
+    called = sum(job().all_of(calls.sequences))  # each rank of a job has written some of the samples
+    return Samples(tokens, texts, seconds / case.num, called / case.num, weights_id(model))
 
 
 class RunSampler:
@@ -167,7 +169,11 @@ def held_out_text(
 
     The corpus must be that of the training of ``run``, if one is given; ``moved_to`` is where it is now.
     """
-    corpus = corpora.prepared(recipe, report) if run is None else corpora.corpus_of_run(run, recipe, report, moved_to)
+    corpus = job().in_turn(
+        lambda: (
+            corpora.prepared(recipe, report) if run is None else corpora.corpus_of_run(run, recipe, report, moved_to)
+        )
+    )
     found = real_text(
         corpora.sequences(recipe.data, corpus.validation, corpus.tokenizer, length), corpus.tokenizer, num
     )

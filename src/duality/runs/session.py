@@ -1,16 +1,19 @@
 """Training into a run folder: from a new network, from the last checkpoint, or from another run (distillation).
 
 Between the steps a session writes metrics, checkpoints, the weights of a round that has ended, a validation
-likelihood and two samples. What must hold: an interrupted and resumed training equals an uninterrupted one bit for bit;
-what cannot be trained leaves no run behind.
+likelihood and two samples. In a job of several processes (``ranks``) all of them call this, and rank 0 alone writes.
+What must hold: an interrupted and resumed training equals an uninterrupted one bit for bit; what cannot be trained
+leaves no run behind.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,8 @@ from duality.data.files import flush_to_disk, write_atomically
 from duality.data.loader import Loader
 from duality.evaluation.loss_curve import plot_losses
 from duality.protocols import Phase, Reporter, Vocabulary
+from duality.ranks import job
+from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe
 from duality.runs.base import check_base, write_base
 from duality.runs.corpora import (
@@ -34,16 +39,18 @@ from duality.runs.corpora import (
     vocabulary_of,
 )
 from duality.runs.folder import ROUNDS, check_folder, check_no_distillation, continued, create, exists, open_folder
-from duality.runs.limits import check_training
+from duality.runs.limits import check_training, memory_of, trained_bytes
 from duality.runs.lock import locked
 from duality.runs.longer import method_phases
 from duality.runs.metrics import append_metrics, read_metrics, rewind_metrics
 from duality.runs.model import Model, network
-from duality.runs.provenance import check_tokenizer
+from duality.runs.provenance import check_tokenizer, code_version, corpus_facts
 from duality.runs.shapes import parameter_shapes
 from duality.training import checkpoint
 from duality.training.interruption import interruptible
 from duality.training.loop import StepRecord, fit, phase_at
+from duality.training.parallel import SINGLE, Layout, layout_of, whole
+from duality.training.saving import Saver
 from duality.training.state import TrainState, copy_into, load_weights
 
 _EVAL_SEQUENCES = 256
@@ -77,9 +84,29 @@ def train(
 
     With ``may_be_longer`` that run may have another number of steps (``longer.longer`` has the rule).
     """
-    check_folder(folder, resume)
-    with locked(folder, report):
+    agree(recipe)
+    with ExitStack() as held:
+        job().once(lambda: lock(folder, resume, held, report))
         return train_locked(recipe, folder, resume, device, report, watch, may_be_longer)
+
+
+def lock(folder: Path, resume: bool, held: ExitStack, report: Reporter) -> None:
+    """Lock a folder that may be trained into until ``held`` is left."""
+    check_folder(folder, resume)
+    held.enter_context(locked(folder, report))
+
+
+def agree(recipe: Recipe) -> None:
+    """Refuse a job whose ranks were given different recipes, or have different versions of the code."""
+    if job().alone:
+        return
+    written = json.dumps(catalogue.to_json(recipe), sort_keys=True)
+    facts = {
+        "recipe": hashlib.sha256(written.encode("utf-8")).hexdigest()[:12],
+        "version of the code": code_version(),
+        "version of torch": torch.__version__,
+    }
+    job().agree(facts, "start all ranks with the same command, and install the same versions on all machines")
 
 
 def train_locked(
@@ -91,51 +118,65 @@ def train_locked(
     watch: Watch,
     may_be_longer: bool,
 ) -> Outcome:
-    """``train`` in a folder that this process has locked."""
-    before = open_folder(recipe, folder, resume, may_be_longer)
-    if before is None:
-        check_no_distillation(folder)
-        corpus = prepared(recipe, report)
-    else:
-        moved_to = None if recipe.data.corpus == before.data.corpus else recipe.data.corpus
-        corpus = corpus_of_run(folder, recipe, report, moved_to)
+    """``train`` in a folder that this process, or rank 0 of its job, has locked."""
+    place = job()
+    place.share(recipe.training.batch_size)  # refuses a number of processes that does not divide the batch
+    before = place.once(lambda: open_folder(recipe, folder, resume, may_be_longer))
+    corpus = place.in_turn(lambda: corpus_to_train(recipe, folder, before, report))
+    place.agree(corpus_facts(corpus), "give all ranks the same text")
     rows = sequences(recipe.data, corpus.train, corpus.tokenizer)
     loader = Loader(rows, recipe.training.batch_size, recipe.training.seed)
     for line in facts(recipe, corpus):
         report(line)
-    path = checkpoint.newest_intact(folder / "checkpoints", report)
+    path = place.once(lambda: checkpoint.newest_intact(folder / "checkpoints", report))
     if path is not None:
         check_fits(path, recipe, corpus, folder)
-    state = untrained(recipe, corpus, device)
+    state = untrained(recipe, corpus, device, layout_for(recipe, corpus, torch.device(device)))
     if before is None:
         if recipe.distillation is not None:
             raise ValueError(f"{recipe.name} begins from a trained run: start it with `duality distill RUN`")
-        create(recipe, folder, corpus)  # only now: what cannot be trained leaves no run behind
+        place.once(lambda: create(recipe, folder, corpus))  # only now: what cannot be trained leaves no run behind
     if path is not None:
-        saved = checkpoint.load(path)
-        state.restore(saved)
+        parts = checkpoint.parts_of(path)
+        saved = checkpoint.load(path, None if parts is None else ())
+        state.restore(saved, parts)
         check_round(recipe, saved.state, folder)
     if before is not None:
-        recipe = continued(before, recipe, folder, state.step, report)
+        recipe = place.once(lambda: continued(before, recipe, folder, state.step, report))
         if state.step:
             report(f"resuming at step {state.step} of {recipe.training.steps}")
     return Session(recipe, folder, corpus, state, device, watch).run(loader, report)
+
+
+def corpus_to_train(recipe: Recipe, folder: Path, before: Recipe | None, report: Reporter) -> Corpus:
+    """The corpus of a new run, or that of the run in ``folder``, which was trained as ``before``."""
+    if before is None:
+        check_no_distillation(folder)
+        return prepared(recipe, report)
+    moved_to = None if recipe.data.corpus == before.data.corpus else recipe.data.corpus
+    return corpus_of_run(folder, recipe, report, moved_to)
+
+
+def layout_for(recipe: Recipe, corpus: Corpus, device: torch.device) -> Layout:
+    """How the weights of a recipe lie on the ranks."""
+    vocabulary = Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names))
+    return layout_of(recipe.parallel, job(), device, trained_bytes(recipe, vocabulary), memory_of(device))
 
 
 def check_fits(path: Path, recipe: Recipe, corpus: Corpus, folder: Path) -> None:
     """Refuse a checkpoint of another tokenizer or network, before the network takes any memory."""
     check_tokenizer(checkpoint.load(path, ()), corpus.tokenizer, folder)
     shapes = parameter_shapes(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names)))
-    checkpoint.check_shapes(checkpoint.shapes_in(path / "model.safetensors"), shapes)
+    checkpoint.check_shapes(checkpoint.shapes_of_group(path, "model"), shapes)
 
 
-def untrained(recipe: Recipe, corpus: Corpus, device: torch.device | str) -> TrainState:
+def untrained(recipe: Recipe, corpus: Corpus, device: torch.device | str, layout: Layout = SINGLE) -> TrainState:
     """The state before the first step; with a teacher's network, if the recipe is a distillation."""
     check_training(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names)), device)
     model, teacher = network(recipe, vocabulary_of(recipe.data, corpus), device), None
     if recipe.distillation is not None:
         teacher = network(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names)), device)
-    return TrainState.fresh(model, recipe.training, teacher)
+    return TrainState.fresh(model, recipe.training, teacher, layout)
 
 
 def begin_from(base: Path, recipe: Recipe, folder: Path, report: Reporter) -> None:
@@ -157,10 +198,11 @@ def begin_from(base: Path, recipe: Recipe, folder: Path, report: Reporter) -> No
     write_base(folder, base, saved)
     session.save_round()
     session.save()
+    session.saver.wait()
     create(recipe, folder, corpus)
 
 
-def check_round(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
+def check_round(recipe: Recipe, state: checkpoint.State, folder: Path) -> None:
     """Refuse a teacher of another round or another delta than the recipe has at this step."""
     if recipe.distillation is None:
         return
@@ -194,14 +236,18 @@ def distill(
     may_be_longer: bool = False,
 ) -> Outcome:
     """Distill the run in ``base`` into ``folder`` as ``recipe`` (``recipes.recipe.distilled``) says."""
-    check_folder(folder, resume)
-    with locked(folder, report):
+    agree(recipe)
+
+    def begin() -> None:
         if exists(folder):
             check_base(folder, recipe.name, base, report)
         else:
             begin_from(base, recipe, folder, report)
-            resume = True
-        return train_locked(recipe, folder, resume, device, report, watch, may_be_longer)
+
+    with ExitStack() as held:
+        job().once(lambda: lock(folder, resume, held, report))
+        job().once(begin)
+        return train_locked(recipe, folder, True, device, report, watch, may_be_longer)
 
 
 @dataclass(frozen=True)
@@ -214,64 +260,82 @@ class Session:
     state: TrainState
     device: torch.device | str
     watch: Watch
+    saver: Saver = field(default_factory=Saver)
 
     def run(self, loader: Loader, report: Reporter) -> Outcome:
         """Train until the recipe's last step or a signal; the last step is saved in both cases."""
-        training, state = self.recipe.training, self.state
+        training, state, place = self.recipe.training, self.state, job()
         phases = phases_of(self.recipe, self.corpus, state.teacher)
-        rewind_metrics(self.folder, state.step)
-        started, first = time.monotonic(), state.step
+        place.once(lambda: rewind_metrics(self.folder, state.step))
+        started, first, stopped = time.monotonic(), state.step, 0
 
-        with interruptible() as request:
+        with self.saver, interruptible() as request:
 
             def after_step(record: StepRecord) -> bool:
+                nonlocal stopped
                 self.watch(record)
-                last = record.step == training.steps
-                if last or request.signal or record.step % training.log_every == 0:
+                last, stopped = record.step == training.steps, place.any(request.signal)
+                if last or stopped or record.step % training.log_every == 0:
                     elapsed = time.monotonic() - started
                     self.log(log_row(record, first, elapsed, record.num_tokens * (record.step - first) / elapsed))
                 if self.recipe.distillation is not None and record.step % self.recipe.distillation.round_steps == 0:
                     self.save_round()
                 if record.step % training.save_every == 0:
                     self.save()
-                if training.eval_every and record.step % training.eval_every == 0 and not (last or request.signal):
+                if training.eval_every and record.step % training.eval_every == 0 and not (last or stopped):
                     self.evaluate()
-                return not request.signal
+                return not stopped
 
             if state.step < training.steps:
                 phase = phase_at(phases, state.step)
                 report(f"training {self.recipe.name} to step {training.steps}, phase {phase.name}, in {self.folder}")
                 fit(state, loader, phases, training, after_step)
-            if checkpoint.latest_step(self.folder / "checkpoints") < state.step:
+            place.once(self.saver.wait)
+            if place.once(lambda: checkpoint.latest_step(self.folder / "checkpoints")) < state.step:
                 self.save()
-            if state.step == training.steps and not self.evaluated():
+                place.once(self.saver.wait)
+            if state.step == training.steps and not place.once(self.evaluated):
                 self.evaluate()
-            plot_losses(read_metrics(self.folder), self.folder / "loss.png", self.recipe.name)
-            return Outcome(state.step, request.signal if state.step < training.steps else 0)
+            place.once(lambda: plot_losses(read_metrics(self.folder), self.folder / "loss.png", self.recipe.name))
+            return Outcome(state.step, stopped if state.step < training.steps else 0)
 
     def log(self, row: dict[str, Any]) -> None:
-        append_metrics(self.folder, row)
+        if job().first:
+            append_metrics(self.folder, row)
 
     def evaluated(self) -> bool:
         """Whether the present step has its validation likelihood."""
         return any(row["step"] == self.state.step and "validation_nats" in row for row in read_metrics(self.folder))
 
     def save(self) -> None:
-        if (self.folder / "metrics.jsonl").exists():  # a run that begins from another one has none yet
-            flush_to_disk(self.folder / "metrics.jsonl")
-        folder, keep = self.folder / "checkpoints", self.recipe.training.keep
-        checkpoint.save(folder, self.state.step, self.state.groups(), self.description(), keep)
+        """Write a checkpoint; all ranks must call it."""
+        step, about, folder = self.state.step, self.description(), self.folder / "checkpoints"
+        keep = self.recipe.training.keep
+        job().once(self.flush_metrics)
+        if self.recipe.training.checkpoint == "sharded":
+            checkpoint.save_parts(folder, step, self.state.groups(), about, keep)
+            return
+        groups = self.state.groups_on_first()
+        job().once(lambda: self.saver.save(groups, lambda now: checkpoint.save(folder, step, now, about, keep)))
 
     def save_round(self) -> None:
-        """Keep the weights of a round that has ended."""
-        weights = {name: group for name, group in self.state.groups().items() if name in ("model", "ema")}
-        keep = 1 << 30
-        checkpoint.save(self.folder / ROUNDS, self.state.step, weights, self.description(), keep)
+        """Keep the weights of a round that has ended; all ranks must call it."""
+        groups = self.state.groups_on_first(("model", "ema"))
+        job().once(lambda: self.write_round(groups))
 
-    def description(self) -> dict[str, Any]:
+    def flush_metrics(self) -> None:
+        """Make the log survive a loss of power; a run that begins from another one has none yet."""
+        if (self.folder / "metrics.jsonl").exists():
+            flush_to_disk(self.folder / "metrics.jsonl")
+
+    def write_round(self, weights: Mapping[str, checkpoint.Tensors]) -> None:
+        """Write the weights of a round."""
+        checkpoint.save(self.folder / ROUNDS, self.state.step, weights, self.description(), keep=1 << 30)
+
+    def description(self) -> checkpoint.State:
         """What a checkpoint holds beside its tensors."""
         tokenizer, distillation = self.corpus.tokenizer, self.recipe.distillation
-        state: dict[str, Any] = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
+        state: checkpoint.State = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
         if distillation is not None:
             number = distillation.round_of(self.state.step)
             state |= {"round": number, "delta": distillation.delta_of_round(number)}
@@ -281,7 +345,7 @@ class Session:
         """Log the validation likelihood and write two samples, with the averaged weights."""
         names, tokenizer = self.corpus.label_names, self.corpus.tokenizer
         denoiser = network(self.recipe, Vocabulary(tokenizer.vocab_size, len(names)), self.device)
-        load_weights(denoiser, self.state.ema)
+        load_weights(denoiser, {name: whole(value) for name, value in self.state.ema.items()})
         model = Model(self.recipe, self.state.step, denoiser.requires_grad_(False), tokenizer, names)
         held_out = sequences(self.recipe.data, self.corpus.validation, tokenizer)
         result = model.likelihood(held_out, limit=_EVAL_SEQUENCES, num_draws=4, device=self.device)
@@ -297,12 +361,17 @@ class Session:
         )
         rows = [sample.row(model.step) for sample in model.sample(2)]
         target = self.folder / "samples" / f"step-{self.state.step:08d}.jsonl"
-        target.parent.mkdir(exist_ok=True)
-        write_atomically(target, "".join(json.dumps(row) + "\n" for row in rows))
+
+        def write_samples() -> None:
+            target.parent.mkdir(exist_ok=True)
+            write_atomically(target, "".join(json.dumps(row) + "\n" for row in rows))
+
+        job().once(write_samples)
 
 
 def log_row(record: StepRecord, since: int, seconds: float, tokens_per_second: float) -> dict[str, Any]:
-    """A step of the log; ``seconds`` count from step ``since``, where this session began."""
+    """A step of the log; ``seconds`` count from step ``since``, where this session began. Figures are of the job."""
+    shares = {} if job().alone else {"ranks": job().size, "per_rank": round(tokens_per_second / job().size)}
     return {
         "step": record.step,
         "phase": record.phase,
@@ -310,6 +379,7 @@ def log_row(record: StepRecord, since: int, seconds: float, tokens_per_second: f
         "learning_rate": record.rate,
         "gradient_norm": record.gradient_norm,
         "tokens_per_second": round(tokens_per_second),
+        **shares,
         "seconds": round(seconds, 2),
         "since": since,
     }

@@ -31,6 +31,7 @@ from duality.evaluation.scorers import Drawing, Scorer
 from duality.evaluation.sweep import Advance, Sweep, check, sample_path
 from duality.noise import check_seed
 from duality.protocols import Reporter
+from duality.ranks import job
 from duality.registry import suggestion
 from duality.runs.devices import device_named
 from duality.runs.folder import read_recipe, rounds_saved
@@ -113,19 +114,26 @@ def measure_runs(
     check(cases)
     source = RunSampler(where, report, batch_size)
     source.check(cases)
-    found = scorers_named(scorers, cases[0].run, report, corpus)
-    reader = judge_named(judge, where, report) if isinstance(judge, str) else judge
-    output_folder(out)
+    # rank 0 of a job scores for all
+    found = scorers_named(scorers, cases[0].run, report, corpus) if job().first else []
+    reader = judge_named(judge, where, report) if isinstance(judge, str) and job().first else judge
+    job().once(lambda: output_folder(out))
     text = held_out_text(read_recipe(cases[0].run), cases[0].num, cases[0].length, report, cases[0].run, corpus)
     with show(source.total_steps(cases)) as advance:
-        rows = Sweep(out, source, report, reader, text, found).measure(cases, advance)
+        sweep = Sweep(out, source, report, None if isinstance(reader, str) else reader, text, found)
+        rows = sweep.measure(cases, advance)
+    job().once(lambda: draw_all(rows, found, cases[-1], out))
+    return rows
+
+
+def draw_all(rows: Sequence[Row], scorers: Sequence[Scorer], last: Case, out: Path) -> None:
+    """The figures of a sweep; scorers that draw get the samples of its last case."""
     draw(rows, out / "quality.png", out / "rounds.png")
     if has_frontiers(rows):
         write_frontiers(dict.fromkeys(rows, out), out)
-    for scorer in found:
+    for scorer in scorers:
         if isinstance(scorer, Drawing):
-            scorer.draw(stored_samples(sample_path(out, cases[-1]), cases[-1]).texts, out / scorer.name)
-    return rows
+            scorer.draw(stored_samples(sample_path(out, last), last).texts, out / scorer.name)
 
 
 def cases_of(runs: Sequence[Path], settings: SweepSettings) -> list[Case]:

@@ -4,7 +4,8 @@
 alpha = 1. There the ``ancestral`` tail draws, the ``greedy`` tail (the paper's Greedy-Tail sampler) takes the argmax of
 the belief, and the ``posterior`` tail the argmax of the belief with the evidence of the noisy token itself.
 
-Sample i of a seed has its own noise: it is the same whether it is generated alone or among a thousand.
+Sample i of a seed has its own noise: it is the same whether it is generated alone or among a thousand. The ranks of a
+job (``ranks``) write a batch each and get all samples; ``watch`` gets the states of a rank's own batches.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from duality.noise import Noise
 from duality.protocols import AnyDenoiser, Grid, Sampler, Schedule, Tail
+from duality.ranks import job
 from duality.samplers.grids import LINEAR
 
 
@@ -98,7 +100,10 @@ def batches(
     if tail not in get_args(Tail):
         raise ValueError(f"tail is {tail!r}: choose {', '.join(get_args(Tail))}")
     alphas = levels(schedule, steps, grid).to(device)
-    for start in range(0, num, batch_size):
+    place = job()
+
+    def written(start: int) -> Tensor:
+        """The batch of samples that begins with this one."""
         index = torch.arange(start, min(start + batch_size, num), device=device)
         noise = Noise.of(seed, 0, index).fold("generate")
         state = sampler.start(denoiser, length, steps, noise)
@@ -113,4 +118,10 @@ def batches(
         tokens = sampler.last(denoiser, state, alpha_t, tail, noise.fold(steps - 1))
         if watch is not None:
             watch(Frame(steps, steps, 1.0, tokens, start))
-        yield tokens
+        return tokens
+
+    starts = range(0, num, batch_size)
+    for turn in range(0, len(starts), place.size):
+        together = starts[turn : turn + place.size]
+        own = written(together[place.rank]).cpu() if place.rank < len(together) else None
+        yield from (tokens.to(device) for tokens in place.all_of(own) if tokens is not None)

@@ -3,6 +3,8 @@
     checkpoints/step-00001000/   <name>.safetensors ..., state.json, manifest.json (size and sha256 of each file)
     checkpoints/latest           the name of the newest one
 
+A group of tensors is one file, or the parts that each rank has written (``sharded``); state.json says so (``parts``).
+
 A checkpoint is written into a hidden temporary folder, every file is flushed to the disk, and the folder is
 renamed into place: after a crash at any moment there are whole checkpoints and hidden leftovers, which the next save
 removes. A save that fails, on a full disk for example, leaves the checkpoints that were there. Reading verifies what is
@@ -17,6 +19,8 @@ the beginning of a file, have been found to be those of the network (``shapes``)
 from __future__ import annotations
 
 import errno
+import fnmatch
+import hashlib
 import json
 import os
 import re
@@ -29,13 +33,15 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from duality.data.files import DISK_FULL, file_sha256, flush_to_disk, readable_size, write_atomically
 from duality.data.jsonfiles import MIB, read_json
 from duality.protocols import Reporter
+from duality.ranks import job
+from duality.training.sharded import Tensors as Tensors
+from duality.training.sharded import file_pattern, shapes_in_parts, whole_groups, write_parts
 
-Tensors = dict[str, Tensor]
+State = dict[str, Any]  # the content of state.json
 Shapes = Mapping[str, tuple[int, ...]]
 _MANIFEST, _STATE, _TENSORS = "manifest.json", "state.json", ".safetensors"
 _HIDDEN = ".writing-"
@@ -56,36 +62,66 @@ class Checkpoint:
     path: Path
     step: int
     groups: dict[str, Tensors]
-    state: dict[str, Any]
+    state: State
 
 
-def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: dict[str, Any], keep: int = 2) -> Path:
+def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: State, keep: int = 2) -> Path:
     """Write a checkpoint and remove all but the newest ``keep`` ones."""
+    with _named_errors(folder, groups):
+        temporary = _begin(folder, step)
+        for name, tensors in groups.items():
+            _write_tensors(temporary / f"{name}{_TENSORS}", tensors)
+        return _complete(temporary, step, state, keep)
+
+
+def save_parts(folder: Path, step: int, groups: Mapping[str, Tensors], state: State, keep: int = 2) -> Path:
+    """Write a checkpoint of which every rank writes its part; all ranks must call it."""
+    place = job()
+    with _named_errors(folder, groups):
+        temporary = place.once(lambda: _begin(folder, step))
+        write_parts(temporary, groups)
+        return place.once(lambda: _complete(temporary, step, {**state, "parts": sorted(groups)}, keep))
+
+
+@contextmanager
+def _named_errors(folder: Path, groups: Mapping[str, Tensors]) -> Iterator[None]:
+    """An error of the disk leaves nothing half written, and names the place."""
+    try:
+        yield
+    except OSError as error:
+        for leftover in folder.glob(f"{_HIDDEN}step-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        raise _named(error, folder, groups) from error
+
+
+def _begin(folder: Path, step: int) -> Path:
+    """A new hidden folder for a checkpoint; what a crash has left is removed."""
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(f"{_HIDDEN}*"):
         shutil.rmtree(leftover)
+    temporary = folder / f"{_HIDDEN}step-{step:08d}"
+    temporary.mkdir()
+    return temporary
+
+
+def _complete(temporary: Path, step: int, state: State, keep: int) -> Path:
+    """Give a checkpoint whose tensors are written its manifest and its name, and remove old ones."""
+    folder = temporary.parent
     target = folder / f"step-{step:08d}"
-    temporary = folder / f"{_HIDDEN}{target.name}"
-    try:
-        _write(temporary, step, groups, state)
-        _put_in_place(temporary, target)
-        flush_to_disk(folder)
-        write_atomically(folder / "latest", target.name + "\n")
-        _prune(folder, step, keep)
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise _named(error, folder, groups) from error
+    _seal(temporary, step, state)
+    _put_in_place(temporary, target)
+    flush_to_disk(folder)
+    write_atomically(folder / "latest", target.name + "\n")
+    _prune(folder, step, keep)
     return target
 
 
-def _write(temporary: Path, step: int, groups: Mapping[str, Tensors], state: dict[str, Any]) -> None:
-    """Write all files of a checkpoint into a new folder and flush them."""
-    temporary.mkdir()
-    for name, tensors in groups.items():
-        _write_tensors(temporary / f"{name}{_TENSORS}", tensors)
+def _seal(temporary: Path, step: int, state: State) -> None:
+    """Write state and manifest of a checkpoint, and flush all its files."""
     (temporary / _STATE).write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
-    for name in groups:  # which are written for their owner alone: whoever may read the other files may read these
-        os.chmod(temporary / f"{name}{_TENSORS}", (temporary / _STATE).stat().st_mode)
+    for file in temporary.glob(f"*{_TENSORS}"):
+        # written for their owner alone: whoever may read the other files may read these
+        os.chmod(file, (temporary / _STATE).stat().st_mode)
     files = {
         file.name: {"bytes": file.stat().st_size, "sha256": file_sha256(file)} for file in sorted(temporary.iterdir())
     }
@@ -176,8 +212,7 @@ def damage(path: Path, groups: Sequence[str] | None = None) -> str | None:
         unlisted = sorted(file.name for file in path.glob(f"[!.]*{_TENSORS}") if file.name not in manifest)
         if unlisted:
             return f"{unlisted[0]} is not in {_MANIFEST}"
-        names = sorted(manifest) if groups is None else [f"{group}{_TENSORS}" for group in groups]
-        for name in dict.fromkeys((*names, _STATE)):
+        for name in dict.fromkeys((*_files_of(path, manifest, groups), _STATE)):
             if name not in manifest:
                 return f"{name} is not in {_MANIFEST}"
             problem = _file_damage(path / name, manifest[name])
@@ -187,6 +222,37 @@ def damage(path: Path, groups: Sequence[str] | None = None) -> str | None:
         return None if path.name == f"step-{step:08d}" else f"{_STATE} is of step {step}"
     except (OSError, ValueError) as error:
         return f"{_MANIFEST} or {_STATE} cannot be read ({error})"
+
+
+def _files_of(path: Path, manifest: Mapping[str, Entry], groups: Sequence[str] | None) -> list[str]:
+    """The files that hold these groups of tensors, or all files."""
+    if groups is None:
+        return sorted(manifest)
+    parts = parts_of(path)
+    if parts is None:
+        return [f"{group}{_TENSORS}" for group in groups]
+    found: list[str] = []
+    for group in groups:
+        pattern = file_pattern(parts, group) if group in parts else f"{group}{_TENSORS}"
+        found += fnmatch.filter(sorted(manifest), pattern) or [pattern]
+    return found
+
+
+def checksum_of(path: Path, group: str) -> str | None:
+    """The sha256 of a group's file, or of the checksums of its parts; None if there is no such group."""
+    manifest = manifest_of(path)
+    found = [manifest[name].sha256 for name in _files_of(path, manifest, [group]) if name in manifest]
+    if len(found) < 2:
+        return found[0] if found else None
+    return hashlib.sha256("".join(found).encode("ascii")).hexdigest()
+
+
+def parts_of(path: Path) -> list[str] | None:
+    """The groups of a checkpoint that ranks have written in parts; None if each of its groups is one file."""
+    parts = read_state(path).get("parts")
+    if parts is not None and not (isinstance(parts, list) and all(isinstance(each, str) for each in parts)):
+        raise ValueError(f"{path / _STATE} has no list of parts: restore it from a backup")
+    return parts
 
 
 def _file_damage(file: Path, expected: Entry) -> str | None:
@@ -200,7 +266,7 @@ def _file_damage(file: Path, expected: Entry) -> str | None:
     return None if file_sha256(file) == expected.sha256 else "does not match its checksum"
 
 
-def read_state(path: Path) -> dict[str, Any]:
+def read_state(path: Path) -> State:
     """state.json of the checkpoint at ``path``, in which every checkpoint has its step."""
     state = read_json(path / _STATE, MIB)
     if not isinstance(state, dict) or type(state.get("step")) is not int or state["step"] < 0:
@@ -249,16 +315,25 @@ def load_newest(folder: Path, report: Reporter, groups: Sequence[str] | None = N
 
 def load(path: Path, groups: Sequence[str] | None = None, shapes: Shapes | None = None) -> Checkpoint:
     """Read a checkpoint that has been verified: these groups of tensors, or all, which have these ``shapes``."""
-    state = read_state(path)
+    state, parts = read_state(path), parts_of(path)
     names = [name.removesuffix(_TENSORS) for name in manifest_of(path) if name.endswith(_TENSORS)]
+    wanted = groups if groups is not None else sorted(names) if parts is None else parts
     found: dict[str, Tensors] = {}
-    for group in sorted(names) if groups is None else groups:
-        file = path / f"{group}{_TENSORS}"
+    for group in wanted:
         if shapes is not None:
-            check_shapes(shapes_in(file), shapes)
+            check_shapes(shapes_of_group(path, group), shapes)
+        file = path / f"{group}{_TENSORS}"
         with _valid(file):
-            found[group] = load_file(file)
+            found[group] = load_file(file) if parts is None else whole_groups(path, [group])[group]
     return Checkpoint(path, state["step"], found, state)
+
+
+def shapes_of_group(path: Path, group: str) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a group's tensors in the checkpoint at ``path``; the tensors are not read."""
+    if parts_of(path) is None:
+        return shapes_in(path / f"{group}{_TENSORS}")
+    with _valid(path):
+        return {name: shape for name, (shape, _) in shapes_in_parts(path, group).items()}
 
 
 @contextmanager

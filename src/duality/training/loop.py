@@ -2,7 +2,7 @@
 
 A step is a pure function of the state and the step's number: which sequences, which times and which noise depend on
 (seed, step, index in the global batch) only. Hence a resumed run repeats the uninterrupted one bit for bit, and
-dividing the batch into micro-batches changes rounding, not noise.
+dividing the batch into micro-batches, or over processes (``ranks``), changes rounding, not noise.
 
 Loss = sum of nats over the valid tokens of the global batch / their number.
 """
@@ -13,15 +13,17 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from duality.data.loader import Loader, Prefetch
-from duality.denoisers.conditioning import with_labels
 from duality.denoisers.wrapping import num_labels_of
 from duality.noise import Noise, stratified_times
 from duality.protocols import AnyDenoiser, Phase
+from duality.ranks import job
+from duality.training.parallel import whole
 from duality.training.settings import Training, resolve_precision
 from duality.training.state import TrainState
 
@@ -60,31 +62,44 @@ def begins(phases: tuple[Phase, ...], step: int) -> bool:
     return step == 0 or phase_at(phases, step) is not phase_at(phases, step - 1)
 
 
-def micro_batches(training: Training) -> list[slice]:
-    """Rows of the global batch, in order, at most ``micro_batch`` at a time."""
-    size = training.micro_batch or training.batch_size
-    return [slice(start, min(start + size, training.batch_size)) for start in range(0, training.batch_size, size)]
+def micro_batches(count: int, size: int) -> list[slice]:
+    """``count`` rows, in order, at most ``size`` at a time; 0 is all at once.
+
+    >>> micro_batches(5, 2)
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    size = size or count
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def gradients(state: TrainState, loader: Loader | Prefetch, phase: Phase, training: Training) -> tuple[Tensor, int]:
-    """Accumulate the gradient of one global batch; returns the loss and the number of tokens."""
-    device = next(state.model.parameters()).device
+    """Accumulate the gradient of one global batch; returns the loss and the number of tokens.
+
+    ``loader`` gives the rows of this rank. The ranks' gradients are averaged, so each is of the sum over its own rows,
+    divided by its share of all tokens.
+    """
+    device, place = next(state.model.parameters()).device, job()
     dtype = resolve_precision(training.precision, device)
-    times = stratified_times(training.seed, state.step, training.batch_size, device)
+    own = place.share(training.batch_size)
+    times = stratified_times(training.seed, state.step, training.batch_size, device)[own]
     batch = loader.batch(state.step)
-    num_tokens = batch.ids.numel() if batch.valid is None else int(batch.valid.sum())
+    counted = torch.tensor(batch.ids.numel() if batch.valid is None else int(batch.valid.sum()))
+    place.sum_(counted)
+    num_tokens = int(counted)
     batch = batch.to(device)
     total = torch.zeros((), dtype=torch.float64, device=device)
-    for rows in micro_batches(training):
-        noise = Noise.of(training.seed, state.step, torch.arange(rows.start, rows.stop, device=device))
+    parts = micro_batches(own.stop - own.start, training.micro_batch)
+    for rows in parts:
+        index = torch.arange(own.start + rows.start, own.start + rows.stop, device=device)
+        noise = Noise.of(training.seed, state.step, index)
         valid = None if batch.valid is None else batch.valid[rows]
-        with torch.autocast(device.type, dtype) if dtype != torch.float32 else nullcontext():
-            denoiser: AnyDenoiser = state.model
-            if batch.labels is not None:
-                denoiser = with_labels(denoiser, drop_labels(denoiser, batch.labels[rows], training, noise))
-            loss = phase.objective(denoiser, batch.ids[rows], times[rows], noise, valid, dropout=True)
-        torch.autograd.backward(loss.total / num_tokens)
-        total += loss.nats.sum()
+        labels = None if batch.labels is None else drop_labels(state.model, batch.labels[rows], training, noise)
+        with state.layout.accumulating(state.loss, last=rows is parts[-1]):
+            with torch.autocast(device.type, dtype) if dtype != torch.float32 else nullcontext():
+                loss, nats = state.loss(phase.objective, batch.ids[rows], times[rows], noise, valid, labels)
+            torch.autograd.backward(loss / (num_tokens / place.size))
+        total += nats.sum()
+    place.sum_(total)
     return total / num_tokens, num_tokens
 
 
@@ -104,6 +119,7 @@ def take_step(
     state.optimizer.zero_grad()
     loss, num_tokens = gradients(state, loader, phase, training)
     norm = nn.utils.get_total_norm([value.grad for value in state.model.parameters() if value.grad is not None])
+    norm = whole(norm)
     # One transfer per step: the two numbers decide whether the weights may be changed.
     values = torch.stack([loss, norm.to(loss.dtype)]).tolist()
     if not all(map(math.isfinite, values)):
@@ -128,6 +144,7 @@ def fit(
 ) -> None:
     """Step until the last phase ends, or until ``after_step`` returns False."""
     until, device = phases[-1].until, next(state.model.parameters()).device
-    with Prefetch(loader.batch, until, pin=device.type == "cuda") as batches:
+    own = partial(loader.batch, rows=job().share(training.batch_size))
+    with Prefetch(own, until, pin=device.type == "cuda") as batches:
         while state.step < until and after_step(take_step(state, batches, phases, training)):
             pass

@@ -8,6 +8,8 @@ laptop it reaches the same likelihood in fewer steps than AdamW alone (docs/expe
 Why not ``torch.optim.Muon``: it computes in bfloat16 one matrix at a time, which on a CPU without bfloat16 units takes
 as long as the rest of a training step; here all matrices of one shape are computed at once, in their own precision.
 
+A matrix that is divided over ranks (FSDP) is put together for its direction, one shape at a time.
+
 What must hold: one step agrees with ``torch.optim.Muon`` up to the rounding of bfloat16; the state of every parameter
 is in ``state``, by parameter, so that a checkpoint holds all of it.
 """
@@ -19,6 +21,8 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+
+from duality.training.parallel import local, rows_here, whole
 
 MOMENTUM = 0.95
 _COEFFICIENTS = (3.4445, -4.775, 2.0315)  # of the quintic iteration, by its authors
@@ -76,11 +80,13 @@ class Muon(torch.optim.Optimizer):
             if matrix.grad is not None:
                 shapes.setdefault(tuple(sorted(matrix.shape)), []).append(matrix)
         for alike in shapes.values():
-            directions = orthogonal(torch.stack([wide(self._momentum(matrix)) for matrix in alike]))
+            directions = orthogonal(torch.stack([wide(whole(self._momentum(matrix))) for matrix in alike]))
             for matrix, direction in zip(alike, directions, strict=True):
                 size = _RMS * max(matrix.shape) ** 0.5
-                matrix.mul_(1 - group["lr"] * group["weight_decay"])
-                matrix.add_(direction if is_wide(matrix) else direction.T, alpha=-group["lr"] * size)
+                update = (direction if is_wide(matrix) else direction.T)[rows_here(matrix)]
+                own = local(matrix)
+                own.mul_(1 - group["lr"] * group["weight_decay"])
+                own.add_(update, alpha=-group["lr"] * size)
 
     def _momentum(self, matrix: nn.Parameter) -> Tensor:
         """The gradient, moved towards its running mean (Nesterov)."""

@@ -1,4 +1,4 @@
-"""How a recipe is optimised: steps, batch, learning rate, precision; and the precision of a device."""
+"""How a recipe is optimised: steps, batch, learning rate, precision, processes; and the precision of a device."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from duality.noise import check_seed
 
 Precision = Literal["auto", "float32", "bfloat16"]
 OptimizerName = Literal["adamw", "muon"]
+Strategy = Literal["auto", "ddp", "fsdp"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Training:
     (``Network.prepare``). ``optimizer`` "muon" trains the matrices of attention and MLP with Muon (``training.muon``).
     ``phase_steps`` divides the phases of a method as for that many steps, the last one going on to ``steps``: a run
     that was trained longer has it, so that a phase that had ended does not begin again.
+    ``checkpoint`` "sharded" lets every rank of a job write its part of the weights (``training.sharded``), for models
+    that do not fit into one machine's memory; "whole" is one file for each group of tensors.
     """
 
     steps: int = 1_000_000
@@ -47,6 +50,7 @@ class Training:
     eval_every: int = 10_000
     save_every: int = 10_000
     keep: int = 2
+    checkpoint: Literal["whole", "sharded"] = "whole"
     phase_steps: int | None = None
 
     def __post_init__(self) -> None:
@@ -71,6 +75,23 @@ class Training:
         cooling = round(self.decay * self.steps)
         cool = min(1.0, (self.steps - step) / cooling) if cooling else 1.0
         return self.learning_rate * warm * cool
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """How a training in several processes (``torchrun``) divides its weights; alone it has no effect.
+
+    ``strategy`` "ddp" gives every rank all weights, "fsdp" a part of them; "auto" is ddp if weights, gradients, moments
+    and average leave half of a device's memory free. ``shard`` is the number of ranks that share the weights; 0 is all.
+    Neither changes what is learnt.
+    """
+
+    strategy: Strategy = "auto"
+    shard: int = 0
+
+    def __post_init__(self) -> None:
+        if self.shard < 0:
+            raise ValueError(f"parallel.shard is {self.shard}: it must not be negative; 0 divides over all processes")
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> torch.dtype:

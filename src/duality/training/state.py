@@ -5,16 +5,19 @@ A checkpoint contains this; nothing else is needed to continue bit for bit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from duality.protocols import Network
 from duality.training.checkpoint import Checkpoint, Tensors, check_shapes
 from duality.training.muon import Muon
+from duality.training.parallel import SINGLE, Layout, local, on_first, put
 from duality.training.settings import Training, check_compiler
+from duality.training.sharded import read_parts, shapes_in_parts
 
 
 def prepare_networks(model: nn.Module, training: Training) -> None:
@@ -43,17 +46,26 @@ class TrainState:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     ema: Tensors
+    loss: nn.Module
+    """``Step`` of the model, wrapped as the layout says."""
     step: int = 0
     teacher: nn.Module | None = None
+    layout: Layout = SINGLE
 
     @staticmethod
-    def fresh(model: nn.Module, training: Training, teacher: nn.Module | None = None) -> TrainState:
+    def fresh(
+        model: nn.Module, training: Training, teacher: nn.Module | None = None, layout: Layout = SINGLE
+    ) -> TrainState:
+        """The state before the first step; the weights of ``model`` and ``teacher`` are divided as the layout says."""
         for taught in (model, teacher):
             if taught is not None:
                 prepare_networks(taught, training)
+        if teacher is not None:
+            teacher.requires_grad_(False)
+        step = layout.divide(model, teacher)
         optimizer = optimizer_of(model, training)
         ema = {name: value.detach().clone() for name, value in model.named_parameters()}
-        return TrainState(model, optimizer, ema, 0, None if teacher is None else teacher.requires_grad_(False))
+        return TrainState(model, optimizer, ema, layout.wrap(step), 0, teacher, layout)
 
     def groups(self) -> dict[str, Tensors]:
         """The content of a checkpoint, as named tensors."""
@@ -68,20 +80,35 @@ class TrainState:
             groups["teacher"] = dict(self.teacher.named_parameters())
         return {**groups, "optimizer": moments}
 
-    def restore(self, saved: Checkpoint) -> None:
-        """Continue from the checkpoint ``saved``."""
+    def groups_on_first(self, names: Sequence[str] | None = None) -> dict[str, Tensors]:
+        """The content of a checkpoint, or these groups of it, put together on rank 0; all ranks must call it.
+
+        One tensor at a time: no rank but the first ever has more than its part and one tensor.
+        """
+        found: dict[str, Tensors] = {}
+        for group, tensors in self.groups().items():
+            if names is None or group in names:
+                made = {name: on_first(value) for name, value in tensors.items()}
+                found[group] = {name: value for name, value in made.items() if value is not None}
+        return found
+
+    def restore(self, saved: Checkpoint, parts: Sequence[str] | None = None) -> None:
+        """Continue from the checkpoint ``saved``; ``parts`` are its groups if ranks have written them in parts."""
         needed = ("model", "ema", "optimizer", *(() if self.teacher is None else ("teacher",)))
-        missing = [group for group in needed if group not in saved.groups]
+        missing = [group for group in needed if group not in (saved.groups if parts is None else parts)]
         if missing:
             raise ValueError(
                 f"{saved.path} has no {missing[0]}.safetensors, so training cannot continue from it: restore it from "
                 "a backup, or train again into another folder"
             )
+        if parts is not None:
+            self._restore_parts(saved, needed)
+            return
         load_weights(self.model, saved.groups["model"])
         copy_into(self.ema, saved.groups["ema"])
         for name, parameter in self.model.named_parameters():
             moments = {
-                key: saved.groups["optimizer"][f"{name}.{key}"].to(parameter.device)
+                key: saved.groups["optimizer"][f"{name}.{key}"]
                 for key in MOMENTS
                 if f"{name}.{key}" in saved.groups["optimizer"]
             }
@@ -92,9 +119,32 @@ class TrainState:
                         f"{tuple(value.shape)}, the weight {tuple(parameter.shape)}; restore it from a backup"
                     )
             if moments:  # a weight that is not trained has none
-                self.optimizer.state[parameter] = moments
+                self.optimizer.state[parameter] = {
+                    key: value.to(parameter.device) if key == "step" else like(parameter, value)
+                    for key, value in moments.items()
+                }
         if self.teacher is not None:
             load_weights(self.teacher, saved.groups["teacher"])
+        self.step = saved.step
+
+    def _restore_parts(self, saved: Checkpoint, needed: Sequence[str]) -> None:
+        """Read the parts of this rank, which need not be those of the ranks that wrote them."""
+        there = {group: shapes_in_parts(saved.path, group) for group in needed}
+        moments = there["optimizer"]
+        for name, parameter in self.model.named_parameters():
+            kept = {key: moments[f"{name}.{key}"] for key in MOMENTS if f"{name}.{key}" in moments}
+            if kept:  # a weight that is not trained has none
+                self.optimizer.state[parameter] = {
+                    key: torch.empty(shape, dtype=dtype, device=parameter.device)
+                    if key == "step"
+                    else torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+                    for key, (shape, dtype) in kept.items()
+                }
+        own = self.groups()
+        for group, found in there.items():
+            check_shapes({name: shape for name, (shape, _) in found.items()}, shapes_of(own[group]))
+        with torch.no_grad():
+            read_parts(saved.path, {group: own[group] for group in needed})
         self.step = saved.step
 
     def teach(self, source: Literal["weights", "ema"]) -> None:
@@ -106,9 +156,8 @@ class TrainState:
         """Move the average towards the weights, quickly at first: decay is at most (1 + n) / (10 + n)."""
         decay = min(decay, (1 + self.step) / (10 + self.step))
         with torch.no_grad():
-            torch._foreach_lerp_(
-                list(self.ema.values()), [value.detach() for value in self.model.parameters()], 1 - decay
-            )
+            averages = [local(value) for value in self.ema.values()]
+            torch._foreach_lerp_(averages, [local(value.detach()) for value in self.model.parameters()], 1 - decay)
 
 
 def shapes_of(tensors: Tensors) -> dict[str, tuple[int, ...]]:
@@ -119,9 +168,15 @@ def shapes_of(tensors: Tensors) -> dict[str, tuple[int, ...]]:
 def copy_into(own: Tensors, weights: Tensors) -> None:
     """Copy ``weights`` into tensors of the same names and shapes; any others are refused."""
     check_shapes(shapes_of(weights), shapes_of(own))
-    with torch.no_grad():
-        for name, value in weights.items():
-            own[name].copy_(value)
+    for name, value in weights.items():
+        put(own[name], value)
+
+
+def like(parameter: Tensor, value: Tensor) -> Tensor:
+    """A new tensor with this value, divided over the ranks as the parameter is."""
+    made = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
+    put(made, value)
+    return made
 
 
 def load_weights(model: nn.Module, weights: Tensors) -> None:

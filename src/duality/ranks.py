@@ -1,0 +1,315 @@
+"""Which of several processes this one is.
+
+``torchrun`` starts a command several times, on one machine or on many; the processes are a *job*, and each has a
+*rank* from 0. ``joined`` connects them for the duration of a ``with`` block, and ``job()`` is how code asks where it
+is. Without torchrun a process is alone: ``job()`` is ``ALONE``, every method below does nothing or returns what it was
+given, and nothing of ``torch.distributed`` is imported.
+
+    rank 0            prepares data, writes every file and prints every message
+    the other ranks   compute their share of each batch
+
+What must hold: what rank 0 refuses ends all ranks, with one message, that of rank 0; an error of another rank is
+printed by that rank, with its number; a rank that disappears is named by one that is left (``missing``); waiting for
+rank 0 to prepare a corpus never times out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar, cast
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch._C._distributed_c10d import Store
+    from torch.distributed import ProcessGroup
+
+T = TypeVar("T")
+
+_DAYS_OF_PATIENCE = 30  # for messages between ranks; a rank that has died is noticed at once, by its closed connection
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Refused(Exception):
+    """Another rank has refused or failed and has said why: this one ends without a word."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """This process among the ``size`` processes of its job. ``local_rank`` counts those of its own machine."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    restarts: int = 0
+    """How often torchrun has started the job again after a failure."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, which writes and speaks for all."""
+        return self.rank == 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other process."""
+        return self.size == 1
+
+    def share(self, count: int) -> slice:
+        """The rows of a batch of ``count`` that are this rank's: consecutive ones, as many for each rank.
+
+        >>> Job(rank=1, size=4).share(8)
+        slice(2, 4, None)
+        >>> Job(size=3).share(8)
+        Traceback (most recent call last):
+        ValueError: 3 processes cannot have equal shares of a batch of 8: start 1, 2, 4 or 8 processes, or set \
+training.batch_size to a multiple of 3
+        """
+        if count % self.size:
+            sizes = [str(each) for each in range(1, count + 1) if count % each == 0]
+            fitting = f"{', '.join(sizes[:-1])} or {sizes[-1]}" if len(sizes) > 1 else sizes[0]
+            raise ValueError(
+                f"{self.size} processes cannot have equal shares of a batch of {count}: start {fitting} processes, or "
+                f"set training.batch_size to a multiple of {self.size}"
+            )
+        each = count // self.size
+        return slice(self.rank * each, (self.rank + 1) * each)
+
+    def sum_(self, *tensors: Tensor) -> None:
+        """Replace each tensor by its sum over the ranks; a number to which the others add 0 keeps all its bits."""
+        if not self.alone:
+            import torch.distributed as dist
+
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+
+    def any(self, flag: int) -> int:
+        """The largest of the ranks' numbers: whether one of them has a flag."""
+        return flag if self.alone else max(self.all_of(flag))
+
+    def all_of(self, value: T) -> list[T]:
+        """The values of all ranks, in their order."""
+        if self.alone:
+            return [value]
+        import torch.distributed as dist
+
+        found: list[object] = [None] * self.size
+        dist.all_gather_object(found, value, group=_connection().messages)
+        return cast(list[T], found)
+
+    def from_first(self, value: T) -> T:
+        """Rank 0's value."""
+        if self.alone:
+            return value
+        import torch.distributed as dist
+
+        box: list[object] = [value if self.first else None]
+        dist.broadcast_object_list(box, src=0, group=_connection().messages)
+        return cast(T, box[0])
+
+    def once(self, work: Callable[[], T]) -> T:
+        """What ``work`` gives on rank 0, for all ranks; what it raises there ends the others too, in silence.
+
+        The others wait, so rank 0 is alone meanwhile: nothing in ``work`` is divided.
+        """
+        if self.alone:
+            return work()
+        result: T | None = None
+        error: BaseException | None = None
+        if self.first:
+            try:
+                with _alone():
+                    result = work()
+            except BaseException as raised:
+                error = raised
+        failed = self.from_first(error is not None)
+        if error is not None:
+            raise error
+        if failed:
+            raise Refused
+        return self.from_first(result)  # type: ignore[return-value]
+
+    def in_turn(self, work: Callable[[], T]) -> T:
+        """What ``work`` gives on each rank: first on rank 0, then on one rank of each other machine, then on the rest.
+
+        So a corpus is prepared once for each cache, and the others find it there.
+        """
+        if self.alone:
+            return work()
+        done: list[T] = []
+        turns = (self.first, self.local_rank == 0 and not self.first, self.local_rank != 0 and not self.first)
+        for turn in turns:
+            error: BaseException | None = None
+            if turn:
+                try:
+                    with _alone():
+                        done.append(work())
+                except BaseException as raised:
+                    error = raised
+            failed = self.any(int(error is not None))
+            if error is not None:
+                raise error
+            if failed:
+                raise Refused
+        return done[0]
+
+    def agree(self, facts: Mapping[str, str], remedy: str) -> None:
+        """Refuse, on rank 0, a job whose ranks do not have the same facts."""
+        everyone = self.all_of(dict(facts))
+
+        def compare() -> None:
+            for rank, others in enumerate(everyone):
+                for name, value in facts.items():
+                    if others.get(name) != value:
+                        raise ValueError(
+                            f"rank {rank} has another {name} than rank 0 ({others.get(name)} there, {value} here): "
+                            f"{remedy}"
+                        )
+
+        self.once(compare)
+
+
+ALONE = Job()
+
+
+@dataclass(frozen=True)
+class _Connection:
+    """What connects the ranks: a store of short texts, and a group for messages that may wait for ever."""
+
+    store: Store
+    messages: ProcessGroup
+    processes: Sequence[tuple[str, int]]
+    """Host and process number of every rank."""
+
+
+_job = ALONE
+_connected: _Connection | None = None
+
+
+def job() -> Job:
+    """This process among those of its job."""
+    return _job
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """While others wait, a rank is alone: what it computes is not divided."""
+    global _job
+    before, _job = _job, ALONE
+    try:
+        yield
+    finally:
+        _job = before
+
+
+def _connection() -> _Connection:
+    assert _connected is not None, "ranks are connected inside of ranks.joined() only"
+    return _connected
+
+
+def started_by_torchrun(environment: Mapping[str, str] | None = None) -> Job:
+    """The place of this process, as the variables of torchrun say; ``ALONE`` without them.
+
+    >>> started_by_torchrun({})
+    Job(rank=0, size=1, local_rank=0, restarts=0)
+    >>> started_by_torchrun({"RANK": "1", "WORLD_SIZE": "2"})
+    Traceback (most recent call last):
+    ValueError: RANK and WORLD_SIZE are set, and LOCAL_RANK, MASTER_ADDR, MASTER_PORT are not: start the processes \
+with torchrun, which sets all of them, or unset these to run alone
+    """
+    found = os.environ if environment is None else environment
+    if "RANK" not in found and "WORLD_SIZE" not in found:
+        return ALONE
+    there = [name for name in _VARIABLES if found.get(name)]
+    missing = [name for name in _VARIABLES if not found.get(name)]
+    remedy = "start the processes with torchrun, which sets all of them, or unset these to run alone"
+    if missing:
+        verb = "are" if len(there) > 1 else "is"
+        raise ValueError(
+            f"{' and '.join(there) or 'RANK'} {verb} set, and {', '.join(missing)} "
+            f"{'are' if len(missing) > 1 else 'is'} not: {remedy}"
+        )
+    numbers = {name: found[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    if not all(value.isdecimal() for value in numbers.values()) or not int(found["RANK"]) < int(found["WORLD_SIZE"]):
+        said = ", ".join(f"{name}={value}" for name, value in numbers.items())
+        raise ValueError(f"{said}: a rank is a whole number below WORLD_SIZE; {remedy}")
+    restarts = found.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return Job(int(found["RANK"]), int(found["WORLD_SIZE"]), int(found["LOCAL_RANK"]), int(restarts))
+
+
+@contextmanager
+def joined() -> Iterator[Job]:
+    """Connect this process with the others of its job, if torchrun has started several."""
+    global _job, _connected
+    place = started_by_torchrun()
+    if place.alone:
+        yield ALONE
+        return
+    import socket
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    gpu = torch.cuda.is_available()
+    if gpu:
+        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
+    store, _, _ = next(iter(rendezvous("env://", place.rank, place.size)))
+    store = PrefixStore(f"duality-{place.restarts}", store)  # what was said before a restart does not count
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if gpu else "gloo", store=store, rank=place.rank, world_size=place.size
+    )
+    try:
+        messages = dist.new_group(backend="gloo", timeout=timedelta(days=_DAYS_OF_PATIENCE))
+        _job, _connected = place, _Connection(store, messages, ())
+        _connected = _Connection(store, messages, place.all_of((socket.gethostname(), os.getpid())))
+        yield place
+    finally:
+        _job, _connected = ALONE, None
+        with contextlib.suppress(Exception):  # the others may be gone
+            dist.destroy_process_group()
+
+
+def first_to_fail() -> bool:
+    """Whether no other rank has failed before; the answer is True for one rank only."""
+    if _connected is not None:
+        with contextlib.suppress(Exception):  # the machine that keeps the store may be gone
+            return _connected.store.add("failed", 1) == 1
+    return True
+
+
+def missing(patience: float = 2.0) -> str | None:
+    """The ranks of this machine whose processes are gone, in words; of other machines nothing is known here.
+
+    A process closes its connections a moment before it is gone, so it is looked for more than once.
+    """
+    import socket
+    import time
+
+    host, until = socket.gethostname(), time.monotonic() + patience
+    while _connected is not None:
+        gone = [
+            f"rank {rank} (process {pid})"
+            for rank, (place, pid) in enumerate(_connected.processes)
+            if place == host and not alive(pid)
+        ]
+        if gone or time.monotonic() > until:
+            return " and ".join(gone) or None
+        time.sleep(0.05)
+    return None
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is running; one that has ended and is only still listed is not."""
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as stream:
+            return stream.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except ProcessLookupError:
+        return False
+    except OSError:  # not ours, or no such list of processes on this system
+        return True

@@ -1,0 +1,208 @@
+"""One training in many processes: how the weights lie on them, and how their gradients are put together.
+
+    single   one process
+    ddp      every rank has all weights; gradients are averaged (``DistributedDataParallel``)
+    fsdp     every rank has a part of each weight, of its gradient, its moments and its average, and of a teacher; the
+             weights of a block are put together when the block is computed (FSDP2, ``fully_shard``)
+
+With ``shard=K`` groups of K ranks share the weights, and the groups average their gradients (a mesh of two dimensions).
+
+What is wrapped is ``Step``, the loss of some rows. Embeddings and head are whole while the objective reads them, so no
+objective knows of ranks. What must hold: which sequences a step has, their times and their noise belong to the step,
+not to the ranks; losses and weights are those of a single process, but for rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from duality.denoisers.conditioning import with_labels
+from duality.noise import Noise
+from duality.protocols import AnyDenoiser, Labels, Network, Objective, Valid
+from duality.ranks import Job, job
+from duality.training.settings import Parallel
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+_SHARE_FOR_DDP = 0.5  # of a device's memory that weights, gradients, moments and average may take
+
+
+class Step(nn.Module):
+    """The loss of some rows of a batch, as a module: what is wrapped. ``teacher`` is there to be divided like it."""
+
+    def __init__(self, model: nn.Module, teacher: nn.Module | None = None):
+        super().__init__()
+        self.model = model
+        self.teacher = teacher
+
+    def forward(
+        self, objective: Objective, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, labels: Labels = None
+    ) -> tuple[Tensor, Tensor]:
+        """The sum to differentiate, and the nats of each token."""
+        denoiser: AnyDenoiser = self.model if labels is None else with_labels(self.model, labels)
+        loss = objective(denoiser, x, t, noise, valid, dropout=True)
+        return loss.total, loss.nats
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the weights lie on the ranks."""
+
+    strategy: Literal["single", "ddp", "fsdp"] = "single"
+    mesh: DeviceMesh | None = None
+
+    def divide(self, model: nn.Module, teacher: nn.Module | None) -> Step:
+        """The step of a model whose weights are now divided over the ranks, if they are to be."""
+        step = Step(model, teacher)
+        if self.strategy == "fsdp":
+            from torch.distributed.fsdp import fully_shard
+
+            for part in (model, *(() if teacher is None else (teacher,))):
+                for block in blocks_of(part):
+                    fully_shard(block, mesh=self.mesh)
+            fully_shard(step, mesh=self.mesh, reshard_after_forward=False)
+        return step
+
+    def wrap(self, step: Step) -> nn.Module:
+        """The step with gradients that are averaged over the ranks."""
+        if self.strategy != "ddp":
+            return step
+        from torch.nn.parallel import DistributedDataParallel
+
+        return DistributedDataParallel(step, gradient_as_bucket_view=True, forward_sync_buffers=False)
+
+    @contextmanager
+    def accumulating(self, step: nn.Module, last: bool) -> Iterator[None]:
+        """Gradients are exchanged between ranks in the ``last`` micro-batch only; before it each rank sums its own."""
+        if self.strategy == "fsdp":
+            step.set_requires_gradient_sync(last)  # type: ignore[operator]  # a method that fully_shard adds
+            yield
+        elif self.strategy == "ddp" and not last:
+            with step.no_sync():  # type: ignore[operator]
+                yield
+        else:
+            yield
+
+
+SINGLE = Layout()
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The blocks of a model's networks: what is put together at a time. A network without ``blocks`` is one block."""
+    found: list[nn.Module] = []
+    for network in (part for part in model.modules() if isinstance(part, Network)):
+        blocks = dict(network.named_children()).get("blocks")
+        found += list(blocks.children()) if isinstance(blocks, nn.ModuleList) else []
+    return found
+
+
+def layout_of(parallel: Parallel, place: Job, device: torch.device, needed: int, available: int) -> Layout:
+    """The layout that a recipe chooses; "auto" is ddp if the ``needed`` bytes of weights leave half of the memory."""
+    strategy = parallel.strategy
+    if place.alone:
+        if strategy == "fsdp":
+            raise ValueError(
+                "parallel.strategy is fsdp, and this is one process: there is nothing to divide the weights over; "
+                "start several with torchrun --nproc-per-node N -m duality ..., or set parallel.strategy=auto"
+            )
+        return SINGLE
+    if strategy == "auto":
+        divided = parallel.shard > 1 or needed > _SHARE_FOR_DDP * available
+        strategy = "fsdp" if divided else "ddp"
+    if strategy == "ddp":
+        if parallel.shard:
+            raise ValueError(
+                f"parallel.shard is {parallel.shard} with parallel.strategy=ddp, which divides no weights: set "
+                "parallel.strategy=fsdp, or parallel.shard=0"
+            )
+        return Layout("ddp")
+    return Layout("fsdp", mesh_of(parallel.shard or place.size, place.size, device))
+
+
+def mesh_of(shard: int, size: int, device: torch.device) -> DeviceMesh:
+    """The ranks as a row, or as groups of ``shard`` ranks that share the weights."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    if size % shard or shard < 2:
+        fitting = ", ".join(str(each) for each in range(2, size + 1) if size % each == 0)
+        raise ValueError(
+            f"parallel.shard is {shard}, and there are {size} processes: groups of equal size have {fitting} ranks; 0 "
+            "divides the weights over all"
+        )
+    if shard == size:
+        return init_device_mesh(device.type, (size,), mesh_dim_names=("shard",))
+    return init_device_mesh(device.type, (size // shard, shard), mesh_dim_names=("replicate", "shard"))
+
+
+# --- parts of tensors
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this rank has, in the same memory; all of one that is not divided."""
+    if job().alone:
+        return tensor
+    from torch.distributed.tensor import DTensor
+
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor, put together on every rank if it is divided."""
+    if job().alone:
+        return tensor
+    from torch.distributed.tensor import DTensor
+
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def rows_here(tensor: Tensor) -> slice:
+    """The rows of the whole tensor that this rank has: a tensor is divided along its rows, the last part is smaller."""
+    if job().alone:
+        return slice(None)
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(tensor, DTensor):
+        return slice(None)
+    mesh = tensor.device_mesh
+    count, place = mesh.size(mesh.ndim - 1), mesh.get_local_rank(mesh.ndim - 1)
+    each = -(-tensor.shape[0] // count)
+    return slice(min(place * each, tensor.shape[0]), min((place + 1) * each, tensor.shape[0]))
+
+
+@torch.no_grad()
+def put(target: Tensor, value: Tensor) -> None:
+    """Copy ``value``, a whole tensor or one that is divided like ``target``, into ``target``."""
+    source = local(value)
+    if source.shape != local(target).shape:
+        source = value[rows_here(target)]
+    local(target).copy_(source)
+
+
+def on_first(tensor: Tensor) -> Tensor | None:
+    """The whole tensor in the memory of rank 0's host; None on other ranks. All ranks must call it."""
+    place = job()
+    if place.alone:
+        return tensor.detach()
+    import torch.distributed as dist
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(tensor, DTensor):
+        return tensor.detach().cpu() if place.first else None
+    mesh = tensor.device_mesh
+    if mesh.ndim > 1 and mesh.get_local_rank(0) > 0:  # a group whose weights are copies of the first group's
+        return None
+    group = mesh.get_group(mesh.ndim - 1)
+    count, each = dist.get_world_size(group), -(-tensor.shape[0] // dist.get_world_size(group))
+    own = tensor.to_local().detach()
+    padded = torch.zeros(each, *tensor.shape[1:], dtype=own.dtype, device=own.device)
+    padded[: len(own)] = own
+    parts = [torch.empty_like(padded) for _ in range(count)] if place.first else None
+    dist.gather(padded, parts, dst=0, group=group)
+    return None if parts is None else torch.cat(parts)[: tensor.shape[0]].cpu()

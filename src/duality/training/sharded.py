@@ -1,0 +1,94 @@
+"""Checkpoints in parts (``training.checkpoint=sharded``): every rank writes what it has, and nobody all of it.
+
+For weights that do not fit into the memory of one machine. torch writes and reads the parts (``distributed.checkpoint``
+with files of safetensors: no code is run by reading them):
+
+    step-00001000/   shard-00001-model-00002-of-00004.safetensors ...    rank 0, second group
+
+A part is some rows of a tensor, and its place is in the file. The groups of tensors (``TrainState.groups``) have files
+of their own, in the order of ``parts`` in state.json, so that a model is loaded without the optimizer. What must hold:
+parts of any number of ranks are read by any other number, also by one process that puts them together.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from duality.ranks import job
+
+Tensors = dict[str, Tensor]
+
+
+def named(groups: Mapping[str, Tensors]) -> Tensors:
+    """The tensors of all groups in one dictionary."""
+    return {f"{group}/{name}": value for group, tensors in groups.items() for name, value in tensors.items()}
+
+
+def file_pattern(parts: Sequence[str], group: str) -> str:
+    """The names of the files of a group.
+
+    >>> file_pattern(["ema", "model"], "model")
+    'shard-*-model-00002-of-00002.safetensors'
+    """
+    return f"shard-*-model-{parts.index(group) + 1:05d}-of-{len(parts):05d}.safetensors"
+
+
+def write_parts(folder: Path, groups: Mapping[str, Tensors]) -> None:
+    """Write the parts of this rank; all ranks must call it."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    places = {f"{group}/{name}": number for number, group in enumerate(sorted(groups), 1) for name in groups[group]}
+    writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=places, save_distributed=True)
+    tensors = {name: value.detach() for name, value in named(groups).items()}
+    with known_to_be_alone():
+        save(tensors, storage_writer=writer, no_dist=job().alone)
+
+
+def read_parts(folder: Path, groups: Mapping[str, Tensors]) -> None:
+    """Fill the tensors, whole or divided over ranks, from the parts in a folder; all ranks must call it."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    reader = HuggingFaceStorageReader(str(folder))
+    with known_to_be_alone():
+        load(named(groups), storage_reader=reader, no_dist=job().alone)
+
+
+@contextmanager
+def known_to_be_alone() -> Iterator[None]:
+    """Torch warns that a single process saves or loads alone; it was asked to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+def shapes_in_parts(folder: Path, group: str) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Names, shapes and types of a group's tensors; nothing but the beginnings of the files is read."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
+    found = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    start = f"{group}/"
+    return {
+        name.removeprefix(start): (tuple(entry.size), entry.properties.dtype)  # type: ignore[union-attr]
+        for name, entry in found.items()
+        if name.startswith(start)
+    }
+
+
+def whole_groups(folder: Path, names: Sequence[str]) -> dict[str, Tensors]:
+    """These groups of tensors, put together by one process."""
+    made = {
+        group: {
+            name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in shapes_in_parts(folder, group).items()
+        }
+        for group in names
+    }
+    read_parts(folder, made)
+    return made

@@ -1,0 +1,179 @@
+"""One run, whatever the processes: the same losses, the same sequences, checkpoints that any other job continues."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support import jobs
+from support.runs import ROOT
+
+from duality.cli.main import main
+from duality.ranks import Job
+from duality.runs.model import load
+
+SMALL = (
+    f"data.corpus={ROOT / 'LICENSE'}",
+    "data.tokenizer=bytes",
+    "data.length=16",
+    "backbone=nano",
+    "backbone.width=32",
+    "backbone.dropout=0.1",
+    "training.batch_size=8",
+    "training.warmup=2",
+    "training.decay=0",
+    "training.log_every=1",
+    "training.eval_every=0",
+    "training.save_every=3",
+)
+METHODS = {
+    "duo": ("duo-laptop",),
+    "mdlm": ("mdlm-laptop",),
+    "padded": ("duo-laptop", "data.packing=document", "data.padding=ignore", "data.documents=lines"),
+    "muon": ("duo-laptop", "training.optimizer=muon"),
+}
+LAYOUTS = {
+    "ddp": ("parallel.strategy=ddp",),
+    "ddp-accumulating": ("parallel.strategy=ddp", "training.micro_batch=2"),
+    "fsdp": ("parallel.strategy=fsdp",),
+    "fsdp-accumulating": ("parallel.strategy=fsdp", "training.micro_batch=2"),
+    "fsdp-recomputing": ("parallel.strategy=fsdp", "training.recompute=true"),
+}
+STEPS = 6
+
+
+def trained(method: str, out: Path, *more: str, steps: int = STEPS) -> list[str]:
+    """The command that trains a small model."""
+    name, *settings = METHODS[method]
+    return ["train", name, "--out", str(out), "--steps", str(steps), "--resume", "--set", *SMALL, *settings, *more]
+
+
+def distilled(base: Path, out: Path, *more: str) -> list[str]:
+    """The command that distills one, in two rounds of three steps."""
+    rounds = ["--rounds", "2", "--round-steps", "3"]
+    settings = ["training.log_every=1", "training.eval_every=0", "training.save_every=2", *more]
+    return ["distill", str(base), "--out", str(out), *rounds, "--set", *settings]
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of a single process."""
+    folder = tmp_path_factory.mktemp("single")
+    for method in METHODS:
+        assert main(trained(method, folder / method)) == 0
+    for method in ("duo", "mdlm"):
+        assert main(distilled(folder / method, folder / f"{method}-distilled")) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def in_two(tmp_path_factory: pytest.TempPathFactory, single: Path) -> Path:
+    """The same runs in two processes, with every layout."""
+    folder = tmp_path_factory.mktemp("two")
+    commands = [
+        trained(method, folder / f"{method}-{layout}", *settings)
+        for method in METHODS
+        for layout, settings in LAYOUTS.items()
+        if method in ("duo", "mdlm") or "-" not in layout
+    ]
+    commands += [
+        distilled(single / method, folder / f"{method}-distilled-{layout}", *LAYOUTS[layout])
+        for method in ("duo", "mdlm")
+        for layout in ("ddp", "fsdp")
+    ]
+    job = jobs.run(2, commands)
+    assert job.codes == (0, 0), job.err
+    return folder
+
+
+def assert_same(found: Path, expected: Path, steps: int = STEPS) -> None:
+    """The two runs have the same losses and gradients, up to rounding; a loss of distillation is a small difference."""
+    ours, theirs = jobs.losses(found), jobs.losses(expected)
+    assert [row[0] for row in ours] == [row[0] for row in theirs] == list(range(1, steps + 1))
+    for (_, loss, norm), (_, other, other_norm) in zip(ours, theirs, strict=True):
+        assert loss == pytest.approx(other, rel=2e-6, abs=1e-7)
+        assert norm == pytest.approx(other_norm, rel=2e-4, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("method", METHODS)
+def test_two_processes_learn_what_one_learns(method: str, layout: str, in_two: Path, single: Path) -> None:
+    if not (in_two / f"{method}-{layout}").exists():
+        pytest.skip("micro-batches and recomputation are tried with two methods")
+    assert_same(in_two / f"{method}-{layout}", single / method)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["ddp", "fsdp"])
+@pytest.mark.parametrize("method", ["duo", "mdlm"])
+def test_two_processes_distill_what_one_distills(method: str, layout: str, in_two: Path, single: Path) -> None:
+    """DCD and SDTT, across a change of the teacher."""
+    assert_same(in_two / f"{method}-distilled-{layout}", single / f"{method}-distilled")
+
+
+@pytest.mark.slow
+def test_both_phases_of_duo_were_trained(single: Path) -> None:
+    rows = [json.loads(line) for line in (single / "duo" / "metrics.jsonl").read_text().splitlines()]
+    assert len({row["phase"] for row in rows if "phase" in row}) == 2
+
+
+@pytest.mark.slow
+def test_the_run_folder_is_that_of_one_process(in_two: Path, single: Path) -> None:
+    names = [sorted(path.name for path in (folder).iterdir()) for folder in (in_two / "duo-fsdp", single / "duo")]
+    assert names[0] == names[1]
+    weights = [load(folder).denoiser.state_dict() for folder in (in_two / "duo-fsdp", single / "duo")]
+    for name, value in weights[0].items():
+        assert (value - weights[1][name]).abs().max() < 2e-5, name
+    rows = [json.loads(line) for line in (in_two / "duo-fsdp" / "metrics.jsonl").read_text().splitlines()]
+    last = [row for row in rows if "loss" in row][-1]
+    assert last["ranks"] == 2
+    assert last["per_rank"] == pytest.approx(last["tokens_per_second"] / 2, abs=1)
+
+
+@pytest.mark.slow
+def test_a_run_goes_from_two_processes_to_one_to_four(tmp_path: Path) -> None:
+    """FSDP, DDP, one process, and groups of two ranks that share the weights: the losses are those of one process."""
+    expected, run = tmp_path / "expected", tmp_path / "run"
+    planned = "training.phase_steps=12"  # so that a stop on the way changes neither rate nor phases
+    assert main(trained("duo", expected, planned, steps=12)) == 0
+    first = trained("duo", run, planned, "parallel.strategy=fsdp", steps=3)
+    second = trained("duo", run, planned, "parallel.strategy=ddp", steps=6)
+    job = jobs.run(2, [first, second])
+    assert job.codes == (0, 0), job.err
+    assert main(trained("duo", run, planned, "parallel.strategy=auto", steps=9)) == 0
+    job = jobs.run(4, [trained("duo", run, planned, "parallel.strategy=fsdp", "parallel.shard=2", steps=12)])
+    assert job.codes == (0, 0, 0, 0), job.err
+    assert [row[0] for row in jobs.losses(run)] == list(range(1, 13))
+    assert_same(run, expected, steps=12)
+
+
+@pytest.mark.slow
+def test_parts_of_two_ranks_are_read_by_four_and_by_one(tmp_path: Path) -> None:
+    """``training.checkpoint=sharded``: no file has all weights, and any number of processes reads them."""
+    expected, run = tmp_path / "expected", tmp_path / "run"
+    planned = "training.phase_steps=9"
+    assert main(trained("duo", expected, planned, steps=9)) == 0
+    parts = (planned, "parallel.strategy=fsdp", "training.checkpoint=sharded")
+    job = jobs.run(2, [trained("duo", run, *parts, steps=3)])
+    assert job.codes == (0, 0), job.err
+    (saved,) = (run / "checkpoints").glob("step-*3")
+    assert len(list(saved.glob("shard-*.safetensors"))) == 6
+    assert not (saved / "model.safetensors").exists()
+    early = load(run)
+    job = jobs.run(4, [trained("duo", run, *parts, steps=6)])
+    assert job.codes == (0, 0, 0, 0), job.err
+    assert main(trained("duo", run, planned, "parallel.strategy=auto", "training.checkpoint=whole", steps=9)) == 0
+    assert_same(run, expected, steps=9)
+    again = load(run, step=6)
+    assert early.step == 3
+    assert again.step == 6
+    assert any((saved.parent / "step-00000009").glob("model.safetensors"))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_shares_of_the_ranks_are_the_batch(size: int) -> None:
+    rows = list(range(8))
+    shares = [rows[Job(rank=rank, size=size).share(8)] for rank in range(size)]
+    assert [row for share in shares for row in share] == rows
