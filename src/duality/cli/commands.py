@@ -8,6 +8,7 @@ from duality.cli.compare import compare
 from duality.cli.data import data
 from duality.cli.evaluate import evaluate
 from duality.cli.lists import recipes
+from duality.cli.plan import plan
 from duality.cli.quality import plot, quality
 from duality.cli.reproduce import reproduce
 from duality.cli.runs import runs
@@ -23,6 +24,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "quality": quality,
     "plot": plot,
     "compare": compare,
+    "plan": plan,
     "variance": variance,
     "reproduce": reproduce,
     "runs": runs,
