@@ -1,8 +1,10 @@
 """The memory of a training, measured, beside what `duality plan` says: `python -m benchmarks.memory`.
 
-Every configuration is trained for three steps in processes of its own. The baseline is what a process has before it
-makes the network; the peak is the most that it ever had (VmHWM). Linux only. The bytes over the network are those that
-the loopback device counts while three more steps are taken, so nothing else should use it.
+Every configuration is trained for some steps in processes of its own. *Tensors* is the most that all tensors of a
+process have at a time in the last of them: what a GPU's allocator would count. *Process* is the most that the process
+ever had (VmHWM) beyond what it had before it made the network: libraries that are loaded late, and what the allocator
+keeps, are in it. Linux only. The bytes over the network are those that the loopback device counts meanwhile, so nothing
+else should use it.
 """
 
 from __future__ import annotations
@@ -14,8 +16,24 @@ import socket
 import subprocess
 import sys
 import tempfile
+import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from duality import ranks
+from duality.data.loader import Loader
+from duality.recipes.catalogue import recipe
+from duality.runs import scaling
+from duality.runs.corpora import prepared, sequences
+from duality.runs.devices import device_named
+from duality.runs.session import layout_for, phases_of, untrained
+from duality.training.loop import take_step
+from duality.training.parallel import local
 
 MEDIUM = ("backbone.width=512", "backbone.depth=8", "backbone.heads=8", "backbone.conv=0")
 
@@ -59,16 +77,6 @@ def loopback() -> int:
 
 def measure(configuration: Configuration, corpus: Path) -> None:
     """What a process of a job does: print its peak above its baseline, and the bytes of a step."""
-    import torch
-
-    from duality import ranks
-    from duality.data.loader import Loader
-    from duality.recipes.catalogue import recipe
-    from duality.runs.corpora import prepared, sequences
-    from duality.runs.devices import device_named
-    from duality.runs.session import layout_for, phases_of, untrained
-    from duality.training.loop import take_step
-
     chosen = recipe(configuration.recipe, (f"data.corpus={corpus}", *configuration.settings))
     device = device_named("cpu")
     with ranks.joined() as place:
@@ -86,17 +94,55 @@ def measure(configuration: Configuration, corpus: Path) -> None:
             def batch(self, step: int) -> object:
                 return whole.batch(step, place.share(chosen.training.batch_size))
 
-        for _ in range(3):
+        def step() -> None:
             take_step(state, Share(), phases, chosen.training)  # type: ignore[arg-type]
-        peak = status("VmHWM")
+
+        step()
         place.any(0)
         before = loopback()
-        for _ in range(3):
-            take_step(state, Share(), phases, chosen.training)  # type: ignore[arg-type]
+        for _ in range(2):
+            step()
         place.any(0)
-        sent = (loopback() - before) / 3 / place.size
+        sent, peak = (loopback() - before) / 2 / place.size, status("VmHWM") - baseline
+        held = [tensor for group in state.groups().values() for tensor in group.values()]
+        live = Live([local(tensor) for tensor in held])
+        with live:
+            step()
         assert torch.get_num_threads() == 1
-        print(json.dumps({"peak": place.any(peak - baseline), "sent": sent, "vocabulary": data.tokenizer.vocab_size}))
+        found = {"tensors": place.any(live.most), "process": place.any(peak), "sent": sent}
+        print(json.dumps(found))
+
+
+class Live(TorchDispatchMode):
+    """Counts the bytes of all storages that exist: those that are held now, and those that operations make."""
+
+    def __init__(self, held: Iterable[torch.Tensor]):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.most = 0
+        self.known: dict[int, int] = {}
+        for tensor in held:
+            self.see(tensor)
+
+    def see(self, tensor: torch.Tensor) -> None:
+        """Count a tensor's storage until it is freed."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.known:
+            return
+        self.known[key] = storage.nbytes()
+        self.now += self.known[key]
+        self.most = max(self.most, self.now)
+        weakref.finalize(storage, self.forget, key)
+
+    def forget(self, key: int) -> None:
+        """A storage was freed."""
+        self.now -= self.known.pop(key, 0)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        """Run an operation and count what it makes."""
+        made = func(*args, **(kwargs or {}))
+        tree_map_only(torch.Tensor, self.see, made)
+        return made
 
 
 def measured(number: int, corpus: Path) -> dict[str, float]:
@@ -127,11 +173,6 @@ def measured(number: int, corpus: Path) -> dict[str, float]:
 
 def planned(configuration: Configuration) -> tuple[float, float]:
     """Memory and sent bytes of a device, as the plan says."""
-    import torch
-
-    from duality.recipes.catalogue import recipe
-    from duality.runs import scaling
-
     chosen, device = recipe(configuration.recipe, configuration.settings), torch.device("cpu")
     ranks, training = configuration.ranks, chosen.training
     strategy = {"auto": "single" if ranks == 1 else "ddp"}.get(chosen.parallel.strategy, chosen.parallel.strategy)
@@ -155,15 +196,15 @@ def main() -> None:
         root = Path(__file__).resolve().parents[1]
         words = " ".join(path.read_text(encoding="utf-8") for path in sorted((root / "docs").glob("*.md")))
         corpus.write_text(words * 2, encoding="utf-8")
-        print("| configuration | ranks | plan, MB | measured, MB | ratio | plan sends, MB | counted, MB |")
-        print("|---|---|---|---|---|---|---|")
+        print("| configuration | ranks | plan, MB | tensors, MB | ratio | process, MB | plan sends, MB | counted, MB |")
+        print("|---|---|---|---|---|---|---|---|")
         for number, configuration in enumerate(CONFIGURATIONS):
             found, (memory, sent) = measured(number, corpus), planned(configuration)
-            peak = found["peak"]
+            peak = found["tensors"]
             counted = f"{found['sent'] / 1e6:.1f}" if configuration.ranks > 1 else "–"
             print(
                 f"| {configuration.name} | {configuration.ranks} | {memory / 1e6:.0f} | {peak / 1e6:.0f} | "
-                f"{memory / peak:.2f} | {sent / 1e6:.1f} | {counted} |",
+                f"{memory / peak:.2f} | {found['process'] / 1e6:.0f} | {sent / 1e6:.1f} | {counted} |",
                 flush=True,
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from duality.cli.common import Assignments, Flag, Name
+from duality.cli.common import Assignments, DistillationName, Flag, Name
 
 if TYPE_CHECKING:
     from duality.recipes.recipe import Recipe
@@ -19,6 +19,7 @@ def plan(
     peak: str | None = None,
     mfu: float = 0.4,
     kind: Literal["cuda", "cpu"] = "cuda",
+    distill: DistillationName | None = None,
     assignments: Assignments = (),
     json: Flag = False,
 ) -> int:
@@ -32,6 +33,7 @@ def plan(
             estimated.
         mfu: the share of the peak that is reached.
         kind: kind of the devices: a GPU computes in bfloat16 where the recipe says auto, a CPU in float32.
+        distill: plan the distillation of a run of this recipe instead: dcd (for uniform noise) or sdtt (absorbing).
         assignments: change a field of the recipe, such as --set backbone=medium; can be repeated.
         json: print one JSON object instead of a table.
     """
@@ -41,7 +43,8 @@ def plan(
     from duality.recipes import catalogue
     from duality.runs import scaling
 
-    chosen = catalogue.recipe(recipe, assignments)
+    base = catalogue.recipe(recipe) if distill else catalogue.recipe(recipe, assignments)
+    chosen = catalogue.modified(scaling.distillation_of(base, distill), assignments) if distill else base
     batch = chosen.training.batch_size
     if devices < 1 or batch % devices:
         fitting = ", ".join(str(each) for each in reversed(scaling.divisors(batch)))
@@ -52,9 +55,9 @@ def plan(
     best = None if peak is None else scaling.number_of(peak, "--peak", {"T": 1e12, "G": 1e9, "P": 1e15})
     where = torch.device(kind)
     sizes = scaling.sizes_of(chosen, where)
-    rows = list(scaling.fits(chosen, devices, room, where))
+    rows = list(scaling.fits(chosen, sizes, devices, room, where))
     speed = None if best is None else scaling.speed_of(chosen, sizes, devices, best * mfu)
-    least = scaling.smallest(chosen, room, where)
+    least = scaling.smallest(chosen, sizes, room, where)
     if json:
         print(json_text(as_json(chosen, sizes.parameters, rows, room, speed, least)))
     else:
