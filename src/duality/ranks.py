@@ -44,6 +44,8 @@ class Job:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
+    local_size: int = 1
+    """How many of the processes are on this machine."""
     restarts: int = 0
     """How often torchrun has started the job again after a failure."""
 
@@ -213,7 +215,7 @@ def started_by_torchrun(environment: Mapping[str, str] | None = None) -> Job:
     """The place of this process, as the variables of torchrun say; ``ALONE`` without them.
 
     >>> started_by_torchrun({})
-    Job(rank=0, size=1, local_rank=0, restarts=0)
+    Job(rank=0, size=1, local_rank=0, local_size=1, restarts=0)
     >>> started_by_torchrun({"RANK": "1", "WORLD_SIZE": "2"})
     Traceback (most recent call last):
     ValueError: RANK and WORLD_SIZE are set, and LOCAL_RANK, MASTER_ADDR, MASTER_PORT are not: start the processes \
@@ -235,8 +237,9 @@ with torchrun, which sets all of them, or unset these to run alone
     if not all(value.isdecimal() for value in numbers.values()) or not int(found["RANK"]) < int(found["WORLD_SIZE"]):
         said = ", ".join(f"{name}={value}" for name, value in numbers.items())
         raise ValueError(f"{said}: a rank is a whole number below WORLD_SIZE; {remedy}")
-    restarts = found.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return Job(int(found["RANK"]), int(found["WORLD_SIZE"]), int(found["LOCAL_RANK"]), int(restarts))
+    further = [int(found.get(name, 0)) for name in ("LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")]
+    rank, size, local_rank = (int(value) for value in numbers.values())
+    return Job(rank, size, local_rank, further[0] or size, further[1])
 
 
 @contextmanager

@@ -126,6 +126,23 @@ def test_a_rank_with_another_recipe_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
+def test_alone_nothing_is_imported_for_jobs(tmp_path: Path) -> None:
+    """Neither DDP's nor FSDP's modules at the start, and no connection at the end."""
+    program = (
+        "import sys, torch\n"
+        "import duality.cli.main, duality.runs.api, duality.evaluation.sweep\n"
+        "heavy = ('torch.distributed.fsdp', 'torch.distributed.tensor', 'torch.distributed.checkpoint')\n"
+        "assert not [name for name in sys.modules if name.startswith(heavy)]\n"
+        "assert duality.cli.main.main(sys.argv[1:]) == 0\n"
+        "assert 'torch.distributed.checkpoint' not in sys.modules\n"
+        "assert not torch.distributed.is_initialized()\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, *train(tmp_path / "run", 2)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+
+
 # --- results
 
 

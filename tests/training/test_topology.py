@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from support import jobs
 from support.runs import ROOT
 
 from duality.cli.main import main
 from duality.ranks import Job
+from duality.recipes.catalogue import RECIPES
 from duality.runs.model import load
 
 SMALL = (
@@ -114,6 +116,28 @@ def test_two_processes_distill_what_one_distills(method: str, layout: str, in_tw
 
 
 @pytest.mark.slow
+def test_every_method_learns_the_same_in_two_processes(tmp_path: Path) -> None:
+    """The first two steps of all models of the paper; no weight is without its gradient, which DDP would wait for."""
+    names = [name for name in RECIPES if name.endswith("-laptop") and name not in ("duo-laptop", "mdlm-laptop")]
+
+    def command(name: str, out: Path, *more: str) -> list[str]:
+        return ["train", name, "--out", str(out / name), "--steps", "2", "--set", *SMALL, *more]
+
+    for name in names:
+        assert main(command(name, tmp_path / "one")) == 0
+    commands = [
+        command(name, tmp_path / strategy, f"parallel.strategy={strategy}")
+        for strategy in ("ddp", "fsdp")
+        for name in names
+    ]
+    job = jobs.run(2, commands)
+    assert job.codes == (0, 0), job.err
+    for strategy in ("ddp", "fsdp"):
+        for name in names:
+            assert_same(tmp_path / strategy / name, tmp_path / "one" / name, steps=2)
+
+
+@pytest.mark.slow
 def test_both_phases_of_duo_were_trained(single: Path) -> None:
     rows = [json.loads(line) for line in (single / "duo" / "metrics.jsonl").read_text().splitlines()]
     assert len({row["phase"] for row in rows if "phase" in row}) == 2
@@ -169,6 +193,11 @@ def test_parts_of_two_ranks_are_read_by_four_and_by_one(tmp_path: Path) -> None:
     again = load(run, step=6)
     assert early.step == 3
     assert again.step == 6
+    assert main(["consolidate", str(run), "--step", "6"]) == 0
+    assert not any((saved.parent / "step-00000006").glob("shard-*"))
+    whole = load(run, step=6).denoiser.state_dict()
+    assert all(torch.equal(value, whole[name]) for name, value in again.denoiser.state_dict().items())
+    assert main(["consolidate", str(run)]) == 2  # there is nothing to put together
     assert any((saved.parent / "step-00000009").glob("model.safetensors"))
 
 

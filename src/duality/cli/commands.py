@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from duality.cli.compare import compare
+from duality.cli.consolidate import consolidate
 from duality.cli.data import data
 from duality.cli.evaluate import evaluate
 from duality.cli.lists import recipes
@@ -25,6 +26,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "plot": plot,
     "compare": compare,
     "plan": plan,
+    "consolidate": consolidate,
     "variance": variance,
     "reproduce": reproduce,
     "runs": runs,

@@ -16,6 +16,7 @@ scoring      the likelihood of given texts, whole and per token
 pieces       how token ids read as text
 model        ``load`` and ``Model``: sample, fill, measure, look inside
 shapes       the shapes of a recipe's weights, without the weights
+consolidation  a checkpoint in parts made into one of whole files
 describe     a recipe before it runs: its size and the memory it needs
 scaling      what a training needs on many devices
 overview     the run folders below a directory

@@ -23,14 +23,17 @@ _GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory
 
 
 def memory_of(device: torch.device) -> int:
-    """The bytes of memory that a process can have at most: the device's, or the machine's within its control group."""
+    """The bytes of memory that a process can have at most: the device's, or the machine's within its control group.
+
+    The ranks of a job on one machine share its memory, unless each has a GPU.
+    """
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")] if hasattr(os, "sysconf") else []
     for path in _GROUPS:
         text = path.read_text(encoding="ascii").strip() if path.is_file() else ""
         limits += [int(text)] if text.isdecimal() else []
-    return min(limits, default=1 << 62)
+    return min(limits, default=1 << 62) // job().local_size
 
 
 def num_parameters(network: nn.Module) -> int:
@@ -49,11 +52,11 @@ def trained_bytes(recipe: Recipe, vocabulary: Vocabulary) -> int:
     return count * (_TRAINED + (_FLOAT if recipe.distillation is not None else 0))
 
 
-def check_training(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str) -> None:
-    """Refuse a training whose weights and vectors do not fit into memory."""
+def check_training(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str, divided: int = 1) -> None:
+    """Refuse a training whose weights, of which a rank has 1 / ``divided``, and vectors do not fit into memory."""
     network, settings = outline(recipe, vocabulary), recipe.training
     batch = min(settings.micro_batch or settings.batch_size, -(-settings.batch_size // job().size))
-    count, weights = num_parameters(network), trained_bytes(recipe, vocabulary)
+    count, weights = num_parameters(network), trained_bytes(recipe, vocabulary) // divided
     check(
         f"training {recipe.name} ({count:,} parameters, {batch:,} x {recipe.data.length:,} tokens at a time)",
         weights,

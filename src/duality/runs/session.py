@@ -172,10 +172,11 @@ def check_fits(path: Path, recipe: Recipe, corpus: Corpus, folder: Path) -> None
 
 def untrained(recipe: Recipe, corpus: Corpus, device: torch.device | str, layout: Layout = SINGLE) -> TrainState:
     """The state before the first step; with a teacher's network, if the recipe is a distillation."""
-    check_training(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names)), device)
+    vocabulary = Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names))
+    check_training(recipe, vocabulary, device, layout.divided)
     model, teacher = network(recipe, vocabulary_of(recipe.data, corpus), device), None
     if recipe.distillation is not None:
-        teacher = network(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names)), device)
+        teacher = network(recipe, vocabulary, device)
     return TrainState.fresh(model, recipe.training, teacher, layout)
 
 

@@ -58,6 +58,11 @@ class Layout:
     strategy: Literal["single", "ddp", "fsdp"] = "single"
     mesh: DeviceMesh | None = None
 
+    @property
+    def divided(self) -> int:
+        """Over how many ranks a weight is divided."""
+        return 1 if self.mesh is None else self.mesh.size(self.mesh.ndim - 1)
+
     def divide(self, model: nn.Module, teacher: nn.Module | None) -> Step:
         """The step of a model whose weights are now divided over the ranks, if they are to be."""
         step = Step(model, teacher)
