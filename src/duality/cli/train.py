@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,6 +100,23 @@ def distill(
     return carried_out(plan, device, dry_run)
 
 
+def busy_remark(load: float) -> str | None:
+    """What to say if other programs use the cores that this one is about to use.
+
+    Two threads that wait for each other are slower than one as soon as one of them has to share its core.
+    """
+    import torch
+
+    cores, threads = os.cpu_count() or 1, torch.get_num_threads()
+    free = cores - load
+    if torch.cuda.is_available() or threads == 1 or not job().alone or threads <= free + 0.5:
+        return None
+    return (
+        f"other programs use {load:.1f} of the {cores} cores, and this training {threads} threads: it may be faster "
+        f"with OMP_NUM_THREADS={max(1, int(free))}; the digits of a run depend on it, so it is not changed for you"
+    )
+
+
 def carried_out(plan: TrainingPlan, device: Device, dry_run: bool) -> int:
     """Train as planned and show it, or only describe it; the exit code."""
     from duality.cli.console import say, training_display
@@ -106,6 +125,10 @@ def carried_out(plan: TrainingPlan, device: Device, dry_run: bool) -> int:
     if dry_run:
         print(describe(plan.recipe))
         return 0
+    with suppress(OSError, AttributeError):  # not every system has it
+        busy = busy_remark(os.getloadavg()[0])
+        if busy is not None:
+            say(busy)
     with training_display(plan.recipe.training.steps) as watch:
         outcome = plan.run(device=device, report=say, watch=watch)
     if outcome.signal:

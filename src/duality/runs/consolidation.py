@@ -1,6 +1,6 @@
 """A checkpoint in parts (``training.checkpoint=sharded``) made into one of whole files.
 
-What must hold: the tensors are the same, bit for bit; the checkpoint is there at every moment, in one form or the other.
+What must hold: the tensors are the same, bit for bit; at every moment the checkpoint is there, in one of its forms.
 """
 
 from __future__ import annotations
