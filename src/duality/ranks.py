@@ -89,7 +89,14 @@ training.batch_size to a multiple of 3
 
     def any(self, flag: int) -> int:
         """The largest of the ranks' numbers: whether one of them has a flag."""
-        return flag if self.alone else max(self.all_of(flag))
+        if self.alone:
+            return flag
+        import torch
+        import torch.distributed as dist
+
+        largest = torch.tensor(flag)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=_connection().messages)
+        return int(largest)
 
     def all_of(self, value: T) -> list[T]:
         """The values of all ranks, in their order."""

@@ -271,6 +271,27 @@ compare duo-laptop --out {{new}} --sample-steps 0           | sample steps: 0; i
 compare duo-laptop --out {{new}} --judge {{absent}}         | {{absent}}
 compare duo-laptop --out {{new}} --device cuda              | no GPU
 compare duo-laptop --out {{file}} --data {{text}}           | {{file}}
+plan                                                        | RECIPE
+plan duo-labtop                                             | did you mean duo-laptop
+plan duo-owt --devices 0                                    | can be divided over 1, 2, 4
+plan duo-owt --devices 3                                    | can be divided over 1, 2, 4
+plan duo-owt --memory 80                                    | write a number and a unit: GB or GiB
+plan duo-owt --memory manyGB                                | write a number and a unit: GB or GiB
+plan duo-owt --memory nanGB                                 | write a number and a unit: GB or GiB
+plan duo-owt --memory ''                                    | the value of --memory {EMPTY}
+plan duo-owt --peak 989                                     | write a number and a unit: T or G
+plan duo-owt --peak 989T --mfu 0                            | it is a share of the peak
+plan duo-owt --kind tpu                                     | tpu
+plan duo-owt --distill sdtt                                 | for Duo use --method dcd
+plan ar-owt --distill dcd                                   | has no discrete noise
+consolidate                                                 | RUN
+consolidate {{absent}}                                      | is not a run
+consolidate {{run}}                                         | has whole files already
+consolidate {{run}} --step 77                               | has no checkpoint of step 77
+{TRAIN} parallel.strategy=zero                              | it must be one of 'auto', 'ddp', 'fsdp'
+{TRAIN} parallel.strategy=fsdp                              | and this is one process
+{TRAIN} parallel.shard=-1                                   | it must not be negative
+{TRAIN} training.checkpoint=both                            | it must be one of 'whole', 'sharded'
 variance                                                    | nothing to measure
 variance {{absent}}                                         | is not a run
 variance {{run}} --objectives nope                          | nope

@@ -34,6 +34,7 @@ METHODS = {
     "mdlm": ("mdlm-laptop",),
     "padded": ("duo-laptop", "data.packing=document", "data.padding=ignore", "data.documents=lines"),
     "muon": ("duo-laptop", "training.optimizer=muon"),
+    "bfloat16": ("duo-laptop", "training.precision=bfloat16"),
 }
 LAYOUTS = {
     "ddp": ("parallel.strategy=ddp",),

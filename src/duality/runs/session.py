@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -321,17 +321,18 @@ class Session:
 
     def save_round(self) -> None:
         """Keep the weights of a round that has ended; all ranks must call it."""
-        groups = self.state.groups_on_first(("model", "ema"))
-        job().once(lambda: self.write_round(groups))
+        step, about, folder, kept = self.state.step, self.description(), self.folder / ROUNDS, ("model", "ema")
+        if self.recipe.training.checkpoint == "sharded":
+            groups = {name: group for name, group in self.state.groups().items() if name in kept}
+            checkpoint.save_parts(folder, step, groups, about, keep=1 << 30)
+            return
+        whole_groups = self.state.groups_on_first(kept)
+        job().once(lambda: checkpoint.save(folder, step, whole_groups, about, keep=1 << 30))
 
     def flush_metrics(self) -> None:
         """Make the log survive a loss of power; a run that begins from another one has none yet."""
         if (self.folder / "metrics.jsonl").exists():
             flush_to_disk(self.folder / "metrics.jsonl")
-
-    def write_round(self, weights: Mapping[str, checkpoint.Tensors]) -> None:
-        """Write the weights of a round."""
-        checkpoint.save(self.folder / ROUNDS, self.state.step, weights, self.description(), keep=1 << 30)
 
     def description(self) -> checkpoint.State:
         """What a checkpoint holds beside its tensors."""
