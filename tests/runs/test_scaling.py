@@ -16,8 +16,9 @@ from duality.data.loader import Loader
 from duality.recipes.catalogue import RECIPES, recipe
 from duality.runs import scaling
 from duality.runs.corpora import prepared, sequences
+from duality.runs.metrics import log_row
 from duality.runs.session import phases_of, untrained
-from duality.training.loop import take_step
+from duality.training.loop import StepRecord, take_step
 
 CPU = torch.device("cpu")
 WIDE = ("backbone.width=128", "backbone.depth=3", "backbone.heads=4", "data.length=128", "training.batch_size=32")
@@ -121,3 +122,11 @@ def test_every_recipe_can_be_planned() -> None:
     for name in (each for each in RECIPES if each.endswith("-lm1b")):  # one for each method
         fit = scaling.estimate(recipe(name), scaling.sizes_of(recipe(name), CPU), "ddp", 2, 1, 1, CPU)
         assert fit.memory > 0, name
+
+
+def test_the_share_of_the_peak_is_logged_where_it_is_known() -> None:
+    record = StepRecord(10, "bound", 5.0, 1e-3, 1.0, 100)
+    row = log_row(record, 0, 2.0, 500.0, (1e9, 1e12))
+    assert row["mfu"] == 0.5
+    assert "mfu" not in log_row(record, 0, 2.0, 500.0)
+    assert scaling.operations_per_second(recipe("duo-lm1b"), CPU) is None

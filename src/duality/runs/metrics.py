@@ -12,6 +12,8 @@ from typing import Any
 from duality.data.files import json_text, write_atomically
 from duality.data.jsonfiles import MIB, parse_json, read_bounded
 from duality.evaluation.loss_curve import HELD_OUT
+from duality.ranks import job
+from duality.training.loop import StepRecord
 
 METRICS = "metrics.jsonl"
 
@@ -72,3 +74,32 @@ def rewind_metrics(folder: Path, step: int) -> None:
     """Remove the rows after ``step``: those steps are taken again."""
     rows = [row for row in read_metrics(folder) if row["step"] <= step]
     write_atomically(folder / METRICS, "".join(json_text(row) + "\n" for row in rows))
+
+
+def log_row(
+    record: StepRecord,
+    since: int,
+    seconds: float,
+    tokens_per_second: float,
+    known: tuple[float, float] | None = None,
+) -> dict[str, Any]:
+    """A step of the log; ``seconds`` count from step ``since``, where this session began. Figures are of the job.
+
+    ``known`` are the operations of a token and the peak of a device: then the share of the peak that is reached (MFU)
+    is logged too.
+    """
+    per_rank = tokens_per_second / job().size
+    shares: dict[str, float] = {} if job().alone else {"ranks": job().size, "per_rank": round(per_rank)}
+    if known is not None:
+        shares |= {"mfu": round(per_rank * known[0] / known[1], 4)}
+    return {
+        "step": record.step,
+        "phase": record.phase,
+        "loss": record.loss,
+        "learning_rate": record.rate,
+        "gradient_norm": record.gradient_norm,
+        "tokens_per_second": round(tokens_per_second),
+        **shares,
+        "seconds": round(seconds, 2),
+        "since": since,
+    }

@@ -301,6 +301,27 @@ def speed_of(recipe: Recipe, sizes: Sizes, devices: int, operations_per_second: 
     return Speed(passes * forward, tokens, seconds, training.steps * seconds / 86_400)
 
 
+# Operations per second in bfloat16 without sparsity, as the makers state them, by a part of the device's name.
+PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "4090": 165e12, "3090": 71e12}
+
+
+def peak_of(name: str) -> float | None:
+    """The peak of a device by its name; None if it is not known.
+
+    >>> peak_of("NVIDIA A100-SXM4-80GB"), peak_of("a CPU")
+    (312000000000000.0, None)
+    """
+    return next((peak for part, peak in PEAKS.items() if part in name), None)
+
+
+def operations_per_second(recipe: Recipe, device: torch.device) -> tuple[float, float] | None:
+    """Operations of a token, and the peak of the device; None if the peak is not known for its precision."""
+    if device.type != "cuda" or resolve_precision(recipe.training.precision, device) != torch.bfloat16:
+        return None
+    peak = peak_of(torch.cuda.get_device_name(device))
+    return None if peak is None else (speed_of(recipe, sizes_of(recipe, device), 1, 1.0).operations, peak)
+
+
 def number_of(text: str, name: str, units: dict[str, float]) -> float:
     """A number with a unit.
 

@@ -42,9 +42,10 @@ from duality.runs.folder import ROUNDS, check_folder, check_no_distillation, con
 from duality.runs.limits import check_training, memory_of, trained_bytes
 from duality.runs.lock import locked
 from duality.runs.longer import method_phases
-from duality.runs.metrics import append_metrics, read_metrics, rewind_metrics
+from duality.runs.metrics import append_metrics, log_row, read_metrics, rewind_metrics
 from duality.runs.model import Model, network
 from duality.runs.provenance import check_tokenizer, code_version, corpus_facts
+from duality.runs.scaling import operations_per_second
 from duality.runs.shapes import parameter_shapes
 from duality.training import checkpoint
 from duality.training.interruption import interruptible
@@ -268,6 +269,7 @@ class Session:
         training, state, place = self.recipe.training, self.state, job()
         phases = phases_of(self.recipe, self.corpus, state.teacher)
         place.once(lambda: rewind_metrics(self.folder, state.step))
+        peak = operations_per_second(self.recipe, torch.device(self.device))
         started, first, stopped = time.monotonic(), state.step, 0
 
         with self.saver, interruptible() as request:
@@ -278,7 +280,8 @@ class Session:
                 last, stopped = record.step == training.steps, place.any(request.signal)
                 if last or stopped or record.step % training.log_every == 0:
                     elapsed = time.monotonic() - started
-                    self.log(log_row(record, first, elapsed, record.num_tokens * (record.step - first) / elapsed))
+                    rate = record.num_tokens * (record.step - first) / elapsed
+                    self.log(log_row(record, first, elapsed, rate, peak))
                 if self.recipe.distillation is not None and record.step % self.recipe.distillation.round_steps == 0:
                     self.save_round()
                 if record.step % training.save_every == 0:
@@ -369,19 +372,3 @@ class Session:
             write_atomically(target, "".join(json.dumps(row) + "\n" for row in rows))
 
         job().once(write_samples)
-
-
-def log_row(record: StepRecord, since: int, seconds: float, tokens_per_second: float) -> dict[str, Any]:
-    """A step of the log; ``seconds`` count from step ``since``, where this session began. Figures are of the job."""
-    shares = {} if job().alone else {"ranks": job().size, "per_rank": round(tokens_per_second / job().size)}
-    return {
-        "step": record.step,
-        "phase": record.phase,
-        "loss": record.loss,
-        "learning_rate": record.rate,
-        "gradient_norm": record.gradient_norm,
-        "tokens_per_second": round(tokens_per_second),
-        **shares,
-        "seconds": round(seconds, 2),
-        "since": since,
-    }
