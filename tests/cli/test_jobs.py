@@ -118,6 +118,17 @@ def test_a_missing_variable_is_named(missing: str, monkeypatch: pytest.MonkeyPat
     assert f"{missing} is not: start the processes with torchrun" in line
 
 
+@pytest.mark.parametrize(("rank", "said"), [("0", True), ("1", False)])
+def test_a_command_that_is_not_divided_is_refused(
+    rank: str, said: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    assert main(["recipes"]) == 2
+    assert ("`duality recipes` runs in one process, and torchrun has started 2" in capsys.readouterr().err) == said
+
+
 def test_a_rank_with_another_recipe_is_refused(tmp_path: Path) -> None:
     there = train(tmp_path / "a", 5, "training.learning_rate=0.5")
     job = jobs.run(2, [train(tmp_path / "a", 5)], differing={1: [there]})

@@ -33,3 +33,6 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "recipes": recipes,
     "data": data,
 }
+
+# Those whose work is divided over the processes that torchrun starts.
+DIVIDED = ("train", "distill", "eval", "sample", "quality", "compare")

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 import tyro
 
 from duality import ranks
-from duality.cli.commands import COMMANDS
+from duality.cli.commands import COMMANDS, DIVIDED
 from duality.cli.termination import Terminated, terminable
 
 FAULT, USER_ERROR, INTERRUPTED, CLOSED_PIPE, TERMINATED = 1, 2, 130, 141, 143
@@ -73,8 +73,22 @@ def main(arguments: list[str] | None = None) -> int:
 def in_job(arguments: list[str], debug: bool) -> int:
     """Run a command as one of the processes that torchrun has started, or alone; rank 0 speaks for all."""
     check_values(arguments)
+    check_divided(arguments)
     with terminable(), ranks.joined() as place, contextlib.nullcontext() if place.first else silent():
         return exit_code(lambda: command(arguments), debug)
+
+
+def check_divided(arguments: list[str]) -> None:
+    """Refuse several processes for a command that does not divide its work over them."""
+    place, name = ranks.started_by_torchrun(), arguments[0] if arguments else ""
+    if place.alone or name not in COMMANDS or name in DIVIDED:
+        return
+    if not place.first:
+        raise ranks.Refused
+    raise ValueError(
+        f"`duality {name}` runs in one process, and torchrun has started {place.size}: start it without torchrun; "
+        f"several are for {', '.join(DIVIDED)}"
+    )
 
 
 def command(arguments: list[str]) -> int:
