@@ -59,61 +59,70 @@ def distilled(base: Path, out: Path, *more: str) -> list[str]:
     return ["distill", str(base), "--out", str(out), *rounds, "--set", *settings]
 
 
-@pytest.fixture(scope="module")
-def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def in_one(folder: Path) -> None:
     """The runs of a single process."""
-    folder = tmp_path_factory.mktemp("single")
     for method in METHODS:
         assert main(trained(method, folder / method)) == 0
     for method in ("duo", "mdlm"):
         assert main(distilled(folder / method, folder / f"{method}-distilled")) == 0
-    return folder
 
 
-@pytest.fixture(scope="module")
-def in_two(tmp_path_factory: pytest.TempPathFactory, single: Path) -> Path:
-    """The same runs in two processes, with every layout."""
-    folder = tmp_path_factory.mktemp("two")
-    commands = [
-        trained(method, folder / f"{method}-{layout}", *settings)
+def in_two(folder: Path, single: Path) -> list[str]:
+    """The same runs in two processes, with every layout; the names of those that are trained."""
+    names = {
+        f"{method}-{layout}": trained(method, folder / f"{method}-{layout}", *settings)
         for method in METHODS
         for layout, settings in LAYOUTS.items()
-        if method in ("duo", "mdlm") or "-" not in layout
-    ]
-    commands += [
+        if method in ("duo", "mdlm") or "-" not in layout  # micro-batches and recomputation: two methods are enough
+    }
+    further = [
         distilled(single / method, folder / f"{method}-distilled-{layout}", *LAYOUTS[layout])
         for method in ("duo", "mdlm")
         for layout in ("ddp", "fsdp")
     ]
-    job = jobs.run(2, commands)
+    job = jobs.run(2, [*names.values(), *further])
     assert job.codes == (0, 0), job.err
-    return folder
+    return list(names)
 
 
-def assert_same(found: Path, expected: Path, steps: int = STEPS) -> None:
+def assert_same(found: Path, expected: Path, steps: int = STEPS, rounding: float = 1.0) -> None:
     """The two runs have the same losses and gradients, up to rounding; a loss of distillation is a small difference."""
     ours, theirs = jobs.losses(found), jobs.losses(expected)
     assert [row[0] for row in ours] == [row[0] for row in theirs] == list(range(1, steps + 1))
     for (_, loss, norm), (_, other, other_norm) in zip(ours, theirs, strict=True):
-        assert loss == pytest.approx(other, rel=2e-6, abs=1e-7)
-        assert norm == pytest.approx(other_norm, rel=2e-4, abs=1e-5)
+        assert loss == pytest.approx(other, rel=rounding * 2e-6, abs=1e-7)
+        assert norm == pytest.approx(other_norm, rel=rounding * 2e-4, abs=1e-5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("method", METHODS)
-def test_two_processes_learn_what_one_learns(method: str, layout: str, in_two: Path, single: Path) -> None:
-    if not (in_two / f"{method}-{layout}").exists():
-        pytest.skip("micro-batches and recomputation are tried with two methods")
-    assert_same(in_two / f"{method}-{layout}", single / method)
+def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
+    """Both phases of Duo, MDLM, padding, Muon and bfloat16; DCD and SDTT across a change of the teacher; DDP and FSDP.
+
+    One test, because starting the processes takes longer than training.
+    """
+    single, two = tmp_path / "one", tmp_path / "two"
+    in_one(single)
+    for name in in_two(two, single):
+        method = name.partition("-")[0]
+        # products in bfloat16 have 8 bits: a difference in the last bit of float32 may become one of theirs
+        assert_same(two / name, single / method, rounding=50.0 if method == "bfloat16" else 1.0)
+    for method in ("duo", "mdlm"):
+        for layout in ("ddp", "fsdp"):
+            assert_same(two / f"{method}-distilled-{layout}", single / f"{method}-distilled")
+    assert_same_folder(two / "duo-fsdp", single / "duo")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", ["ddp", "fsdp"])
-@pytest.mark.parametrize("method", ["duo", "mdlm"])
-def test_two_processes_distill_what_one_distills(method: str, layout: str, in_two: Path, single: Path) -> None:
-    """DCD and SDTT, across a change of the teacher."""
-    assert_same(in_two / f"{method}-distilled-{layout}", single / f"{method}-distilled")
+def assert_same_folder(found: Path, single: Path) -> None:
+    """A run of two processes has the files of one process, its weights, and the figures of the job in its log."""
+    assert sorted(path.name for path in found.iterdir()) == sorted(path.name for path in single.iterdir())
+    ours, theirs = (load(folder).denoiser.state_dict() for folder in (found, single))
+    for name, value in ours.items():
+        assert (value - theirs[name]).abs().max() < 2e-5, name
+    rows = [json.loads(line) for line in (found / "metrics.jsonl").read_text().splitlines()]
+    logged = [row for row in rows if "loss" in row]
+    assert len({row["phase"] for row in logged}) == 2
+    assert logged[-1]["ranks"] == 2
+    assert logged[-1]["per_rank"] == pytest.approx(logged[-1]["tokens_per_second"] / 2, abs=1)
 
 
 @pytest.mark.slow
@@ -136,25 +145,6 @@ def test_every_method_learns_the_same_in_two_processes(tmp_path: Path) -> None:
     for strategy in ("ddp", "fsdp"):
         for name in names:
             assert_same(tmp_path / strategy / name, tmp_path / "one" / name, steps=2)
-
-
-@pytest.mark.slow
-def test_both_phases_of_duo_were_trained(single: Path) -> None:
-    rows = [json.loads(line) for line in (single / "duo" / "metrics.jsonl").read_text().splitlines()]
-    assert len({row["phase"] for row in rows if "phase" in row}) == 2
-
-
-@pytest.mark.slow
-def test_the_run_folder_is_that_of_one_process(in_two: Path, single: Path) -> None:
-    names = [sorted(path.name for path in (folder).iterdir()) for folder in (in_two / "duo-fsdp", single / "duo")]
-    assert names[0] == names[1]
-    weights = [load(folder).denoiser.state_dict() for folder in (in_two / "duo-fsdp", single / "duo")]
-    for name, value in weights[0].items():
-        assert (value - weights[1][name]).abs().max() < 2e-5, name
-    rows = [json.loads(line) for line in (in_two / "duo-fsdp" / "metrics.jsonl").read_text().splitlines()]
-    last = [row for row in rows if "loss" in row][-1]
-    assert last["ranks"] == 2
-    assert last["per_rank"] == pytest.approx(last["tokens_per_second"] / 2, abs=1)
 
 
 @pytest.mark.slow

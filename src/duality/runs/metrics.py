@@ -7,13 +7,15 @@ is an error that names it, except a last line that was cut short by a crash.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from duality.data.files import json_text, write_atomically
 from duality.data.jsonfiles import MIB, parse_json, read_bounded
 from duality.evaluation.loss_curve import HELD_OUT
 from duality.ranks import job
-from duality.training.loop import StepRecord
+
+if TYPE_CHECKING:  # `duality runs` reads this file without torch
+    from duality.training.loop import StepRecord
 
 METRICS = "metrics.jsonl"
 

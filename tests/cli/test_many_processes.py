@@ -251,13 +251,13 @@ def test_a_killed_rank_ends_the_job_which_can_be_resumed(tmp_path: Path) -> None
 
 def test_torchrun_starts_a_job_again_by_itself(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    job = launched(train(out, 400), "--max-restarts", "2")
+    job = launched(train(out, 150), "--max-restarts", "2")
     await_step(out, 12, job)
     os.kill(ranks_of(job)[1], signal.SIGKILL)
     _, err = job.communicate(timeout=200)
     assert job.returncode == 0, err
     assert "resuming at step" in err
-    assert [row[0] for row in jobs.losses(out)] == list(range(1, 401))
+    assert [row[0] for row in jobs.losses(out)] == list(range(1, 151))
 
 
 def test_sigterm_to_the_launcher_saves_and_stops(tmp_path: Path) -> None:
