@@ -1,10 +1,11 @@
 """kill -9 at random moments: what is on the disk is whole, and the next attempt ends as if nothing had happened.
 
-    python tests/kill_points.py 1000        a fifth of the kills for each of these
+    python tests/kill_points.py 1200        a sixth of the kills for each of these
 
     training        at most the steps since the last checkpoint are lost; the end is equal, bit for bit
     distillation    the same, with the weights of every round
     two at once     two trainings in one folder, one of which is killed: the other is refused, or goes on
+    two ranks       one training in two processes, one of which is killed: the other ends by itself
     preparation     a corpus of the cache is absent or whole
     sampling        a file of ``--trace`` is absent or whole
 
@@ -27,12 +28,14 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 import torch
+from support.jobs import free_port
 from support.runs import ROOT, quiet, small_recipe
 
 from duality.cli.main import main
 from duality.cli.trace import read_trace
 from duality.data.corpus import open_corpus, prepare
 from duality.data.tokenizer_specs import BPE
+from duality.ranks import joined
 from duality.recipes.recipe import Recipe, distilled
 from duality.runs import session
 from duality.runs.folder import read_recipe
@@ -45,6 +48,7 @@ SAVE_EVERY = 3
 STEPS = 30
 PATIENCE = 6  # kills of one attempt before it may end
 REFUSED = 3  # the exit code of a process that found the folder locked
+LOST = 4  # that of a rank that has lost the other one
 
 
 @dataclass
@@ -167,30 +171,36 @@ def same_trace(left: Path, right: Path) -> None:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is killed, what must hold after a kill and at the end; how many processes are there at once."""
+    """What is killed, what must hold after a kill and at the end; how many processes are there at once, or as a job."""
 
     work: Callable[[Path, Path], None]
     inspect: Callable[[Path, Tally], None]
     same: Callable[[Path, Path], None]
     at_once: int = 1
+    ranks: int = 1
 
 
 SCENARIOS = {
     "training": Scenario(train, whole_run, same_run),
     "distillation": Scenario(distill, whole_run, same_run),
     "two at once": Scenario(train, whole_run, same_run, at_once=2),
+    "two ranks": Scenario(train, whole_run, same_run, ranks=2),
     "preparation": Scenario(prepare_corpus, whole_stores, same_stores),
     "sampling": Scenario(sample, whole_trace, same_trace),
 }
 
 
-def child(work: Callable[[Path, Path], None], home: Path, folder: Path) -> None:
-    """The process that is killed."""
+def child(work: Callable[[Path, Path], None], home: Path, folder: Path, place: dict[str, str]) -> None:
+    """The process that is killed; ``place`` says which rank of a job it is."""
     torch.set_num_threads(1)
+    os.environ.update(place)
     try:
-        work(home, folder)
+        with joined():
+            work(home, folder)
     except RunLocked:
         sys.exit(REFUSED)
+    except RuntimeError:
+        sys.exit(LOST if place else 1)
 
 
 def kill_points(count: int, home: Path, name: str, seed: int = 0) -> Tally:
@@ -201,47 +211,79 @@ def kill_points(count: int, home: Path, name: str, seed: int = 0) -> Tally:
     if scenario.work in (distill, sample):
         start(context, train, home, home / "base").join()
     untouched = home / "untouched"
-    start(context, scenario.work, home, untouched).join()
-    duration = untroubled(context, scenario.work, home, home / "timed")
+    ended(all_of(context, scenario, home, untouched))
+    duration = untroubled(context, scenario, home, home / "timed")
     random_delay, tally, current, in_a_row = random.Random(seed), Tally(), 0, 0
     while tally.kills < count:
         target = home / f"attempt-{current}"
-        processes = [start(context, scenario.work, home, target) for _ in range(scenario.at_once)]
+        processes = all_of(context, scenario, home, target)
+        victim = processes[random_delay.randrange(scenario.ranks)]
         # other programs may slow it down at any time: after some kills without an end one process is left alone
         in_a_row += 1
-        processes[0].join(None if in_a_row > PATIENCE else random_delay.uniform(0, duration))
-        if processes[0].is_alive() and processes[0].pid is not None:
-            os.kill(processes[0].pid, signal.SIGKILL)
+        victim.join(None if in_a_row > PATIENCE else random_delay.uniform(0, duration))
+        if victim.is_alive() and victim.pid is not None:
+            os.kill(victim.pid, signal.SIGKILL)
             tally.kills += 1
-        for process in processes:
-            process.join()
-        codes = [process.exitcode for process in processes]
-        assert set(codes) <= {0, REFUSED, -signal.SIGKILL}, codes
+            end_ranks([process for process in processes if process is not victim], scenario)
+        codes = ended(processes)
+        assert set(codes) <= {0, REFUSED, LOST, -signal.SIGKILL}, codes
         tally.refused += codes.count(REFUSED)
         scenario.inspect(target, tally)
-        if 0 in codes:
+        if 0 in codes and LOST not in codes and (scenario.ranks == 1 or set(codes) == {0}):
             scenario.same(untouched, target)
             tally.completed += 1
             current, in_a_row = current + 1, 0
-    last = start(context, scenario.work, home, home / f"attempt-{current}")
-    last.join()
-    assert last.exitcode == 0
+    last = all_of(context, replace(scenario, at_once=1), home, home / f"attempt-{current}")
+    assert set(ended(last)) == {0}
     scenario.same(untouched, home / f"attempt-{current}")
     tally.completed += 1
     return tally
 
 
-def untroubled(context: ForkServerContext, work: Callable[[Path, Path], None], home: Path, folder: Path) -> float:
+def untroubled(context: ForkServerContext, scenario: Scenario, home: Path, folder: Path) -> float:
     """The seconds that the work takes in a new folder."""
     begin = time.monotonic()
-    start(context, work, home, folder).join()
+    ended(all_of(context, replace(scenario, at_once=1), home, folder))
     return time.monotonic() - begin
 
 
+def all_of(context: ForkServerContext, scenario: Scenario, home: Path, folder: Path) -> list[ForkServerProcess]:
+    """The processes of a scenario, started: several that do not know each other, or the ranks of a job."""
+    if scenario.ranks == 1:
+        return [start(context, scenario.work, home, folder) for _ in range(scenario.at_once)]
+    job = {"WORLD_SIZE": str(scenario.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [
+        start(context, scenario.work, home, folder, {**job, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(scenario.ranks)
+    ]
+
+
+def end_ranks(processes: list[ForkServerProcess], scenario: Scenario) -> None:
+    """As torchrun does: ranks that do not end by themselves, such as those that wait for a dead one to join, are ended.
+
+    A rank that is connected notices at once, and ends by itself.
+    """
+    for process in processes if scenario.ranks > 1 else ():
+        process.join(5)
+        if process.is_alive() and process.pid is not None:
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def ended(processes: list[ForkServerProcess]) -> list[int | None]:
+    """The exit codes of processes, when all have ended."""
+    for process in processes:
+        process.join()
+    return [process.exitcode for process in processes]
+
+
 def start(
-    context: ForkServerContext, work: Callable[[Path, Path], None], home: Path, folder: Path
+    context: ForkServerContext,
+    work: Callable[[Path, Path], None],
+    home: Path,
+    folder: Path,
+    place: dict[str, str] | None = None,
 ) -> ForkServerProcess:
-    process = context.Process(target=child, args=(work, home, folder))
+    process = context.Process(target=child, args=(work, home, folder, place or {}))
     process.start()
     return process
 
