@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from support.runs import ROOT
 from duality.cli.main import main, wait_shortly
 from duality.cli.train import busy_remark
 from duality.ranks import Job
+from duality.runs.provenance import code_version
 from duality.training import parallel
 from duality.training.parallel import layout_of
 from duality.training.settings import Parallel, Strategy
@@ -153,6 +155,29 @@ def test_alone_nothing_is_imported_for_jobs(tmp_path: Path) -> None:
         [sys.executable, "-c", program, *train(tmp_path / "run", 2)], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
+
+
+class OtherThere(Job):
+    """Rank 0 of two, whose rank 1 says something else about one fact."""
+
+    def all_of(self, value: Any) -> list[Any]:
+        return [value, {**value, "corpus": "another"}]
+
+    def from_first(self, value: Any) -> Any:
+        return value
+
+
+def test_a_rank_with_another_text_or_version_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"rank 1 has another corpus than rank 0 \(another there, mine here\): give all"
+    ):
+        OtherThere(size=2).agree({"corpus": "mine", "recipe": "same"}, "give all ranks the same text")
+    OtherThere(size=2).agree({"recipe": "same"}, "nothing differs")
+    first, second = (code_version() for _ in range(2))
+    assert first == second
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "read_bytes", lambda path: b"changed")
+        assert code_version() != first
 
 
 # --- results
