@@ -10,10 +10,7 @@ else should use it.
 from __future__ import annotations
 
 import json
-import os
 import re
-import socket
-import subprocess
 import sys
 import tempfile
 import weakref
@@ -25,17 +22,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from benchmarks.jobs import MEDIUM, output_of, started, written_text
 from duality import ranks
-from duality.data.loader import Loader
 from duality.recipes.catalogue import recipe
 from duality.runs import scaling
-from duality.runs.corpora import prepared, sequences
-from duality.runs.devices import device_named
-from duality.runs.session import layout_for, phases_of, untrained
-from duality.training.loop import take_step
+from duality.runs.corpora import prepared
 from duality.training.parallel import local
-
-MEDIUM = ("backbone.width=512", "backbone.depth=8", "backbone.heads=8", "backbone.conv=0")
 
 
 @dataclass(frozen=True)
@@ -78,39 +70,23 @@ def loopback() -> int:
 def measure(configuration: Configuration, corpus: Path) -> None:
     """What a process of a job does: print its peak above its baseline, and the bytes of a step."""
     chosen = recipe(configuration.recipe, (f"data.corpus={corpus}", *configuration.settings))
-    device = device_named("cpu")
     with ranks.joined() as place:
-        data = place.in_turn(lambda: prepared(chosen))
-        layout = layout_for(chosen, data, device)
+        place.in_turn(lambda: prepared(chosen))  # which takes memory of its own, before the baseline
         baseline = status("VmRSS")
-        state = untrained(chosen, data, device, layout)
-        rows = sequences(chosen.data, data.train, data.tokenizer)
-        whole = Loader(rows, chosen.training.batch_size, chosen.training.seed)
-        phases = phases_of(chosen, data, state.teacher)
-
-        class Share:
-            """The rows of this rank."""
-
-            def batch(self, step: int) -> object:
-                return whole.batch(step, place.share(chosen.training.batch_size))
-
-        def step() -> None:
-            take_step(state, Share(), phases, chosen.training)  # type: ignore[arg-type]
-
-        step()
-        place.any(0)
+        training = started(chosen, place)
+        training.step()
+        place.largest(0)
         before = loopback()
         for _ in range(2):
-            step()
-        place.any(0)
+            training.step()
+        place.largest(0)
         sent, peak = (loopback() - before) / 2 / place.size, status("VmHWM") - baseline
-        held = [tensor for group in state.groups().values() for tensor in group.values()]
+        held = [tensor for group in training.state.groups().values() for tensor in group.values()]
         live = Live([local(tensor) for tensor in held])
         with live:
-            step()
+            training.step()
         assert torch.get_num_threads() == 1
-        found = {"tensors": place.any(live.most), "process": place.any(peak), "sent": sent}
-        print(json.dumps(found))
+        print(json.dumps({"tensors": place.largest(live.most), "process": place.largest(peak), "sent": sent}))
 
 
 class Live(TorchDispatchMode):
@@ -145,61 +121,26 @@ class Live(TorchDispatchMode):
         return made
 
 
-def measured(number: int, corpus: Path) -> dict[str, float]:
-    """The figures of rank 0 of a configuration's job."""
-    configuration = CONFIGURATIONS[number]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    size = configuration.ranks
-    shared = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    if size > 1:
-        shared |= {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.memory", str(number), str(corpus)],
-            env=shared | ({"RANK": str(rank), "LOCAL_RANK": str(rank)} if size > 1 else {}),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    outputs = [process.communicate()[0] for process in processes]
-    if any(process.returncode for process in processes):
-        raise SystemExit(f"{configuration} ended with {[process.returncode for process in processes]}")
-    found: dict[str, float] = json.loads(outputs[0].splitlines()[-1])
-    return found
-
-
 def planned(configuration: Configuration) -> tuple[float, float]:
     """Memory and sent bytes of a device, as the plan says."""
     chosen, device = recipe(configuration.recipe, configuration.settings), torch.device("cpu")
-    ranks, training = configuration.ranks, chosen.training
-    strategy = {"auto": "single" if ranks == 1 else "ddp"}.get(chosen.parallel.strategy, chosen.parallel.strategy)
-    rows = min(training.micro_batch or training.batch_size, training.batch_size // ranks)
-    fit = scaling.estimate(
-        chosen,
-        scaling.sizes_of(chosen, device),
-        strategy,  # type: ignore[arg-type]
-        ranks,
-        ranks if strategy == "fsdp" else 1,
-        rows,
-        device,
-    )
+    count, training = configuration.ranks, chosen.training
+    strategy: scaling.Strategy = "single" if count == 1 else "fsdp" if chosen.parallel.strategy == "fsdp" else "ddp"
+    rows = min(training.micro_batch or training.batch_size, training.batch_size // count)
+    shard = count if strategy == "fsdp" else 1
+    fit = scaling.estimate(chosen, scaling.sizes_of(chosen, device), strategy, count, shard, rows, device)
     return fit.memory, fit.sent
 
 
 def main() -> None:
     """Print a row for every configuration."""
     with tempfile.TemporaryDirectory() as folder:
-        corpus = Path(folder) / "text.txt"
-        root = Path(__file__).resolve().parents[1]
-        words = " ".join(path.read_text(encoding="utf-8") for path in sorted((root / "docs").glob("*.md")))
-        corpus.write_text(words * 2, encoding="utf-8")
+        corpus = written_text(Path(folder))
         print("| configuration | ranks | plan, MB | tensors, MB | ratio | process, MB | plan sends, MB | counted, MB |")
         print("|---|---|---|---|---|---|---|---|")
         for number, configuration in enumerate(CONFIGURATIONS):
-            found, (memory, sent) = measured(number, corpus), planned(configuration)
+            printed = output_of("benchmarks.memory", [str(number), str(corpus)], configuration.ranks)
+            found, (memory, sent) = json.loads(printed), planned(configuration)
             peak = found["tensors"]
             counted = f"{found['sent'] / 1e6:.1f}" if configuration.ranks > 1 else "–"
             print(

@@ -12,46 +12,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from benchmarks.jobs import MEDIUM, output_of, started, written_text
 from duality import ranks
-from duality.data.loader import Batch, Loader
 from duality.noise import Noise, stratified_times
-from duality.protocols import Phase
 from duality.recipes.catalogue import recipe
 from duality.recipes.recipe import Recipe
-from duality.runs.corpora import prepared, sequences
-from duality.runs.devices import device_named
-from duality.runs.session import layout_for, phases_of, untrained
-from duality.training import checkpoint, loop, saving
-from duality.training.state import TrainState
+from duality.training import checkpoint, saving
 
-MODELS = {
-    "duo-laptop": (),
-    "30 M": ("backbone.width=512", "backbone.depth=8", "backbone.heads=8", "backbone.conv=0"),
-}
+MODELS = {"duo-laptop": (), "30 M": MEDIUM}
 STEPS = {"duo-laptop": 12, "30 M": 4}
-
-
-class Share:
-    """The rows of a batch that are this rank's."""
-
-    def __init__(self, loader: Loader, place: ranks.Job):
-        self.loader, self.rows = loader, place.share(loader.batch_size)
-
-    def batch(self, step: int) -> Batch:
-        """The rows of a step."""
-        return self.loader.batch(step, self.rows)
 
 
 def chosen(model: str, corpus: Path) -> Recipe:
@@ -59,50 +37,24 @@ def chosen(model: str, corpus: Path) -> Recipe:
     return recipe("duo-laptop", (f"data.corpus={corpus}", *MODELS[model]))
 
 
-def ready(model: str, corpus: Path, place: ranks.Job) -> tuple[Recipe, TrainState, Share, tuple[Phase, ...]]:
-    """A training that can take steps."""
-    made, device = chosen(model, corpus), device_named("cpu")
-    data = place.in_turn(lambda: prepared(made))
-    state = untrained(made, data, device, layout_for(made, data, device))
-    loader = Loader(sequences(made.data, data.train, data.tokenizer), made.training.batch_size, made.training.seed)
-    return made, state, Share(loader, place), phases_of(made, data, state.teacher)
-
-
 def rate(model: str, corpus: Path) -> None:
     """What a process of a job does: print the tokens per second of the whole job."""
     with ranks.joined() as place:
-        made, state, rows, phases = ready(model, corpus, place)
+        training = started(chosen(model, corpus), place)
         for _ in range(2):
-            loop.take_step(state, rows, phases, made.training)  # type: ignore[arg-type]
-        place.any(0)
+            training.step()
+        place.largest(0)
         start, tokens = time.perf_counter(), 0
         for _ in range(STEPS[model]):
-            tokens += loop.take_step(state, rows, phases, made.training).num_tokens  # type: ignore[arg-type]
-        place.any(0)
+            tokens += training.step().num_tokens
+        place.largest(0)
         print(json.dumps(tokens / (time.perf_counter() - start)))
 
 
 def measured(model: str, corpus: Path, processes: int, threads: int) -> float:
     """Tokens per second of a job."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    shared = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
-    if processes > 1:
-        shared |= {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.scale", "--model", model, "--corpus", str(corpus)],
-            env=shared | ({"RANK": str(rank), "LOCAL_RANK": str(rank)} if processes > 1 else {}),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(processes)
-    ]
-    outputs = [process.communicate()[0] for process in started]
-    if any(process.returncode for process in started):
-        raise SystemExit(f"{model} in {processes} process(es) ended with {[each.returncode for each in started]}")
-    return float(json.loads(outputs[0].splitlines()[-1]))
+    flags = ["--model", model, "--corpus", str(corpus)]
+    return float(json.loads(output_of("benchmarks.scale", flags, processes, threads)))
 
 
 def ratios(first: Callable[[], float], second: Callable[[], float], rounds: int) -> list[float]:
@@ -124,17 +76,18 @@ def timed(work: Callable[[], object]) -> float:
 
 def wrapper(corpus: Path, rounds: int) -> list[float]:
     """The time of a step's loss and gradient through the module, over calling the objective."""
-    made, state, rows, phases = ready("duo-laptop", corpus, ranks.ALONE)
-    batch, training = rows.batch(0), made.training
+    made = started(chosen("duo-laptop", corpus), ranks.ALONE)
+    state, objective = made.state, made.phases[-1].objective
+    batch, training = made.batches.batch(0), made.recipe.training
     times = stratified_times(training.seed, 0, training.batch_size)
     noise = Noise.of(training.seed, 0, torch.arange(training.batch_size))
 
     def through_module() -> None:
-        total, _ = state.loss(phases[-1].objective, batch.ids, times, noise)
+        total, _ = state.loss(objective, batch.ids, times, noise)
         torch.autograd.backward(total)
 
     def direct() -> None:
-        loss = phases[-1].objective(state.model, batch.ids, times, noise, None, dropout=True)
+        loss = objective(state.model, batch.ids, times, noise, None, dropout=True)
         torch.autograd.backward(loss.total)
 
     for work in (through_module, direct):
@@ -144,18 +97,13 @@ def wrapper(corpus: Path, rounds: int) -> list[float]:
 
 def pauses(corpus: Path, rounds: int, folder: Path) -> tuple[list[float], float, float]:
     """How long training waits for a checkpoint in a thread over one at once; the medians of both in seconds."""
-    _, state, _, _ = ready("30 M", corpus, ranks.ALONE)
-    groups = state.groups()
+    groups = started(chosen("30 M", corpus), ranks.ALONE).state.groups()
     waits: list[tuple[float, float]] = []
-    for number in range(rounds):
+    for number in range(1, rounds + 1):
+        write = partial(checkpoint.save, folder / "thread", number, state={}, keep=1)
         with saving.Saver() as saver:
-            thread = timed(
-                lambda saver=saver, number=number: saver.save(  # type: ignore[misc]
-                    groups, lambda now: checkpoint.save(folder / "thread", number + 1, now, {}, 1)
-                )
-            )
-        at_once = timed(lambda number=number: checkpoint.save(folder / "once", number + 1, groups, {}, 1))  # type: ignore[misc]
-        waits.append((thread, at_once))
+            thread = timed(partial(saver.save, groups, write))
+        waits.append((thread, timed(partial(checkpoint.save, folder / "once", number, groups, {}, 1))))
     return [first / second for first, second in waits], *(statistics.median(each) for each in zip(*waits))
 
 
@@ -170,16 +118,11 @@ def main() -> None:
         rate(arguments.model, arguments.corpus)
         return
     with tempfile.TemporaryDirectory() as folder:
-        corpus = Path(folder) / "text.txt"
-        pages = sorted((Path(__file__).resolve().parents[1] / "docs").glob("*.md"))
-        corpus.write_text(" ".join(page.read_text(encoding="utf-8") for page in pages) * 2, encoding="utf-8")
+        corpus = written_text(Path(folder))
         print("| | ratio | range |\n|---|---|---|", flush=True)
         for model in MODELS:
-            found = ratios(
-                lambda model=model: measured(model, corpus, 2, 1),  # type: ignore[misc]
-                lambda model=model: measured(model, corpus, 1, 2),  # type: ignore[misc]
-                arguments.rounds,
-            )
+            processes, threads = (partial(measured, model, corpus, *each) for each in ((2, 1), (1, 2)))
+            found = ratios(processes, threads, arguments.rounds)
             line(f"{model}: tokens per second, 2 processes x 1 thread over 1 x 2", found)
         line("time of a step through the module over a plain call", wrapper(corpus, arguments.rounds))
         waited, thread, at_once = pauses(corpus, arguments.rounds, Path(folder))

@@ -33,6 +33,15 @@ _DAYS_OF_PATIENCE = 30  # for messages between ranks; a rank that has died is no
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
+def divisors(count: int) -> list[int]:
+    """The divisors of a number: into how many equal shares it can be divided.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    return [each for each in range(1, count + 1) if count % each == 0]
+
+
 class Refused(Exception):
     """Another rank has refused or failed and has said why: this one ends without a word."""
 
@@ -70,7 +79,7 @@ class Job:
 training.batch_size to a multiple of 3
         """
         if count % self.size:
-            sizes = [str(each) for each in range(1, count + 1) if count % each == 0]
+            sizes = [str(each) for each in divisors(count)]
             fitting = f"{', '.join(sizes[:-1])} or {sizes[-1]}" if len(sizes) > 1 else sizes[0]
             raise ValueError(
                 f"{self.size} processes cannot have equal shares of a batch of {count}: start {fitting} processes, or "
@@ -87,16 +96,16 @@ training.batch_size to a multiple of 3
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
-    def any(self, flag: int) -> int:
-        """The largest of the ranks' numbers: whether one of them has a flag."""
+    def largest(self, number: int) -> int:
+        """The largest of the ranks' numbers, 0 if none has a flag. Every rank waits here for all others."""
         if self.alone:
-            return flag
+            return number
         import torch
         import torch.distributed as dist
 
-        largest = torch.tensor(flag)
-        dist.all_reduce(largest, dist.ReduceOp.MAX, group=_connection().messages)
-        return int(largest)
+        found = torch.tensor(number)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=_connection().messages)
+        return int(found)
 
     def all_of(self, value: T) -> list[T]:
         """The values of all ranks, in their order."""
@@ -138,7 +147,7 @@ training.batch_size to a multiple of 3
             raise error
         if failed:
             raise Refused
-        return self.from_first(result)  # type: ignore[return-value]
+        return self.from_first(cast(T, result))
 
     def in_turn(self, work: Callable[[], T]) -> T:
         """What ``work`` gives on each rank: first on rank 0, then on one rank of each other machine, then on the rest.
@@ -157,7 +166,7 @@ training.batch_size to a multiple of 3
                         done.append(work())
                 except BaseException as raised:
                     error = raised
-            failed = self.any(int(error is not None))
+            failed = self.largest(int(error is not None))
             if error is not None:
                 raise error
             if failed:

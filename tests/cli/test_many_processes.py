@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 from support import jobs
-from support.runs import ROOT
 
 from duality.cli.main import main, wait_shortly
 from duality.cli.train import busy_remark
@@ -24,22 +23,12 @@ from duality.training import parallel
 from duality.training.parallel import layout_of
 from duality.training.settings import Parallel, Strategy
 
-SMALL = (
-    f"data.corpus={ROOT / 'LICENSE'}",
-    "data.tokenizer=bytes",
-    "data.length=16",
-    "backbone=nano",
-    "backbone.width=32",
-    "training.batch_size=8",
-    "training.log_every=1",
-    "training.eval_every=0",
-)
 pytestmark = pytest.mark.slow
 
 
 def train(out: Path, steps: int, *more: str, save_every: int = 5) -> list[str]:
     """The command that trains a small model."""
-    settings = ["--set", *SMALL, f"training.save_every={save_every}", *more]
+    settings = ["--set", *jobs.SMALL, f"training.save_every={save_every}", *more]
     return ["train", "duo-laptop", "--out", str(out), "--steps", str(steps), *settings]
 
 

@@ -22,6 +22,18 @@ from support.runs import ROOT
 
 PATIENCE = 240  # seconds
 
+# The settings of a model that trains in a second, for --set.
+SMALL = (
+    f"data.corpus={ROOT / 'LICENSE'}",
+    "data.tokenizer=bytes",
+    "data.length=16",
+    "backbone=nano",
+    "backbone.width=32",
+    "training.batch_size=8",
+    "training.log_every=1",
+    "training.eval_every=0",
+)
+
 # Every process of a job has one thread, as the test process has.
 SHARED = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
 

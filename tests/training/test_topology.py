@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from support import jobs
-from support.runs import ROOT
 
 from duality.cli.main import main
 from duality.ranks import Job
@@ -16,17 +15,10 @@ from duality.recipes.catalogue import RECIPES
 from duality.runs.model import load
 
 SMALL = (
-    f"data.corpus={ROOT / 'LICENSE'}",
-    "data.tokenizer=bytes",
-    "data.length=16",
-    "backbone=nano",
-    "backbone.width=32",
+    *jobs.SMALL,
     "backbone.dropout=0.1",
-    "training.batch_size=8",
     "training.warmup=2",
     "training.decay=0",
-    "training.log_every=1",
-    "training.eval_every=0",
     "training.save_every=3",
 )
 METHODS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from duality.cli.common import Assignments, DistillationName, Flag, Name
+from duality.ranks import divisors
 
 if TYPE_CHECKING:
     from duality.recipes.recipe import Recipe
@@ -47,7 +48,7 @@ def plan(
     chosen = catalogue.modified(scaling.distillation_of(base, distill), assignments) if distill else base
     batch = chosen.training.batch_size
     if devices < 1 or batch % devices:
-        fitting = ", ".join(str(each) for each in reversed(scaling.divisors(batch)))
+        fitting = ", ".join(map(str, divisors(batch)))
         raise ValueError(f"--devices {devices}: a batch of {batch} can be divided over {fitting} devices")
     if not 0 < mfu <= 1:
         raise ValueError(f"--mfu {mfu}: it is a share of the peak, above 0 and at most 1")

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from json import dumps
 
-from duality.protocols import Vocabulary
 from duality.recipes.catalogue import to_json
 from duality.recipes.recipe import Recipe
-from duality.runs.shapes import parameter_shapes
+from duality.runs.shapes import expected_vocabulary, parameter_shapes
 
 
 def parameters(recipe: Recipe) -> tuple[int, int]:
     """Number of parameters and the vocabulary they are for, counted on the network itself without allocating it."""
-    num_tokens = recipe.data.tokenizer.expected_vocab_size or 100  # the size of an alphabet is known after training
-    # the data says how many labels there are; two are enough to see whether the model can have any
-    shapes = parameter_shapes(recipe, Vocabulary(num_tokens, 2 if recipe.data.labels else 0))
-    return sum(map(math.prod, shapes.values())), num_tokens
+    vocabulary = expected_vocabulary(recipe)
+    shapes = parameter_shapes(recipe, vocabulary)
+    return sum(map(math.prod, shapes.values())), vocabulary.num_tokens
 
 
 def describe(recipe: Recipe) -> str:

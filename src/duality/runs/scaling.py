@@ -37,9 +37,11 @@ from torch import Tensor, nn
 from duality.denoisers.wrapping import unwrapped
 from duality.fused.lazy import chunk_rows
 from duality.noise import Noise
-from duality.protocols import Network, VectorDenoiser, Vocabulary
+from duality.protocols import Network, VectorDenoiser
+from duality.ranks import divisors
 from duality.recipes.config import build
 from duality.recipes.recipe import Recipe, default_round_steps, distilled
+from duality.runs.shapes import expected_vocabulary
 from duality.training.distillation import distillation_named, required_sampler
 from duality.training.parallel import blocks_of
 from duality.training.settings import resolve_precision
@@ -105,11 +107,6 @@ class Speed:
     days: float
 
 
-def vocabulary_for(recipe: Recipe) -> Vocabulary:
-    """The vocabulary that a recipe will have, as far as it is known before its corpus is read."""
-    return Vocabulary(recipe.data.tokenizer.expected_vocab_size or 100, 2 if recipe.data.labels else 0)
-
-
 def distillation_of(base: Recipe, name: str) -> Recipe:
     """The recipe that distills a finished run of ``base``."""
     kind = distillation_named(name)
@@ -156,7 +153,7 @@ def kept_bytes(recipe: Recipe, rows: int, device: torch.device) -> tuple[Network
 
     dtype = precision_on(recipe, device)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[]):
-        model = recipe.method.network(recipe.backbone, vocabulary_for(recipe))
+        model = recipe.method.network(recipe.backbone, expected_vocabulary(recipe))
         network = next(part for part in model.modules() if isinstance(part, Network))
         network.prepare(recompute=recipe.training.recompute, compile=False)
         own = {each.untyped_storage()._cdata for each in model.parameters()}
@@ -194,7 +191,7 @@ def fits(recipe: Recipe, sizes: Sizes, devices: int, memory: float, device: torc
     """For every strategy the largest micro-batch that fits, and what a device then needs; one row if none does."""
     share = recipe.training.batch_size // devices
     for strategy, shard in strategies(devices):
-        tried = (estimate(recipe, sizes, strategy, devices, shard, rows, device) for rows in divisors(share))
+        tried = (estimate(recipe, sizes, strategy, devices, shard, rows, device) for rows in reversed(divisors(share)))
         yield best_of(list(tried), memory)
 
 
@@ -204,15 +201,6 @@ def strategies(devices: int) -> list[tuple[Strategy, int]]:
         return [("single", 1)]
     groups = [size for size in (8,) if size < devices and devices % size == 0]
     return [("ddp", 1), ("fsdp", devices), *(("fsdp", size) for size in groups)]
-
-
-def divisors(count: int) -> list[int]:
-    """The divisors of a number, the largest first.
-
-    >>> divisors(12)
-    [12, 6, 4, 3, 2, 1]
-    """
-    return [each for each in range(count, 0, -1) if count % each == 0]
 
 
 def within(fit: Fit, memory: float) -> bool:
@@ -276,13 +264,13 @@ def sent_bytes(
 def smallest(recipe: Recipe, sizes: Sizes, memory: float, device: torch.device, most: int = 4096) -> Fit | None:
     """The smallest number of devices on which a training fits; None if none up to ``most`` does."""
     batch = recipe.training.batch_size
-    for devices in (each for each in range(1, min(batch, most) + 1) if batch % each == 0):
+    for devices in (each for each in divisors(batch) if each <= most):
         for strategy, shard in strategies(devices):
             least = estimate(recipe, sizes, strategy, devices, shard, 1, device)
             if within(least, memory):
                 tried = [
                     estimate(recipe, sizes, strategy, devices, shard, rows, device)
-                    for rows in divisors(batch // devices)
+                    for rows in reversed(divisors(batch // devices))
                 ]
                 return best_of(tried, memory)
     return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -240,15 +240,15 @@ def distill(
     """Distill the run in ``base`` into ``folder`` as ``recipe`` (``recipes.recipe.distilled``) says."""
     agree(recipe)
 
-    def begin() -> None:
+    def begin(held: ExitStack) -> None:
+        lock(folder, resume, held, report)
         if exists(folder):
             check_base(folder, recipe.name, base, report)
         else:
             begin_from(base, recipe, folder, report)
 
     with ExitStack() as held:
-        job().once(lambda: lock(folder, resume, held, report))
-        job().once(begin)
+        job().once(lambda: begin(held))
         return train_locked(recipe, folder, True, device, report, watch, may_be_longer)
 
 
@@ -277,7 +277,7 @@ class Session:
             def after_step(record: StepRecord) -> bool:
                 nonlocal stopped
                 self.watch(record)
-                last, stopped = record.step == training.steps, place.any(request.signal)
+                last, stopped = record.step == training.steps, place.largest(request.signal)
                 if last or stopped or record.step % training.log_every == 0:
                     elapsed = time.monotonic() - started
                     rate = record.num_tokens * (record.step - first) / elapsed
@@ -313,24 +313,21 @@ class Session:
 
     def save(self) -> None:
         """Write a checkpoint; all ranks must call it."""
-        step, about, folder = self.state.step, self.description(), self.folder / "checkpoints"
-        keep = self.recipe.training.keep
         job().once(self.flush_metrics)
-        if self.recipe.training.checkpoint == "sharded":
-            checkpoint.save_parts(folder, step, self.state.groups(), about, keep)
-            return
-        groups = self.state.groups_on_first()
-        job().once(lambda: self.saver.save(groups, lambda now: checkpoint.save(folder, step, now, about, keep)))
+        self.keep(self.folder / "checkpoints", ("model", "ema", "teacher", "optimizer"), self.recipe.training.keep)
 
     def save_round(self) -> None:
         """Keep the weights of a round that has ended; all ranks must call it."""
-        step, about, folder, kept = self.state.step, self.description(), self.folder / ROUNDS, ("model", "ema")
+        self.keep(self.folder / ROUNDS, ("model", "ema"), keep=1 << 30)
+
+    def keep(self, folder: Path, names: Sequence[str], keep: int) -> None:
+        """Write these groups of tensors as the recipe says: in whole files, or in the parts of the ranks."""
+        step, about = self.state.step, self.description()
         if self.recipe.training.checkpoint == "sharded":
-            groups = {name: group for name, group in self.state.groups().items() if name in kept}
-            checkpoint.save_parts(folder, step, groups, about, keep=1 << 30)
+            checkpoint.save_parts(folder, step, self.state.groups(names), about, keep)
             return
-        whole_groups = self.state.groups_on_first(kept)
-        job().once(lambda: checkpoint.save(folder, step, whole_groups, about, keep=1 << 30))
+        groups = self.state.groups_on_first(names)
+        job().once(lambda: self.saver.save(groups, lambda now: checkpoint.save(folder, step, now, about, keep)))
 
     def flush_metrics(self) -> None:
         """Make the log survive a loss of power; a run that begins from another one has none yet."""

@@ -32,6 +32,14 @@ class Uninitialised(TorchFunctionMode):
         return func(*args, **named)
 
 
+def expected_vocabulary(recipe: Recipe) -> Vocabulary:
+    """The vocabulary of a recipe, as far as it is known before its corpus is read.
+
+    The size of an alphabet is not, nor the number of labels: two are enough to see whether the model can have any.
+    """
+    return Vocabulary(recipe.data.tokenizer.expected_vocab_size or 100, 2 if recipe.data.labels else 0)
+
+
 def outline(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
     """A recipe's network without numbers."""
     try:

@@ -21,15 +21,17 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from duality.denoisers.conditioning import with_labels
 from duality.noise import Noise
 from duality.protocols import AnyDenoiser, Labels, Network, Objective, Valid
-from duality.ranks import Job, job
+from duality.ranks import Job, divisors, job
 from duality.training.settings import Parallel
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
 
 _SHARE_FOR_DDP = 0.5  # of a device's memory that weights, gradients, moments and average may take
 
@@ -79,21 +81,21 @@ class Layout:
         """The step with gradients that are averaged over the ranks."""
         if self.strategy != "ddp":
             return step
-        from torch.nn.parallel import DistributedDataParallel
-
         return DistributedDataParallel(step, gradient_as_bucket_view=True, forward_sync_buffers=False)
 
     @contextmanager
     def accumulating(self, step: nn.Module, last: bool) -> Iterator[None]:
         """Gradients are exchanged between ranks in the ``last`` micro-batch only; before it each rank sums its own."""
-        if self.strategy == "fsdp":
-            step.set_requires_gradient_sync(last)  # type: ignore[operator]  # a method that fully_shard adds
-            yield
-        elif self.strategy == "ddp" and not last:
-            with step.no_sync():  # type: ignore[operator]
+        if isinstance(step, DistributedDataParallel) and not last:
+            with step.no_sync():
                 yield
-        else:
-            yield
+            return
+        if self.strategy == "fsdp":
+            from torch.distributed.fsdp import FSDPModule
+
+            assert isinstance(step, FSDPModule), "fully_shard makes a module one"
+            step.set_requires_gradient_sync(last)
+        yield
 
 
 SINGLE = Layout()
@@ -136,7 +138,7 @@ def mesh_of(shard: int, size: int, device: torch.device) -> DeviceMesh:
     from torch.distributed.device_mesh import init_device_mesh
 
     if size % shard or shard < 2:
-        fitting = ", ".join(str(each) for each in range(2, size + 1) if size % each == 0)
+        fitting = ", ".join(str(each) for each in divisors(size) if each > 1)
         raise ValueError(
             f"parallel.shard is {shard}, and there are {size} processes: groups of equal size have {fitting} ranks; 0 "
             "divides the weights over all"
@@ -149,36 +151,36 @@ def mesh_of(shard: int, size: int, device: torch.device) -> DeviceMesh:
 # --- parts of tensors
 
 
-def local(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this rank has, in the same memory; all of one that is not divided."""
+def as_divided(tensor: Tensor) -> DTensor | None:
+    """The tensor, if it is divided over the ranks."""
     if job().alone:
-        return tensor
+        return None
     from torch.distributed.tensor import DTensor
 
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor if isinstance(tensor, DTensor) else None
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this rank has, in the same memory; all of one that is not divided."""
+    divided = as_divided(tensor)
+    return tensor if divided is None else divided.to_local()
 
 
 def whole(tensor: Tensor) -> Tensor:
     """The tensor, put together on every rank if it is divided."""
-    if job().alone:
-        return tensor
-    from torch.distributed.tensor import DTensor
-
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    divided = as_divided(tensor)
+    return tensor if divided is None else divided.full_tensor()
 
 
 def rows_here(tensor: Tensor) -> slice:
     """The rows of the whole tensor that this rank has: a tensor is divided along its rows, the last part is smaller."""
-    if job().alone:
+    divided = as_divided(tensor)
+    if divided is None:
         return slice(None)
-    from torch.distributed.tensor import DTensor
-
-    if not isinstance(tensor, DTensor):
-        return slice(None)
-    mesh = tensor.device_mesh
+    mesh, rows = divided.device_mesh, tensor.shape[0]
     count, place = mesh.size(mesh.ndim - 1), mesh.get_local_rank(mesh.ndim - 1)
-    each = -(-tensor.shape[0] // count)
-    return slice(min(place * each, tensor.shape[0]), min((place + 1) * each, tensor.shape[0]))
+    each = -(-rows // count)
+    return slice(min(place * each, rows), min((place + 1) * each, rows))
 
 
 @torch.no_grad()
@@ -192,22 +194,21 @@ def put(target: Tensor, value: Tensor) -> None:
 
 def on_first(tensor: Tensor) -> Tensor | None:
     """The whole tensor in the memory of rank 0's host; None on other ranks. All ranks must call it."""
-    place = job()
+    place, divided = job(), as_divided(tensor)
     if place.alone:
         return tensor.detach()
-    import torch.distributed as dist
-    from torch.distributed.tensor import DTensor
-
-    if not isinstance(tensor, DTensor):
+    if divided is None:
         return tensor.detach().cpu() if place.first else None
-    mesh = tensor.device_mesh
+    import torch.distributed as dist
+
+    mesh = divided.device_mesh
     if mesh.ndim > 1 and mesh.get_local_rank(0) > 0:  # a group whose weights are copies of the first group's
         return None
     group = mesh.get_group(mesh.ndim - 1)
-    count, each = dist.get_world_size(group), -(-tensor.shape[0] // dist.get_world_size(group))
-    own = tensor.to_local().detach()
-    padded = torch.zeros(each, *tensor.shape[1:], dtype=own.dtype, device=own.device)
+    count = dist.get_world_size(group)
+    own, rows = divided.to_local().detach(), tensor.shape[0]
+    padded = torch.zeros(-(-rows // count), *tensor.shape[1:], dtype=own.dtype, device=own.device)
     padded[: len(own)] = own
     parts = [torch.empty_like(padded) for _ in range(count)] if place.first else None
     dist.gather(padded, parts, dst=0, group=group)
-    return None if parts is None else torch.cat(parts)[: tensor.shape[0]].cpu()
+    return None if parts is None else torch.cat(parts)[:rows].cpu()

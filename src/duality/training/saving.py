@@ -10,16 +10,14 @@ checkpoint, or at its end, and is not lost; when a training has ended, its last 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
 
-from torch import Tensor
+from duality.training.sharded import Groups as Groups
 
 LARGE = 64 << 20
-
-Groups = Mapping[str, dict[str, Tensor]]
 
 
 def num_bytes_of(groups: Groups) -> int:

@@ -23,9 +23,10 @@ from torch import Tensor
 from duality.ranks import job
 
 Tensors = dict[str, Tensor]
+Groups = Mapping[str, Tensors]
 
 
-def named(groups: Mapping[str, Tensors]) -> Tensors:
+def named(groups: Groups) -> Tensors:
     """The tensors of all groups in one dictionary."""
     return {f"{group}/{name}": value for group, tensors in groups.items() for name, value in tensors.items()}
 
@@ -39,7 +40,7 @@ def file_pattern(parts: Sequence[str], group: str) -> str:
     return f"shard-*-model-{parts.index(group) + 1:05d}-of-{len(parts):05d}.safetensors"
 
 
-def write_parts(folder: Path, groups: Mapping[str, Tensors]) -> None:
+def write_parts(folder: Path, groups: Groups) -> None:
     """Write the parts of this rank; all ranks must call it."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
@@ -51,7 +52,7 @@ def write_parts(folder: Path, groups: Mapping[str, Tensors]) -> None:
         save(tensors, storage_writer=writer, no_dist=job().alone)
 
 
-def read_parts(folder: Path, groups: Mapping[str, Tensors]) -> None:
+def read_parts(folder: Path, groups: Groups) -> None:
     """Fill the tensors, whole or divided over ranks, from the parts in a folder; all ranks must call it."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
@@ -72,13 +73,14 @@ def known_to_be_alone() -> Iterator[None]:
 def shapes_in_parts(folder: Path, group: str) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """Names, shapes and types of a group's tensors; nothing but the beginnings of the files is read."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     found = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
     start = f"{group}/"
     return {
-        name.removeprefix(start): (tuple(entry.size), entry.properties.dtype)  # type: ignore[union-attr]
+        name.removeprefix(start): (tuple(entry.size), entry.properties.dtype)
         for name, entry in found.items()
-        if name.startswith(start)
+        if name.startswith(start) and isinstance(entry, TensorStorageMetadata)
     }
 
 

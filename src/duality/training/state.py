@@ -67,8 +67,8 @@ class TrainState:
         ema = {name: value.detach().clone() for name, value in model.named_parameters()}
         return TrainState(model, optimizer, ema, layout.wrap(step), 0, teacher, layout)
 
-    def groups(self) -> dict[str, Tensors]:
-        """The content of a checkpoint, as named tensors."""
+    def groups(self, names: Sequence[str] | None = None) -> dict[str, Tensors]:
+        """The content of a checkpoint, or these groups of it, as named tensors."""
         moments = {
             f"{name}.{key}": value
             for name, parameter in self.model.named_parameters()
@@ -78,19 +78,22 @@ class TrainState:
         groups: dict[str, Tensors] = {"model": dict(self.model.named_parameters()), "ema": self.ema}
         if self.teacher is not None:
             groups["teacher"] = dict(self.teacher.named_parameters())
-        return {**groups, "optimizer": moments}
+        groups["optimizer"] = moments
+        return {name: group for name, group in groups.items() if names is None or name in names}
 
     def groups_on_first(self, names: Sequence[str] | None = None) -> dict[str, Tensors]:
         """The content of a checkpoint, or these groups of it, put together on rank 0; all ranks must call it.
 
         One tensor at a time: no rank but the first ever has more than its part and one tensor.
         """
-        found: dict[str, Tensors] = {}
-        for group, tensors in self.groups().items():
-            if names is None or group in names:
-                made = {name: on_first(value) for name, value in tensors.items()}
-                found[group] = {name: value for name, value in made.items() if value is not None}
-        return found
+        made = {
+            group: {name: on_first(value) for name, value in tensors.items()}
+            for group, tensors in self.groups(names).items()
+        }
+        return {
+            group: {name: value for name, value in tensors.items() if value is not None}
+            for group, tensors in made.items()
+        }
 
     def restore(self, saved: Checkpoint, parts: Sequence[str] | None = None) -> None:
         """Continue from the checkpoint ``saved``; ``parts`` are its groups if ranks have written them in parts."""
