@@ -35,7 +35,7 @@ SMALL = (
 )
 
 # Every process of a job has one thread, as the test process has.
-SHARED = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+SHARED = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}:{ROOT / 'tests'}"}
 
 
 @dataclass(frozen=True)
