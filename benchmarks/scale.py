@@ -2,7 +2,7 @@
 
     two processes of one thread (ddp, gloo) against one process of two threads, at the same global batch
     the module that is wrapped (``Step``) against calling the objective
-    a checkpoint written at once against one written in a thread
+    a checkpoint written at once against one written in a thread, by one process and in parts by two
 
 Every figure is a ratio of times that were taken in turn, round after round, in the same minutes; the median of the
 rounds, and their range. Absolute times depend on what else the machine does.
@@ -107,13 +107,38 @@ def pauses(corpus: Path, rounds: int, folder: Path) -> tuple[list[float], float,
     return [first / second for first, second in waits], *(statistics.median(each) for each in zip(*waits))
 
 
+def pauses_of_parts(corpus: Path, rounds: int, folder: Path) -> None:
+    """What a process of a job does: the same for parts of a checkpoint that each rank writes."""
+    with ranks.joined() as place:
+        training = started(recipe("duo-laptop", (f"data.corpus={corpus}", *MEDIUM, "parallel.strategy=fsdp")), place)
+        training.step()
+        groups, connection = training.state.groups(), ranks.saving_group()
+        waits: list[tuple[float, float]] = []
+        for number in range(1, rounds + 1):
+
+            def written(name: str, with_saver: bool, number: int = number) -> float:
+                checkpoint.begin_parts(folder / name, number)
+                write = partial(checkpoint.save_parts, folder / name, number, state={}, keep=1, connection=connection)
+                with saving.Saver() as saver:
+                    wait = timed(partial(saver.save, groups, write) if with_saver else partial(write, groups))
+                place.largest(0)
+                return wait
+
+            waits.append((written("thread", True), written("once", False)))
+        print(json.dumps(waits))
+
+
 def main() -> None:
     """Print all ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", help=argparse.SUPPRESS)
     parser.add_argument("--corpus", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--parts", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.parts is not None:
+        pauses_of_parts(arguments.corpus, arguments.rounds, arguments.parts)
+        return
     if arguments.model is not None:
         rate(arguments.model, arguments.corpus)
         return
@@ -127,6 +152,11 @@ def main() -> None:
         line("time of a step through the module over a plain call", wrapper(corpus, arguments.rounds))
         waited, thread, at_once = pauses(corpus, arguments.rounds, Path(folder))
         line(f"pause of a checkpoint of 30 M, in a thread ({thread:.2f} s) over at once ({at_once:.2f} s)", waited)
+        flags = ["--corpus", str(corpus), "--parts", str(Path(folder) / "parts"), "--rounds", str(arguments.rounds)]
+        pairs = [tuple(pair) for pair in json.loads(output_of("benchmarks.scale", flags, 2, 1))]
+        thread, at_once = (statistics.median(each) for each in zip(*pairs))
+        name = f"the same in parts of 2 ranks, in a thread ({thread:.2f} s) over at once ({at_once:.2f} s)"
+        line(name, [first / second for first, second in pairs])
 
 
 if __name__ == "__main__":

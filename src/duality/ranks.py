@@ -157,21 +157,30 @@ training.batch_size to a multiple of 3
         if self.alone:
             return work()
         done: list[T] = []
+
+        def take_turn() -> None:
+            with _alone():
+                done.append(work())
+
         turns = (self.first, self.local_rank == 0 and not self.first, self.local_rank != 0 and not self.first)
         for turn in turns:
-            error: BaseException | None = None
-            if turn:
-                try:
-                    with _alone():
-                        done.append(work())
-                except BaseException as raised:
-                    error = raised
-            failed = self.largest(int(error is not None))
-            if error is not None:
-                raise error
-            if failed:
-                raise Refused
+            self.together(take_turn if turn else lambda: None)
         return done[0]
+
+    def together(self, work: Callable[[], T]) -> T:
+        """What ``work`` gives on each rank, at the same time; what it raises on one rank ends the others in silence."""
+        result: T | None = None
+        error: BaseException | None = None
+        try:
+            result = work()
+        except BaseException as raised:
+            error = raised
+        failed = self.largest(int(error is not None))
+        if error is not None:
+            raise error
+        if failed:
+            raise Refused
+        return cast(T, result)
 
     def agree(self, facts: Mapping[str, str], remedy: str) -> None:
         """Refuse, on rank 0, a job whose ranks do not have the same facts."""
@@ -194,10 +203,12 @@ ALONE = Job()
 
 @dataclass(frozen=True)
 class _Connection:
-    """What connects the ranks: a store of short texts, and a group for messages that may wait for ever."""
+    """What connects the ranks: a store of short texts, and groups for messages that may wait for ever."""
 
     store: Store
     messages: ProcessGroup
+    saving: ProcessGroup
+    """For a thread that writes a checkpoint while training sends messages of its own."""
     processes: Sequence[tuple[str, int]]
     """Host and process number of every rank."""
 
@@ -225,6 +236,11 @@ def _alone() -> Iterator[None]:
 def _connection() -> _Connection:
     assert _connected is not None, "ranks are connected inside of ranks.joined() only"
     return _connected
+
+
+def saving_group() -> ProcessGroup | None:
+    """The connection for a thread that writes a checkpoint; None for a process that is alone."""
+    return None if job().alone else _connection().saving
 
 
 def started_by_torchrun(environment: Mapping[str, str] | None = None) -> Job:
@@ -283,9 +299,10 @@ def joined() -> Iterator[Job]:
         "cpu:gloo,cuda:nccl" if gpu else "gloo", store=store, rank=place.rank, world_size=place.size
     )
     try:
-        messages = dist.new_group(backend="gloo", timeout=timedelta(days=_DAYS_OF_PATIENCE))
-        _job, _connected = place, _Connection(store, messages, ())
-        _connected = _Connection(store, messages, place.all_of((socket.gethostname(), os.getpid())))
+        messages, saving = (dist.new_group(backend="gloo", timeout=timedelta(days=_DAYS_OF_PATIENCE)) for _ in range(2))
+        _job, _connected = place, _Connection(store, messages, saving, ())
+        processes = place.all_of((socket.gethostname(), os.getpid()))
+        _connected = _Connection(store, messages, saving, processes)
         yield place
     finally:
         _job, _connected = ALONE, None

@@ -74,6 +74,19 @@ def test_bytes_over_the_network() -> None:
     assert scaling.sent_bytes(sizes, "fsdp", 8, 4, gpu) == pytest.approx(3 / 4 * (400 + 320 + 400) + 400 / 4)
 
 
+def test_a_validation_puts_all_weights_together() -> None:
+    """Weights, moments and average are divided, the averaged weights of a validation are not; gradients are gone."""
+    sizes = scaling.Sizes(1000, 800, 10, 5, 5, 4, 80, 10, 1.0, 0.0)
+    chosen = recipe("duo-laptop", ("training.batch_size=64",))
+    alone = scaling.estimate(chosen, sizes, "single", 1, 1, 1, CPU)
+    ddp = scaling.estimate(chosen, sizes, "ddp", 8, 1, 1, CPU)
+    fsdp = scaling.estimate(chosen, sizes, "fsdp", 8, 8, 1, CPU)
+    assert (alone.validation, ddp.validation) == (20_000, 20_000)
+    assert fsdp.validation == 4 * 4000 / 8 + 4000
+    many = scaling.estimate(chosen, replace(sizes, row=0.0, largest_block=1, in_blocks=999), "fsdp", 64, 64, 1, CPU)
+    assert many.memory >= many.validation > 4000
+
+
 def test_operations_and_days() -> None:
     chosen = recipe("duo-lm1b")
     sizes = scaling.sizes_of(chosen, CPU)

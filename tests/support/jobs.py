@@ -22,6 +22,12 @@ from support.runs import ROOT
 
 PATIENCE = 240  # seconds
 
+# Variables for some ranks of a job.
+SMALLEST_FOR_THREAD = "SUPPORT_SMALLEST_FOR_THREAD"
+"""The bytes of a checkpoint that a thread writes while training goes on."""
+LARGEST_FILE = "SUPPORT_LARGEST_FILE"
+"""The bytes of a file from which on writing fails."""
+
 # The settings of a model that trains in a second, for --set.
 SMALL = (
     f"data.corpus={ROOT / 'LICENSE'}",
@@ -118,11 +124,17 @@ def losses(folder: Path) -> list[tuple[int, float, float]]:
 
 def work(commands: Sequence[Sequence[str]]) -> int:
     """What a process of a job does: all commands, until one of them fails."""
+    import resource
     from contextlib import nullcontext
 
     from duality import ranks
     from duality.cli.main import command, exit_code, silent, spread
     from duality.cli.termination import terminable
+    from duality.training import saving
+
+    saving.LARGE = int(os.environ.get(SMALLEST_FOR_THREAD, saving.LARGE))
+    if LARGEST_FILE in os.environ:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(os.environ[LARGEST_FILE]),) * 2)
 
     def all_of_them() -> int:
         with terminable(), ranks.joined() as place, nullcontext() if place.first else silent():

@@ -13,6 +13,7 @@ from duality.cli.main import main
 from duality.ranks import Job
 from duality.recipes.catalogue import RECIPES
 from duality.runs.model import load
+from duality.training import checkpoint
 
 SMALL = (
     *jobs.SMALL,
@@ -163,9 +164,10 @@ def test_parts_of_two_ranks_are_read_by_four_and_by_one(tmp_path: Path) -> None:
     planned = "training.phase_steps=9"
     assert main(trained("duo", expected, planned, steps=9)) == 0
     parts = (planned, "parallel.strategy=fsdp", "training.checkpoint=sharded")
-    job = jobs.run(2, [trained("duo", run, *parts, steps=3)])
+    job = jobs.run(2, [trained("duo", run, *parts, "training.save_every=1", steps=3)], in_thread(2))
     assert job.codes == (0, 0), job.err
     (saved,) = (run / "checkpoints").glob("step-*3")
+    assert (saved.parent / "step-00000002").exists()
     assert len(list(saved.glob("shard-*.safetensors"))) == 6
     assert not (saved / "model.safetensors").exists()
     early = load(run)
@@ -182,6 +184,27 @@ def test_parts_of_two_ranks_are_read_by_four_and_by_one(tmp_path: Path) -> None:
     assert all(torch.equal(value, whole[name]) for name, value in again.denoiser.state_dict().items())
     assert main(["consolidate", str(run)]) == 2  # there is nothing to put together
     assert any((saved.parent / "step-00000009").glob("model.safetensors"))
+
+
+def in_thread(size: int) -> dict[int, dict[str, str]]:
+    """Variables with which the ranks write every checkpoint in a thread, while the next steps are computed."""
+    return {rank: {jobs.SMALLEST_FOR_THREAD: "0"} for rank in range(size)}
+
+
+@pytest.mark.slow
+def test_a_rank_that_cannot_write_its_part_ends_all_and_nothing_is_lost(tmp_path: Path) -> None:
+    parts = ("training.phase_steps=4", "training.checkpoint=sharded")
+    assert main(trained("duo", tmp_path, *parts, steps=1)) == 0
+    own = in_thread(2)
+    own[1][jobs.LARGEST_FILE] = "20000"
+    settings = (*parts, "parallel.strategy=fsdp", "training.save_every=1")
+    job = jobs.run(2, [trained("duo", tmp_path, *settings, steps=4)], own)
+    assert all(code != 0 for code in job.codes), job
+    assert len(job.errors) == 1, job.err
+    assert "rank 1: File too large" in job.errors[0]
+    assert checkpoint.steps_saved(tmp_path / "checkpoints") == [1]
+    assert not list((tmp_path / "checkpoints").glob(".*"))
+    assert main(trained("duo", tmp_path, *parts, "parallel.strategy=auto", steps=4)) == 0
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

@@ -98,11 +98,11 @@ def show(recipe: Recipe, parameters: int, rows: list[Fit], room: float, speed: S
         f"{recipe.name}: {parameters / 1e6:,.1f} M parameters, {training.steps:,} steps of {training.batch_size} x "
         f"{length:,} tokens, on {rows[0].devices} device(s) of {room / 1e9:,.1f} GB"
     )
-    columns = ("strategy", "state", "put together", "activations", "loss", "GB in all", "fits", "rows x times", "sent")
-    table = Table(*columns, box=None)
+    parts = ("state", "put together", "activations", "loss", "validation")
+    table = Table("strategy", *parts, "GB in all", "fits", "rows x times", "sent", box=None)
     for row in rows:
         name = row.strategy if row.shard in (1, row.devices) else f"{row.strategy}, groups of {row.shard}"
-        sizes = (row.state, row.gathered, row.activations, row.loss, row.memory)
+        sizes = (row.state, row.gathered, row.activations, row.loss, row.validation, row.memory)
         cells = [f"{size / 1e9:,.2f}" for size in sizes]
         times = f"{row.micro_batch} x {row.accumulations}"
         table.add_row(name, *cells, "yes" if within(row, room) else "no", times, f"{row.sent / 1e9:,.2f} GB")

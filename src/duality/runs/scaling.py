@@ -8,6 +8,7 @@ Memory of a device, in bytes:
     activations   what the network keeps for its backward pass, counted on the network itself: it is run once without
                   numbers (``FakeTensorMode``), and every tensor that autograd keeps is weighed
     loss          a chunk of logits and its slopes, and the gradient of the head, which the fused loss makes at once
+    validation    instead of the last three and of the gradients: the averaged weights, put together on every device
 
 Bytes that a device sends in a step, with N devices, S of which share the weights, and P weights of 4 bytes:
 
@@ -88,13 +89,15 @@ class Fit:
     gathered: float
     activations: float
     loss: float
+    validation: float
+    """bytes that a device needs while the model is validated, between two steps"""
     sent: float
     """bytes that a device sends in a step"""
 
     @property
     def memory(self) -> float:
         """The bytes that a device needs."""
-        return self.state + self.gathered + self.activations + self.loss
+        return max(self.state + self.gathered + self.activations + self.loss, self.validation)
 
 
 @dataclass(frozen=True)
@@ -230,12 +233,13 @@ def estimate(
     # the gradient of the head is new memory unless it becomes the gradient of the weights, in the only micro-batch
     head = sizes.head * _FLOAT if strategy != "single" or accumulations > 1 else 0
     # the first pass keeps activations while gradients of the blocks do not exist yet, but for buckets of ddp
-    state = weights * copies / (shard if strategy == "fsdp" else 1)
+    divisor = shard if strategy == "fsdp" else 1
+    state, validation = weights * copies / divisor, weights * (copies - 1) / divisor + weights
     if strategy == "single" and accumulations == 1:
         state -= min(sizes.in_blocks * _FLOAT, kept)
     loss = 2 * logits * _FLOAT + head + 2 * rows * recipe.data.length * sizes.width * _FLOAT
     sent = sent_bytes(sizes, strategy, devices, shard, device, accumulations, teacher)
-    return Fit(strategy, devices, shard, rows, accumulations, state, gathered, kept, loss, sent)
+    return Fit(strategy, devices, shard, rows, accumulations, state, gathered, kept, loss, validation, sent)
 
 
 def sent_bytes(

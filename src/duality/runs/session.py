@@ -26,7 +26,7 @@ from duality.data.files import flush_to_disk, write_atomically
 from duality.data.loader import Loader
 from duality.evaluation.loss_curve import plot_losses
 from duality.protocols import Phase, Reporter, Vocabulary
-from duality.ranks import job
+from duality.ranks import job, saving_group
 from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe
 from duality.runs.base import check_base, write_base
@@ -51,7 +51,7 @@ from duality.training import checkpoint
 from duality.training.interruption import interruptible
 from duality.training.loop import StepRecord, fit, phase_at
 from duality.training.parallel import SINGLE, Layout, layout_of, whole
-from duality.training.saving import Saver
+from duality.training.saving import Groups, Saver
 from duality.training.state import TrainState, copy_into, load_weights
 
 _EVAL_SEQUENCES = 256
@@ -294,10 +294,10 @@ class Session:
                 phase = phase_at(phases, state.step)
                 report(f"training {self.recipe.name} to step {training.steps}, phase {phase.name}, in {self.folder}")
                 fit(state, loader, phases, training, after_step)
-            place.once(self.saver.wait)
+            place.together(self.saver.wait)
             if place.once(lambda: checkpoint.latest_step(self.folder / "checkpoints")) < state.step:
                 self.save()
-                place.once(self.saver.wait)
+                place.together(self.saver.wait)
             if state.step == training.steps and not place.once(self.evaluated):
                 self.evaluate()
             place.once(lambda: plot_losses(read_metrics(self.folder), self.folder / "loss.png", self.recipe.name))
@@ -324,7 +324,14 @@ class Session:
         """Write these groups of tensors as the recipe says: in whole files, or in the parts of the ranks."""
         step, about = self.state.step, self.description()
         if self.recipe.training.checkpoint == "sharded":
-            checkpoint.save_parts(folder, step, self.state.groups(names), about, keep)
+            place, connection, parts = job(), saving_group(), self.state.groups(names)
+
+            def write(now: Groups) -> None:
+                checkpoint.save_parts(folder, step, now, about, keep, connection)
+
+            place.together(self.saver.wait)
+            checkpoint.begin_parts(folder, step)
+            place.together(lambda: self.saver.save(parts, write))
             return
         groups = self.state.groups_on_first(names)
         job().once(lambda: self.saver.save(groups, lambda now: checkpoint.save(folder, step, now, about, keep)))

@@ -29,7 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -40,6 +40,9 @@ from duality.protocols import Reporter
 from duality.ranks import job
 from duality.training.sharded import Tensors as Tensors
 from duality.training.sharded import file_pattern, shapes_in_parts, whole_groups, write_parts
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 State = dict[str, Any]  # the content of state.json
 Shapes = Mapping[str, tuple[int, ...]]
@@ -74,13 +77,23 @@ def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: State, k
         return _complete(temporary, step, state, keep)
 
 
-def save_parts(folder: Path, step: int, groups: Mapping[str, Tensors], state: State, keep: int = 2) -> Path:
-    """Write a checkpoint of which every rank writes its part; all ranks must call it."""
-    place = job()
+def begin_parts(folder: Path, step: int) -> None:
+    """Make the folder into which the ranks will write their parts; all ranks must call it."""
+    job().once(lambda: _begin(folder, step))
+
+
+def save_parts(
+    folder: Path, step: int, groups: Mapping[str, Tensors], state: State, keep: int, connection: ProcessGroup | None
+) -> None:
+    """Write a checkpoint of which every rank writes its part; all ranks must call it, after ``begin_parts``.
+
+    The ranks talk over this ``connection`` alone, so a thread can do it while training goes on.
+    """
     with _named_errors(folder, groups):
-        temporary = place.once(lambda: _begin(folder, step))
-        write_parts(temporary, groups)
-        return place.once(lambda: _complete(temporary, step, {**state, "parts": sorted(groups)}, keep))
+        temporary = folder / f"{_HIDDEN}step-{step:08d}"
+        write_parts(temporary, groups, connection)
+        if connection is None or connection.rank() == 0:
+            _complete(temporary, step, {**state, "parts": sorted(groups)}, keep)
 
 
 @contextmanager

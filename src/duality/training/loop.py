@@ -116,7 +116,6 @@ def take_step(
     phase, rate = phase_at(phases, state.step), training.rate(state.step)
     if phase.teacher is not None and begins(phases, state.step):
         state.teach(phase.teacher)
-    state.optimizer.zero_grad()
     loss, num_tokens = gradients(state, loader, phase, training)
     norm = nn.utils.get_total_norm([value.grad for value in state.model.parameters() if value.grad is not None])
     norm = whole(norm)
@@ -130,6 +129,7 @@ def take_step(
     for group in state.optimizer.param_groups:
         group["lr"] = rate
     state.optimizer.step()
+    state.optimizer.zero_grad()  # whose memory a validation or the copy of a checkpoint can have
     state.step += 1
     state.average(training.ema)
     return StepRecord(state.step, phase.name, values[0], rate, values[1], num_tokens)

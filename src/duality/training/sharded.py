@@ -16,11 +16,15 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from duality.ranks import job
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Tensors = dict[str, Tensor]
 Groups = Mapping[str, Tensors]
@@ -40,16 +44,23 @@ def file_pattern(parts: Sequence[str], group: str) -> str:
     return f"shard-*-model-{parts.index(group) + 1:05d}-of-{len(parts):05d}.safetensors"
 
 
-def write_parts(folder: Path, groups: Groups) -> None:
-    """Write the parts of this rank; all ranks must call it."""
+def write_parts(folder: Path, groups: Groups, connection: ProcessGroup | None) -> None:
+    """Write the parts of this rank, and return when all ranks have written theirs; all ranks must call it."""
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
     places = {f"{group}/{name}": number for number, group in enumerate(sorted(groups), 1) for name in groups[group]}
     writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=places, save_distributed=True)
     tensors = {name: value.detach() for name, value in named(groups).items()}
-    with known_to_be_alone():
-        save(tensors, storage_writer=writer, no_dist=job().alone)
+    try:
+        with known_to_be_alone():
+            save(tensors, storage_writer=writer, process_group=connection, no_dist=connection is None)
+    except CheckpointException as raised:
+        rank, (error, _) = min(raised.failures.items(), key=lambda failure: failure[0])
+        if isinstance(error, OSError):
+            raise OSError(error.errno, f"rank {rank}: {error.strerror}", error.filename) from error
+        raise RuntimeError(f"rank {rank} could not write its part of a checkpoint: {error}") from error
 
 
 def read_parts(folder: Path, groups: Groups) -> None:
