@@ -142,7 +142,7 @@ def test_an_excerpt_is_a_slice(pieces: list[str], start: int, stop: int) -> None
 def test_a_name_nearly_right_is_suggested() -> None:
     with pytest.raises(ValueError, match=r"'austin'; give a path that exists or a named corpus: did you mean austen\?"):
         read_documents("austin")
-    with pytest.raises(ValueError, match=r"named corpus 'xyz'; .* choose from austen, enwik8, gutenberg-prose"):
+    with pytest.raises(ValueError, match=r"named corpus 'xyz'; .* choose from ag-news, arxiv, austen, enwik8"):
         read_documents("xyz")
 
 

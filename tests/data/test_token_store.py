@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -181,7 +180,8 @@ from duality.data.documents import Document
 from duality.data.tokenizers import ByteTokenizer
 from duality.data.write import write_store
 def documents():
-    yield Document("one", ("some text " * 250_000,))  # more than is encoded at a time
+    for name in ("one", "two"):  # each is more than is encoded at a time, and the next one is read meanwhile
+        yield Document(name, ("some text " * 250_000,))
     assert any(Path(sys.argv[1]).rglob("shard-00003.bin"))
     os._exit(9)
 write_store(Path(sys.argv[1]) / "store", documents(), ByteTokenizer(), shard_tokens=500_000)
@@ -207,15 +207,15 @@ def test_a_failing_writer_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_store_that_differs_from_its_index_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = write.write_shards
+    finish = write.Writing.finish
 
-    def damaged(*arguments: Any) -> tuple[Shard, ...]:
-        shards = written(*arguments)
-        path = arguments[0] / shards[0].name
+    def damaged(writing: write.Writing) -> tuple[Shard, ...]:
+        shards = finish(writing)
+        path = writing.folder / shards[0].name
         path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
         return shards
 
-    monkeypatch.setattr(write, "write_shards", damaged)
+    monkeypatch.setattr(write.Writing, "finish", damaged)
     with pytest.raises(ValueError, match=r"shard-00000\.bin is damaged: its sha256 has changed"):
         write_store(tmp_path / "store", [Document("", ("whole",))], ByteTokenizer())
     assert list(tmp_path.iterdir()) == []

@@ -12,8 +12,11 @@
     smiles           molecules as text, made canonical
     sources          named corpora, fetched from the package index and checked
     textfiles        text files as a stream of pieces
-    records          the texts of .jsonl, .csv and .tsv files
-    documents        the documents of a corpus: text files, folders, .jsonl, .csv and .tsv files, named corpora
+    records          the texts of .jsonl, .csv, .tsv, .parquet, .arrow and .fasta files
+    detokenizers     text without the spaces that the tokenizers of old benchmarks put into it
+    datasets         the datasets of the literature by name: their parts, readers and places
+    hub              datasets of the Hugging Face hub, as files of this machine
+    documents        the documents of a corpus: files, folders, named corpora and datasets
     splitting        the documents for training and for validation
     tokenizers       text to ids and back
     pretrained       published tokenizers

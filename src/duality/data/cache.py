@@ -10,8 +10,9 @@ The cache folder is $DUALITY_CACHE, or else the user's cache folder of the opera
     stores/     tokenized corpora, each under the hash of everything it was made from
 
 What must hold: a folder of the cache is absent or complete. It is written under another name beside its target,
-flushed to the disk, then renamed. A process that is killed leaves at most a ``.partial-*`` folder, which nothing reads
-and which the next process that writes there removes.
+flushed to the disk, then renamed. A process that is killed leaves at most a ``.partial-*`` folder. The next process
+that writes there removes it, or, if there is a file ``UNFINISHED`` in it that says how far it is, continues it (one
+that nobody continues for a week is removed).
 """
 
 from __future__ import annotations
@@ -19,17 +20,28 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import platformdirs
 
 from duality.data.files import DISK_FULL, flush_to_disk, readable_size
-from duality.data.leftovers import abandoned, has_owner, hidden_entries, remove_quietly, temporary_name
+from duality.data.leftovers import (
+    A_DAY,
+    abandoned,
+    has_owner,
+    hidden_entries,
+    newest_change,
+    remove_quietly,
+    temporary_name,
+)
 
 CACHE_VARIABLE = "DUALITY_CACHE"
 PARTIAL = ".partial-"
+UNFINISHED = "progress.json"
+A_WEEK = 7 * A_DAY
 OLD_PARTIAL = re.compile(r"\.partial-.+-[0-9a-f]{12}")  # of older versions
 
 Progress = Callable[[str], None]
@@ -71,12 +83,18 @@ def cache_errors(root: Path, doing: str, needed: Callable[[], str]) -> Iterator[
 
 
 @contextmanager
-def atomic_folder(target: Path) -> Iterator[Path]:
-    """A new folder to write into, which is renamed to ``target`` at the end; if the block fails it is deleted."""
+def atomic_folder(target: Path, *, resume: bool = False) -> Iterator[Path]:
+    """A new folder to write into, which is renamed to ``target`` at the end; if the block fails it is deleted.
+
+    With ``resume`` it may have what a process has written into it that was killed or interrupted; an interruption then
+    leaves it as it is.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
-    remove_partial(target.parent)
     partial = temporary_name(target, PARTIAL)
-    partial.mkdir()
+    if not (resume and adopted(target, partial)):
+        partial.mkdir()
+    remove_partial(target.parent)
+    keep = False
     try:
         yield partial
         for path in [*partial.rglob("*"), partial]:
@@ -88,14 +106,33 @@ def atomic_folder(target: Path) -> Iterator[Path]:
             if not target.is_dir():
                 raise
         flush_to_disk(target.parent)
+    except (KeyboardInterrupt, SystemExit):
+        keep = resume and unfinished(partial)
+        raise
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if not keep:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def adopted(target: Path, partial: Path) -> bool:
+    """Whether there was an unfinished folder of a dead process for the same target; it is now ``partial``."""
+    for found in hidden_entries(target.parent, f"{PARTIAL}{target.name}."):
+        if has_owner(found.name) and abandoned(found) and unfinished(found):
+            with suppress(OSError):  # another process may be faster
+                found.rename(partial)
+                return True
+    return False
+
+
+def unfinished(folder: Path) -> bool:
+    """Whether a folder can be continued: it says how far it is, and is not older than a week."""
+    return any(folder.rglob(UNFINISHED)) and newest_change(folder) > time.time() - A_WEEK
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove the folders that dead processes were writing below ``folder``."""
+    """Remove the folders that dead processes were writing below ``folder``, but for those that can be continued."""
     for found in hidden_entries(folder, PARTIAL):
-        if (has_owner(found.name) or OLD_PARTIAL.fullmatch(found.name)) and abandoned(found):
+        if (has_owner(found.name) or OLD_PARTIAL.fullmatch(found.name)) and abandoned(found) and not unfinished(found):
             remove_quietly(found)
 
 

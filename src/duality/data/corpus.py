@@ -7,6 +7,9 @@ The tokenizer is trained on the training part only, BPE on a sample of it if it 
 in the cache folder under the sha256 of everything it depends on: the files (path, size, time of change) or the source's
 checksums, what a document is, the tokenizer, the split, the labels, the format.
 
+A dataset with parts of its own (datasets.py) is not split: its parts are used as they are, if ``split`` is "auto".
+Without ``eos`` no end-of-text follows a document in the stores.
+
 ``documents`` is the rule of what a document is, ``column`` the key or column that holds its text in files of records
 (documents.py). Documents that are lines are never cut in two by the split: "auto" holds out whole lines.
 
@@ -18,7 +21,7 @@ text that is not in the cache is tokenized, and may refuse it.
 
 What must hold: the same request finds the same folder and reads no text; another tokenizer, split or file finds
 another folder; a folder of the cache that was changed in any way (manifest.py) is made again, with a message; labels
-are kept only if they are requested.
+are kept only if they are requested; a preparation that was killed is continued, and gives the same bytes.
 """
 
 from __future__ import annotations
@@ -26,23 +29,27 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from duality.data.cache import Progress, atomic_folder, cache_errors, cache_folder, remove, silent
+from duality.data.datasets import PartName
 from duality.data.documents import (
     CorpusSpec,
+    Document,
     all_lines,
     check_rule,
+    has_parts,
+    held_out_part,
     identity,
     locate,
     read_documents,
     text_files,
 )
-from duality.data.files import readable_size
+from duality.data.files import readable_size, write_atomically
 from duality.data.manifest import seal, verify
 from duality.data.progress import working
 from duality.data.records import TEXT_COLUMN
@@ -52,6 +59,7 @@ from duality.data.store import FORMAT, TokenStore
 from duality.data.survey import CorpusSize, counted, evenly, survey
 from duality.data.textfiles import COMPRESSIONS
 from duality.data.tokenizer_specs import BPE, TokenizerSpec
+from duality.data.tokenizers import FILE as TOKENIZER
 from duality.data.tokenizers import Tokenizer, load_tokenizer
 from duality.data.write import write_store
 
@@ -90,35 +98,69 @@ def prepare(
     labels: bool = False,
     documents: DocumentRule = "auto",
     column: str = TEXT_COLUMN,
+    eos: bool = True,
     cache: Path | None = None,
     progress: Progress = silent,
     check_text: Callable[[str], None] = accept,
 ) -> Corpus:
     """The corpus, split and tokenized; it comes from the cache if it was prepared before."""
     check_split(split, validation)
-    choices = {"validation": validation, "split": split, "labels": labels, **as_choice(documents, column)}
+    choices = {"validation": validation, "split": split, "labels": labels, **as_choice(documents, column, eos)}
     folder = store_folder(cache, spec, tokenizer, choices)
 
     def build(target: Path) -> None:
-        """Write the tokenizer and both stores."""
+        """Write the tokenizer and both stores, as far as a process that was killed has not written them."""
         read = partial(read_documents, spec, documents, column, cache=cache, progress=progress)
-        size = survey(read(), labels)
-        check_text(size.sha256)
-        by = "document" if split == "auto" and all_lines(spec, documents) else split
-        rule = choose_split(by, validation, size.num_documents)
-        if next(rule.held_out(read()), None) is None:
-            raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
+        parts, size = parts_of_corpus(spec, split, validation, documents, labels, read, check_text)
         progress(f"the tokenizer is {tokenizer}")
-        texts = (piece for part in rule.training(read()) for piece in part.pieces)
-        trained = trained_tokenizer(tokenizer, texts, size.part(1 - validation), cache, progress)
-        trained.save(target)
-        (target / TEXT).write_text(json.dumps({"sha256": size.sha256}), encoding="utf-8")
+        if not (target / TOKENIZER).exists():
+            texts = (piece for part in parts["train"]() for piece in part.pieces)
+            made = trained_tokenizer(tokenizer, texts, size.part(1 - validation), cache, progress)
+            write_atomically(target / TEXT, json.dumps({"sha256": size.sha256}))
+            made.save(target)
+        trained = load_tokenizer(target)
         with working(progress, "encoding", size.num_bytes, "bytes") as advance:
-            for name, part in (("train", rule.training(read())), ("validation", rule.held_out(read()))):
-                write_store(target / name, part, trained, label_names=size.label_names, advance=advance)
+            for name, part in parts.items():
+                if (target / name).exists():
+                    advance(TokenStore.open(target / name).num_bytes)
+                else:
+                    write_store(target / name, part(), trained, label_names=size.label_names, advance=advance, eos=eos)
 
     with cache_errors(cache_folder(cache), f"preparing {spec!s}", lambda: room_for(spec, tokenizer)):
         return from_cache(folder, open_corpus, build, progress)
+
+
+Documents = Callable[[], Iterator[Document]]
+
+
+def parts_of_corpus(
+    spec: CorpusSpec,
+    split: Literal["auto", "document", "position"],
+    validation: float,
+    documents: DocumentRule,
+    labels: bool,
+    read: Callable[..., Iterator[Document]],
+    check_text: Callable[[str], None],
+) -> tuple[dict[str, Documents], CorpusSize]:
+    """How the documents for training and for validation are read, any number of times, and the size of both."""
+    if split == "auto" and has_parts(spec):
+        parts: dict[str, Documents] = {
+            "train": partial(read, part="train"),
+            "validation": partial(read, part=held_out_part(spec)),
+        }
+        size = survey((document for part in parts.values() for document in part()), labels)
+        check_text(size.sha256)
+        for name, part in parts.items():
+            if next(part(), None) is None:
+                raise ValueError(f"the part for {name} of {spec!s} has no documents; give one that has")
+        return parts, size
+    size = survey(read(), labels)
+    check_text(size.sha256)
+    by = "document" if split == "auto" and all_lines(spec, documents) else split
+    rule = choose_split(by, validation, size.num_documents)
+    if next(rule.held_out(read()), None) is None:
+        raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
+    return {"train": lambda: rule.training(read()), "validation": lambda: rule.held_out(read())}, size
 
 
 def encode_corpus(
@@ -128,21 +170,25 @@ def encode_corpus(
     label_names: tuple[str, ...] | None = None,
     documents: DocumentRule = "auto",
     column: str = TEXT_COLUMN,
+    eos: bool = True,
+    part: PartName | None = None,
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> TokenStore:
-    """All documents of a corpus in one store, with a given tokenizer and, for labels, given names."""
+    """All documents of a corpus in one store, with a given tokenizer and, for labels, given names.
+
+    ``part`` is the part of a dataset that has parts: only its documents are in the store.
+    """
     names = label_names or ()
-    folder = store_folder(
-        cache, spec, tokenizer, {"split": "none", "labels": list(names), **as_choice(documents, column)}
-    )
+    choices = {"split": "none", "labels": list(names), **as_choice(documents, column, eos)}
+    folder = store_folder(cache, spec, tokenizer, choices, part)
 
     def build(target: Path) -> None:
         """Write the store."""
-        read = partial(read_documents, spec, documents, column, cache=cache, progress=progress)
+        read = partial(read_documents, spec, documents, column, part=part, cache=cache, progress=progress)
         progress(f"encoding {spec!s}")
         with working(progress, "encoding", survey(read(), False).num_bytes, "bytes") as advance:
-            write_store(target / "all", read(), tokenizer, label_names=names, advance=advance)
+            write_store(target / "all", read(), tokenizer, label_names=names, advance=advance, eos=eos)
 
     def open_store(found: Path) -> TokenStore:
         """The store."""
@@ -176,10 +222,11 @@ def check_encoded_with(tokenizer: Tokenizer, store: TokenStore) -> None:
         )
 
 
-def as_choice(documents: DocumentRule, column: str) -> dict[str, str]:
+def as_choice(documents: DocumentRule, column: str, eos: bool) -> dict[str, str | float | list[str]]:
     """What a document is, as a part of the key; what there was before other choices is not named in it."""
     check_rule(documents)
-    chosen = {"documents": (documents, "auto"), "column": (column, TEXT_COLUMN)}
+    chosen: dict[str, tuple[str | float, str | float]]
+    chosen = {"documents": (documents, "auto"), "column": (column, TEXT_COLUMN), "eos": (eos, True)}
     return {name: value for name, (value, first) in chosen.items() if value != first}
 
 
@@ -205,13 +252,14 @@ def store_folder(
     spec: CorpusSpec,
     tokenizer: TokenizerSpec | Tokenizer,
     choices: Mapping[str, str | float | list[str]],
+    part: PartName | None = None,
 ) -> Path:
     """The folder of the cache for one request; its name is the hash of everything that the content depends on."""
     if isinstance(tokenizer, TokenizerSpec):
         made_by = {"train": type(tokenizer).__name__, **asdict(tokenizer)}
     else:
         made_by = {"fingerprint": tokenizer.fingerprint}
-    files = identity(spec, labels=bool(choices["labels"]))
+    files = identity(spec, labels=bool(choices["labels"]), part=part)
     request = {"version": [VERSION, FORMAT], "files": files, "tokenizer": made_by, **choices}
     key = hashlib.sha256(json.dumps(request, sort_keys=True).encode("utf-8")).hexdigest()
     return cache_folder(cache) / "stores" / key
@@ -220,7 +268,7 @@ def store_folder(
 def room_for(spec: CorpusSpec, tokenizer: TokenizerSpec | Tokenizer) -> str:
     """How much room the tokens of a corpus need: a text has at most as many tokens as bytes."""
     places = locate(spec)
-    files = [file.path for place in places if isinstance(place, Path) for file in text_files(place)]
+    files = [file.path for place in places if not isinstance(place, Source) for file in text_files(place)]
     named = sum(place.megabytes * 1e6 for place in places if isinstance(place, Source))
     known = tokenizer.expected_vocab_size if isinstance(tokenizer, TokenizerSpec) else tokenizer.vocab_size
     per_token = 4 if (known or 0) > 1 << 16 else 2
@@ -237,7 +285,7 @@ def from_cache(folder: Path, open_it: Callable[[Path], T], build: Callable[[Path
         except ValueError as error:
             progress(f"{error}; it is prepared again")
             remove(folder)
-    with atomic_folder(folder) as target:
+    with atomic_folder(folder, resume=True) as target:
         build(target)
         seal(target, folder.name)
     verify(folder)

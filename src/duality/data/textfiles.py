@@ -1,4 +1,4 @@
-"""Text files, read as a stream and strictly: UTF-8, plain or compressed (.gz, .xz).
+"""Text files, read as a stream and strictly: UTF-8, plain or compressed (.gz, .xz, .bz2, .zst).
 
 A text file is read in pieces of about a million characters. A piece ends before white space that follows another
 character. No tokenizer here joins characters across such a border, so encoding piece by piece equals encoding the
@@ -18,18 +18,20 @@ and the byte.
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import gzip
+import io
 import lzma
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
-COMPRESSIONS = (".gz", ".xz")
+COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst")
 PIECE_BYTES = 1 << 20
 LAST_BORDER = re.compile(r".*(?<=\S)(?=[ \n])", re.DOTALL)
 DIGITS = "0123456789"
@@ -84,6 +86,35 @@ class Excerpt:
             position += len(piece)
 
 
+@dataclass(frozen=True)
+class Span:
+    """The characters of some pieces that begin at a byte from ``start`` up to, not including, ``stop``."""
+
+    pieces: Iterable[str]
+    start: int
+    stop: int | None
+
+    def __iter__(self) -> Iterator[str]:
+        """Read the pieces and keep the characters between the two places."""
+        position = 0
+        for piece in self.pieces:
+            data = piece.encode("utf-8")
+            if self.stop is not None and position >= self.stop:
+                return
+            first = at_character(data, max(0, self.start - position))
+            last = len(data) if self.stop is None else at_character(data, self.stop - position)
+            if first < last:
+                yield data[first:last].decode("utf-8")
+            position += len(data)
+
+
+def at_character(data: bytes, place: int) -> int:
+    """The place itself, or that of the next character if it lies within one; at most the length."""
+    while place < len(data) and data[place] & 0xC0 == 0x80:
+        place += 1
+    return min(place, len(data))
+
+
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Line number and text of each line of a text file that is not blank."""
     for number, line in enumerate(decoded_lines(path), 1):
@@ -133,17 +164,77 @@ def not_text(path: Path, problem: str, offset: int) -> str:
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """The file's bytes behind a byte order mark if it has one, unpacked if its name ends in .gz or .xz."""
-    name = path.name.lower()
-    opener = gzip.open if name.endswith(".gz") else lzma.open if name.endswith(".xz") else open
+    """The file's bytes behind a byte order mark if it has one, unpacked if its name has the ending of a compression."""
+    openers: dict[str, Callable[..., Any]]
+    openers = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open, ".zst": open_zstandard}
+    opener = openers.get(path.suffix.lower(), open)
+    damage = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
     try:
         with opener(path, "rb") as opened:
-            stream = cast(IO[bytes], opened)
-            if stream.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
-                stream.seek(0)
+            stream = cast(io.BufferedReader, opened)
+            if stream.peek(len(codecs.BOM_UTF8))[: len(codecs.BOM_UTF8)] == codecs.BOM_UTF8:
+                stream.read(len(codecs.BOM_UTF8))
             yield stream
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-        raise ValueError(f"{path} is no whole {path.suffix} file ({error}); make or download it again") from None
+    except damage as error:
+        raise ValueError(broken(path, error)) from None
+    except OSError as error:
+        if error.errno is None:  # of the bz2 module, which has no other word for a damaged file
+            raise ValueError(broken(path, error)) from None
+        raise
+
+
+def broken(path: Path, error: Exception) -> str:
+    """The message for a compressed file that cannot be unpacked."""
+    return f"{path} is no whole {path.suffix} file ({error}); make or download it again"
+
+
+@contextmanager
+def open_zstandard(path: Path, _mode: str) -> Iterator[io.BufferedReader]:
+    """The unpacked bytes of a .zst file."""
+    try:
+        import zstandard
+    except ImportError:
+        raise ValueError(
+            f"{path} is compressed with Zstandard, which needs a library that is not installed: "
+            "pip install 'diffusion-duality[data]', or compress it as .gz or .xz"
+        ) from None
+    with path.open("rb") as packed:
+        try:
+            yield io.BufferedReader(Frames(packed, zstandard.ZstdDecompressor().decompressobj), PIECE_BYTES)
+        except zstandard.ZstdError as error:
+            raise ValueError(broken(path, error)) from None
+
+
+class Frames(io.RawIOBase):
+    """The bytes of one or more compressed frames; a file that ends within a frame is an error."""
+
+    def __init__(self, packed: IO[bytes], new_frame: Callable[[], Any]):
+        self.packed, self.new_frame = packed, new_frame
+        self.frame: Any = None
+        self.waiting = b""
+        self.position = 0
+
+    def tell(self) -> int:
+        return self.position
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self.waiting:
+            unused = self.frame.unused_data if self.frame is not None and self.frame.eof else b""
+            chunk = unused or self.packed.read(1 << 17)
+            if not chunk:
+                if self.frame is not None and not self.frame.eof:
+                    raise EOFError("it ends too early")
+                return 0
+            if self.frame is None or self.frame.eof:
+                self.frame = self.new_frame()
+            self.waiting = self.frame.decompress(chunk)
+        count = min(len(buffer), len(self.waiting))
+        buffer[:count], self.waiting = self.waiting[:count], self.waiting[count:]
+        self.position += count
+        return count
 
 
 def has_mark(path: Path) -> bool:

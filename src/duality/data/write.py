@@ -4,32 +4,35 @@
 
 With ``label_names`` the label of each document is written too, as its place among the names.
 
+After every ``SAVED_BATCHES`` batches of text what is written is flushed to the disk, and progress.json says how far it
+is. A process that is killed is continued by the next one from there: the text before it is read, not encoded again.
+
 What must hold: the ids are those of the documents in order, each document followed by the separator; they depend
-neither on the size of the pieces nor on that of the shards; with labels every document has one of the names; the
-folder is absent, or complete, flushed to the disk and verified.
+neither on the size of the pieces nor on that of the shards, nor on how often the writing was interrupted; with labels
+every document has one of the names; the folder is absent, or complete, flushed to the disk and verified.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from itertools import groupby
-from operator import itemgetter
+from io import BufferedRandom
 from pathlib import Path
 
 import numpy as np
 
-from duality.data.cache import atomic_folder
+from duality.data.cache import UNFINISHED, atomic_folder
 from duality.data.documents import Document
 from duality.data.encoding import Count, encoded
-from duality.data.files import file_sha256
+from duality.data.files import file_sha256, write_atomically
 from duality.data.progress import Advance, unseen
 from duality.data.store import DOCUMENTS, FORMAT, INDEX, LABELS, Shard, StoreIndex, TokenStore
 from duality.data.tokenizers import Ids, Tokenizer
 
 SHARD_TOKENS = 1 << 26
+SAVED_BATCHES = 16  # 32 million characters: some seconds of work
 
 
 def write_store(
@@ -40,17 +43,27 @@ def write_store(
     label_names: tuple[str, ...] | None = None,
     shard_tokens: int = SHARD_TOKENS,
     advance: Advance = unseen,
+    eos: bool = True,
 ) -> TokenStore:
-    """Encode the documents, and their labels if there are names for them, into a new folder and open it."""
+    """Encode the documents, and their labels if there are names for them, into a new folder and open it.
+
+    Without ``eos`` no separator follows a document.
+    """
     target, names = Path(folder), label_names or ()
     check_arguments(target, names, shard_tokens)
     dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
-    count = Count()
-    with atomic_folder(target) as partial:
+    with atomic_folder(target, resume=True) as partial:
         if names:
             documents = labelled(documents, names, partial / LABELS)
-        with (partial / DOCUMENTS).open("wb") as ends:
-            shards = write_shards(partial, encoded(documents, tokenizer, count, ends, advance), dtype, shard_tokens)
+        with Writing(partial, np.dtype(dtype), shard_tokens) as writing:
+            count = writing.count
+            if count.bytes:
+                advance(count.bytes, tokens=count.tokens)
+            for ids in encoded(documents, tokenizer, count, writing.ends, advance, eos=eos):
+                writing.add(ids)
+                if count.batches % SAVED_BATCHES == 0:
+                    writing.save()
+            shards = writing.finish()
         if count.characters == 0:
             raise ValueError(f"no text in the {count.documents} document(s) to encode: give a corpus with text in it")
         index = StoreIndex(
@@ -70,6 +83,97 @@ def write_store(
         (partial / INDEX).write_text(json.dumps(asdict(index), indent=1), encoding="utf-8")
         TokenStore.open(partial).verify()
     return TokenStore.open(target)
+
+
+class Writing:
+    """The files of a store that is being written; it begins where a process has left off that was killed."""
+
+    def __init__(self, folder: Path, dtype: np.dtype[np.unsignedinteger], shard_tokens: int):
+        self.folder, self.dtype, self.shard_tokens = folder, dtype, shard_tokens
+        self.count = self.saved_count()
+        self.num_tokens = self.count.tokens
+        full, rest = divmod(self.num_tokens, shard_tokens)
+        self.shards = [self.shard(number, shard_tokens) for number in range(full)]
+        for file in folder.glob("shard-*.bin"):
+            if file.name > shard_name(full):
+                file.unlink()
+        self.ends = opened(folder / DOCUMENTS, 8 * self.count.documents)
+        self.stream = opened(folder / shard_name(full), rest * dtype.itemsize)
+
+    def __enter__(self) -> Writing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ends.close()
+        self.stream.close()
+
+    def saved_count(self) -> Count:
+        """What the files have for certain, as progress.json says; nothing if they have less than that."""
+        try:
+            count = Count(**json.loads((self.folder / UNFINISHED).read_text(encoding="utf-8")))
+            full, rest = divmod(count.tokens, self.shard_tokens)
+            needed = {shard_name(number): self.shard_tokens * self.dtype.itemsize for number in range(full)}
+            needed |= {shard_name(full): rest * self.dtype.itemsize, DOCUMENTS: 8 * count.documents}
+            enough = all(size == 0 or (self.folder / name).stat().st_size >= size for name, size in needed.items())
+            return count if enough else Count()
+        except (OSError, ValueError, TypeError):
+            return Count()
+
+    def add(self, ids: Ids) -> None:
+        """Write ids behind the others, into a new file where one is full."""
+        while len(ids):
+            room = self.shard_tokens - self.num_tokens % self.shard_tokens
+            part, ids = ids[:room], ids[room:]
+            self.stream.write(part.astype(self.dtype).tobytes())
+            self.num_tokens += len(part)
+            if self.num_tokens % self.shard_tokens == 0:
+                self.close_shard(self.shard_tokens)
+                self.stream = opened(self.folder / shard_name(len(self.shards)), 0)
+
+    def save(self) -> None:
+        """Flush everything to the disk, and say how far it is."""
+        for stream in (self.stream, self.ends):
+            stream.flush()
+            os.fsync(stream.fileno())
+        write_atomically(self.folder / UNFINISHED, json.dumps(asdict(self.count)))
+
+    def close_shard(self, num_tokens: int) -> None:
+        """The present file is complete."""
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+        self.stream.close()
+        self.shards.append(self.shard(len(self.shards), num_tokens))
+
+    def shard(self, number: int, num_tokens: int) -> Shard:
+        """The entry of a file in the index."""
+        name = shard_name(number)
+        return Shard(name, num_tokens, file_sha256(self.folder / name))
+
+    def finish(self) -> tuple[Shard, ...]:
+        """The entries of all files, which are complete."""
+        rest = self.num_tokens % self.shard_tokens
+        if rest:
+            self.close_shard(rest)
+        else:
+            self.stream.close()
+            (self.folder / shard_name(len(self.shards))).unlink()
+        self.ends.flush()
+        (self.folder / UNFINISHED).unlink(missing_ok=True)
+        return tuple(self.shards)
+
+
+def shard_name(number: int) -> str:
+    """The name of a file of ids."""
+    return f"shard-{number:05d}.bin"
+
+
+def opened(path: Path, size: int) -> BufferedRandom:
+    """A file to write into behind its first ``size`` bytes; what it has beyond them is removed."""
+    path.touch()
+    stream = path.open("r+b")
+    stream.truncate(size)
+    stream.seek(size)
+    return stream
 
 
 def check_arguments(target: Path, names: tuple[str, ...], shard_tokens: int) -> None:
@@ -106,29 +210,3 @@ def required_label(document: Document) -> str:
             "their label, or request no labels"
         )
     return document.label
-
-
-def write_shards(folder: Path, blocks: Iterable[Ids], dtype: str, shard_tokens: int) -> tuple[Shard, ...]:
-    """Write the blocks one after another into files of ``shard_tokens`` ids; the last one may be shorter."""
-    shards = []
-    for number, parts in groupby(cut_at_shards(blocks, shard_tokens), key=itemgetter(0)):
-        name, num_tokens, digest = f"shard-{number:05d}.bin", 0, hashlib.sha256()
-        with (folder / name).open("wb") as stream:
-            for _, ids in parts:
-                data = ids.astype(dtype).tobytes()
-                stream.write(data)
-                digest.update(data)
-                num_tokens += len(ids)
-        shards.append(Shard(name, num_tokens, digest.hexdigest()))
-    return tuple(shards)
-
-
-def cut_at_shards(blocks: Iterable[Ids], shard_tokens: int) -> Iterator[tuple[int, Ids]]:
-    """The same ids in blocks that lie within one shard, each with the shard's number."""
-    position = 0
-    for block in blocks:
-        while len(block):
-            number, used = divmod(position, shard_tokens)
-            part, block = block[: shard_tokens - used], block[shard_tokens - used :]
-            yield number, part
-            position += len(part)

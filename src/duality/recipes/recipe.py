@@ -36,6 +36,8 @@ class Data:
     has another rule ("auto"). A line of a .jsonl file and a row of a .csv or .tsv file is always a document."""
     column: str = TEXT_COLUMN
     """Where the text of such a line or row is: the key, or the name of the column."""
+    eos: bool = True
+    """Whether an end-of-text token follows every document."""
 
     def __post_init__(self) -> None:
         if not self.corpus.strip():
@@ -46,6 +48,11 @@ class Data:
             raise ValueError(
                 "data.column is empty: name the key of a .jsonl file, or the column of a .csv or .tsv file, that holds "
                 f"the text; it is {TEXT_COLUMN!r} if not given"
+            )
+        if not self.eos and self.packing == "document" and self.padding == "model":
+            raise ValueError(
+                "data.eos=false with data.packing=document and data.padding=model: what follows a document would be "
+                "its only end-of-text tokens; set data.padding=ignore, or data.eos=true"
             )
         if self.labels and self.packing == "wrap":
             raise ValueError(

@@ -24,12 +24,11 @@ from torch import Tensor
 
 from duality.data.cache import silent
 from duality.data.corpus import Corpus, accept, encode_corpus, prepare
-from duality.data.documents import all_lines, has_columns, skipped_files
+from duality.data.documents import all_lines, evaluated_part, has_columns, is_there, skipped_files
 from duality.data.leftovers import remove_leftovers, temporary_name
 from duality.data.memory import write_corpus
 from duality.data.packing import Sequences
 from duality.data.records import TEXT_COLUMN
-from duality.data.sources import SOURCES
 from duality.data.store import TokenStore
 from duality.data.tokenizers import FILE, Tokenizer
 from duality.protocols import Reporter, Vocabulary
@@ -55,6 +54,7 @@ def prepared(recipe: Recipe, report: Reporter = silent, check_text: Callable[[st
         labels=data.labels,
         documents=data.documents,
         column=data.column,
+        eos=data.eos,
         progress=report,
         check_text=check_text,
     )
@@ -89,7 +89,7 @@ def corpus_of_run(
 def check_present(folder: Path | str, recipe: Recipe) -> None:
     """Refuse a run whose corpus is not where it was, and say what to do."""
     place = recipe.data.corpus
-    if place not in SOURCES and not Path(place).expanduser().exists():
+    if not is_there(place):
         raise ValueError(
             f"the corpus of {folder} is not at {place} any more: put it back, or say where it is now: "
             f"`duality train {read_recipe(Path(folder)).name} --out {folder} --resume --data PATH` keeps the new place "
@@ -200,7 +200,14 @@ def sequences_of_run(
         chosen = column if column is not None else own.column if has_columns(data) else TEXT_COLUMN
         store = job().in_turn(
             lambda: encode_corpus(
-                data, model.tokenizer, label_names=names, documents=own.documents, column=chosen, progress=report
+                data,
+                model.tokenizer,
+                label_names=names,
+                documents=own.documents,
+                column=chosen,
+                eos=own.eos,
+                part=evaluated_part(data),
+                progress=report,
             )
         )
     else:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from duality.data.corpus import Corpus
+from duality.data.documents import resolved
 from duality.data.files import write_atomically
 from duality.data.jsonfiles import MIB, read_json
 from duality.protocols import Reporter
@@ -178,8 +179,7 @@ def with_corpus(recipe: Recipe, corpus: str | Path) -> Recipe:
     """The recipe on another corpus; a path is made absolute so that the run can be resumed from anywhere."""
     if not str(corpus).strip() or corpus == Path():  # which is the present folder
         raise ValueError("the corpus is empty: give a file, a folder, or a name that `duality data list` shows")
-    path = Path(corpus).expanduser()
-    return replace(recipe, data=replace(recipe.data, corpus=str(path.resolve() if path.exists() else corpus)))
+    return replace(recipe, data=replace(recipe.data, corpus=resolved(corpus)))
 
 
 def with_column(recipe: Recipe, column: str | None) -> Recipe:
