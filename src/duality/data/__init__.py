@@ -13,6 +13,7 @@
     sources          named corpora, fetched from the package index and checked
     textfiles        text files as a stream of pieces
     records          the texts of .jsonl, .csv and .tsv files
+    detokenizers     benchmarks that are published as separate words, as ordinary text
     documents        the documents of a corpus: text files, folders, .jsonl, .csv and .tsv files, named corpora
     splitting        the documents for training and for validation
     tokenizers       text to ids and back
