@@ -4,9 +4,9 @@
 
 With ``label_names`` the label of each document is written too, as its place among the names.
 
-What must hold: the ids are those of the documents in order, each document followed by the separator; they depend
-neither on the size of the pieces nor on that of the shards; with labels every document has one of the names; the
-folder is absent, or complete, flushed to the disk and verified.
+What must hold: the ids are those of the documents in order, each document followed by the separator unless ``eos`` is
+false; they depend neither on the size of the pieces nor on that of the shards; with labels every document has one of
+the names; the folder is absent, or complete, flushed to the disk and verified.
 """
 
 from __future__ import annotations
@@ -40,8 +40,12 @@ def write_store(
     label_names: tuple[str, ...] | None = None,
     shard_tokens: int = SHARD_TOKENS,
     advance: Advance = unseen,
+    eos: bool = True,
 ) -> TokenStore:
-    """Encode the documents, and their labels if there are names for them, into a new folder and open it."""
+    """Encode the documents, and their labels if there are names for them, into a new folder and open it.
+
+    Every document ends with the tokenizer's separator, unless ``eos`` is false.
+    """
     target, names = Path(folder), label_names or ()
     check_arguments(target, names, shard_tokens)
     dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
@@ -50,7 +54,8 @@ def write_store(
         if names:
             documents = labelled(documents, names, partial / LABELS)
         with (partial / DOCUMENTS).open("wb") as ends:
-            shards = write_shards(partial, encoded(documents, tokenizer, count, ends, advance), dtype, shard_tokens)
+            blocks = encoded(documents, tokenizer, count, ends, advance, eos)
+            shards = write_shards(partial, blocks, dtype, shard_tokens)
         if count.characters == 0:
             raise ValueError(f"no text in the {count.documents} document(s) to encode: give a corpus with text in it")
         index = StoreIndex(
