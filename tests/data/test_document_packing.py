@@ -150,7 +150,7 @@ def test_damage_is_found(labelled: TokenStore) -> None:
     with pytest.raises(ValueError, match=r"a label in .* is outside 0 to 1: the store is damaged"):
         Sequences(narrow, 4, "document").labels([0])
     path = labelled.folder / "documents.bin"
-    for ends in ([6, 6, 10, 14], [6, 9, 10, 13]):
+    for ends in ([6, 5, 10, 14], [6, 9, 10, 13]):
         path.write_bytes(np.array(ends, dtype="<i8").tobytes())
         with pytest.raises(ValueError, match=r"document ends in .* do not fit its 14 tokens"):
             len(Sequences(TokenStore.open(labelled.folder), 4, "document"))

@@ -19,9 +19,12 @@ from duality.data import encoding, progress, survey
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import Document
 from duality.data.encoding import Count, cut_at_borders, encoded
+from duality.data.packing import Sequences
 from duality.data.survey import evenly
+from duality.data.symbols import Text8Tokenizer
 from duality.data.tokenizer_specs import BPE, Characters, Numbers
 from duality.data.tokenizers import ByteTokenizer, Tokenizer
+from duality.data.write import write_store
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BPE_300 = BPE(300).train(["aa bb ab. ab ba  aa\n\nbb a'b 'ab aa bb\t ab \n ba é é é😀😀   \n\n\n"] * 3)
@@ -174,3 +177,37 @@ def test_of_text_without_spaces_a_smaller_sample_is_taken(monkeypatch: pytest.Mo
     assert few.sample_shares == (1.0, 1.0)
     assert few.sample_bytes == few.num_bytes
     assert survey.survey([Document("", ["w" * 256 + " " + "x" * 257])], False).num_unbroken == 257
+
+
+def test_documents_without_a_separator() -> None:
+    """Their ends are known from the file of ends alone; a document may be empty."""
+    texts = ["abc", "", "de"]
+    documents = [Document(f"text {number}", (text,)) for number, text in enumerate(texts)]
+    count, ends = Count(), io.BytesIO()
+    blocks = list(encoded(documents, ByteTokenizer(), count, ends, eos=False))
+    assert np.concatenate(blocks).tolist() == list(b"abcde")
+    assert np.frombuffer(ends.getvalue(), dtype="<i8").tolist() == [3, 3, 5]
+    assert (count.tokens, count.documents, count.characters) == (5, 3, 5)
+
+
+def test_a_tokenizer_without_a_separator_ends_no_document(tmp_path: Path) -> None:
+    documents = [Document("first", ("a cat",)), Document("second", ("",)), Document("third", ("sat",))]
+    problem = "has 27 ids and none to end a document with: set data.eos=false, or use a tokenizer that has one"
+    with pytest.raises(ValueError, match=problem):
+        write_store(tmp_path / "store", documents, Text8Tokenizer())
+    store = write_store(tmp_path / "store", documents, Text8Tokenizer(), eos=False)
+    assert (store.vocab_size, len(store), store.num_documents) == (27, 8, 3)
+    rows = Sequences(store, 4, "document")
+    ids, valid = rows.rows(range(len(rows)))
+    shown = [Text8Tokenizer().decode(row[mask].numpy()) for row, mask in zip(ids, valid)]
+    assert shown == ["a ca", "t", "sat"]
+    with pytest.raises(
+        ValueError, match=r"got None: .* if the tokenizer has none, use padding='ignore' \(data\.padding"
+    ):
+        Sequences(store, 4, "document", "model", Text8Tokenizer().separator)
+
+
+def test_pieces_are_joined_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "JOINED_CHARACTERS", 3)
+    assert list(encoding.joined(["a", "b", "cd", "e"])) == ["abcd", "e"]
+    assert list(encoding.joined([])) == []

@@ -96,6 +96,7 @@ def test_ids_are_unchanged_if_split_by_document(rows: list[list[int]], data: st.
         prepared = prepare(written.path, written.tokenizer, split="document", cache=folder)
         assert isinstance(prepared.tokenizer, NumberTokenizer)
         separator = prepared.tokenizer.separator
+        assert separator is not None
         assert rows_of(prepared.train, separator) + rows_of(prepared.validation, separator) == rows
         assert prepared.tokenizer.decode(prepared.validation[:]) == " ".join(map(str, rows[-1])) + "<|endoftext|>"
         everything = encode_corpus(written.path, prepared.tokenizer, cache=folder)
@@ -122,6 +123,7 @@ def test_ids_are_unchanged_if_split_by_position(largest: int, length: int, valid
                 raise
             reject()
         separator = prepared.tokenizer.separator
+        assert separator is not None
         assert rows_of(prepared.train, separator)[0] + rows_of(prepared.validation, separator)[0] == ids[0].tolist()
 
 

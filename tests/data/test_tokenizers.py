@@ -22,7 +22,20 @@ from support.runs import ROOT
 
 from duality.data import TOKENIZERS
 from duality.data.sources import fetch
-from duality.data.tokenizer_specs import BPE, Bytes, Characters, Numbers, Pretrained, TokenizerSpec, short_words
+from duality.data.symbols import NucleotideTokenizer, SmilesTokenizer, Text8Tokenizer
+from duality.data.tokenizer_specs import (
+    BPE,
+    FROM_FILES,
+    Bytes,
+    Characters,
+    Nucleotides,
+    Numbers,
+    Pretrained,
+    Smiles,
+    Text8,
+    TokenizerSpec,
+    short_words,
+)
 from duality.data.tokenizers import (
     BPETokenizer,
     ByteTokenizer,
@@ -31,28 +44,62 @@ from duality.data.tokenizers import (
     Tokenizer,
     canonical,
     load_tokenizer,
+    text_before_end,
 )
 
 TEXTS = ["the cat sat on the mat. " * 20, "Ünïcödé 😀 and <|endoftext|> as text\n\n" * 5]
 BPE_280 = BPE(280).train(TEXTS)
 CHARACTERS = Characters().train(TEXTS)
 NUMBERS = Numbers(300).train([])
-ALL: dict[str, Tokenizer] = {"bytes": ByteTokenizer(), "characters": CHARACTERS, "bpe": BPE_280, "numbers": NUMBERS}
+MOLECULES = ["CC(C)O", "c1ccccc1Br", "C[C@@H](N)C(=O)O", "[Na+].[Cl-]", "C%10CCl"]
+SMILES = Smiles().train(MOLECULES)
+ALL: dict[str, Tokenizer] = {
+    "bytes": ByteTokenizer(),
+    "characters": CHARACTERS,
+    "bpe": BPE_280,
+    "numbers": NUMBERS,
+    "text8": Text8().train([]),
+    "smiles": SMILES,
+    "nucleotides": Nucleotides().train([]),
+}
 ANY: list[Tokenizer] = [ByteTokenizer(), BPE_280]
 
 # Texts with an exact round trip, and two examples of them.
 NUMBER_TEXTS = st.lists(st.integers(0, 299)).map(lambda ids: " ".join(map(str, ids)))
-ENCODABLE = {"bytes": st.text(), "characters": st.text(CHARACTERS.alphabet), "bpe": st.text(), "numbers": NUMBER_TEXTS}
-EXAMPLES = {name: ("3 14", "15") if name == "numbers" else ("the cat", "sat") for name in ALL}
+ENCODABLE = {
+    "bytes": st.text(),
+    "characters": st.text(CHARACTERS.alphabet),
+    "bpe": st.text(),
+    "numbers": NUMBER_TEXTS,
+    "text8": st.text("abcdefghijklmnopqrstuvwxyz "),
+    "smiles": st.lists(st.sampled_from(SMILES.tokens)).map("".join),
+    "nucleotides": st.text("ACGTN"),
+}
+WORDS_OF = {"numbers": ("3 14", "15"), "smiles": ("CC(C)O", "[Na+]"), "nucleotides": ("ACGT", "NNA")}
+EXAMPLES = {name: WORDS_OF.get(name, ("the cat", "sat")) for name in ALL}
 
 every_tokenizer = pytest.mark.parametrize("name", ALL)
+every_separator = pytest.mark.parametrize("name", [name for name in ALL if name != "text8"])
+
+# Of the version before there were others: runs and prepared corpora of older versions are read by them.
+FINGERPRINTS = {
+    "bytes": "1b5ec18e75637aa79a17040f88dbca7b2350d25f5eb340eb20c5ac2015d04072",
+    "characters": "bc0a4777a95bff1f3819b40c177b03398484f59161ba3591ffccfc9309681546",
+    "bpe": "4eb64e522fa72a4e889c1e4c240c0af802d90fb932163a2e0b78895499d94d4d",
+    "numbers": "99988065bce82e7a97839aeeeb4450bdbb70a75dad5fd310f88a3c570db1c555",
+}
+
+
+@pytest.mark.parametrize("name", FINGERPRINTS)
+def test_fingerprints_of_older_versions_stay(name: str) -> None:
+    assert ALL[name].fingerprint == FINGERPRINTS[name]
 
 
 def test_every_registered_tokenizer_needs_no_arguments() -> None:
     made = {name: entry() for name, entry in TOKENIZERS.items()}
     assert all(isinstance(spec, TokenizerSpec) for spec in made.values())
     assert made["numbers"] == Numbers(256)
-    assert [name for name, spec in made.items() if not isinstance(spec, Pretrained)] == list(ALL)
+    assert [name for name, spec in made.items() if not isinstance(spec, (Pretrained, *FROM_FILES))] == list(ALL)
 
 
 @given(data=st.data())
@@ -114,14 +161,16 @@ def test_every_id_is_a_state_of_text_or_the_separator(name: str) -> None:
     tokenizer = ALL[name]
     shown = [tokenizer.decode([index]) for index in range(tokenizer.vocab_size)]
     assert all(shown)
-    assert shown[tokenizer.separator] == "<|endoftext|>"
+    assert [index for index, text in enumerate(shown) if text == "<|endoftext|>"] == (
+        [] if tokenizer.separator is None else [tokenizer.separator]
+    )
     with pytest.raises(ValueError, match=f"id {tokenizer.vocab_size} at position 1 is outside the vocabulary"):
         tokenizer.decode([0, tokenizer.vocab_size])
     with pytest.raises(ValueError, match="id -1 at position 0"):
         tokenizer.decode([-1])
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name != "numbers"])  # for which a separator is not a number
+@pytest.mark.parametrize("name", ["bytes", "characters", "bpe"])  # the others refuse these characters
 def test_a_text_cannot_hold_a_separator(name: str) -> None:
     tokenizer = ALL[name]
     ids = tokenizer.encode("<|endoftext|>")
@@ -130,14 +179,17 @@ def test_a_text_cannot_hold_a_separator(name: str) -> None:
     assert tokenizer.decode(ids) == "<|endoftext|>"
 
 
-@every_tokenizer
+@every_separator
 def test_the_separator_is_visible_between_documents(name: str) -> None:
     tokenizer, (first, second) = ALL[name], EXAMPLES[name]
+    assert tokenizer.separator is not None
     end = [tokenizer.separator]
     row = np.concatenate([tokenizer.encode(first), end, end, tokenizer.encode(second), end])
     assert tokenizer.decode(row) == f"{first}<|endoftext|><|endoftext|>{second}<|endoftext|>"
     assert tokenizer.decode(torch.from_numpy(row)) == tokenizer.decode(row)
     assert tokenizer.decode([]) == ""
+    assert text_before_end(tokenizer, row) == first
+    assert text_before_end(tokenizer, row, len(tokenizer.encode(first)) + 1) == f"{first}<|endoftext|>"
 
 
 @every_tokenizer
@@ -161,8 +213,9 @@ def test_a_saved_tokenizer_is_loaded_unchanged(name: str, tmp_path: Path) -> Non
 
 def test_different_tokenizers_have_different_fingerprints() -> None:
     others: list[Tokenizer] = [Characters().train(["ab"]), BPE(281).train(TEXTS), BPE(280).train(TEXTS[:1])]
-    others.append(Numbers(301).train([]))
-    assert len({tokenizer.fingerprint for tokenizer in [*ALL.values(), *others]}) == 8
+    others += [Numbers(301).train([]), Smiles(extra="[nH]").train(MOLECULES)]
+    assert len({tokenizer.fingerprint for tokenizer in [*ALL.values(), *others]}) == len(ALL) + 5
+    assert Smiles().train(reversed(MOLECULES)).fingerprint == SMILES.fingerprint
 
 
 def test_sizes() -> None:
@@ -171,6 +224,11 @@ def test_sizes() -> None:
     assert (BPE_280.vocab_size, BPE_280.separator) == (280, 0)
     assert (NumberTokenizer(300).vocab_size, NumberTokenizer(300).separator) == (301, 300)
     assert BPE(4000).train(["tiny"]).vocab_size == 257
+    assert (Text8Tokenizer().vocab_size, Text8Tokenizer().separator) == (27, None)
+    assert (NucleotideTokenizer().vocab_size, NucleotideTokenizer().separator) == (6, 5)
+    assert (SMILES.vocab_size, SMILES.separator) == (len(SMILES.tokens) + 1, len(SMILES.tokens))
+    specs: list[TokenizerSpec] = [Text8(), Nucleotides()]
+    assert [spec.expected_vocab_size for spec in specs] == [spec.train([]).vocab_size for spec in specs]
 
 
 def test_incomplete_characters_are_replaced() -> None:
@@ -226,7 +284,12 @@ def test_files_that_contain_no_tokenizer(tmp_path: Path) -> None:
         ('{"kind": "characters"}', "is damaged"),
         ('{"kind": "numbers", "num_values": "3"}', "is damaged"),
         ('{"kind": "numbers", "num_values": 0}', "is damaged"),
-        ('{"kind": "words"}', "unknown kind 'words'; known are bytes, characters, bpe, wordpiece, numbers"),
+        ('{"kind": "words"}', "unknown kind 'words'; known are bytes, characters, bpe, wordpiece, numbers, text8"),
+        ('{"kind": "smiles", "tokens": ["C", "B"]}', "is damaged"),
+        ('{"kind": "smiles", "tokens": ["CC"]}', "is damaged"),
+        ('{"kind": "smiles", "tokens": [1]}', "is damaged"),
+        ('{"kind": "smiles"}', "is damaged"),
+        ('{"kind": "library", "library": {}}', "is damaged"),
     ):
         (tmp_path / "tokenizer.json").write_text(content)
         with pytest.raises(ValueError, match=problem):
@@ -306,3 +369,73 @@ def test_text_without_spaces_trains_on_short_words_and_encodes_as_a_whole(charac
     assert len(ids) < len(text.encode()) / 1.5
     # words are not cut when a text is encoded: the ids are those of the library for the whole text
     assert ids.tolist() == tokenizer.library.encode(text, add_special_tokens=False).ids
+
+
+def test_text8_has_no_separator_to_cut_at() -> None:
+    tokenizer = Text8Tokenizer()
+    row = tokenizer.encode("a cat ")
+    assert row.tolist() == [0, 26, 2, 0, 19, 26]
+    assert text_before_end(tokenizer, row) == text_before_end(tokenizer, row, 3) == "a cat "
+
+
+@given(text=st.text(), place=st.integers(0, 5))
+def test_text8_names_what_it_has_no_symbol_for(text: str, place: int) -> None:
+    wrong = next((character for character in text if character not in "abcdefghijklmnopqrstuvwxyz "), None)
+    if wrong is None:
+        text, wrong = f"{text}É", "É"
+    place += text.index(wrong)
+    with pytest.raises(ValueError, match=f"^the character {re.escape(repr(wrong))} at position {place} is not one of"):
+        Text8Tokenizer().encode("x" * (place - text.index(wrong)) + text)
+
+
+def test_soft_masked_and_ambiguous_nucleotides() -> None:
+    tokenizer = NucleotideTokenizer()
+    assert tokenizer.encode("ACGTNacgtn").tolist() == [0, 1, 2, 3, 4] * 2
+    assert tokenizer.decode(tokenizer.encode("acRYSWKMBDHVryswkmbdhv")) == "AC" + "N" * 20
+
+
+@pytest.mark.parametrize(
+    ("character", "remedy"),
+    [("U", "write T for U"), ("u", "write T for U"), ("\n", "data.documents=lines"), ("-", "Bytes"), ("é", "Bytes")],
+)
+def test_what_is_no_nucleotide_is_named(character: str, remedy: str) -> None:
+    with pytest.raises(ValueError, match=f"^the character {re.escape(repr(character))} at position 4 .*{remedy}"):
+        NucleotideTokenizer().encode(f"ACGT{character}AX")
+
+
+def test_the_tokens_of_molecules() -> None:
+    shown = [SMILES.tokens[index] for index in SMILES.encode("C[C@@H](Br)C%10.[Na+]Cl")]
+    assert shown == ["C", "[C@@H]", "(", "Br", ")", "C", "%10", ".", "[Na+]", "Cl"]
+    assert list(SMILES.tokens) == sorted(SMILES.tokens)
+    assert "l" not in SMILES.tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("CCP[nH]P", "the token 'P' at position 2 is not among .*extra='P.nH.'"),
+        ("C%11", "the token '%11' at position 1 is not among"),
+        ("CC\nO", r"the character '\\n' at position 2 .* data.documents=lines"),
+        ("C[Na", r"the character '\[' at position 1 is no part of a SMILES; .* Bytes"),
+        ("C%1C", "the character '%' at position 1"),
+        ("CX", "the character 'X' at position 1"),
+        ("Cé", "the character 'é' at position 1"),
+    ],
+)
+def test_what_a_molecule_cannot_have_is_named(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        SMILES.encode(text)
+
+
+def test_extra_tokens_of_molecules() -> None:
+    wider = Smiles(extra="[nH]P%11").train(MOLECULES)
+    assert set(wider.tokens) == {*SMILES.tokens, "[nH]", "P", "%11"}
+    assert wider.decode(wider.encode("CCP[nH]P")) == "CCP[nH]P"
+    with pytest.raises(ValueError, match="'X' at position 0 is no part of a SMILES"):
+        Smiles(extra="X")
+    with pytest.raises(ValueError, match="training text is empty"):
+        Smiles().train([])
+    with pytest.raises(ValueError, match="'CC' is no token of SMILES"):
+        SmilesTokenizer(("CC",))
+    with pytest.raises(ValueError, match="must be sorted"):
+        SmilesTokenizer(("O", "C"))

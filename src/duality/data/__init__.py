@@ -13,13 +13,17 @@
     sources          named corpora, fetched from the package index and checked
     textfiles        text files as a stream of pieces
     records          the texts of .jsonl, .csv, .tsv, .parquet, .arrow and .fasta files
-    detokenizers     text without the spaces that the tokenizers of old benchmarks put into it
+    detokenizers     benchmarks that are published as separate words, as ordinary text
     datasets         the datasets of the literature by name: their parts, readers and places
     hub              datasets of the Hugging Face hub, as files of this machine
     documents        the documents of a corpus: files, folders, named corpora and datasets
     splitting        the documents for training and for validation
+    tokenizer_base   what every tokenizer is: ids, definitions, fingerprints
+    symbols          the 27 symbols of text8, nucleotides, the tokens of SMILES
+    library_json     any tokenizer of the library `tokenizers`
     tokenizers       text to ids and back
     pretrained       published tokenizers
+    tokenizer_files  any tokenizer.json, on the disk or of the Hugging Face hub
     tokenizer_specs  what a recipe says about its tokenizer: what to train or to fetch
     memory           texts and tensors given from Python, written as a corpus
     store            the ids on the disk, mapped into memory, in shards
@@ -49,5 +53,10 @@ TOKENIZERS = Registry(
         "gpt2": "duality.data.tokenizer_specs:gpt2",
         "bert-base-uncased": "duality.data.tokenizer_specs:bert_base_uncased",
         "numbers": "duality.data.tokenizer_specs:Numbers",
+        "text8": "duality.data.tokenizer_specs:Text8",
+        "smiles": "duality.data.tokenizer_specs:Smiles",
+        "nucleotides": "duality.data.tokenizer_specs:Nucleotides",
+        "file": "duality.data.tokenizer_specs:TokenizerFile",
+        "hub": "duality.data.tokenizer_specs:HubTokenizer",
     },
 )

@@ -58,7 +58,7 @@ from duality.data.splitting import check_split, choose_split
 from duality.data.store import FORMAT, TokenStore
 from duality.data.survey import CorpusSize, counted, evenly, survey
 from duality.data.textfiles import COMPRESSIONS
-from duality.data.tokenizer_specs import BPE, TokenizerSpec
+from duality.data.tokenizer_specs import BPE, FROM_FILES, TokenizerSpec
 from duality.data.tokenizers import FILE as TOKENIZER
 from duality.data.tokenizers import Tokenizer, load_tokenizer
 from duality.data.write import write_store
@@ -106,6 +106,8 @@ def prepare(
     """The corpus, split and tokenized; it comes from the cache if it was prepared before."""
     check_split(split, validation)
     choices = {"validation": validation, "split": split, "labels": labels, **as_choice(documents, column, eos)}
+    if isinstance(tokenizer, FROM_FILES):  # what is in the files decides, not where they are
+        tokenizer = tokenizer.train((), cache=cache, progress=progress)
     folder = store_folder(cache, spec, tokenizer, choices)
 
     def build(target: Path) -> None:

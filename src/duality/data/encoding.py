@@ -2,12 +2,15 @@
 
     documents --cut at borders--> parts of text --encode a batch in parallel, + separator--> blocks of ids
 
-The tokenizers of the library (BPE, word pieces) encode the parts of a batch in parallel, in as many threads as there
-are cores (or RAYON_NUM_THREADS). For them a long text is first cut at borders that no token crosses (textfiles.py).
-Every other tokenizer is given the pieces of a document one by one, as they are.
+The tokenizers of the library (BPE, word pieces, any tokenizer.json) encode the parts of a batch in parallel, in as many
+threads as there are cores (or RAYON_NUM_THREADS). For BPE and word pieces a long text is first cut at borders that no
+token crosses (textfiles.py). Another tokenizer.json may treat the beginning of a text in its own way, so for it the
+pieces of a document are joined, up to 16 million characters. Every other tokenizer is given the pieces of a document
+one by one, as they are.
 
-What must hold: the ids are those of the documents in order, each document followed by the separator; they depend
-neither on the size of parts and batches nor on the number of threads; an error names the document and the character.
+What must hold: the ids are those of the documents in order, each document followed by the separator, if ``eos`` is
+true; they depend neither on the size of parts and batches nor on the number of threads; an error names the document and
+the character.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import IO, TypeVar
@@ -23,11 +26,13 @@ from typing import IO, TypeVar
 import numpy as np
 
 from duality.data.documents import Document
+from duality.data.library_json import LibraryTokenizer
 from duality.data.progress import Advance, unseen
 from duality.data.tokenizers import BPETokenizer, Ids, Tokenizer, WordPieceTokenizer, utf8
 
 PART_CHARACTERS = 1 << 16
 BATCH_CHARACTERS = 1 << 21
+JOINED_CHARACTERS = 1 << 24
 BORDER = re.compile(r"(?<=\S)(?=[ \n])")
 
 S = TypeVar("S")
@@ -74,8 +79,10 @@ def encoded(
     Without ``eos`` no separator follows a document. The batches that ``count`` has already are read and not encoded
     again. ``advance`` is called with the bytes and the tokens of each block.
     """
-    separator = np.array([tokenizer.separator] if eos else [], dtype=np.int64)
+    separator = ending(tokenizer, eos)
     size = PART_CHARACTERS if isinstance(tokenizer, (BPETokenizer, WordPieceTokenizer)) else None
+    if isinstance(tokenizer, LibraryTokenizer):
+        documents = (replace(document, pieces=joined(document.pieces)) for document in documents)
     todo = islice(batches(parts_of(documents, size), BATCH_CHARACTERS), count.batches, None)
     for batch, rows in ahead(todo, partial(encode_texts, tokenizer=tokenizer)):
         blocks = [separator if part.text is None else next(rows) for part in batch]
@@ -115,6 +122,18 @@ def ahead(batches: Iterable[S], work: Callable[[S], T]) -> Iterator[tuple[S, T]]
             yield waiting[0], waiting[1].result()
 
 
+def ending(tokenizer: Tokenizer, eos: bool) -> Ids:
+    """The ids that end every document: the separator, or none if ``eos`` is false."""
+    if not eos:
+        return np.array([], dtype=np.int64)
+    if tokenizer.separator is None:
+        raise ValueError(
+            f"the tokenizer has {tokenizer.vocab_size} ids and none to end a document with: set data.eos=false, or use "
+            "a tokenizer that has one, such as Characters or BPE"
+        )
+    return np.array([tokenizer.separator], dtype=np.int64)
+
+
 def parts_of(documents: Iterable[Document], size: int | None) -> Iterator[Part]:
     """The parts of all documents and their ends; pieces longer than ``size`` characters are cut where they can be."""
     for document in documents:
@@ -124,6 +143,18 @@ def parts_of(documents: Iterable[Document], size: int | None) -> Iterator[Part]:
                 yield Part(document.name, start, text)
                 start += len(text)
         yield Part(document.name, start, None)
+
+
+def joined(pieces: Iterable[str]) -> Iterator[str]:
+    """The same text in few pieces: all of it, or at least ``JOINED_CHARACTERS`` in each piece but the last."""
+    held: list[str] = []
+    for piece in pieces:
+        held.append(piece)
+        if sum(map(len, held)) >= JOINED_CHARACTERS:
+            yield "".join(held)
+            held = []
+    if held:
+        yield "".join(held)
 
 
 def cut_at_borders(text: str, size: int) -> Iterator[str]:
@@ -156,11 +187,13 @@ def batches(parts: Iterable[Part], characters: int) -> Iterator[list[Part]]:
 def encode_parts(parts: Sequence[Part], tokenizer: Tokenizer) -> list[Ids]:
     """The ids of each part; an error names its place in the corpus."""
     texts = [part.text or "" for part in parts]
-    if isinstance(tokenizer, (BPETokenizer, WordPieceTokenizer)):
+    if isinstance(tokenizer, (BPETokenizer, WordPieceTokenizer, LibraryTokenizer)):
         for part, text in zip(parts, texts):
             with_place(part, utf8, text)  # half a surrogate pair is an error
         found = tokenizer.library.encode_batch_fast(texts, add_special_tokens=False)
         rows = [np.array(encoding.ids, dtype=np.int64) for encoding in found]
+        if isinstance(tokenizer, LibraryTokenizer):
+            rows = [with_place(part, tokenizer.checked, ids) for part, ids in zip(parts, rows)]
     else:
         rows = [with_place(part, tokenizer.encode, text) for part, text in zip(parts, texts)]
     for part, ids in zip(parts, rows):
@@ -169,10 +202,10 @@ def encode_parts(parts: Sequence[Part], tokenizer: Tokenizer) -> list[Ids]:
     return rows
 
 
-def with_place(part: Part, encode: Callable[[str], T], text: str) -> T:
-    """What ``encode`` gives for the text of a part; an error names its place."""
+def with_place(part: Part, function: Callable[[S], T], given: S) -> T:
+    """What a function gives for the text, or the ids, of a part; an error names its place."""
     try:
-        return encode(text)
+        return function(given)
     except ValueError as error:
         raise ValueError(f"{part.where}: {error}") from None
 

@@ -60,7 +60,8 @@ class Sequences:
         if self.models_padding and (self.separator is None or not 0 <= self.separator < self.store.vocab_size):
             raise ValueError(
                 f"padding='model' needs the separator of the tokenizer, from 0 to {self.store.vocab_size - 1}; got "
-                f"{self.separator}: give separator=tokenizer.separator, or use padding='ignore'"
+                f"{self.separator}: give separator=tokenizer.separator, or, if the tokenizer has none, use "
+                "padding='ignore' (data.padding=ignore)"
             )
 
     def __len__(self) -> int:
@@ -89,7 +90,7 @@ class Sequences:
         """For each document the number of windows up to and including its last one, if packed by document."""
         ends = self.store.document_ends
         lengths = np.diff(ends, prepend=0)
-        if lengths.min() < 1 or ends[-1] != len(self.store):
+        if lengths.min() < 0 or ends[-1] != len(self.store):
             raise ValueError(
                 f"the document ends in {self.store.folder} do not fit its {len(self.store)} tokens: "
                 "the store is damaged; delete the folder and make it again"

@@ -1,13 +1,15 @@
 """Specifications of tokenizers: what a recipe says about its tokenizer.
 
-    Bytes()    Characters()    BPE(vocab_size=2048)    Pretrained("gpt2")    Numbers(vocab_size=256)
+    Bytes()    Characters()    BPE(vocab_size=2048)    Pretrained("gpt2")    Numbers(vocab_size=256)    Text8()
+    Smiles()    Nucleotides()    TokenizerFile("folder/tokenizer.json")    HubTokenizer("owner/name")
 
 A specification is a frozen dataclass: it compares, prints and is saved as it is written. ``train`` turns it, with the
 training text, into a tokenizer (tokenizers.py). The text comes as a stream of strings of any size.
 
 What must hold: training reads the stream at most once and in order, and gives the same tokenizer for the same
 stream; making a specification fetches nothing; the type and the fields of a specification determine its tokenizer, as
-they are a part of the names of prepared corpora in the cache (corpus.py).
+they are a part of the names of prepared corpora in the cache (corpus.py). A specification that names a file that may
+change is ``FROM_FILES``: the fingerprint of its tokenizer takes the place of its fields there.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from typing import ClassVar, Protocol, runtime_checkable
 import tokenizers as library
 
 from duality.data.cache import Progress, silent
+from duality.data.library_json import LibraryTokenizer
 from duality.data.pretrained import PUBLISHED, PublishedName, published_tokenizer
+from duality.data.symbols import NucleotideTokenizer, SmilesTokenizer, Text8Tokenizer, smiles_tokens
+from duality.data.tokenizer_files import read_hub_tokenizer, read_tokenizer_file
 from duality.data.tokenizers import (
     END_OF_DOCUMENT,
     BPETokenizer,
@@ -188,6 +193,149 @@ class Numbers:
     def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> NumberTokenizer:
         """The tokenizer, the same for every text; the texts are not read."""
         return NumberTokenizer(self.vocab_size)
+
+
+@dataclass(frozen=True)
+class Text8:
+    """The 27 symbols of the benchmark text8, a to z and the space. It has no separator: set ``data.eos=false``."""
+
+    @property
+    def expected_vocab_size(self) -> int:
+        """The 27 symbols alone."""
+        return Text8Tokenizer.vocab_size
+
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> Text8Tokenizer:
+        """The tokenizer, the same for every text; the texts are not read."""
+        return Text8Tokenizer()
+
+
+@dataclass(frozen=True)
+class Smiles:
+    """Molecules as SMILES: atoms, bonds, branches and rings of the training text, and those of ``extra``.
+
+    ``extra`` is SMILES too, of any number of tokens: "[nH]Br%10".
+    """
+
+    extra: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse extra text that is no SMILES."""
+        smiles_tokens(self.extra)
+
+    @property
+    def expected_vocab_size(self) -> None:
+        """Unknown: the tokens depend on the text."""
+        return None
+
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> SmilesTokenizer:
+        """The tokenizer whose tokens are all that occur."""
+        found = set(smiles_tokens(self.extra))
+        for text in texts:
+            found.update(smiles_tokens(text))
+        if not found:
+            raise ValueError("no tokens for a vocabulary: the training text is empty; give some SMILES")
+        return SmilesTokenizer(tuple(sorted(found)))
+
+
+@dataclass(frozen=True)
+class Nucleotides:
+    """The nucleotides of DNA: A, C, G, T and N. Lower case is read as upper case, ambiguous codes are read as N."""
+
+    @property
+    def expected_vocab_size(self) -> int:
+        """The five nucleotides and the separator."""
+        return NucleotideTokenizer.vocab_size
+
+    def train(
+        self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent
+    ) -> NucleotideTokenizer:
+        """The tokenizer, the same for every text; the texts are not read."""
+        return NucleotideTokenizer()
+
+
+@dataclass(frozen=True)
+class TokenizerFile:
+    """A tokenizer.json of the library `tokenizers`, the same for every text.
+
+    ``separator`` is the token that ends a document. If it is empty, it is the ``eos_token`` of the
+    tokenizer_config.json beside the file, or the first of the usual names that the vocabulary has (tokenizer_files.py).
+    """
+
+    path: str = "tokenizer.json"
+    separator: str = ""
+
+    @property
+    def expected_vocab_size(self) -> None:
+        """Unknown before the file is read."""
+        return None
+
+    def known_vocab_size(self) -> int:
+        """The largest id + 1; the file is read."""
+        return self.read().vocab_size
+
+    def train(
+        self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent
+    ) -> LibraryTokenizer:
+        """The tokenizer of the file; the texts are not read."""
+        return self.read(progress)
+
+    def read(self, progress: Progress = silent) -> LibraryTokenizer:
+        """The tokenizer of the file."""
+        return read_tokenizer_file(Path(self.path).expanduser(), self.separator, progress)
+
+
+@dataclass(frozen=True)
+class HubTokenizer:
+    """The tokenizer.json of a model on the Hugging Face hub, the same for every text.
+
+    It is fetched when it is first used and kept in the cache of `huggingface_hub`. ``revision`` is a branch, a tag or a
+    commit; only a commit stays what it is. ``separator`` is that of ``TokenizerFile``.
+    """
+
+    name: str = "openai-community/gpt2"
+    revision: str = "main"
+    separator: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse an empty name or revision."""
+        if not self.name.strip() or not self.revision.strip():
+            raise ValueError(f"{self} names no model: write hf:OWNER/NAME or hf:OWNER/NAME@REVISION")
+
+    @property
+    def expected_vocab_size(self) -> None:
+        """Unknown before the file is fetched."""
+        return None
+
+    def known_vocab_size(self) -> int | None:
+        """The largest id + 1; None if the file was not fetched yet."""
+        try:
+            return read_hub_tokenizer(self.name, self.revision, self.separator, fetch=False).vocab_size
+        except ValueError:
+            return None
+
+    def train(
+        self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent
+    ) -> LibraryTokenizer:
+        """The tokenizer of the model; the texts are not read."""
+        progress(f"the tokenizer is that of {self.name} on the Hugging Face hub ({self.revision})")
+        return read_hub_tokenizer(self.name, self.revision, self.separator, progress)
+
+
+FROM_FILES = (TokenizerFile, HubTokenizer)
+
+
+def tokenizer_at(place: str) -> TokenizerFile | HubTokenizer | None:
+    """The specification of a tokenizer that is given by its place; None if the text is no place of one.
+
+    >>> tokenizer_at("hf:owner/name@v2")
+    HubTokenizer(name='owner/name', revision='v2', separator='')
+    >>> tokenizer_at("folder/tokenizer.json")
+    TokenizerFile(path='folder/tokenizer.json', separator='')
+    """
+    if place.startswith("hf:"):
+        name, at, revision = place.removeprefix("hf:").partition("@")
+        return HubTokenizer(name, revision) if at else HubTokenizer(name)
+    return TokenizerFile(place) if place.endswith(".json") else None
 
 
 gpt2 = partial(Pretrained, "gpt2")

@@ -8,14 +8,22 @@ A specification (tokenizer_specs.py) says what to make; training it on text give
     Pretrained("gpt2")                K = 50 257           the same with published pairs
     Pretrained("bert-base-uncased")   K = 30 522           published word pieces, in lower case
     Numbers(vocab_size=256)           K = vocab_size + 1   "3 14 15": the text is the ids
+    Text8()                           K = 27               a to z and the space; no separator
+    Smiles()                          K = tokens + 1       the atoms, bonds and rings of the training molecules
+    Nucleotides()                     K = 6                A, C, G, T, N
+    TokenizerFile("tokenizer.json")   K = largest id + 1   any file of the library `tokenizers`
+    HubTokenizer("owner/name")        K = largest id + 1   the same, from the Hugging Face hub
 
 K counts the states that a model has to distinguish: the pieces of text and one id for the end of a document, the
-``separator``. No id is added for padding or for the mask token, and none of a published vocabulary is removed. Decoding
-shows the separator as "<|endoftext|>". The same characters inside a text are ordinary text, never a separator.
+``separator``, which is None for a tokenizer that has none. No id is added for padding or for the mask token, and none
+of a published vocabulary is removed. Decoding shows the separator as "<|endoftext|>". The same characters inside a text
+are ordinary text, never a separator.
 
-What must hold: decode(encode(text)) = text for every text that can be encoded (Bytes, BPE: every text), with two
+What must hold: decode(encode(text)) = text for every text that can be encoded (Bytes, BPE: every text), with these
 exceptions: word pieces lose capitals, accents, white space and rare characters, numbers lose leading zeros and the kind
-of white space. The same text gives the same tokenizer; two fingerprints are equal exactly if the tokenizers are equal.
+of white space, nucleotides lose their case and what an ambiguous one may be, and a tokenizer.json loses what its
+normalizer removes. The same text gives the same tokenizer; two fingerprints are equal exactly if the tokenizers are
+equal.
 """
 
 from __future__ import annotations
@@ -25,44 +33,24 @@ import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from duality.data.files import write_atomically
+from duality.data.library_json import LibraryTokenizer, library_ids, piece_id
+from duality.data.symbols import NucleotideTokenizer, SmilesTokenizer, Text8Tokenizer
+from duality.data.tokenizer_base import END_OF_DOCUMENT as END_OF_DOCUMENT  # these were defined here
+from duality.data.tokenizer_base import FILE as FILE
+from duality.data.tokenizer_base import Ids as Ids
+from duality.data.tokenizer_base import Tokenizer as Tokenizer
+from duality.data.tokenizer_base import canonical as canonical
+from duality.data.tokenizer_base import checked_ids, code_points, sha256, split_at, write_definition
+from duality.data.tokenizer_base import utf8 as utf8
 
-END_OF_DOCUMENT = "<|endoftext|>"
-FILE = "tokenizer.json"
 MOST_NUMBERS = (1 << 32) - 1  # with the separator, as many ids as a token store can hold
-
-Ids = npt.NDArray[np.int64]
-
-
-class Tokenizer(Protocol):
-    """Text to ids and back."""
-
-    @property
-    def vocab_size(self) -> int:
-        """K, the number of ids, including the separator."""
-
-    @property
-    def separator(self) -> int:
-        """The id that ends a document."""
-
-    @property
-    def fingerprint(self) -> str:
-        """The sha256 of the tokenizer's file: equal only for equal tokenizers."""
-
-    def encode(self, text: str) -> Ids:
-        """The ids of a text, without a separator."""
-
-    def decode(self, ids: npt.ArrayLike) -> str:
-        """The text of a row of ids; the separator reads "<|endoftext|>"."""
-
-    def save(self, folder: str | Path) -> None:
-        """Write tokenizer.json into the folder."""
+KINDS = ("bytes", "characters", "bpe", "wordpiece", "numbers", "text8", "smiles", "nucleotides", "library")
 
 
 @dataclass(frozen=True)
@@ -297,33 +285,16 @@ class NumberTokenizer:
         write_definition(Path(folder), self.definition)
 
 
-def split_at(separator: int, row: Ids) -> list[Ids]:
-    """The ids of the documents in a row, without the separators."""
-    parts = np.split(row, np.flatnonzero(row == separator))
-    return [part[part != separator] for part in parts]
-
-
 def text_before_end(tokenizer: Tokenizer, ids: npt.ArrayLike, start: int = 0) -> str:
-    """The text of a row of ids up to its first separator, which is looked for from place ``start`` on."""
+    """The text of a row of ids up to its first separator, which is looked for from place ``start`` on.
+
+    It is all of the row if the tokenizer has no separator.
+    """
     row = checked_ids(ids, tokenizer.vocab_size)
+    if tokenizer.separator is None:
+        return tokenizer.decode(row)
     ends = np.flatnonzero(row[start:] == tokenizer.separator)
     return tokenizer.decode(row[: start + int(ends[0])] if len(ends) else row)
-
-
-def library_ids(library: tokenizers.Tokenizer, text: str) -> Ids:
-    """The ids that the library gives a text, without special tokens around it."""
-    utf8(text)  # raises an error for half a surrogate pair
-    # The batch call does not compute the offsets into the text, which take half of the time.
-    (encoding,) = library.encode_batch_fast([text], add_special_tokens=False)
-    return np.array(encoding.ids, dtype=np.int64)
-
-
-def piece_id(library: tokenizers.Tokenizer, piece: str) -> int:
-    """The id of a piece that the vocabulary must have."""
-    found = library.token_to_id(piece)
-    if found is None:
-        raise ValueError(f"the tokenizer has no piece {piece!r} to end a document with; use one that has")
-    return int(found)
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
@@ -344,48 +315,15 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
             return WordPieceTokenizer(canonical({"kind": kind, "wordpiece": definition["wordpiece"]}))
         if kind == "numbers":
             return NumberTokenizer(definition["num_values"])
+        if kind == "text8":
+            return Text8Tokenizer()
+        if kind == "smiles":
+            return SmilesTokenizer(tuple(definition["tokens"]))
+        if kind == "nucleotides":
+            return NucleotideTokenizer()
+        if kind == "library":
+            content = {"library": definition["library"], "separator": definition["separator"]}
+            return LibraryTokenizer(canonical({"kind": kind, **content}))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); save the tokenizer again") from None
-    raise ValueError(f"{path} has the unknown kind {kind!r}; known are bytes, characters, bpe, wordpiece, numbers")
-
-
-def canonical(definition: dict[str, object]) -> str:
-    """The definition as JSON, the same text for every order of its keys."""
-    return json.dumps(definition, sort_keys=True, separators=(",", ":"))
-
-
-def sha256(text: str) -> str:
-    """The sha256 of a text, in hexadecimal."""
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-
-def write_definition(folder: Path, definition: str) -> None:
-    """Write tokenizer.json, which is then complete or absent."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / FILE, definition)
-
-
-def utf8(text: str) -> bytes:
-    """The bytes of a text; half a surrogate pair is an error."""
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        place = f"position {error.start}"
-        raise ValueError(f"half a surrogate pair at {place} is no character; give Unicode text") from None
-
-
-def code_points(text: str) -> npt.NDArray[np.uint32]:
-    """The Unicode numbers of a text's characters."""
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.uint32)
-
-
-def checked_ids(ids: npt.ArrayLike, vocab_size: int) -> Ids:
-    """The ids as one row of int64; anything but ids of the vocabulary is an error."""
-    row = np.asarray(ids)
-    if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
-        raise ValueError(f"decode takes one row of integers; got {row.dtype} of shape {row.shape}")
-    outside = np.flatnonzero((row < 0) | (row >= vocab_size))
-    if outside.size:
-        place = int(outside[0])
-        raise ValueError(f"id {row[place]} at position {place} is outside the vocabulary of {vocab_size} ids")
-    return row.astype(np.int64)
+    raise ValueError(f"{path} has the unknown kind {kind!r}; known are {', '.join(KINDS)}")

@@ -7,9 +7,10 @@ With ``label_names`` the label of each document is written too, as its place amo
 After every ``SAVED_BATCHES`` batches of text what is written is flushed to the disk, and progress.json says how far it
 is. A process that is killed is continued by the next one from there: the text before it is read, not encoded again.
 
-What must hold: the ids are those of the documents in order, each document followed by the separator; they depend
-neither on the size of the pieces nor on that of the shards, nor on how often the writing was interrupted; with labels
-every document has one of the names; the folder is absent, or complete, flushed to the disk and verified.
+What must hold: the ids are those of the documents in order, each document followed by the separator unless ``eos`` is
+false; they depend neither on the size of the pieces nor on that of the shards, nor on how often the writing was
+interrupted; with labels every document has one of the names; the folder is absent, or complete, flushed to the disk and
+verified.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def write_store(
 ) -> TokenStore:
     """Encode the documents, and their labels if there are names for them, into a new folder and open it.
 
-    Without ``eos`` no separator follows a document.
+    Every document ends with the tokenizer's separator, unless ``eos`` is false.
     """
     target, names = Path(folder), label_names or ()
     check_arguments(target, names, shard_tokens)

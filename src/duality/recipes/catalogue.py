@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 
 from duality.data import TOKENIZERS
+from duality.data.tokenizer_specs import tokenizer_at
 from duality.diffusion import GAUSSIAN_SCHEDULES, SCHEDULES
 from duality.methods import METHODS
 from duality.networks import BACKBONES, FORMER_SIZES, SIZES
@@ -78,7 +79,7 @@ def recipe(name: str, assignments: tuple[str, ...] = ()) -> Recipe:
 
 def modified(base: Recipe, assignments: tuple[str, ...]) -> Recipe:
     """``base`` with ``field=value`` assignments applied."""
-    return override(base, assignments, components(), choices(), FORMER_SIZES)
+    return override(base, assignments, components(), choices(), FORMER_SIZES, tokenizer_at)
 
 
 def to_json(chosen: Recipe) -> Json:

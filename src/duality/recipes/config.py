@@ -11,7 +11,7 @@ import dataclasses
 import json
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -124,18 +124,20 @@ def override(
     registry: dict[str, type],
     choices: dict[str, object],
     former: Mapping[str, str] = MappingProxyType({}),
+    described: Callable[[str], object] = lambda text: None,
 ) -> T:
     """``root`` with ``path.to.field=value`` assignments applied, checked together at the end, in any order.
 
     ``choices`` names ready-made components, for ``backbone=mini`` or ``data.tokenizer=bytes``; ``former`` has earlier
-    names of choices, and what they are called now.
+    names of choices, and what they are called now. ``described`` gives the component that another text stands for, such
+    as ``data.tokenizer=folder/tokenizer.json``, or None.
     """
     data = component(root)
     for assignment in assignments:
         path, separator, text = (part.strip() for part in assignment.partition("="))
         if not separator or not path or not text:
             raise ValueError(f"{assignment!r} is no assignment: write --set field=value, such as training.steps=1000")
-        _assign(data, path, text, registry, choices, former)
+        _assign(data, path, text, registry, choices, former, described)
     changed = from_jsonable(data, registry)
     assert isinstance(changed, type(root)), "a component keeps its type"
     return changed
@@ -148,6 +150,7 @@ def _assign(
     registry: dict[str, type],
     choices: dict[str, object],
     former: Mapping[str, str],
+    described: Callable[[str], object],
 ) -> None:
     *parents, leaf = path.split(".")
     node = root
@@ -162,6 +165,8 @@ def _assign(
         node[leaf] = to_jsonable(check(parse(text, hint), hint, path))
         return
     ready = {name: choice for name, choice in choices.items() if _fits(choice, hint)}
+    if text not in ready and (made := described(text)) is not None and _fits(made, hint):
+        ready[text] = made
     if text not in ready:
         parts = ", ".join(f"{path}.{name}" for name in before if name != "type")
         now = f", which is now called {former[text]}" if former.get(text) in ready else ""

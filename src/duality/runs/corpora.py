@@ -30,6 +30,7 @@ from duality.data.memory import write_corpus
 from duality.data.packing import Sequences
 from duality.data.records import TEXT_COLUMN
 from duality.data.store import TokenStore
+from duality.data.tokenizer_specs import FROM_FILES
 from duality.data.tokenizers import FILE, Tokenizer
 from duality.protocols import Reporter, Vocabulary
 from duality.ranks import job
@@ -43,12 +44,20 @@ if TYPE_CHECKING:
 TrainingData = str | Path | Iterable[str] | Tensor | Sequence[Tensor]
 
 
-def prepared(recipe: Recipe, report: Reporter = silent, check_text: Callable[[str], None] = accept) -> Corpus:
-    """The corpus of a recipe, split and tokenized; ``check_text`` may refuse its text by its checksum before."""
+def prepared(
+    recipe: Recipe,
+    report: Reporter = silent,
+    check_text: Callable[[str], None] = accept,
+    tokenizer: Tokenizer | None = None,
+) -> Corpus:
+    """The corpus of a recipe, split and tokenized; ``check_text`` may refuse its text by its checksum before.
+
+    ``tokenizer`` is used in place of that of the recipe, if it is given.
+    """
     data = recipe.data
     return prepare(
         data.corpus,
-        data.tokenizer,
+        data.tokenizer if tokenizer is None else tokenizer,
         validation=data.validation,
         split=data.split,
         labels=data.labels,
@@ -67,10 +76,11 @@ def corpus_of_run(
 
     The recipe of somebody else's run may name any file of this machine. It is read only for a run that says which
     tokens it must give, in the run's own tokenizer, and a message says what is read. Another text than the run's own
-    is not tokenized.
+    is not tokenized. A tokenizer that came from a file or from the hub is read from the run's folder.
     """
     folder = Path(folder)
-    if read_identity(folder)["tokenizer"] != read_tokenizer(folder).fingerprint:
+    tokenizer = read_tokenizer(folder)
+    if read_identity(folder)["tokenizer"] != tokenizer.fingerprint:
         raise ValueError(
             f"{folder / CORPUS} is of another tokenizer than {folder / FILE}: put back the files that belong to the run"
         )
@@ -81,7 +91,8 @@ def corpus_of_run(
         if Path(recipe.data.corpus).exists():
             report(f"the corpus of {folder} is {recipe.data.corpus}, as its recipe says")
     place = None if moved_to is None else str(moved_to)
-    corpus = prepared(recipe, report, partial(check_text, folder, place))
+    own = tokenizer if isinstance(recipe.data.tokenizer, FROM_FILES) else None
+    corpus = prepared(recipe, report, partial(check_text, folder, place), own)
     check_corpus(folder, corpus, place)
     return corpus
 

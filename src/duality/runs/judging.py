@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from duality.data.cache import silent
+from duality.data.tokenizers import text_before_end
 from duality.denoisers.readouts import CausalDenoiser
 from duality.evaluation.judge import Judge, load_judge
 from duality.evaluation.scorers import Scorer, ScorerContext, scorer_named
@@ -51,7 +52,8 @@ def run_judge(folder: Path, device: torch.device | str = "cpu", report: Reporter
 def judge_of(model: Model, name: str) -> Judge:
     """The judge that an autoregressive model is."""
     tokenizer = model.tokenizer
-    ending = [tokenizer.separator] if model.recipe.data.packing == "document" else []
+    separator = tokenizer.separator
+    ending = [separator] if model.recipe.data.packing == "document" and separator is not None else []
 
     def logits(ids: Tensor, _valid: Tensor) -> Tensor:
         # The denoiser puts the beginning before what it is given, which is all but the first id: that is the beginning.
@@ -90,5 +92,4 @@ def training_texts(run: Path, report: Reporter = silent, moved_to: str | Path | 
     report(f"reading the training texts of {run}")
     corpus = corpora.corpus_of_run(run, read_recipe(run), report, moved_to)
     store, ends = corpus.train, corpus.train.document_ends.tolist()
-    # a document ends with the separator, which is no text
-    return [corpus.tokenizer.decode(store[start : stop - 1]) for start, stop in zip([0, *ends], ends)]
+    return [text_before_end(corpus.tokenizer, store[start:stop]) for start, stop in zip([0, *ends], ends)]

@@ -37,9 +37,10 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     found = load_tokenizer(folder)
     try:
         # the parts are made when they are first asked for, by a library that raises exceptions of any kind
-        if found.vocab_size > found.separator >= 0 and found.fingerprint:
+        size, separator = found.vocab_size, found.separator
+        if size > 0 and (separator is None or size > separator >= 0) and found.fingerprint:
             return found
-        problem: object = f"{found.vocab_size} tokens, the end of a text is {found.separator}"
+        problem: object = f"{size} tokens, the end of a text is {separator}"
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:

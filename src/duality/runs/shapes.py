@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from duality.data.tokenizer_specs import FROM_FILES
 from duality.protocols import Vocabulary
 from duality.recipes.recipe import Recipe
 
@@ -35,9 +36,12 @@ class Uninitialised(TorchFunctionMode):
 def expected_vocabulary(recipe: Recipe) -> Vocabulary:
     """The vocabulary of a recipe, as far as it is known before its corpus is read.
 
-    The size of an alphabet is not, nor the number of labels: two are enough to see whether the model can have any.
+    The size of an alphabet is not, nor that of a tokenizer that is still to be fetched, nor the number of labels: two
+    are enough to see whether the model can have any.
     """
-    return Vocabulary(recipe.data.tokenizer.expected_vocab_size or 100, 2 if recipe.data.labels else 0)
+    tokenizer = recipe.data.tokenizer
+    size = tokenizer.known_vocab_size() if isinstance(tokenizer, FROM_FILES) else tokenizer.expected_vocab_size
+    return Vocabulary(size or 100, 2 if recipe.data.labels else 0)
 
 
 def outline(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
