@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from duality.data.documents import CorpusSpec, identity, read_documents
+from duality.data.documents import read_documents
+from duality.data.places import CorpusSpec, identity
 from duality.data.textfiles import Excerpt, TextFile
 from duality.data.tokenizer_specs import BPE
 

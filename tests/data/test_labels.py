@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from duality.data.corpus import encode_corpus, prepare
-from duality.data.documents import CorpusSpec, Document, author, identity, read_documents
+from duality.data.documents import Document, read_documents
 from duality.data.package_index import Package
+from duality.data.places import CorpusSpec, author, identity
 from duality.data.sources import SOURCES, Member, Source
 from duality.data.splitting import Split
 from duality.data.store import TokenStore

@@ -14,8 +14,9 @@ import pytest
 
 from duality.data import textfiles
 from duality.data.corpus import encode_corpus, prepare
-from duality.data.documents import all_lines, identity, overview, read_documents
+from duality.data.documents import overview, read_documents
 from duality.data.package_index import Package
+from duality.data.places import all_lines, identity
 from duality.data.sources import SOURCES, Source
 from duality.data.textfiles import open_bytes
 from duality.data.tokenizer_specs import Bytes
@@ -116,7 +117,7 @@ def test_a_source_says_itself_that_a_line_is_a_document(tmp_path: Path, monkeypa
     package = Package("list==1", "list.whl", "0" * 64, 1)
     source = Source("a-list", "a list", "MIT", package, {}, "plain", 0.1, documents="lines")
     monkeypatch.setitem(SOURCES, "a-list", source)
-    monkeypatch.setattr("duality.data.documents.fetch", lambda *_, **__: [path])
+    monkeypatch.setattr("duality.data.places.fetch", lambda *_, **__: [path])
     assert ["".join(each.pieces) for each in read_documents("a-list")] == ["one", "two", "three", "four"]
     found = overview("a-list")
     assert (found.files, found.num_bytes, found.num_documents) == ((path,), 19, 4)

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from duality.data.corpus import encode_corpus, prepare
-from duality.data.documents import identity, read_documents, skipped_files
+from duality.data.documents import read_documents
+from duality.data.places import identity, skipped_files
 from duality.data.textfiles import TextFile
 from duality.data.tokenizer_specs import Bytes
 from duality.data.tokenizers import ByteTokenizer

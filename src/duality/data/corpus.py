@@ -37,20 +37,10 @@ from typing import Literal, TypeVar
 
 from duality.data.cache import Progress, atomic_folder, cache_errors, cache_folder, remove, silent
 from duality.data.datasets import PartName
-from duality.data.documents import (
-    CorpusSpec,
-    Document,
-    all_lines,
-    check_rule,
-    has_parts,
-    held_out_part,
-    identity,
-    locate,
-    read_documents,
-    text_files,
-)
+from duality.data.documents import Document, check_rule, read_documents
 from duality.data.files import readable_size, write_atomically
 from duality.data.manifest import seal, verify
+from duality.data.places import CorpusSpec, all_lines, has_parts, held_out_part, identity, locate, text_files
 from duality.data.progress import working
 from duality.data.records import TEXT_COLUMN
 from duality.data.sources import DocumentRule, Source

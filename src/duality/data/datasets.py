@@ -86,7 +86,7 @@ class Placed:
 
 
 def hub_dataset(spec: str) -> Dataset:
-    """Any dataset of the hub: hf:owner/name, with @config and :column if they are needed.
+    """A dataset of the hub: hf:owner/name, with @config and :column if they are needed.
 
     >>> hub_dataset("hf:owner/name@small:body").column
     'body'

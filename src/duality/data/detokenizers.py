@@ -50,7 +50,7 @@ def before_space(marks: str) -> tuple[Rule, ...]:
 
 
 def trimmed(*pairs: str) -> tuple[Rule, ...]:
-    """Any white space directly inside brackets, or inside two equal quotes, is removed."""
+    """White space directly inside brackets, or inside two equal quotes, is removed."""
     return tuple(
         (re.compile(rf"\{pair[0]}\s*([^\{pair[1]}]*?)\s*\{pair[1]}"), rf"{pair[0]}\1{pair[1]}") for pair in pairs
     )

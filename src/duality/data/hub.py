@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from duality.data.cache import Progress, silent
 
@@ -36,7 +35,7 @@ def fetched(name: str, config: str | None, revision: str | None) -> tuple[tuple[
             f"{shown(name, config)} is on the Hugging Face hub, and the library `datasets` is not installed: {INSTALL}"
         ) from None
     try:
-        found: Any = datasets.load_dataset(name, config, revision=revision)
+        found = datasets.load_dataset(name, config, revision=revision)
     except Exception as error:  # the library has as many kinds of errors as there are reasons
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Any tokenizer.json of the library `tokenizers`, read strictly.
+"""A tokenizer.json of the library `tokenizers`, whatever its kind, read strictly.
 
 What must hold: the ids are those that the library gives a text, without special tokens around it, not cut and not
 padded; no text has the separator or another special token; K is the largest id + 1.
@@ -21,7 +21,7 @@ from duality.data.tokenizer_base import END_OF_DOCUMENT, Ids, checked_ids, sha25
 
 @dataclass(frozen=True)
 class LibraryTokenizer:
-    """Any tokenizer.json of the library `tokenizers`, with one of its tokens as the separator.
+    """A tokenizer.json of the library `tokenizers`, with one of its tokens as the separator.
 
     Special tokens of the file are never put around a text, its truncation and padding are switched off. The special
     tokens inside a text are ordinary text; a model that reads one as a single piece nevertheless (Unigram, WordLevel)

@@ -20,7 +20,7 @@ import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from duality.data.textfiles import decoded_lines, open_bytes
 from duality.registry import suggestion
@@ -161,6 +161,20 @@ def check_names(path: Path, ending: str, names: Sequence[str], column: str) -> N
             raise ValueError(f"{path} has the column {name!r} twice; rename one of them in its first row")
 
 
+class Column(Protocol):
+    """A column of a batch of Arrow."""
+
+    def to_pylist(self) -> list[object]:
+        """Its values."""
+
+
+class Batch(Protocol):
+    """Some rows of a table of Arrow."""
+
+    def column(self, name: str) -> Column:
+        """One of its columns."""
+
+
 def arrow_records(path: Path, ending: str, column: str = TEXT_COLUMN, label: str | None = None) -> Iterator[Record]:
     """Row number from 1, text and label (else the file's label) of each row of a table of Arrow."""
     number = 0
@@ -184,7 +198,7 @@ def arrow_records(path: Path, ending: str, column: str = TEXT_COLUMN, label: str
                 yield number, whole_characters(text, column, where), json_label(own, label)
 
 
-def arrow_table(path: Path, ending: str) -> tuple[list[str], Iterable[Any]]:
+def arrow_table(path: Path, ending: str) -> tuple[list[str], Iterable[Batch]]:
     """The names of the columns of a table of Arrow, and its rows in batches."""
     try:
         import pyarrow as arrow

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from duality.data.cache import Progress, silent
-from duality.data.documents import CorpusSpec, Document, locate, read_documents, skipped_files, text_files
+from duality.data.documents import Document, read_documents
 from duality.data.encoding import PART_CHARACTERS, cut_at_borders, num_bytes_of
+from duality.data.places import CorpusSpec, locate, skipped_files, text_files
 from duality.data.progress import Advance
 from duality.data.records import TEXT_COLUMN
 from duality.data.sources import DocumentRule

@@ -26,10 +26,10 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Protocol, cast
 
 COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst")
 PIECE_BYTES = 1 << 20
@@ -165,7 +165,7 @@ def not_text(path: Path, problem: str, offset: int) -> str:
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     """The file's bytes behind a byte order mark if it has one, unpacked if its name has the ending of a compression."""
-    openers: dict[str, Callable[..., Any]]
+    openers: dict[str, Callable[..., AbstractContextManager[object]]]
     openers = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open, ".zst": open_zstandard}
     opener = openers.get(path.suffix.lower(), open)
     damage = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
@@ -200,17 +200,32 @@ def open_zstandard(path: Path, _mode: str) -> Iterator[io.BufferedReader]:
         ) from None
     with path.open("rb") as packed:
         try:
-            yield io.BufferedReader(Frames(packed, zstandard.ZstdDecompressor().decompressobj), PIECE_BYTES)
+            yield io.BufferedReader(Frames(packed, lambda: zstandard.ZstdDecompressor().decompressobj()), PIECE_BYTES)
         except zstandard.ZstdError as error:
             raise ValueError(broken(path, error)) from None
+
+
+class Frame(Protocol):
+    """One compressed frame that is being read."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether it has ended."""
+
+    @property
+    def unused_data(self) -> bytes:
+        """What follows it."""
+
+    def decompress(self, data: bytes, /) -> bytes:
+        """What can be unpacked so far."""
 
 
 class Frames(io.RawIOBase):
     """The bytes of one or more compressed frames; a file that ends within a frame is an error."""
 
-    def __init__(self, packed: IO[bytes], new_frame: Callable[[], Any]):
+    def __init__(self, packed: IO[bytes], new_frame: Callable[[], Frame]):
         self.packed, self.new_frame = packed, new_frame
-        self.frame: Any = None
+        self.frame: Frame | None = None
         self.waiting = b""
         self.position = 0
 
@@ -220,7 +235,7 @@ class Frames(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any buffer can be one
         while not self.waiting:
             unused = self.frame.unused_data if self.frame is not None and self.frame.eof else b""
             chunk = unused or self.packed.read(1 << 17)

@@ -24,10 +24,10 @@ from torch import Tensor
 
 from duality.data.cache import silent
 from duality.data.corpus import Corpus, accept, encode_corpus, prepare
-from duality.data.documents import all_lines, evaluated_part, has_columns, is_there, skipped_files
 from duality.data.leftovers import remove_leftovers, temporary_name
 from duality.data.memory import write_corpus
 from duality.data.packing import Sequences
+from duality.data.places import all_lines, evaluated_part, has_columns, is_there, skipped_files
 from duality.data.records import TEXT_COLUMN
 from duality.data.store import TokenStore
 from duality.data.tokenizer_specs import FROM_FILES

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import cast
 
 from duality.data.corpus import Corpus
-from duality.data.documents import resolved
 from duality.data.files import write_atomically
 from duality.data.jsonfiles import MIB, read_json
+from duality.data.places import resolved
 from duality.protocols import Reporter
 from duality.recipes import catalogue
 from duality.recipes.config import Json
