@@ -22,6 +22,7 @@
     tokenizer_base   what every tokenizer is: ids, definitions, fingerprints
     symbols          the 27 symbols of text8, nucleotides, the tokens of SMILES
     library_json     any tokenizer of the library `tokenizers`
+    fast_pairs       byte pairs encoded by tiktoken, with the same ids
     tokenizers       text to ids and back
     pretrained       published tokenizers
     tokenizer_files  any tokenizer.json, on the disk or of the Hugging Face hub

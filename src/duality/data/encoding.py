@@ -3,10 +3,11 @@
     documents --cut at borders--> parts of text --encode a batch in parallel, + separator--> blocks of ids
 
 The tokenizers of the library (BPE, word pieces, any tokenizer.json) encode the parts of a batch in parallel, in as many
-threads as there are cores (or RAYON_NUM_THREADS). For BPE and word pieces a long text is first cut at borders that no
-token crosses (textfiles.py). Another tokenizer.json may treat the beginning of a text in its own way, so for it the
-pieces of a document are joined, up to 16 million characters. Every other tokenizer is given the pieces of a document
-one by one, as they are.
+threads as there are cores (or RAYON_NUM_THREADS); BPE is encoded by `tiktoken` if it is installed and there is much
+text, with the same ids (fast_pairs.py). For BPE and word pieces a long text is first cut at borders that no token
+crosses (textfiles.py). Another tokenizer.json may treat the beginning of a text in its own way, so for it the pieces of
+a document are joined, up to 16 million characters. Every other tokenizer is given the pieces of a document one by one,
+as they are.
 
 What must hold: the ids are those of the documents in order, each document followed by the separator, if ``eos`` is
 true; they depend neither on the size of parts and batches nor on the number of threads; an error names the document and
@@ -33,6 +34,7 @@ from duality.data.tokenizers import BPETokenizer, Ids, Tokenizer, WordPieceToken
 PART_CHARACTERS = 1 << 16
 BATCH_CHARACTERS = 1 << 21
 JOINED_CHARACTERS = 1 << 24
+FAST_CHARACTERS = 1 << 20
 BORDER = re.compile(r"(?<=\S)(?=[ \n])")
 
 S = TypeVar("S")
@@ -190,8 +192,7 @@ def encode_parts(parts: Sequence[Part], tokenizer: Tokenizer) -> list[Ids]:
     if isinstance(tokenizer, (BPETokenizer, WordPieceTokenizer, LibraryTokenizer)):
         for part, text in zip(parts, texts):
             with_place(part, utf8, text)  # half a surrogate pair is an error
-        found = tokenizer.library.encode_batch_fast(texts, add_special_tokens=False)
-        rows = [np.array(encoding.ids, dtype=np.int64) for encoding in found]
+        rows = library_rows(tokenizer, texts)
         if isinstance(tokenizer, LibraryTokenizer):
             rows = [with_place(part, tokenizer.checked, ids) for part, ids in zip(parts, rows)]
     else:
@@ -200,6 +201,16 @@ def encode_parts(parts: Sequence[Part], tokenizer: Tokenizer) -> list[Ids]:
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < tokenizer.vocab_size:
             raise ValueError(f"{part.where}: the tokenizer gave an id outside its vocabulary of {tokenizer.vocab_size}")
     return rows
+
+
+def library_rows(tokenizer: BPETokenizer | WordPieceTokenizer | LibraryTokenizer, texts: Sequence[str]) -> list[Ids]:
+    """The ids of each text by the library, or, if there is much text, by an encoder that gives the same ids sooner."""
+    rows: list[Ids | None] = [None] * len(texts)
+    if isinstance(tokenizer, BPETokenizer) and sum(map(len, texts)) >= FAST_CHARACTERS and tokenizer.fast is not None:
+        rows = tokenizer.fast.encode(texts)
+    rest = [text for text, row in zip(texts, rows) if row is None]
+    found = iter(tokenizer.library.encode_batch_fast(rest, add_special_tokens=False))
+    return [np.array(next(found).ids, dtype=np.int64) if row is None else row for row in rows]
 
 
 def with_place(part: Part, function: Callable[[S], T], given: S) -> T:

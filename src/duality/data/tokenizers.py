@@ -39,6 +39,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from duality.data.fast_pairs import FastPairs, fast_pairs
 from duality.data.library_json import LibraryTokenizer, library_ids, piece_id
 from duality.data.symbols import NucleotideTokenizer, SmilesTokenizer, Text8Tokenizer
 from duality.data.tokenizer_base import END_OF_DOCUMENT as END_OF_DOCUMENT  # these were defined here
@@ -147,6 +148,11 @@ class BPETokenizer:
         made = tokenizers.Tokenizer.from_str(json.dumps(json.loads(self.definition)["bpe"]))
         made.encode_special_tokens = True  # "<|endoftext|>" inside a text is text
         return made
+
+    @cached_property
+    def fast(self) -> FastPairs | None:
+        """An encoder that gives the same ids sooner; making it takes about a second. None where there is none."""
+        return fast_pairs(json.loads(self.definition)["bpe"], self.library)
 
     @cached_property
     def vocab_size(self) -> int:
