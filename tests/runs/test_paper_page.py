@@ -17,6 +17,7 @@ from support.runs import ROOT
 from duality.cli import main as command_line
 from duality.cli.commands import COMMANDS
 from duality.recipes import catalogue
+from duality.recipes.index import Figure, Remark, Series
 from duality.recipes.paper_figures import FIGURES
 from duality.recipes.tables import REMARKS, TABLES
 from duality.runs.gpu_days import computed, kept, total, trainings
@@ -24,7 +25,11 @@ from duality.runs.paper_page import ABLATED, SMALL, page, row_label
 
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "paper.md").read_text(encoding="utf-8")
-INDEXED = (*(series for table in TABLES.values() for series in table.series), *FIGURES.values(), *REMARKS)
+INDEXED: tuple[Series | Figure | Remark, ...] = (
+    *(series for table in TABLES.values() for series in table.series),
+    *FIGURES.values(),
+    *REMARKS,
+)
 # Suites of test sets are measured where `duality eval` has the option.
 MEASURED = "suite" in inspect.signature(COMMANDS["eval"]).parameters
 EVERY_COMMAND = sorted({command for each in INDEXED for command in each.commands} | {each.plan for each in trainings()})
@@ -45,8 +50,8 @@ def test_every_row_figure_and_command_is_on_the_page() -> None:
             assert {value for value in row.numbers if value != "-"} <= shown
     for figure in FIGURES.values():
         assert f"\n| {figure.number} | {figure.title} |" in PAGE
-    lines = set(PAGE.splitlines())
-    assert {command for each in INDEXED for command in each.commands} <= lines
+    printed = set(PAGE.splitlines())
+    assert {command for each in INDEXED for command in each.commands} <= printed
 
 
 def test_every_training_has_its_gpu_days() -> None:

@@ -3,7 +3,7 @@
     python -m duality.runs.paper_page > docs/paper.md      after the index or a recipe has changed
 
 The paper's content is in ``recipes.tables`` and ``recipes.paper_figures``, the GPU-days are those of
-``runs.gpu_days``. `duality recipes --table N` prints one table (``paper_lines``). What must hold: docs/paper.md is what
+``kept``. `duality recipes --table N` prints one table (``paper_lines``). What must hold: docs/paper.md is what
 ``page`` gives, and every number of ours in it stands in the page that it links; tests compare them. Nothing here
 imports torch.
 """
