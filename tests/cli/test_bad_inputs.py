@@ -31,6 +31,8 @@ TRAIN = "train duo-laptop --out {new} --data {text} --set data.tokenizer=bytes d
 CATALOGUE = f"""
                                                             | Missing subcommand
 trian                                                       | train
+recipes --table 9                                           | no table 9: its tables are 1, 2, 3, 4, 5, 6, 7
+recipes --table two                                         | invalid
 --data {{text}}                                             | --data
 train                                                       | RECIPE
 train duo-labtop                                            | did you mean duo-laptop

@@ -223,7 +223,7 @@ def distillation(amount: Amount) -> Claim:
         rows.append(Better(Arm("duo-output", steps), Arm("duo", steps), paper))
         rows.append(Better(Arm("duo-posterior", steps), Arm("duo", steps), BEYOND))
         rows.append(Better(Arm("duo-posterior", steps), Arm("duo-output", steps), BEYOND))
-    return Claim("distillation", "DCD makes few steps better", "Figure 5, Table 6", tuple(rows))
+    return Claim("distillation", "DCD makes few steps better", "Figure 4, Table 6", tuple(rows))
 
 
 def speedup(amount: Amount) -> Claim:
@@ -235,7 +235,7 @@ def speedup(amount: Amount) -> Claim:
         (Arm("duo-posterior", 8, "posterior"), BEYOND),
     )
     rows = [Better(student, Arm("duo", amount.many), paper) for student, paper in students]
-    return Claim("speedup", f"8 distilled steps match {amount.many} of the base", "Figure 5", tuple(rows))
+    return Claim("speedup", f"8 distilled steps match {amount.many} of the base", "Figure 4", tuple(rows))
 
 
 def tails(amount: Amount) -> Claim:
@@ -250,7 +250,7 @@ def tails(amount: Amount) -> Claim:
                 paper = f"{greedy} < {_DCD[steps][plain]}"
             rows.append(Better(Arm(model, steps, "greedy"), Arm(model, steps), paper))
             rows.append(Better(Arm(model, steps, "posterior"), Arm(model, steps, "greedy"), BEYOND))
-    return Claim("tails", "The last step: greedy, posterior, ancestral", "Figure 5, Table 7", tuple(rows))
+    return Claim("tails", "The last step: greedy, posterior, ancestral", "Figure 4, Table 7", tuple(rows))
 
 
 def rounds(domain: Domain) -> Claim:
@@ -299,7 +299,7 @@ def crossover(amount: Amount) -> Claim:
         after = {8: "111.88 < 193.05", 16: "75.24 < 89.17", 32: "61.31 < 62.29"}
         rows.append(Better(Arm("duo-output", steps), Arm("mdlm-sdtt", steps), after.get(steps, "not given")))
         rows.append(Better(Arm("duo-posterior", steps), Arm("mdlm-sdtt", steps), BEYOND))
-    return Claim("crossover", "Duo against MDLM at few steps", "Figure 4, Tables 5 and 7", tuple(rows))
+    return Claim("crossover", "Duo against MDLM at few steps", "Figure 3, Tables 5 and 7", tuple(rows))
 
 
 def psi(amount: Amount) -> Claim:
