@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+
+import tyro
 
 from duality.cli.common import Column, Device, Flag, Folder, KeptStep, Round
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from duality.evaluation.likelihood import Likelihood
+    from duality.runs.model import Model
+
+SuiteName = Literal["zero-shot", "lm1b", "owt", "text8"]
+Texts = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="TEXT")]
+
+
+class Measured(NamedTuple):
+    """How a likelihood is measured."""
+
+    draws: int
+    limit: int | None
+    batch_size: int
+    seed: int
 
 
 def evaluate(
     run: Folder,
     /,
-    data: str | None = None,
+    data: Texts = (),
+    suite: SuiteName | None = None,
     column: Column = None,
     split: Literal["validation", "train"] = "validation",
     corpus: str | None = None,
@@ -32,7 +50,10 @@ def evaluate(
     Args:
         run: the run folder.
         data: other text to evaluate on, encoded with the run's tokenizer and cut into documents as the run's own: a
-            file, a folder, a named source.
+            file, a folder, a named source or dataset. With --suite, where a set is, such as ptb=FOLDER; can be
+            repeated.
+        suite: the test sets of a table of the paper, with the paper's rows beside them. Results are kept in the run's
+            evaluations.json, and are not computed twice.
         column: where the text of --data is: the key of a .jsonl file, the column of a .csv or .tsv file; that of the
             run's own corpus if not given.
         split: which part of the run's own corpus, if --data is not given.
@@ -52,17 +73,69 @@ def evaluate(
     from duality.runs.corpora import sequences_of_run
     from duality.runs.model import load
 
+    if suite is not None:
+        check_suite(column, split, corpus)
+        model = load(run, say, device, weights, round_number, kept_step)
+        return evaluate_on_suite(model, run, suite, data, Measured(draws, limit, batch_size, seed), json)
+    other = only_one(data)
     model = load(run, say, device, weights, round_number, kept_step)
-    sequences = sequences_of_run(model, run, data=data, column=column, split=split, corpus=corpus, report=say)
+    sequences = sequences_of_run(model, run, data=other, column=column, split=split, corpus=corpus, report=say)
     with counting_display("evaluating", min(limit or len(sequences), len(sequences)), "sequences") as advance:
         result = model.likelihood(
             sequences, num_draws=draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
         )
     if json:
-        print(json_text({"run": str(run), "step": model.step, "data": data or split, **numbers(result)}))
+        print(json_text({"run": str(run), "step": model.step, "data": other or split, **numbers(result)}))
     else:
-        print(f"{run}, step {model.step}, on {data or split + ' of ' + (corpus or model.recipe.data.corpus)}")
+        print(f"{run}, step {model.step}, on {other or split + ' of ' + (corpus or model.recipe.data.corpus)}")
         print("\n".join(result.lines()))
+    return 0
+
+
+def only_one(data: tuple[str, ...]) -> str | None:
+    """The text to evaluate on; several are for suites."""
+    if len(data) > 1:
+        raise ValueError(f"--data is given {len(data)} times: without --suite one text is evaluated; give one")
+    return data[0] if data else None
+
+
+def check_suite(column: str | None, split: str, corpus: str | None) -> None:
+    """Refuse what a suite does not read."""
+    if column is not None or split != "validation" or corpus is not None:
+        raise ValueError("--column, --split and --corpus do not belong to --suite, whose sets are what they are")
+
+
+def evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...], measured: Measured, json: bool) -> int:
+    """Print the table of a suite."""
+    from duality.cli.console import counting_display, say
+    from duality.data.files import json_text
+    from duality.evaluation.tables import table
+    from duality.runs.suites import KEPT, SUITES, Settings, evaluate_suite, remarks, table_rows
+
+    places: dict[str, str] = {}
+    for each in data:
+        dataset, equals, place = each.partition("=")
+        if not (equals and place):
+            raise ValueError(f"--data {each}: with --suite it says where a set is, such as --data ptb=FOLDER")
+        places[dataset] = place
+    suite, settings = SUITES[name], Settings(*measured)
+    outcomes = evaluate_suite(
+        model,
+        suite,
+        places,
+        settings,
+        lambda label, count: counting_display(label, count, "sequences"),
+        keep=run / KEPT,
+        report=say,
+    )
+    if json:
+        found = {each.dataset: None if each.result is None else numbers(each.result) for each in outcomes}
+        missing = {each.dataset: each.missing for each in outcomes if each.result is None}
+        print(json_text({"run": str(run), "step": model.step, "suite": name, "sets": found, "missing": missing}))
+        return 0
+    print(f"{suite.title}\n{run}, step {model.step}, {settings.num_draws} draws of time and noise for each sequence\n")
+    print(table(table_rows(suite, outcomes, str(run))))
+    print("\n".join(["", *remarks(model, suite, outcomes)]))
     return 0
 
 
