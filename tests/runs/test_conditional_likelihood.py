@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from support.oracles import (
     gauss_legendre,
     law_of,
 )
-from support.runs import small_recipe
+from support.runs import ROOT, small_recipe
 from torch import Tensor
 
 import duality
@@ -331,3 +332,13 @@ def test_what_a_context_refuses(models: dict[str, Model]) -> None:
         model.log_likelihood("a", context=["b", "c"])
     with pytest.raises(ValueError, match="text 1 is empty"):
         model.log_likelihood(["a", ""], context="b")
+
+
+def test_the_python_of_the_documentation_runs(
+    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.setattr(duality, "load", lambda run: models["duo-laptop"])
+    exec(compile(snippet, "evaluation.md", "exec"), {})
+    assert " bound 9\n" in capsys.readouterr().out
