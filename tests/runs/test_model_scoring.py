@@ -18,7 +18,7 @@ import duality
 from duality.noise import Noise
 from duality.protocols import AnyDenoiser, Ends, Kind, Loss, Valid
 from duality.runs.model import Model
-from duality.runs.scoring import token_nats
+from duality.runs.scoring import Passage, token_nats
 
 NAMES = ("duo-laptop", "mdlm-laptop", "ar-laptop", "sedd-absorb-laptop", "plaid-laptop", "bert-mouth-laptop")
 SHORT, LONG = "The cat.", "You may reproduce and distribute copies of the work, in any medium, with or without it."
@@ -162,10 +162,9 @@ def times_and_nats(seed: int, num_draws: int = 8) -> tuple[list[float], Tensor]:
     (nats,) = token_nats(
         nn.Identity(),
         measure,
-        [np.arange(6)],
+        [Passage(np.arange(6), seed=seed)],
         length=4,
         num_draws=num_draws,
-        seed=seed,
         batch_size=32,
         device=torch.device("cpu"),
     )

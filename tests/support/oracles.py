@@ -1,4 +1,4 @@
-"""A toy language whose every probability is known: K = 3 tokens, sequences of L = 2, and its perfect denoisers."""
+"""A toy language whose every probability is known: K = 3 tokens, sequences of L = 2 or more, its perfect denoisers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,19 @@ from duality.samplers.psi import Psi
 LENGTH = 2
 
 
-def data_law(vocab_size: int = 3) -> Tensor:
-    """p(x1, x2): a correlated table of full support."""
+def data_law(vocab_size: int = 3, length: int = LENGTH) -> Tensor:
+    """p(x1, x2, ...): a correlated table of full support; sequences of one token repeated are the most likely."""
     generator = torch.Generator().manual_seed(5)
-    table = torch.rand(vocab_size, vocab_size, generator=generator, dtype=torch.float64) ** 2 + 0.05
-    table += torch.eye(vocab_size, dtype=torch.float64)
+    table = torch.rand((vocab_size,) * length, generator=generator, dtype=torch.float64) ** 2 + 0.05
+    same = torch.arange(vocab_size)
+    table[(same,) * length] += 1
     return table / table.sum()
+
+
+def conditional_nats(law: Tensor, x: Tensor, known: int) -> float:
+    """-log p of the tokens x behind the first ``known`` ones, given these."""
+    given = law[tuple(x[:known])]
+    return float(given.sum().log() - law[tuple(x)].log())
 
 
 def entropy(law: Tensor) -> float:
@@ -38,33 +45,55 @@ def entropy(law: Tensor) -> float:
 class Oracle:
     """The exact belief about each token. For uniform noise the bound is tight with the leave-one-out belief:
     p(x_l | z without z_l). ``leave_out=False`` gives the full posterior p(x_l | z), which is the oracle of absorbing
-    noise.
+    noise. The oracle of sequences that begin with ``known`` clean tokens knows that these are not noisy.
     """
 
     law: Tensor
     process: Process
     leave_out: bool
+    known: int = 0
 
     def log_probs(self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
         assert isinstance(z, Tensor)
-        num_tokens, num_states = len(self.law), self.process.vocab_size
+        num_tokens, num_states, length = len(self.law), self.process.vocab_size, self.law.ndim
         prior = self.process.prior()
         clean = torch.eye(num_states, dtype=torch.float64)[:num_tokens]
-        # likelihood[b, x, l] = q(z_l | x)
+        # likelihood[b, x] = q(z_l | x)
         noisy = alpha[:, None, None] * clean + (1 - alpha[:, None, None]) * prior
         beliefs = []
-        for own in range(LENGTH):
-            joint = self.law.expand(len(z), -1, -1)
-            for place in range(LENGTH):
+        for own in range(length):
+            joint = self.law.expand(len(z), *self.law.shape)
+            for place in range(length):
                 if place == own and self.leave_out:
                     continue
-                likelihood = noisy.gather(2, z[:, place, None, None].expand(-1, num_tokens, 1))[..., 0]
-                joint = joint * (likelihood[:, :, None] if place == 0 else likelihood[:, None, :])
-            belief = joint.sum(2 - own)
+                law = clean.expand_as(noisy) if place < self.known else noisy
+                likelihood = law.gather(2, z[:, place, None, None].expand(-1, num_tokens, 1))[..., 0]
+                shape = [len(z)] + [num_tokens if axis == place else 1 for axis in range(length)]
+                joint = joint * likelihood.view(shape)
+            belief = joint.sum([1 + axis for axis in range(length) if axis != own])
             beliefs.append(belief / belief.sum(-1, keepdim=True))
         probs = torch.stack(beliefs, 1)
         pad = torch.zeros(*probs.shape[:-1], num_states - num_tokens, dtype=torch.float64)
         return torch.cat([probs, pad], -1).log()
+
+
+@dataclass(frozen=True)
+class CausalOracle:
+    """The exact belief about each token given the ones before it, of the toy language ``law``."""
+
+    law: Tensor
+
+    def log_probs(self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None) -> Tensor:
+        assert isinstance(z, Tensor)
+        rows = []
+        for x in z:
+            given, beliefs = self.law, []
+            for token in x:
+                belief = given.flatten(1).sum(1) if given.ndim > 1 else given
+                beliefs.append(belief / belief.sum())
+                given = given[token]
+            rows.append(torch.stack(beliefs))
+        return torch.stack(rows).log()
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,9 @@
-"""Known tokens stay, for prompts and infilling: the network reads them clean, and the belief about them is certain.
+"""Known tokens: the network reads them clean, whatever the noise has made of them.
 
-Every sampler therefore ends with them in place.
+Clamped, ClampedScore        for samplers (prompts, infilling): the belief about known tokens is certain as well, so
+                             that every sampler ends with them in place
+InContext, InContextScore    for measures: what is said about known tokens is left as it is, because a measure of
+                             the other tokens does not read it
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from torch.nn import functional as F
 from duality.denoisers.wrapping import needs_belief
 from duality.diffusion import posterior
 from duality.fused.lazy import Belief, Ratios, belief_of, materialised_log_probs, materialised_log_ratios, ratios_of
-from duality.protocols import AnyDenoiser, Dropout, Labels, Latent, Prefix, Process, TopK, Valid
+from duality.protocols import AnyDenoiser, Denoiser, Dropout, Labels, Latent, Prefix, Process, Score, TopK, Valid
 
 
 @dataclass(frozen=True)
@@ -72,3 +75,60 @@ class ClampedScore:
         return replace(ratios, z=z, transforms=(*ratios.transforms, make_certain))
 
     log_ratios = materialised_log_ratios
+
+
+@dataclass(frozen=True)
+class InContext:
+    """The network reads ``tokens`` where ``known`` is True, both (B, L), and the positions of its own ``valid``.
+
+    The positions that a measure gives as valid are those that it pays for. The network has to read the known ones too:
+    therefore it is given the wrapper's ``valid``. At all other positions the belief is that of ``Clamped``.
+    """
+
+    denoiser: AnyDenoiser
+    tokens: Tensor
+    known: Tensor
+    valid: Valid = None
+
+    def __post_init__(self) -> None:
+        needs_belief(self.denoiser, "InContext", "use InContextScore")
+
+    def belief(
+        self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
+    ) -> Belief:
+        if not isinstance(z, Tensor):
+            raise TypeError("InContext takes token ids: known tokens are certain")
+        seen = torch.where(self.known, self.tokens, z)
+        return belief_of(self.denoiser, seen, alpha, self.valid, dropout, labels)
+
+    log_probs = materialised_log_probs
+
+
+@dataclass(frozen=True)
+class InContextScore:
+    """``InContext`` for a score model."""
+
+    denoiser: AnyDenoiser
+    tokens: Tensor
+    known: Tensor
+    valid: Valid = None
+
+    def ratios(
+        self, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
+    ) -> Ratios:
+        seen = torch.where(self.known, self.tokens, z)
+        return ratios_of(self.denoiser, seen, alpha, self.valid, dropout, labels)
+
+    log_ratios = materialised_log_ratios
+
+
+def in_context(denoiser: AnyDenoiser, tokens: Tensor, known: Tensor, valid: Valid) -> InContext | InContextScore:
+    """The denoiser that reads known tokens clean, for a measure of the others; a Gaussian model is refused."""
+    if isinstance(denoiser, Denoiser):
+        return InContext(denoiser, tokens, known, valid)
+    if isinstance(denoiser, Score):
+        return InContextScore(denoiser, tokens, known, valid)
+    raise ValueError(
+        f"context with a {type(denoiser).__name__}: a Gaussian model reads vectors, in which no token can be held in "
+        "place; leave the context out, or use a discrete model"
+    )

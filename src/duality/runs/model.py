@@ -3,7 +3,7 @@
     model = duality.load("runs/demo")
     model.sample(4, steps=8, prompt="The ", tail="greedy")     list of Sample: .text, .full_text, .tokens
     model.fill("The ___ sat on the ___")                       known text stays, blanks are filled in
-    model.log_likelihood("A sentence.")                        .nats, .stderr, .kind
+    model.log_likelihood(" cat sat.", context="The")           .nats, .stderr, .kind
     model.surprisal("A sentence.")                             nats of each token
     model.hidden(tokens)                                       the network's vectors
 
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from duality.data.cache import silent
 from duality.data.packing import Sequences
-from duality.data.tokenizers import Ids, Tokenizer
+from duality.data.tokenizers import Tokenizer
 from duality.evaluation.likelihood import Likelihood, likelihood
 from duality.fused.lazy import belief_of, ratios_of
 from duality.protocols import Denoiser, Grid, Measure, Process, Reporter, Sampler, Schedule, Score, Tail, Vocabulary
@@ -31,9 +31,8 @@ from duality.recipes.recipe import Recipe
 from duality.runs.devices import device_named
 from duality.runs.folder import read_recipe, saved_round
 from duality.runs.limits import check_network, check_sampling
-from duality.runs.pieces import Pieces
 from duality.runs.provenance import check_tokenizer, read_identity, read_tokenizer
-from duality.runs.scoring import TextLikelihood, TokenSurprisal, mean_and_stderr, token_nats
+from duality.runs.scoring import Passage, TextLikelihood, TokenSurprisal, likelihoods, passages, surprisals, token_nats
 from duality.runs.shapes import parameter_shapes
 from duality.runs.shaping import (
     Wrap,
@@ -261,16 +260,31 @@ class Model:
 
     @overload
     def log_likelihood(  # type: ignore[overload-overlap]  # a str is a sequence of str, and comes first
-        self, texts: str, *, num_draws: int = 8, seed: int = 0, batch_size: int = 32, label: str | None = None
+        self,
+        texts: str,
+        *,
+        context: str | Sequence[str] = "",
+        num_draws: int = 8,
+        seed: int = 0,
+        batch_size: int = 32,
+        label: str | None = None,
     ) -> TextLikelihood: ...
     @overload
     def log_likelihood(
-        self, texts: Sequence[str], *, num_draws: int = 8, seed: int = 0, batch_size: int = 32, label: str | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        context: str | Sequence[str] = "",
+        num_draws: int = 8,
+        seed: int = 0,
+        batch_size: int = 32,
+        label: str | None = None,
     ) -> list[TextLikelihood]: ...
     def log_likelihood(
         self,
         texts: str | Sequence[str],
         *,
+        context: str | Sequence[str] = "",
         num_draws: int = 8,
         seed: int = 0,
         batch_size: int = 32,
@@ -278,18 +292,22 @@ class Model:
     ) -> TextLikelihood | list[TextLikelihood]:
         """-log p of a text, or of each of several, in nats, with its standard error and its kind.
 
-        The mean over ``num_draws`` draws of time and noise; more make the error smaller. ``label`` is the class that a
-        class-conditional model is given. The end-of-document token is not added, nor is padding: what a whole document
-        costs is measured by ``likelihood``.
+        The mean over ``num_draws`` draws of time and noise; more make the error smaller. ``context`` is what stands
+        before the texts, one string for all or one for each: it is known, and only what follows it is paid for. The
+        value of an autoregressive model is then exact, that of a diffusion a bound for the process that ``sample`` with
+        a prompt simulates (runs/scoring.py has the details). A context that does not fit is cut off on the left.
+        ``label`` is the class that a class-conditional model is given. The end-of-document token is not added, nor is
+        padding: what a whole document costs is measured by ``likelihood``.
         """
-        if isinstance(texts, str):
-            return self.log_likelihood([texts], num_draws=num_draws, seed=seed, batch_size=batch_size, label=label)[0]
-        rows, kind = [self.tokenizer.encode(text) for text in texts], self.measure.kind
-        found = []
-        for draws in self._token_nats(rows, num_draws, seed, batch_size, label):
-            nats, stderr = mean_and_stderr(draws.sum(1), kind)
-            found.append(TextLikelihood(float(nats), draws.shape[1], float(stderr), kind))
-        return found
+        rows = passages(self.tokenizer, [texts] if isinstance(texts, str) else texts, context, seed)
+        found = self.score(rows, num_draws=num_draws, batch_size=batch_size, label=label)
+        return found[0] if isinstance(texts, str) else found
+
+    def score(
+        self, rows: Sequence[Passage], *, num_draws: int = 8, batch_size: int = 32, label: str | None = None
+    ) -> list[TextLikelihood]:
+        """``log_likelihood`` of tokens: each passage has its own context, seed and manner to be cut into windows."""
+        return likelihoods(self.measure.kind, self._token_nats(rows, num_draws, batch_size, label))
 
     def surprisal(
         self, text: str, *, num_draws: int = 16, seed: int = 0, batch_size: int = 32, label: str | None = None
@@ -299,26 +317,14 @@ class Model:
         A draw of a masked model says something of the hidden tokens only: of a short text, many draws are cheap. A
         pseudo-likelihood hides one token per draw: give as many draws as there are tokens.
         """
-        row = self.tokenizer.encode(text)
-        (draws,) = self._token_nats([row], num_draws, seed, batch_size, label)
-        nats, stderr = mean_and_stderr(draws, self.measure.kind)
-        texts = Pieces(self.tokenizer).per_token(row.tolist())
-        return [TokenSurprisal(*entry) for entry in zip(row.tolist(), texts, nats.tolist(), stderr.tolist())]
+        row = Passage(self.tokenizer.encode(text), seed=seed)
+        (draws,) = self._token_nats([row], num_draws, batch_size, label)
+        return surprisals(self.tokenizer, row, draws, self.measure.kind)
 
-    def _token_nats(
-        self, rows: list[Ids], num_draws: int, seed: int, batch_size: int, label: str | None
-    ) -> list[Tensor]:
+    def _token_nats(self, rows: Sequence[Passage], num_draws: int, batch_size: int, label: str | None) -> list[Tensor]:
         """The nats of every token at every draw."""
-        return token_nats(
-            with_label(self.denoiser, label, None, self.label_names, self.device),
-            self.measure,
-            rows,
-            length=self.length,
-            num_draws=num_draws,
-            seed=seed,
-            batch_size=batch_size,
-            device=self.device,
-        )
+        denoiser = with_label(self.denoiser, label, None, self.label_names, self.device)
+        return token_nats(denoiser, self.measure, rows, self.length, num_draws, batch_size, self.device)
 
     # --- looking inside
 

@@ -1,0 +1,59 @@
+"""Whether every token of a continuation is the most likely one: what lm-evaluation-harness calls ``is_greedy``.
+
+    autoregressive    each token has the highest probability given the context and the tokens before it: exactly what
+                      greedy decoding writes
+    diffusion         each token has the highest probability given the context alone, all tokens of the continuation
+                      being noise: what one network call from pure noise writes. For one token and absorbing noise it is
+                      the most likely token. With uniform noise the noisy tokens are one draw, which belongs to the seed
+    Gaussian          never: a context cannot be held in place
+
+It is about each window of a continuation, as its likelihood is (runs/scoring.py), and costs one network call more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from duality.denoisers.clamp import in_context
+from duality.fused.lazy import belief_of
+from duality.protocols import Denoiser
+from duality.runs.model import Model
+from duality.runs.scoring import Passage, Window, noise_of, padded, windows
+from duality.runs.shaping import with_label
+
+
+@torch.no_grad()
+def greedy(model: Model, rows: Sequence[Passage], batch_size: int, label: str | None = None) -> list[bool]:
+    """For each passage whether all its tokens are the most likely ones."""
+    if model.measure.kind != "exact" and model.recipe.method.process(model.tokenizer.vocab_size) is None:
+        return [False] * len(rows)
+    found = [True] * len(rows)
+    ordered = sorted(windows(rows, model.length), key=lambda window: window.shape)
+    for _, alike in groupby(ordered, key=lambda window: window.shape):
+        together = list(alike)
+        for start in range(0, len(together), batch_size):
+            some = together[start : start + batch_size]
+            for window, row in zip(some, most_likely(model, some, label).cpu(), strict=True):
+                ids = torch.from_numpy(window.ids)[window.known :]
+                found[window.text] &= bool((row[window.known : len(window.ids)] == ids).all())
+    return found
+
+
+def most_likely(model: Model, rows: Sequence[Window], label: str | None) -> Tensor:
+    """The most likely token at each place of windows of one shape, (B, L); known places have no meaning."""
+    x, real, known = padded(rows, model.device)
+    valid = real if rows[0].shape[1] else None
+    denoiser = with_label(model.denoiser, label, None, model.label_names, model.device)
+    one = torch.ones(len(rows), dtype=torch.float64, device=model.device)
+    if model.measure.kind == "exact":
+        return belief_of(denoiser, x, one, valid).argmax_states()
+    noise = noise_of([(window, 0) for window in rows], model.device).fold("greedy")
+    z, alpha = model.process().sample_prior(x.shape[1], noise), model.schedule.alpha(one)
+    reader = in_context(denoiser, x, known, valid)
+    if isinstance(reader, Denoiser):
+        return belief_of(reader, z, alpha).argmax_states()
+    return model.sampler.last(reader, z, alpha, "greedy", noise)
