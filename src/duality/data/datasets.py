@@ -307,12 +307,34 @@ def part_of(dataset: Dataset, name: PartName) -> Part:
 def local_files(folder: Path, dataset: Dataset, name: PartName) -> list[Path]:
     """The files of a part in a folder, sorted; of several forms of one text, such as .raw and .tokens, the first."""
     part = part_of(dataset, name)
-    for pattern in part.files:
-        found = sorted(path for path in folder.glob(pattern) if path.is_file() and not path.name.startswith("."))
-        if found:
-            return found
+    form = form_of(folder, part)
+    if form is not None:
+        return matching(folder, part.files[form])
     there = sorted(path.name for path in folder.iterdir())[:8]
     raise ValueError(
         f"{folder} has no file of the part {name!r} of {dataset.name}: looked for {' or '.join(part.files)}, found "
         f"{', '.join(there) or 'nothing'}; {how_to_get(dataset)}"
     )
+
+
+def form_of(folder: Path, part: Part) -> int | None:
+    """Which of the patterns of a part is the first that a file in the folder has."""
+    return next((number for number, pattern in enumerate(part.files) if matching(folder, pattern)), None)
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """The files of a folder with such a name, sorted."""
+    return sorted(path for path in folder.glob(pattern) if path.is_file() and not path.name.startswith("."))
+
+
+def check_forms(folder: Path, dataset: Dataset, names: tuple[PartName, ...]) -> None:
+    """Refuse to train on one form of a text and to validate on another, such as .tokens and .raw."""
+    forms = {name: form_of(folder, part_of(dataset, name)) for name in names}
+    if len({form for form in forms.values() if form is not None}) > 1:
+        found = ", ".join(
+            f"{name}: {dataset.parts[name].files[form]}" for name, form in forms.items() if form is not None
+        )
+        raise ValueError(
+            f"the parts of {dataset.name} in {folder} are in two forms ({found}): remove the files of one form, so "
+            "that training and validation have the same"
+        )

@@ -170,7 +170,9 @@ def documents_of(file: CorpusFile, rule: DocumentRule = "auto", column: str = TE
             yield Document(f"{file.name}:{number}", (read(text),), label)
     elif lines:
         for number, text in text_lines(file.path):
-            yield Document(f"{file.name}:{number}", (read(text),), file.label)
+            # the lines of some benchmarks have a space at either end, which is no text
+            line = text if dataset is None else read(text.strip())
+            yield Document(f"{file.name}:{number}", (line,), file.label)
     else:
         pieces = TextFile(file.path)
         yield Document(file.name, pieces if read is unchanged else (read("".join(pieces)),), file.label)

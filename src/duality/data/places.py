@@ -14,7 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from duality.data.cache import Progress, silent
-from duality.data.datasets import DATASETS, HUB, Dataset, PartName, Placed, hub_dataset, local_files, part_of, placed
+from duality.data.datasets import (
+    DATASETS,
+    HUB,
+    Dataset,
+    PartName,
+    Placed,
+    check_forms,
+    form_of,
+    hub_dataset,
+    local_files,
+    part_of,
+    placed,
+)
 from duality.data.hub import hub_parts
 from duality.data.records import ARROW_ENDINGS, FASTA_ENDINGS
 from duality.data.sources import SOURCES, DocumentRule, Source, fetch
@@ -80,6 +92,8 @@ def own_parts(place: Placed) -> bool:
         return False
     if place.dataset.name.startswith(HUB):
         return held_out_split(place.dataset) is not None
+    if place.place is not None:
+        check_forms(place.place, place.dataset, ("train", place.dataset.held_out))
     return True
 
 
@@ -209,6 +223,8 @@ def dataset_files(place: Placed, cache: Path | None, progress: Progress, part: P
             raise ValueError(f"{dataset.name} has no part {missing[0]!r} on the hub: it has {', '.join(there)}")
         paths = [path for split in dict.fromkeys(chosen) for path in there.get(split, [])]
     elif place.place.is_dir():
+        if part is None:  # as many parts as there are, but at least one
+            names = [name for name in names if form_of(place.place, dataset.parts[name]) is not None] or names[:1]
         found = [path for name in names for path in local_files(place.place, dataset, name)]
         paths = list(dict.fromkeys(found))
     else:

@@ -1,0 +1,96 @@
+"""Tables of Arrow, FASTA files and further compressions: the same documents as the plain files, and clear errors."""
+
+from __future__ import annotations
+
+import bz2
+from pathlib import Path
+
+import pytest
+
+from duality.data.documents import read_documents
+from duality.data.survey import inspect
+
+arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: the extra `data`")
+zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed: the extra `data`")
+
+TEXTS = ["one", "zwei\ntrois", "", "äö " * 1000]
+
+
+def texts(path: Path, column: str = "text") -> list[str]:
+    return ["".join(document.pieces) for document in read_documents(path, column=column)]
+
+
+@pytest.fixture(params=[".parquet", ".arrow", ".feather", "stream"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A table in each of its forms; the last one is that of the library `datasets`."""
+    import pyarrow.feather
+    import pyarrow.parquet
+
+    made = arrow.table({"text": TEXTS, "other": [1, 2, 3, 4], "label": ["a", "b", "a", "b"]})
+    path = tmp_path / f"t{'.arrow' if request.param == 'stream' else request.param}"
+    if request.param == ".parquet":
+        pyarrow.parquet.write_table(made, path)
+    elif request.param == ".feather":
+        pyarrow.feather.write_feather(made, path)
+    else:
+        new = arrow.ipc.new_stream if request.param == "stream" else arrow.ipc.new_file
+        with new(str(path), made.schema) as writer:
+            writer.write_table(made, max_chunksize=2)
+    return path
+
+
+def test_a_table_has_its_texts_and_labels(table: Path) -> None:
+    documents = list(read_documents(table))
+    assert ["".join(document.pieces) for document in documents] == TEXTS
+    assert [document.label for document in documents] == ["a", "b", "a", "b"]
+    assert documents[2].name.endswith(":3")
+    assert inspect(table).size.num_documents == 4
+
+
+def test_a_column_that_is_not_there_names_the_nearest(table: Path) -> None:
+    with pytest.raises(ValueError, match=r"no column 'texts': its columns are 'text', .*did you mean text\?"):
+        texts(table, "texts")
+    with pytest.raises(ValueError, match=r"row 1: the value of 'other' is a number \(1\); it must be a string"):
+        texts(table, "other")
+
+
+def test_a_table_that_is_cut_short_is_refused(table: Path) -> None:
+    table.write_bytes(table.read_bytes()[:200])
+    with pytest.raises(ValueError, match=r"is no whole \.\w+ file \("):
+        texts(table)
+
+
+def test_a_folder_of_tables_is_read(table: Path) -> None:
+    assert texts(table.parent) == TEXTS
+
+
+@pytest.mark.parametrize("ending", [".bz2", ".zst"])
+def test_compressed_text_is_the_text(ending: str, tmp_path: Path) -> None:
+    path, text = tmp_path / f"a.txt{ending}", "wörds and\nlines " * 50_000
+    compress = bz2.compress if ending == ".bz2" else zstandard.ZstdCompressor().compress
+    path.write_bytes(compress(text.encode()))
+    assert texts(path) == [text]
+    path.write_bytes(compress(b"first ") + compress(b"second"))  # two files, one behind the other
+    assert texts(path) == ["first second"]
+    path.write_bytes(compress(text.encode())[:-30])
+    with pytest.raises(ValueError, match=rf"is no whole \{ending} file"):
+        texts(path)
+    path.write_bytes(b"no such file at all")
+    with pytest.raises(ValueError, match=rf"is no whole \{ending} file"):
+        texts(path)
+    path.write_bytes(compress(b"\xef\xbb\xbfmark"))
+    assert texts(path) == ["mark"]
+    path.write_bytes(compress(b"ab\xff"))
+    with pytest.raises(ValueError, match="no UTF-8 at byte 2 after unpacking"):
+        texts(path)
+
+
+def test_a_fasta_file_has_a_document_for_each_sequence(tmp_path: Path) -> None:
+    path = tmp_path / "genome.fa"
+    path.write_text(">one first\nACGT\nacgn\n\n>two\n;a comment\nTTTT\n>three\n")
+    documents = list(read_documents(path))
+    assert ["".join(document.pieces) for document in documents] == ["ACGTacgn", "TTTT", ""]
+    assert documents[1].name.endswith("genome.fa:5")
+    path.write_text("ACGT\n")
+    with pytest.raises(ValueError, match="line 1: a sequence without a name"):
+        list(read_documents(path))
