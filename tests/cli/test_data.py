@@ -60,8 +60,35 @@ def test_a_corpus_is_fetched_and_described(
 def test_corpora_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["gutenberg-prose (default)", "austen", "enwik8", "qm9"]
-    assert lines[-1].endswith("molecules as canonical SMILES, one per line. MIT (the package qm9pack).")
+    names = [line.partition(":")[0] for line in lines]
+    assert names[:4] == ["gutenberg-prose (default)", "austen", "enwik8", "qm9"]
+    assert {"lm1b", "openwebtext", "ptb", "wikitext-103", "text8", "lambada", "ag-news"} <= set(names[4:])
+    assert lines[3].endswith("molecules as canonical SMILES, one per line. MIT (the package qm9pack).")
+
+
+def test_a_corpus_is_prepared_and_its_store_is_shown(
+    tmp_path: Path, english: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DUALITY_CACHE", str(tmp_path))
+    monkeypatch.setenv("RAYON_NUM_THREADS", "1")
+    flags = ["--tokenizer", "bytes", "--length", "16", "--no-eos", "--workers", "2"]
+    assert main(["data", "prepare", str(english), *flags]) == 0
+    first = capsys.readouterr().out
+    (store,) = (path for path in (tmp_path / "stores").iterdir() if not path.name.startswith("."))
+    assert str(store) in first
+    assert main(["data", "show", str(store), "--recipe", "duo-laptop", "--set", "data.length=16"]) == 0
+    again = capsys.readouterr().out
+    lines = [line for line in first.splitlines() if line.startswith("  ")]
+    assert lines == [line for line in again.splitlines() if line.startswith("  ")]
+    assert len([line for line in lines if "sha256" in line]) == 2
+    # the training that needs these tokens finds them
+    session = ["--dry-run", "--set", "data.tokenizer=bytes", "data.length=16", "data.eos=false"]
+    assert main(["train", "duo-laptop", "--data", str(english), "--out", str(tmp_path / "run"), *session]) == 0
+    assert [path for path in (tmp_path / "stores").iterdir() if not path.name.startswith(".")] == [store]
+    shard = store / "train" / "shard-00000.bin"
+    shard.write_bytes(shard.read_bytes()[:-2])
+    assert main(["data", "show", str(store)]) == 2
+    assert "is damaged" in capsys.readouterr().err
 
 
 def test_an_unknown_corpus_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:

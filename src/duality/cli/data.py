@@ -46,49 +46,75 @@ def data(
         workers: prepare: threads that encode; all cores if not given. The result does not depend on it.
         yes: clean: remove what is shown.
     """
+    own = (tokenizer, length, one_of(pack, no_pack, "pack"), one_of(eos, no_eos, "eos"), workers)
+    check_flags(action, yes, any(each is not None for each in own), bool(column or recipe or assignments))
     if action == "clean":
         from duality.cli.clean import clean
 
         return clean(name, yes)
-    if yes:
-        raise ValueError(f"--yes belongs to `duality data clean`, not to `data {action}`: leave it out")
-    from duality.cli.console import say
-    from duality.data.datasets import DATASETS
-    from duality.data.documents import overview
-    from duality.data.sources import DEFAULT_SOURCE, SOURCES
-
-    own = (tokenizer, length, one_of(pack, no_pack, "pack"), one_of(eos, no_eos, "eos"), workers)
     if action == "prepare":
         from duality.cli.prepare import chosen_data, prepare
 
         return prepare(chosen_data(name, column, recipe, assignments, *own[:4]), workers)
-    if any(each is not None for each in own):
+    if action == "show":
+        return shown(name, column, recipe, assignments)
+    return fetched(name) if action == "get" else listed()
+
+
+def check_flags(action: str, yes: bool, preparing: bool, reading: bool) -> None:
+    """Refuse flags of another action."""
+    if yes and action != "clean":
+        raise ValueError(f"--yes belongs to `duality data clean`, not to `data {action}`: leave it out")
+    if preparing and action != "prepare":
         raise ValueError(
             f"--tokenizer, --length, --pack, --eos and --workers belong to `duality data prepare`, not to {action}"
         )
-    if action == "show":
-        from duality.cli.prepare import chosen_data, is_store, show_store
-
-        if is_store(name) and column is None:
-            return show_store(
-                name, None if recipe is None else chosen_data("", None, recipe, assignments, None, None, None, None)
-            )
-        return show(name, column, recipe, assignments)
-    if column is not None or recipe is not None or assignments:
+    if reading and action not in ("prepare", "show"):
         raise ValueError(
-            f"--column, --recipe and --set belong to `data prepare` and `data show`; leave them out of {action}"
+            f"--column, --recipe and --set belong to `duality data show` and `data prepare`; leave them out of {action}"
         )
-    if action == "get":
-        chosen = name or DEFAULT_SOURCE
-        found = overview(chosen, progress=say)
-        unit = "one per line" if SOURCES[chosen].documents == "lines" else "one per file"
-        print(f"{chosen}: {SOURCES[chosen].title}")
-        print(f"licence    {SOURCES[chosen].license}")
-        print(f"size       {found.num_bytes / 1e6:.1f} MB in {len(found.files)} file{'s' * (len(found.files) > 1)}")
-        print(f"documents  {found.num_documents:,}, {unit}")
-        for title, lines in (("files", map(str, found.files)), ("examples", map(shortened, found.examples))):
-            print("\n".join(f"{title if not number else '':<11}{line}" for number, line in enumerate(lines)))
+
+
+def shown(name: str, column: str | None, recipe: str | None, assignments: tuple[str, ...]) -> int:
+    """What is read of a corpus, or what is in a folder of tokens."""
+    from duality.cli.prepare import chosen_data, is_store, show_store
+
+    if column is None and is_store(name):
+        chosen = None if recipe is None else chosen_data("", None, recipe, assignments, None, None, None, None)
+        return show_store(name, chosen)
+    return show(name, column, recipe, assignments)
+
+
+def fetched(name: str) -> int:
+    """Fetch a named corpus and say what it is."""
+    from duality.cli.console import say
+    from duality.data.datasets import DATASETS, placed
+    from duality.data.documents import overview
+    from duality.data.places import text_files
+    from duality.data.sources import DEFAULT_SOURCE, SOURCES
+
+    chosen = name or DEFAULT_SOURCE
+    if chosen in DATASETS and chosen not in SOURCES:
+        dataset, files = DATASETS[chosen], text_files(placed(chosen), progress=say)
+        print(f"{chosen}: {dataset.title}\nlicence    {dataset.license}\ncitation   {dataset.citation}")
+        print("\n".join(f"{'' if number else 'files':<11}{file.path}" for number, file in enumerate(files)))
         return 0
+    found = overview(chosen, progress=say)
+    unit = "one per line" if SOURCES[chosen].documents == "lines" else "one per file"
+    print(f"{chosen}: {SOURCES[chosen].title}")
+    print(f"licence    {SOURCES[chosen].license}")
+    print(f"size       {found.num_bytes / 1e6:.1f} MB in {len(found.files)} file{'s' * (len(found.files) > 1)}")
+    print(f"documents  {found.num_documents:,}, {unit}")
+    for title, lines in (("files", map(str, found.files)), ("examples", map(shortened, found.examples))):
+        print("\n".join(f"{title if not number else '':<11}{line}" for number, line in enumerate(lines)))
+    return 0
+
+
+def listed() -> int:
+    """The named corpora, and the datasets of the literature."""
+    from duality.data.datasets import DATASETS
+    from duality.data.sources import DEFAULT_SOURCE, SOURCES
+
     for known, source in SOURCES.items():
         default = " (default)" if known == DEFAULT_SOURCE else ""
         print(f"{known}{default}: {source.title}. {source.license}.")

@@ -84,11 +84,10 @@ def evaluate(
         result = model.likelihood(
             sequences, num_draws=draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
         )
-    if json:
-        print(json_text({"run": str(run), "step": model.step, "data": other or split, **numbers(result)}))
-    else:
-        print(f"{run}, step {model.step}, on {other or split + ' of ' + (corpus or model.recipe.data.corpus)}")
-        print("\n".join(result.lines()))
+    facts = {"run": str(run), "step": model.step, "data": other or split}
+    place = other or f"{split} of {corpus or model.recipe.data.corpus}"
+    heading = f"{run}, step {model.step}, on {place}"
+    print(json_text(facts | numbers(result)) if json else "\n".join([heading, *result.lines()]))
     return 0
 
 

@@ -24,6 +24,7 @@ listing      the list of recipes, kept in a file
 sampling     the samples of the cases of an evaluation
 sweep_runs   the cases of a sweep over runs
 comparison   several recipes, trained and measured alike
+suites       the test sets of the paper's tables, measured on a model
 variance     the variance of a run's gradients; ``variance_objectives`` are its objectives by name
 
 folder/  recipe.json  env.json  tokenizer.json  corpus.json  metrics.jsonl  loss.png
@@ -31,4 +32,5 @@ folder/  recipe.json  env.json  tokenizer.json  corpus.json  metrics.jsonl  loss
          rounds/step-00000500/       (a distillation)   data/   (data that was given from memory)
          base.json                   (a distillation)
          training.lock               (while it is trained)
+         evaluations.json            (results of suites)
 """
