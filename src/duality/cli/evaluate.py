@@ -50,8 +50,7 @@ def evaluate(
     Args:
         run: the run folder.
         data: other text to evaluate on, encoded with the run's tokenizer and cut into documents as the run's own: a
-            file, a folder, a named source or dataset. With --suite, where a set is, such as ptb=FOLDER; can be
-            repeated.
+            file, a folder, a named source or dataset. With --suite, where sets are: ptb=FOLDER; can be repeated.
         suite: the test sets of a table of the paper, with the paper's rows beside them. Results are kept in the run's
             evaluations.json, and are not computed twice.
         column: where the text of --data is: the key of a .jsonl file, the column of a .csv or .tsv file; that of the
@@ -85,8 +84,7 @@ def evaluate(
             sequences, num_draws=draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
         )
     facts = {"run": str(run), "step": model.step, "data": other or split}
-    place = other or f"{split} of {corpus or model.recipe.data.corpus}"
-    heading = f"{run}, step {model.step}, on {place}"
+    heading = f"{run}, step {model.step}, on {other or f'{split} of {corpus or model.recipe.data.corpus}'}"
     print(json_text(facts | numbers(result)) if json else "\n".join([heading, *result.lines()]))
     return 0
 
