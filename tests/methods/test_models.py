@@ -177,6 +177,38 @@ def test_padding_has_no_loss_and_no_effect(name: str, english: Path) -> None:
 
 
 @pytest.mark.parametrize("name", LAPTOP)
+def test_a_padded_batch_has_the_losses_of_its_sequences_one_by_one(name: str, english: Path) -> None:
+    """Losses of training and of measuring, and gradients: a corpus that is not packed is what its sentences are."""
+    network, chosen = random_network(name, english)
+    x = torch.randint(0, NUM_TOKENS, (3, 10), generator=torch.Generator().manual_seed(2))
+    lengths = (10, 6, 3)
+    valid = torch.arange(10)[None] < torch.tensor(lengths)[:, None]
+    t, noise = torch.tensor([0.3, 0.7, 0.5], dtype=torch.float64), Noise.of(0, 0, torch.arange(3))
+
+    def gradient(totals: list[Tensor]) -> list[Tensor]:
+        network.zero_grad()
+        torch.autograd.backward(sum(totals, torch.zeros((), dtype=torch.float64)))
+        return [p.grad.clone() for p in network.parameters() if p.grad is not None]
+
+    for phase in chosen.method.phases(NUM_TOKENS, 10):
+        together = phase.objective(network, torch.where(valid, x, 0), t, noise, valid)
+        alone = [
+            phase.objective(network, x[[row], :count], t[[row]], noise.select(torch.tensor([row])))
+            for row, count in enumerate(lengths)
+        ]
+        for row, count in enumerate(lengths):
+            assert torch.allclose(together.nats[row, :count], alone[row].nats[0], rtol=1e-9, atol=1e-11), (phase, row)
+        expected = gradient([each.total for each in alone])
+        found = gradient([together.total])
+        assert all(torch.allclose(g, h, rtol=1e-7, atol=1e-9) for g, h in zip(found, expected, strict=True))
+    padded = losses(network, chosen, torch.where(valid, x, 0), slice(0, 3), valid)
+    for row, count in enumerate(lengths):
+        single = losses(network, chosen, x[:, :count], slice(row, row + 1), None)
+        for whole, own in zip(padded, single, strict=True):
+            assert torch.allclose(whole[row, :count], own[0], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", LAPTOP)
 def test_the_gradient_of_every_objective_is_that_of_its_total(name: str, english: Path) -> None:
     """By finite differences, except for parameters with another gradient by design (Plaid's schedule)."""
     network, chosen = random_network(name, english)
