@@ -20,10 +20,9 @@ NONE = "-"  # what the paper prints where it has no number
 
 @dataclass(frozen=True)
 class Run:
-    """A training: the recipe, the file with its corpus, the fields that are changed, the folder if not the recipe's."""
+    """A training: the recipe, the fields that are changed, the folder if not the recipe's."""
 
     recipe: str
-    data: str
     changes: tuple[str, ...] = ()
     name: str = ""
 
@@ -37,7 +36,7 @@ class Run:
 
     @property
     def command(self) -> str:
-        return f"duality train {self.recipe} --data {self.data} --out {self.folder}{self.changed}"
+        return f"duality train {self.recipe} --out {self.folder}{self.changed}"
 
     @property
     def plan(self) -> str:

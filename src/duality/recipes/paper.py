@@ -4,9 +4,9 @@ All share the 12 x 768 network, AdamW at 3e-4 after 2 500 steps of warm-up, batc
 and a million steps (``Training``'s defaults); a row is its method. Table 1 is LM1B with sentence packing, 128 tokens of
 bert-base-uncased; without packing (its first column, and the only one that has SEDD) it is the same recipe with
 ``data.packing=document data.padding=ignore``.
-Table 2, and Table 1's last column, is OpenWebText, 1024 tokens of GPT-2. Neither corpus is downloaded: give yours as
-``--data``; 5 % of it are held out, and a separate test set is for ``duality eval --data``. These need GPUs; the
-laptop recipes do not.
+Table 2, and Table 1's last column, is OpenWebText, 1024 tokens of GPT-2. Both are datasets by name (data/datasets.py):
+they come from the Hugging Face hub, or from ``--data lm1b=FOLDER``, in the parts of the literature. Of a file that is
+given without a name, 5 % are held out. These need GPUs; the laptop recipes do not.
 
 Different from the paper: absorbing chains end at alpha = 0 instead of 1e-3, where a true bound would be infinite.
 BERT-Mouth, DiffusionBERT, Diffusion-LM and D3PM are numbers that the paper quotes; here they are trained like the
@@ -109,10 +109,8 @@ def on_owt(base: Recipe, row: int) -> Recipe:
         name=base.name.replace("-lm1b", "-owt"),
         summary=base.summary.replace("LM1B, packed", "OpenWebText").removesuffix(", unpacked"),
         source=f"Table 2, row {row}",
-        # the last 100 000 of 8 013 769 documents are for validation
-        data=Data(
-            corpus="openwebtext", tokenizer=Pretrained("gpt2"), length=1024, validation=0.01248, split="document"
-        ),
+        # of a file without a name as many as of the dataset, whose last 100 000 of 8 013 769 are for validation
+        data=Data(corpus="openwebtext", tokenizer=Pretrained("gpt2"), length=1024, validation=0.01248),
     )
 
 

@@ -16,17 +16,17 @@ from duality.recipes.sample_tables import (
     SEDD_UNIFORM,
     quality,
 )
-from duality.recipes.tables import LM1B, VARIANCE_WITH, VARIANCE_WITHOUT, WITH_CURRICULUM, WITHOUT_CURRICULUM, packed
+from duality.recipes.tables import VARIANCE_WITH, VARIANCE_WITHOUT, WITH_CURRICULUM, WITHOUT_CURRICULUM, packed
 
 
 def fixed_tau(tau: str) -> Run:
     """Duo with a curriculum of all 150 K steps at this tau."""
     changes = (f"method.tau={tau}", "method.curriculum=1.0", "training.steps=150000")
-    return Run("duo-lm1b", LM1B, changes, f"duo-lm1b-tau-{tau}")
+    return Run("duo-lm1b", changes, f"duo-lm1b-tau-{tau}")
 
 
 _TAUS = (
-    Run("duo-plain-lm1b", LM1B, ("training.steps=150000",), "duo-plain-lm1b-150k"),
+    Run("duo-plain-lm1b", ("training.steps=150000",), "duo-plain-lm1b-150k"),
     *(fixed_tau(tau) for tau in ("0.001", "0.01", "0.1")),
 )
 

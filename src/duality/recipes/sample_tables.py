@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from duality.recipes.index import Distilled, Run, Series, Table, rows_of
 
-OPENWEBTEXT = "openwebtext.jsonl"
 STEPS = "--steps 8,16,32,64,128,256,512,1024"
 JUDGE = "--judge gpt2-large"
 
-DUO, MDLM, AR = (Run(f"{model}-owt", OPENWEBTEXT) for model in ("duo", "mdlm", "ar"))
-SEDD_UNIFORM, SEDD_ABSORB = (Run(f"sedd-{noise}-owt", OPENWEBTEXT) for noise in ("uniform", "absorb"))
+DUO, MDLM, AR = (Run(f"{model}-owt") for model in ("duo", "mdlm", "ar"))
+SEDD_UNIFORM, SEDD_ABSORB = (Run(f"sedd-{noise}-owt") for noise in ("uniform", "absorb"))
 DCD = Distilled(DUO, "dcd")  # Algorithm 1
 DCD_EMA = Distilled(DUO, "dcd", " --teacher ema", "-ema")  # Algorithm 2
 SDTT = Distilled(MDLM, "sdtt")

@@ -5,7 +5,7 @@ and ``figure*``, counted in the order of the source, main text and appendix in o
 sets the counters, and algorithms have a counter of their own). tests/recipes/test_tables.py counts them again and
 compares every label, heading and number with the source, where that is present. Numbers are text, as printed.
 
-Corpora are not fetched: ``lm1b.jsonl`` and ``openwebtext.jsonl`` are the user's files, with a document in each line.
+The corpora are datasets by name (data/datasets.py), as the recipes say.
 """
 
 from __future__ import annotations
@@ -13,25 +13,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from duality.recipes.index import NONE, Remark, Row, Run, Series, Table, rows_of
-from duality.recipes.sample_tables import OPENWEBTEXT, SAMPLE_TABLES
+from duality.recipes.sample_tables import SAMPLE_TABLES
 
-LM1B = "lm1b.jsonl"
 UNPACKED = ("data.packing=document", "data.padding=ignore")
 
 
 def packed(recipe: str) -> Run:
     """LM1B with sentence packing."""
-    return Run(recipe, LM1B)
+    return Run(recipe)
 
 
 def unpacked(recipe: str) -> Run:
     """LM1B with one sentence in each sequence; recipes of SEDD are so by themselves."""
-    return Run(recipe, LM1B) if recipe.startswith("sedd-") else Run(recipe, LM1B, UNPACKED, f"{recipe}-unpacked")
+    return Run(recipe) if recipe.startswith("sedd-") else Run(recipe, UNPACKED, f"{recipe}-unpacked")
 
 
 def owt(recipe: str) -> Run:
     """OpenWebText."""
-    return Run(recipe, OPENWEBTEXT)
+    return Run(recipe)
 
 
 def measured(run: Run, suite: str, row: int, columns: tuple[int, ...], model: str) -> Series:
@@ -137,8 +136,8 @@ TABLE_3 = Table(
 # --- Table 4
 
 _KEPT = ("training.steps=500000", "training.keep=50")
-WITH_CURRICULUM = Run("duo-lm1b", LM1B, ("method.curriculum=1.0", *_KEPT), "duo-lm1b-curriculum")
-WITHOUT_CURRICULUM = Run("duo-plain-lm1b", LM1B, _KEPT, "duo-plain-lm1b-kept")
+WITH_CURRICULUM = Run("duo-lm1b", ("method.curriculum=1.0", *_KEPT), "duo-lm1b-curriculum")
+WITHOUT_CURRICULUM = Run("duo-plain-lm1b", _KEPT, "duo-plain-lm1b-kept")
 _AT = "--step 10000,20000,50000,100000,500000"
 VARIANCE_WITH = f"duality variance {WITH_CURRICULUM.folder} --objectives tau=0.001 {_AT} --out runs/variance-curriculum"
 VARIANCE_WITHOUT = f"duality variance {WITHOUT_CURRICULUM.folder} --objectives plain {_AT} --out runs/variance-plain"
@@ -174,7 +173,7 @@ TABLE_4 = Table(
 
 TABLES: dict[int, Table] = {each.number: each for each in (TABLE_1, TABLE_2, TABLE_3, TABLE_4, *SAMPLE_TABLES)}
 
-_KEPT_ALL = Run("duo-lm1b", LM1B, ("training.keep=100",), "duo-lm1b-kept")
+_KEPT_ALL = Run("duo-lm1b", ("training.keep=100",), "duo-lm1b-kept")
 REMARKS = (
     Remark(
         "Section 5.1",

@@ -70,8 +70,8 @@ gives them, main text and appendix in one count. `duality recipes --table 2` pri
   distillation includes the training of its base. Evaluation and sampling are not included.
 - **What was measured at small scale is not comparable** with the paper's numbers: data, tokens and sizes are others. It
   is linked below each table; [reproduction.md](reproduction.md) has the paper's claims with verdicts.
-- `lm1b.jsonl` and `openwebtext.jsonl` are files of yours, with a document in each line. The judge `gpt2-large` needs
-  the extra `judge`.
+- LM1B and OpenWebText are datasets by name ([data.md](data.md)): they come from the Hugging Face hub, or from
+  `--data lm1b=FOLDER`, `--data openwebtext=FOLDER`. The judge `gpt2-large` needs the extra `judge`.
 - In Tables 1 to 3 each line is one run. An empty cell belongs to another run, or the paper has no number for it.
 
 This page is written by `python -m duality.runs.paper_page > docs/paper.md`; a test compares it."""
