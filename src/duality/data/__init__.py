@@ -16,6 +16,7 @@
     detokenizers     benchmarks that are published as separate words, as ordinary text
     datasets         the datasets of the literature by name: their parts, readers and places
     hub              datasets of the Hugging Face hub, as files of this machine
+    mixtures         several corpora in one, each with its share
     places           where a corpus is: paths, named sources and datasets, and their files
     documents        the documents of a corpus: files, folders, named corpora and datasets
     splitting        the documents for training and for validation

@@ -7,6 +7,7 @@ The tokenizer is trained on the training part only, BPE on a sample of it if it 
 in the cache folder under the sha256 of everything it depends on: the files (path, size, time of change) or the source's
 checksums, what a document is, the tokenizer, the split, the labels, the format.
 
+Of a mixture (mixtures.py) every corpus is split by its own rule; the stores have one behind the other.
 A dataset with parts of its own (datasets.py) is not split: its parts are used as they are, if ``split`` is "auto".
 Without ``eos`` no end-of-text follows a document in the stores.
 
@@ -29,8 +30,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -40,7 +41,16 @@ from duality.data.datasets import PartName
 from duality.data.documents import Document, check_rule, read_documents
 from duality.data.files import readable_size, write_atomically
 from duality.data.manifest import seal, verify
-from duality.data.places import CorpusSpec, all_lines, has_parts, held_out_part, identity, locate, text_files
+from duality.data.places import (
+    CorpusSpec,
+    all_lines,
+    corpora_of,
+    has_parts,
+    held_out_part,
+    identity,
+    locate,
+    text_files,
+)
 from duality.data.progress import working
 from duality.data.records import TEXT_COLUMN
 from duality.data.sources import DocumentRule, Source
@@ -54,6 +64,7 @@ from duality.data.tokenizers import Tokenizer, load_tokenizer
 from duality.data.write import write_store
 
 TEXT = "text.json"
+GROUPS = "groups.json"
 VERSION = 2  # of the steps from text to ids, as far as the rest of the key does not describe them
 
 T = TypeVar("T")
@@ -68,6 +79,8 @@ class Corpus:
     validation: TokenStore
     text: str | None = None
     """The sha256 of its text; None if it was prepared by an older version."""
+    groups: tuple[int, ...] = ()
+    """Of a mixture, how many of the documents for training each of its corpora has."""
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -95,15 +108,23 @@ def prepare(
 ) -> Corpus:
     """The corpus, split and tokenized; it comes from the cache if it was prepared before."""
     check_split(split, validation)
+    choices: dict[str, str | float | list[str]]
     choices = {"validation": validation, "split": split, "labels": labels, **as_choice(documents, column, eos)}
+    if len(corpora_of(spec)) > 1:  # whose parts are split one by one
+        choices["mixture"] = True
     if isinstance(tokenizer, FROM_FILES):  # what is in the files decides, not where they are
         tokenizer = tokenizer.train((), cache=cache, progress=progress)
     folder = store_folder(cache, spec, tokenizer, choices)
 
     def build(target: Path) -> None:
         """Write the tokenizer and both stores, as far as a process that was killed has not written them."""
-        read = partial(read_documents, spec, documents, column, cache=cache, progress=progress)
-        parts, size = parts_of_corpus(spec, split, validation, documents, labels, read, check_text)
+        read = partial(read_documents, rule=documents, column=column, cache=cache, progress=progress)
+        each = [parts_of_corpus(one, split, validation, documents, labels, read) for one in corpora_of(spec)]
+        parts, size = joined_parts([found for found, _ in each]), joined_sizes([found for _, found in each])
+        check_text(size.sha256)
+        if len(each) > 1 and not (target / GROUPS).exists():
+            counts = [sum(1 for _ in found["train"]()) for found, _ in each]
+            write_atomically(target / GROUPS, json.dumps(counts))
         progress(f"the tokenizer is {tokenizer}")
         if not (target / TOKENIZER).exists():
             texts = (piece for part in parts["train"]() for piece in part.pieces)
@@ -132,27 +153,43 @@ def parts_of_corpus(
     documents: DocumentRule,
     labels: bool,
     read: Callable[..., Iterator[Document]],
-    check_text: Callable[[str], None],
 ) -> tuple[dict[str, Documents], CorpusSize]:
     """How the documents for training and for validation are read, any number of times, and the size of both."""
     if split == "auto" and has_parts(spec):
         parts: dict[str, Documents] = {
-            "train": partial(read, part="train"),
-            "validation": partial(read, part=held_out_part(spec)),
+            "train": partial(read, spec, part="train"),
+            "validation": partial(read, spec, part=held_out_part(spec)),
         }
-        size = survey((document for part in parts.values() for document in part()), labels)
-        check_text(size.sha256)
         for name, part in parts.items():
             if next(part(), None) is None:
                 raise ValueError(f"the part for {name} of {spec!s} has no documents; give one that has")
-        return parts, size
-    size = survey(read(), labels)
-    check_text(size.sha256)
+        return parts, survey((document for part in parts.values() for document in part()), labels)
+    size = survey(read(spec), labels)
     by = "document" if split == "auto" and all_lines(spec, documents) else split
     rule = choose_split(by, validation, size.num_documents)
-    if next(rule.held_out(read()), None) is None:
+    if next(rule.held_out(read(spec)), None) is None:
         raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
-    return {"train": lambda: rule.training(read()), "validation": lambda: rule.held_out(read())}, size
+    return {"train": lambda: rule.training(read(spec)), "validation": lambda: rule.held_out(read(spec))}, size
+
+
+def joined_parts(each: Sequence[Mapping[str, Documents]]) -> dict[str, Documents]:
+    """The parts of several corpora, one behind the other."""
+
+    def read(name: str) -> Iterator[Document]:
+        return (document for parts in each for document in parts[name]())
+
+    return {name: partial(read, name) for name in ("train", "validation")}
+
+
+def joined_sizes(each: Sequence[CorpusSize]) -> CorpusSize:
+    """The size of several corpora; the checksum is that of theirs."""
+    if len(each) == 1:
+        return each[0]
+    names = ("num_documents", "num_characters", "num_bytes", "num_unbroken")
+    labels = sorted({label for size in each for label in size.label_names})
+    digest = hashlib.sha256("\n".join(size.sha256 for size in each).encode()).hexdigest()
+    sums = {name: sum(getattr(size, name) for size in each) for name in names}
+    return replace(each[0], **sums, label_names=tuple(labels), sha256=digest)
 
 
 def encode_corpus(
@@ -201,8 +238,11 @@ def open_corpus(folder: Path) -> Corpus:
     )
     for store in (train, validation):
         check_encoded_with(tokenizer, store)
-    text = folder / TEXT
-    return Corpus(tokenizer, train, validation, json.loads(text.read_text())["sha256"] if text.exists() else None)
+    text, groups = folder / TEXT, folder / GROUPS
+    sha256 = json.loads(text.read_text())["sha256"] if text.exists() else None
+    return Corpus(
+        tokenizer, train, validation, sha256, tuple(json.loads(groups.read_text())) if groups.exists() else ()
+    )
 
 
 def check_encoded_with(tokenizer: Tokenizer, store: TokenStore) -> None:

@@ -5,6 +5,8 @@ epochs, one after another, are an endless list of sequences; step s takes places
 
     epoch 0: 3 0 4 1 2 | epoch 1: 1 4 2 0 3 | ...         B = 2:  (3 0) (4 1) (2 1) (4 2) (0 3) ...
 
+A mixture of corpora (mixtures.py) has an order of its own, ``mixed``, in which each corpus has its share.
+
 The loader has no state: a resumed run requests a later step, and one of many processes requests its rows of the
 batch. ``Prefetch`` makes the batch of the next step in a thread while the current one is used; the batches are the
 same with and without it.
@@ -25,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from duality.data.mixtures import MixedOrder
 from duality.data.packing import Sequences
 
 
@@ -59,6 +62,7 @@ class Loader:
     sequences: Sequences
     batch_size: int
     seed: int
+    mixed: MixedOrder | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings and sequences that training cannot use."""
@@ -80,7 +84,10 @@ class Loader:
             raise ValueError(f"steps count from 0; got {step}")
         count = len(self.sequences)
         first = step * self.batch_size
-        epochs, places = np.divmod(np.arange(first, first + self.batch_size), count)
+        numbers = np.arange(first, first + self.batch_size)
+        if self.mixed is not None:
+            return self.mixed.sequences(numbers, epoch_order)
+        epochs, places = np.divmod(numbers, count)
         chosen = np.empty(self.batch_size, dtype=np.int64)
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
@@ -131,7 +138,7 @@ class Prefetch:
         return batch.pinned() if self.pin else batch
 
 
-@lru_cache(maxsize=2)  # the current epoch and, if a batch lies across the border, the next one
+@lru_cache(maxsize=16)  # the current epoch and, if a batch lies across the border, the next one; of each corpus
 def epoch_order(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
     """The order in which an epoch visits ``count`` sequences; read-only, as it is cached."""
     key = np.array([seed, epoch], dtype=np.uint64)

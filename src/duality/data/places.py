@@ -28,6 +28,7 @@ from duality.data.datasets import (
     placed,
 )
 from duality.data.hub import hub_parts
+from duality.data.mixtures import shares_of
 from duality.data.records import ARROW_ENDINGS, FASTA_ENDINGS
 from duality.data.sources import SOURCES, DocumentRule, Source, fetch
 from duality.data.textfiles import COMPRESSIONS, has_mark
@@ -132,6 +133,8 @@ def locate(spec: CorpusSpec) -> list[Place]:
     path = Path(spec).expanduser()
     if name.strip() and path.exists():
         return [path]
+    if mixed := shares_of(name):
+        return [place for share in mixed for place in locate(share.corpus)]
     if name.startswith(HUB):
         return [Placed(hub_dataset(name), None)]
     dataset, given, where = name.partition("=")
@@ -150,10 +153,19 @@ def resolved(spec: str | Path) -> str:
     path = Path(spec).expanduser()
     if path.exists():
         return str(path.resolve())
+    if mixed := shares_of(str(spec)):
+        return f"[{','.join(f'{resolved(share.corpus)}:{share.weight:g}' for share in mixed)}]"
     dataset, _, where = str(spec).partition("=")
     if dataset in DATASETS and where:
         return f"{dataset}={Path(where).expanduser().resolve()}"
     return str(spec)
+
+
+def corpora_of(spec: CorpusSpec) -> list[CorpusSpec]:
+    """The corpora of a mixture, or the corpus itself."""
+    if isinstance(spec, str) and not Path(spec).expanduser().exists():
+        return [share.corpus for share in shares_of(spec)] or [spec]
+    return [spec]
 
 
 def is_there(spec: str) -> bool:

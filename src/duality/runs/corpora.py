@@ -26,6 +26,7 @@ from duality.data.cache import silent
 from duality.data.corpus import Corpus, accept, encode_corpus, prepare
 from duality.data.leftovers import remove_leftovers, temporary_name
 from duality.data.memory import write_corpus
+from duality.data.mixtures import MixedOrder, shares_of
 from duality.data.packing import Sequences
 from duality.data.places import all_lines, evaluated_part, has_columns, is_there, skipped_files
 from duality.data.records import TEXT_COLUMN
@@ -113,6 +114,25 @@ def sequences(data: Data, store: TokenStore, tokenizer: Tokenizer, length: int |
     return Sequences(store, data.length if length is None else length, data.packing, data.padding, tokenizer.separator)
 
 
+def mixed_order(data: Data, corpus: Corpus, seed: int) -> MixedOrder | None:
+    """The order in which a training visits a mixture of corpora; None if there is one corpus."""
+    if not corpus.groups:
+        return None
+    shares, rows = shares_of(data.corpus), sequences(data, corpus.train, corpus.tokenizer)
+    documents = np.cumsum(corpus.groups)
+    if data.packing == "document":
+        ends = rows.window_ends[documents - 1]
+    else:  # a sequence that has the end of a corpus and the beginning of the next one is of the first
+        ends = -(-corpus.train.document_ends[documents - 1] // rows.length)
+    sizes = np.diff(ends, prepend=0)
+    for share, size in zip(shares, sizes, strict=True):
+        if size < 1:
+            raise ValueError(
+                f"{share.corpus} has no sequence of its own in the mixture: give more of it, or leave it out"
+            )
+    return MixedOrder(tuple(ends.tolist()), tuple(share.weight for share in shares), seed)
+
+
 def vocabulary_of(data: Data, corpus: Corpus) -> Vocabulary:
     """What a method needs to know of a corpus."""
     rows = sequences(data, corpus.train, corpus.tokenizer)
@@ -166,6 +186,14 @@ def facts(recipe: Recipe, corpus: Corpus) -> list[str]:
         f"{training.steps:,} steps of {training.batch_size} sequences are {epochs:.3g} epochs of the {len(rows):,} "
         f"sequences of {rows.length} tokens",
     ]
+    mixed = mixed_order(recipe.data, corpus, training.seed)
+    if mixed is not None:
+        seen = training.steps * training.batch_size
+        lines[-1:] = [
+            f"{share.weight:.1%} of the sequences are of {share.corpus}: {share.weight * seen / size:.3g} epochs of "
+            f"its {size:,} sequences of {rows.length} tokens"
+            for share, size in zip(shares_of(recipe.data.corpus), np.diff(mixed.ends, prepend=0).tolist())
+        ]
     skipped = skipped_files(recipe.data.corpus) if Path(recipe.data.corpus).is_dir() else []
     return [*lines, skipped_line(skipped)] if skipped else lines
 

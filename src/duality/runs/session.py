@@ -34,6 +34,7 @@ from duality.runs.corpora import (
     check_present,
     corpus_of_run,
     facts,
+    mixed_order,
     prepared,
     sequences,
     vocabulary_of,
@@ -126,7 +127,8 @@ def train_locked(
     corpus = place.in_turn(lambda: corpus_to_train(recipe, folder, before, report))
     place.agree(corpus_facts(corpus), "give all ranks the same text")
     rows = sequences(recipe.data, corpus.train, corpus.tokenizer)
-    loader = Loader(rows, recipe.training.batch_size, recipe.training.seed)
+    seed = recipe.training.seed
+    loader = Loader(rows, recipe.training.batch_size, seed, mixed_order(recipe.data, corpus, seed))
     for line in facts(recipe, corpus):
         report(line)
     path = place.once(lambda: checkpoint.newest_intact(folder / "checkpoints", report))
