@@ -61,8 +61,8 @@ def test_corpora_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     names = [line.partition(":")[0] for line in lines]
-    assert names[:4] == ["gutenberg-prose (default)", "austen", "enwik8", "qm9"]
-    assert {"lm1b", "openwebtext", "ptb", "wikitext-103", "text8", "lambada", "ag-news"} <= set(names[4:])
+    assert names[:5] == ["gutenberg-prose (default)", "austen", "enwik8", "qm9", "moses"]
+    assert {"lm1b", "openwebtext", "ptb", "wikitext-103", "text8", "lambada", "ag-news"} <= set(names[5:])
     assert lines[3].endswith("molecules as canonical SMILES, one per line. MIT (the package qm9pack).")
 
 

@@ -269,6 +269,18 @@ DATASETS: dict[str, Dataset] = {
             held_out="test",
             hub="fancyzhx/ag_news",
         ),
+        Dataset(
+            name="moses",
+            title="MOSES: 1 760 737 drug-like molecules of ZINC as SMILES",
+            license="MIT",
+            citation="Polykovskiy et al. 2020, Molecular Sets (MOSES): A Benchmarking Platform",
+            get="train.csv and test.csv of MOSES, as train.txt and test.txt with a molecule in each line",
+            parts={"train": Part(("train*",), "train"), "test": Part(("test*",), "test")},
+            evaluated="test",
+            held_out="test",
+            reader="lines",
+            package="moses",
+        ),
         papers("pubmed", "PubMed"),
         papers("arxiv", "arXiv"),
     )

