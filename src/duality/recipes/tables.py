@@ -2,7 +2,7 @@
 
 Numbers of tables and figures are those of LaTeX: the environments ``table`` and ``table*``, and separately ``figure``
 and ``figure*``, counted in the order of the source, main text and appendix in one count (each has one caption, nothing
-sets the counters, and algorithms have a counter of their own). tests/recipes/test_tables.py counts them again and
+sets the counters, and algorithms have a counter of their own). tests/recipes/test_paper_tables.py counts them again and
 compares every label, heading and number with the source, where that is present. Numbers are text, as printed.
 
 The corpora are datasets by name (data/datasets.py), as the recipes say.
