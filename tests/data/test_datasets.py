@@ -180,6 +180,18 @@ def test_the_last_documents_are_for_validation(tmp_path: Path, monkeypatch: pyte
         texts(spec, "train")
 
 
+def test_the_parts_of_a_package_are_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package itself is not fetched here: it has 52 MB."""
+    for part, text in (("train", "CCO\nCCN\n"), ("test", "OC=O\n")):
+        (tmp_path / f"{part}.txt").write_text(text)
+    files = [tmp_path / file for file in SOURCES["moses"].members]
+    monkeypatch.setattr("duality.data.places.fetch", lambda *_, **__: files)
+    assert texts("moses", "train") == ["CCO", "CCN"]
+    assert texts("moses", "test") == ["OC=O"]
+    corpus = prepare("moses", Bytes(), cache=tmp_path / "cache")
+    assert (corpus.train.num_documents, corpus.validation.num_documents) == (2, 1)
+
+
 def test_a_folder_of_your_own_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     wikitext(tmp_path / "wikitext-2")

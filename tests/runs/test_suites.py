@@ -103,9 +103,13 @@ def test_results_are_kept_and_belong_to_weights_text_and_settings(
     (sets["ptb"] / "ptb.valid.txt").write_text(" another text \n" * 9)
     assert main([*command, "--draws", "2"]) == 0
     assert len(calls) == 7
+    kept = json.loads((runs["duo"] / suites.KEPT).read_text())
+    (runs["duo"] / suites.KEPT).write_text(json.dumps({who: dict.fromkeys(row, 5) for who, row in kept.items()}))
+    assert main([*command, "--draws", "2"]) == 0  # what cannot be read is measured again
+    assert len(calls) == 10
     (runs["duo"] / suites.KEPT).write_text("{damaged")
     assert main([*command, "--draws", "2", "--weights", "model"]) == 0
-    assert len(calls) == 10
+    assert len(calls) == 13
 
 
 @pytest.mark.parametrize(

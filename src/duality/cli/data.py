@@ -80,7 +80,7 @@ def shown(name: str, column: str | None, recipe: str | None, assignments: tuple[
     from duality.cli.prepare import chosen_data, is_store, show_store
 
     if column is None and is_store(name):
-        chosen = None if recipe is None else chosen_data("", None, recipe, assignments, None, None, None, None)
+        chosen = None if recipe is None else chosen_data("", None, recipe, assignments)
         return show_store(name, chosen)
     return show(name, column, recipe, assignments)
 

@@ -19,10 +19,10 @@ def chosen_data(
     column: str | None,
     recipe: str | None,
     assignments: Sequence[str],
-    tokenizer: str | None,
-    length: int | None,
-    pack: bool | None,
-    eos: bool | None,
+    tokenizer: str | None = None,
+    length: int | None = None,
+    pack: bool | None = None,
+    eos: bool | None = None,
 ) -> Recipe:
     """The recipe, the default one if none is named, with the data that the flags choose."""
     from duality.recipes.catalogue import recipe as find

@@ -45,9 +45,13 @@ class Scores:
         """The score that is kept under ``name``, or a new one, which is kept."""
         known = self.entries.setdefault(who, {})
         if name not in known:
-            known[name] = compute()
-            write_atomically(self.path, json.dumps(self.entries))
+            self.replace(who, name, compute())
         return cast(T, known[name])
+
+    def replace(self, who: str, name: str, score: object) -> None:
+        """Keep a score, in place of what was kept under ``name``."""
+        self.entries.setdefault(who, {})[name] = score
+        write_atomically(self.path, json.dumps(self.entries))
 
     def kept(self, who: str, name: str) -> object:
         """The score that is kept under ``name``; an error if there is none."""

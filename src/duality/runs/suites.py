@@ -19,9 +19,8 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import cast
 
 import torch
 
@@ -156,13 +155,13 @@ class Evaluation:
             return Outcome(heading, name, None, f"{error}; or {how_to_get(DATASETS[name])}")
         rows = sequences(data, store, self.model.tokenizer, self.model.length)
         key = key_of(store, rows, self.settings)
-        before = {} if self.kept is None else self.kept.entries.get(self.weights, {})
-        values = job().from_first(before.get(key))
-        if values is None:
-            values = asdict(self.measured(heading, rows))
+        found = job().from_first(kept_likelihood(self.kept, self.weights, key))
+        if found is None:
+            found = self.measured(heading, rows)
             if (kept := self.kept) is not None:
-                job().once(lambda: kept.once(self.weights, key, lambda: values))
-        return Outcome(heading, name, Likelihood(**cast(dict[str, float], values)))  # type: ignore[arg-type]
+                values = asdict(found)
+                job().once(lambda: kept.replace(self.weights, key, values))
+        return Outcome(heading, name, found)
 
     def measured(self, heading: str, rows: Sequences) -> Likelihood:
         """The likelihood of a set."""
@@ -176,6 +175,15 @@ class Evaluation:
                 seed=settings.seed,
                 advance=advance,
             )
+
+
+def kept_likelihood(kept: Scores | None, weights: str, key: str) -> Likelihood | None:
+    """The result that is kept; None if there is none, or none that can be read."""
+    entries = {} if kept is None else kept.entries.get(weights, {})
+    values = entries.get(key) if isinstance(entries, dict) else None
+    if not isinstance(values, dict) or set(values) != {each.name for each in fields(Likelihood)}:
+        return None
+    return Likelihood(**values)
 
 
 def own_data(model: Model, suite: Suite) -> Data:
