@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -282,7 +283,6 @@ def joined() -> Iterator[Job]:
     if place.alone:
         yield ALONE
         return
-    import socket
     from datetime import timedelta
 
     import torch
@@ -318,12 +318,33 @@ def first_to_fail() -> bool:
     return True
 
 
+def wait_for_others(patience: float = 2.0) -> None:
+    """Let rank 0 stay a moment for the ranks that fail with it.
+
+    Without torchrun's agent rank 0 keeps the store of the job, and a rank that finds no store cannot know whether
+    another has said why the job ends.
+    """
+    import time
+
+    until = time.monotonic() + patience
+    with contextlib.suppress(Exception):
+        while _connected is not None and _job.first and time.monotonic() < until:
+            if _connected.store.add("failed", 0) >= _living(_connected):
+                return
+            time.sleep(0.02)
+
+
+def _living(connection: _Connection) -> int:
+    """How many ranks are still running, as far as this machine knows."""
+    host = socket.gethostname()
+    return sum(place != host or alive(pid) for place, pid in connection.processes)
+
+
 def missing(patience: float = 2.0) -> str | None:
     """The ranks of this machine whose processes are gone, in words; of other machines nothing is known here.
 
     A process closes its connections a moment before it is gone, so it is looked for more than once.
     """
-    import socket
     import time
 
     host, until = socket.gethostname(), time.monotonic() + patience

@@ -200,7 +200,8 @@ def test_evaluation_and_samples_are_those_of_one_process(
 
 
 def test_steps_cannot_be_watched_in_several_processes(run: Path, tmp_path: Path) -> None:
-    job = jobs.run(2, [["sample", str(run), "--trace", str(tmp_path / "trace.json")]])
+    late = {1: {jobs.DELAY: "1"}}  # rank 0, which keeps the store of the job, is the first to fail
+    job = jobs.run(2, [["sample", str(run), "--trace", str(tmp_path / "trace.json")]], late)
     assert set(job.codes) == {2}
     assert len(job.errors) == 1
     assert "--trace in 2 processes" in job.errors[0]

@@ -27,6 +27,8 @@ SMALLEST_FOR_THREAD = "SUPPORT_SMALLEST_FOR_THREAD"
 """The bytes of a checkpoint that a thread writes while training goes on."""
 LARGEST_FILE = "SUPPORT_LARGEST_FILE"
 """The bytes of a file from which on writing fails."""
+DELAY = "SUPPORT_DELAY"
+"""The seconds that a rank waits before its first command."""
 
 # The settings of a model that trains in a second, for --set.
 SMALL = (
@@ -125,6 +127,7 @@ def losses(folder: Path) -> list[tuple[int, float, float]]:
 def work(commands: Sequence[Sequence[str]]) -> int:
     """What a process of a job does: all commands, until one of them fails."""
     import resource
+    import time
     from contextlib import nullcontext
 
     from duality import ranks
@@ -138,6 +141,7 @@ def work(commands: Sequence[Sequence[str]]) -> int:
 
     def all_of_them() -> int:
         with terminable(), ranks.joined() as place, nullcontext() if place.first else silent():
+            time.sleep(float(os.environ.get(DELAY, 0)))
             for each in commands:
                 code = exit_code(lambda each=each: command(spread(list(each))), "--debug" in each)  # type: ignore[misc]
                 if code:

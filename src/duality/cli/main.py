@@ -150,6 +150,7 @@ def say_once(line: str) -> None:
     """Print a line on stderr, unless another rank of the job has said why it ends."""
     if ranks.first_to_fail():
         print(line, file=sys.stderr, flush=True)
+    ranks.wait_for_others()
 
 
 @contextmanager
