@@ -220,28 +220,6 @@ def test_every_dataset_says_what_it_is() -> None:
 # --- the hub
 
 
-@pytest.fixture
-def hub_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """A folder that the library `datasets` reads as it would read the hub."""
-    pytest.importorskip("datasets", reason="the library `datasets` is not installed")
-    from datasets import config, disable_progress_bars
-
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the variable is read at the import
-    monkeypatch.setattr(config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path / "hf")
-    disable_progress_bars()
-
-    def make(**splits: int) -> str:
-        folder = tmp_path / "data set"
-        folder.mkdir()
-        for split, count in splits.items():
-            lines = [f'{{"body": "{split} {number}", "label": {number}}}\n' for number in range(count)]
-            (folder / f"{split}.jsonl").write_text("".join(lines))
-        return f"hf:{folder}:body"
-
-    return make
-
-
 def test_a_dataset_of_the_hub_has_its_own_splits(hub_folder: Callable[..., str], tmp_path: Path) -> None:
     spec = hub_folder(train=5, test=2)
     assert has_parts(spec)

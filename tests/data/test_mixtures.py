@@ -17,7 +17,7 @@ from duality.data.mixtures import PERIOD, MixedOrder, shares_of
 from duality.data.places import resolved
 from duality.data.tokenizer_specs import Bytes
 from duality.runs import session
-from duality.runs.corpora import facts, mixed_order, prepared, sequences
+from duality.runs.corpora import facts, mixed_order, prepared, sequences, vocabulary_of
 
 
 @given(
@@ -100,3 +100,14 @@ def test_places_of_a_mixture_are_made_absolute(tmp_path: Path, monkeypatch: pyte
     mixture(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert resolved("[a.txt:0.5,austen:0.5]") == f"[{tmp_path}/a.txt:0.5,austen:0.5]"
+
+
+@pytest.mark.parametrize("packing", ["wrap", "document"])
+def test_tokens_are_counted_as_often_as_a_training_takes_them(packing: str, tmp_path: Path) -> None:
+    recipe = small_recipe(
+        Path("x"), f"data.corpus={mixture(tmp_path)}", "data.documents=lines", f"data.packing={packing}"
+    )
+    counts = vocabulary_of(recipe.data, prepared(recipe)).counts
+    assert counts is not None
+    found = counts()
+    assert float(found[ord("b")] / found[ord("a")]) == pytest.approx(3, rel=0.05)

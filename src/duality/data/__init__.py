@@ -36,6 +36,7 @@
     corpus           a corpus read, split, tokenized and stored in one call, kept in the cache
     packing          the ids of a store as rows of one length, with padding
     loader           the rows as batches: a pure function of (seed, step)
+    stream           a corpus that is read some documents at a time while a training goes on
 
     corpus = prepare("austen", BPE(2048))
     loader = Loader(Sequences(corpus.train, length=128), batch_size=32, seed=1)

@@ -33,12 +33,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from duality.data.cache import Progress, atomic_folder, cache_errors, cache_folder, remove, silent
 from duality.data.datasets import PartName
-from duality.data.documents import Document, check_rule, read_documents
+from duality.data.documents import Document, check_rule, read_documents, streamed_documents
 from duality.data.files import readable_size, write_atomically
 from duality.data.manifest import seal, verify
 from duality.data.places import (
@@ -49,6 +50,7 @@ from duality.data.places import (
     held_out_part,
     identity,
     locate,
+    separate_part,
     text_files,
 )
 from duality.data.progress import working
@@ -102,14 +104,18 @@ def prepare(
     documents: DocumentRule = "auto",
     column: str = TEXT_COLUMN,
     eos: bool = True,
+    stream: int = 0,
     cache: Path | None = None,
     progress: Progress = silent,
     check_text: Callable[[str], None] = accept,
 ) -> Corpus:
-    """The corpus, split and tokenized; it comes from the cache if it was prepared before."""
+    """The corpus, split and tokenized; it comes from the cache if it was prepared before.
+
+    Of one that is streamed (stream.py), only the first ``stream`` documents.
+    """
     check_split(split, validation)
     choices: dict[str, str | float | list[str]]
-    choices = {"validation": validation, "split": split, "labels": labels, **as_choice(documents, column, eos)}
+    choices = {"validation": validation, "split": split, "labels": labels, **as_choice(documents, column, eos, stream)}
     if len(corpora_of(spec)) > 1:  # whose parts are split one by one
         choices["mixture"] = True
     if isinstance(tokenizer, FROM_FILES):  # what is in the files decides, not where they are
@@ -118,8 +124,8 @@ def prepare(
 
     def build(target: Path) -> None:
         """Write the tokenizer and both stores, as far as a process that was killed has not written them."""
-        read = partial(read_documents, rule=documents, column=column, cache=cache, progress=progress)
-        each = [parts_of_corpus(one, split, validation, documents, labels, read) for one in corpora_of(spec)]
+        read = partial(beginning, size=stream, rule=documents, column=column, cache=cache, progress=progress)
+        each = [parts_of_corpus(one, split, validation, documents, labels, stream, read) for one in corpora_of(spec)]
         parts, size = joined_parts([found for found, _ in each]), joined_sizes([found for _, found in each])
         check_text(size.sha256)
         if len(each) > 1 and not (target / GROUPS).exists():
@@ -139,7 +145,7 @@ def prepare(
                 else:
                     write_store(target / name, part(), trained, label_names=size.label_names, advance=advance, eos=eos)
 
-    with cache_errors(cache_folder(cache), f"preparing {spec!s}", lambda: room_for(spec, tokenizer)):
+    with cache_errors(cache_folder(cache), f"preparing {spec!s}", lambda: room_for(spec, tokenizer, stream)):
         return from_cache(folder, open_corpus, build, progress)
 
 
@@ -152,13 +158,15 @@ def parts_of_corpus(
     validation: float,
     documents: DocumentRule,
     labels: bool,
+    stream: int,
     read: Callable[..., Iterator[Document]],
 ) -> tuple[dict[str, Documents], CorpusSize]:
     """How the documents for training and for validation are read, any number of times, and the size of both."""
-    if split == "auto" and has_parts(spec):
+    own = own_part(spec, stream) if split == "auto" else None
+    if own is not None:
         parts: dict[str, Documents] = {
             "train": partial(read, spec, part="train"),
-            "validation": partial(read, spec, part=held_out_part(spec)),
+            "validation": partial(read, spec, part=own),
         }
         for name, part in parts.items():
             if next(part(), None) is None:
@@ -170,6 +178,29 @@ def parts_of_corpus(
     if next(rule.held_out(read(spec)), None) is None:
         raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
     return {"train": lambda: rule.training(read(spec)), "validation": lambda: rule.held_out(read(spec))}, size
+
+
+def beginning(
+    spec: CorpusSpec,
+    size: int,
+    rule: DocumentRule,
+    column: str,
+    cache: Path | None,
+    progress: Progress,
+    part: PartName | None = None,
+) -> Iterator[Document]:
+    """The documents of a corpus: all of them, or the first ``size`` of one that is streamed."""
+    if size == 0:
+        return read_documents(spec, rule, column, part=part, cache=cache, progress=progress)
+    found = streamed_documents(spec, 0, rule, column, part=part, cache=cache, progress=progress)
+    return islice(found, size)
+
+
+def own_part(spec: CorpusSpec, stream: int) -> PartName | None:
+    """The part of its own for validation that a dataset has; what is streamed must have it apart from the rest."""
+    if stream:
+        return separate_part(spec)
+    return held_out_part(spec) if has_parts(spec) else None
 
 
 def joined_parts(each: Sequence[Mapping[str, Documents]]) -> dict[str, Documents]:
@@ -254,11 +285,12 @@ def check_encoded_with(tokenizer: Tokenizer, store: TokenStore) -> None:
         )
 
 
-def as_choice(documents: DocumentRule, column: str, eos: bool) -> dict[str, str | float | list[str]]:
+def as_choice(documents: DocumentRule, column: str, eos: bool, stream: int = 0) -> dict[str, str | float | list[str]]:
     """What a document is, as a part of the key; what there was before other choices is not named in it."""
     check_rule(documents)
     chosen: dict[str, tuple[str | float, str | float]]
     chosen = {"documents": (documents, "auto"), "column": (column, TEXT_COLUMN), "eos": (eos, True)}
+    chosen["stream"] = stream, 0
     return {name: value for name, (value, first) in chosen.items() if value != first}
 
 
@@ -291,14 +323,16 @@ def store_folder(
         made_by = {"train": type(tokenizer).__name__, **asdict(tokenizer)}
     else:
         made_by = {"fingerprint": tokenizer.fingerprint}
-    files = identity(spec, labels=bool(choices["labels"]), part=part)
+    files = identity(spec, labels=bool(choices["labels"]), part=part, stream="stream" in choices)
     request = {"version": [VERSION, FORMAT], "files": files, "tokenizer": made_by, **choices}
     key = hashlib.sha256(json.dumps(request, sort_keys=True).encode("utf-8")).hexdigest()
     return cache_folder(cache) / "stores" / key
 
 
-def room_for(spec: CorpusSpec, tokenizer: TokenizerSpec | Tokenizer) -> str:
+def room_for(spec: CorpusSpec, tokenizer: TokenizerSpec | Tokenizer, stream: int = 0) -> str:
     """How much room the tokens of a corpus need: a text has at most as many tokens as bytes."""
+    if stream:
+        return f"the room of the tokens of {stream:,} documents"
     places = locate(spec)
     files = [file.path for place in places if not isinstance(place, Source) for file in text_files(place)]
     named = sum(place.megabytes * 1e6 for place in places if isinstance(place, Source))

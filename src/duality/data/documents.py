@@ -40,6 +40,7 @@ from pathlib import Path
 from duality.data.cache import Progress, silent
 from duality.data.datasets import PartName, Placed, part_of
 from duality.data.detokenizers import DETOKENIZERS
+from duality.data.hub import hub_rows
 from duality.data.places import (
     TABLE_ENDINGS,
     CorpusFile,
@@ -48,6 +49,7 @@ from duality.data.places import (
     ending_of,
     has_records,
     locate,
+    on_hub,
     text_files,
 )
 from duality.data.records import (
@@ -58,6 +60,7 @@ from duality.data.records import (
     arrow_records,
     fasta_records,
     json_records,
+    row_record,
     table_records,
 )
 from duality.data.sources import DocumentRule, source_named
@@ -117,6 +120,34 @@ def read_documents(
         )
     return (
         document for place, found in zip(places, files) for document in part_documents(place, found, rule, column, part)
+    )
+
+
+def streamed_documents(
+    spec: CorpusSpec,
+    start: int,
+    rule: DocumentRule = "auto",
+    column: str = TEXT_COLUMN,
+    *,
+    part: PartName | None = None,
+    cache: Path | None = None,
+    progress: Progress = silent,
+) -> Iterator[Document]:
+    """The documents of a corpus from number ``start`` on; a dataset of the hub is read from there and not kept."""
+    place = on_hub(spec)
+    if place is None:
+        return islice(read_documents(spec, rule, column, part=part, cache=cache, progress=progress), start, None)
+    dataset = place.dataset
+    if dataset.reader == "text":
+        raise ValueError(f"{dataset.name} is one long text on the hub, which cannot be streamed: set data.stream=0")
+    assert dataset.hub is not None, "it is on the hub"
+    split = "train" if part is None else part_of(dataset, part).split
+    rows = hub_rows(dataset.hub, dataset.config, dataset.revision, split, start)
+    chosen = dataset.column if column == TEXT_COLUMN else column
+    read = unchanged if dataset.detokenizer is None else DETOKENIZERS[dataset.detokenizer]
+    return (
+        Document(f"{dataset.name}:{number}", (read(text),), label)
+        for number, text, label in (row_record(row, chosen, dataset.name, n) for n, row in enumerate(rows, start + 1))
     )
 
 

@@ -22,6 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,12 @@ class Batch:
     def _each(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
         valid, labels = (None if part is None else move(part) for part in (self.valid, self.labels))
         return Batch(move(self.ids), valid, labels)
+
+
+class Batches(Protocol):
+    """Where the batches of a training come from: a ``Loader``, or the one of a streamed corpus (stream.py)."""
+
+    def batch(self, step: int, rows: slice = slice(None)) -> Batch: ...
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from duality.data.datasets import (
     part_of,
     placed,
 )
-from duality.data.hub import hub_parts
+from duality.data.hub import hub_parts, streamed
 from duality.data.mixtures import shares_of
 from duality.data.records import ARROW_ENDINGS, FASTA_ENDINGS
 from duality.data.sources import SOURCES, DocumentRule, Source, fetch
@@ -106,6 +106,32 @@ def held_out_part(spec: CorpusSpec) -> PartName:
     return held_out_split(place.dataset) or place.dataset.held_out
 
 
+def on_hub(spec: CorpusSpec) -> Placed | None:
+    """The dataset of the hub that a corpus is; None for any other corpus."""
+    places = locate(spec)
+    if len(places) == 1 and isinstance(places[0], Placed) and places[0].place is None and not places[0].packaged:
+        return places[0]
+    return None
+
+
+def separate_part(spec: CorpusSpec) -> PartName | None:
+    """The part for validation of a dataset that has it apart from the others, so that it can be had without them."""
+    places = locate(spec)
+    if len(places) != 1 or not isinstance(places[0], Placed) or not places[0].has_parts:
+        return None
+    dataset, place = places[0].dataset, on_hub(spec)
+    parts = [dataset.parts[name] for name in ("train", dataset.held_out) if name in dataset.parts]
+    if len(parts) < 2 or any(part.span is not None or part.documents != (None, None) for part in parts):
+        return None
+    if place is None:
+        return dataset.held_out
+    assert dataset.hub is not None, "it is on the hub"
+    there = streamed(dataset.hub, dataset.config, dataset.revision)
+    return next(
+        (name for name in ("validation", "test") if name in dataset.parts and dataset.parts[name].split in there), None
+    )
+
+
 def evaluated_part(spec: CorpusSpec) -> PartName | None:
     """The part of a dataset that the literature reports; None for a corpus without parts."""
     places = locate(spec)
@@ -178,10 +204,13 @@ def is_there(spec: str) -> bool:
     return True
 
 
-def identity(spec: CorpusSpec, *, labels: bool = False, part: PartName | None = None) -> list[list[str | int | None]]:
+def identity(
+    spec: CorpusSpec, *, labels: bool = False, part: PartName | None = None, stream: bool = False
+) -> list[list[str | int | None]]:
     """What identifies the content of a corpus without reading it, but for a byte order mark: a part of cache keys.
 
-    With labels it includes those of the files: the label of a file depends on which folder above it is given.
+    With labels it includes those of the files: the label of a file depends on which folder above it is given. A
+    dataset of the hub that is streamed has no files here: it is known by its name and revision.
     """
     parts: list[list[str | int | None]] = []
     for place in locate(spec):
@@ -191,6 +220,8 @@ def identity(spec: CorpusSpec, *, labels: bool = False, part: PartName | None = 
             continue
         if isinstance(place, Placed):
             parts.append([*map(str, (place.dataset, "part", part))])
+            if stream and on_hub(spec) is not None:
+                continue
         for file in text_files(place, part=part):
             status = file.path.stat()
             label = [file.label] if labels else []

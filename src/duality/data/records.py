@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -179,23 +179,38 @@ def arrow_records(path: Path, ending: str, column: str = TEXT_COLUMN, label: str
     """Row number from 1, text and label (else the file's label) of each row of a table of Arrow."""
     number = 0
     for names, batches in [arrow_table(path, ending)]:
-        if column not in names:
-            raise ValueError(
-                f"{path} has no column {column!r}: its columns are {listed(names)}; choose one with --column NAME "
-                f"(data.column){nearest(column, names)}"
-            )
+        check_column(column, names, str(path))
         for batch in batches:
             texts = batch.column(column).to_pylist()
             labels = batch.column(LABEL_COLUMN).to_pylist() if LABEL_COLUMN in names else [None] * len(texts)
             for text, own in zip(texts, labels):
                 number += 1
-                where = f"{path}, row {number}"
-                if not isinstance(text, str):
-                    raise ValueError(
-                        f"{where}: the value of {column!r} is {kind_of(text)}; it must be a string: choose another "
-                        "column with --column NAME (data.column), or change the row"
-                    )
-                yield number, whole_characters(text, column, where), json_label(own, label)
+                yield number, row_text(text, column, f"{path}, row {number}"), json_label(own, label)
+
+
+def row_record(row: Mapping[str, object], column: str, name: str, number: int) -> Record:
+    """The record of a row that is not read from a file."""
+    check_column(column, list(row), name)
+    return number, row_text(row[column], column, f"{name}, row {number}"), json_label(row.get(LABEL_COLUMN), None)
+
+
+def check_column(column: str, names: Sequence[str], where: str) -> None:
+    """Refuse a column that a table does not have."""
+    if column not in names:
+        raise ValueError(
+            f"{where} has no column {column!r}: its columns are {listed(names)}; choose one with --column NAME "
+            f"(data.column){nearest(column, names)}"
+        )
+
+
+def row_text(text: object, column: str, where: str) -> str:
+    """The text of a row."""
+    if not isinstance(text, str):
+        raise ValueError(
+            f"{where}: the value of {column!r} is {kind_of(text)}; it must be a string: choose another "
+            "column with --column NAME (data.column), or change the row"
+        )
+    return whole_characters(text, column, where)
 
 
 def arrow_table(path: Path, ending: str) -> tuple[list[str], Iterable[Batch]]:

@@ -30,13 +30,14 @@ _FORMER_NAMES: dict[tuple[str, str], str] = {
     **{(name, "times"): "training_schedule" for name in ("Duo", "UDLM", "MDLM", "SEDD", "D3PM")},
 }
 
-FORMAT = 4  # of recipe.json; in format 1, which had no number, fields may be missing that were added later
+FORMAT = 5  # of recipe.json; in format 1, which had no number, fields may be missing that were added later
 
-# Fields that were added in formats 3 and 4, and their values for what earlier versions did.
+# Fields that were added in formats 3 to 5, and their values for what earlier versions did.
 _ADDED: dict[tuple[str, str], Callable[[dict[str, Json]], Json]] = {
     ("Recipe", "parallel"): lambda data: to_jsonable(Parallel()),
     ("Training", "checkpoint"): lambda data: Training.checkpoint,
     ("Data", "eos"): lambda data: Data.eos,
+    ("Data", "stream"): lambda data: Data.stream,
 }
 
 # Fields that recipes of format 1 may not have either.
@@ -91,7 +92,7 @@ def from_json(data: Json) -> Recipe:
     """The recipe that ``to_json`` wrote, in this format or an older one."""
     if isinstance(data, dict) and "format" in data:
         found = data["format"]
-        if found not in (2, 3, FORMAT):
+        if found not in (2, 3, 4, FORMAT):
             raise ValueError(f"the recipe has format {found!r}, this version reads {FORMAT} and older ones")
         data = {name: value for name, value in data.items() if name != "format"}
         data = current_fields(data, _ADDED) if found != FORMAT else data

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from duality.data.mixtures import shares_of
 from duality.data.packing import Padding
 from duality.data.records import TEXT_COLUMN
 from duality.data.sources import DEFAULT_SOURCE, DocumentRule
@@ -38,6 +39,9 @@ class Data:
     """Where the text of such a line or row is: the key, or the name of the column."""
     eos: bool = True
     """Whether an end-of-text token follows every document."""
+    stream: int = 0
+    """How many documents are read at a time while training goes on, for a corpus that is larger than the disk; 0 reads
+    all of them before. What is held out for validation, and what a tokenizer is trained on, is of the first ones."""
 
     def __post_init__(self) -> None:
         if not self.corpus.strip():
@@ -53,6 +57,15 @@ class Data:
             raise ValueError(
                 "data.eos=false with data.packing=document and data.padding=model: what follows a document would be "
                 "its only end-of-text tokens; set data.padding=ignore, or data.eos=true"
+            )
+        if self.stream < 0:
+            raise ValueError(
+                f"data.stream is {self.stream}: give a number of documents to read at a time, or 0 for all"
+            )
+        if self.stream and shares_of(self.corpus):
+            raise ValueError(
+                f"data.stream={self.stream} with a mixture of corpora: only one corpus can be streamed; set "
+                "data.stream=0, or give one corpus"
             )
         if self.labels and self.packing == "wrap":
             raise ValueError(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,19 +24,23 @@ from torch import Tensor
 
 from duality.data.cache import silent
 from duality.data.corpus import Corpus, accept, encode_corpus, prepare
+from duality.data.datasets import PartName
+from duality.data.documents import Document, streamed_documents
 from duality.data.leftovers import remove_leftovers, temporary_name
+from duality.data.loader import Loader
 from duality.data.memory import write_corpus
 from duality.data.mixtures import MixedOrder, shares_of
 from duality.data.packing import Sequences
-from duality.data.places import all_lines, evaluated_part, has_columns, is_there, skipped_files
+from duality.data.places import all_lines, evaluated_part, has_columns, is_there, separate_part, skipped_files
 from duality.data.records import TEXT_COLUMN
 from duality.data.store import TokenStore
+from duality.data.stream import Blocks, StreamLoader
 from duality.data.tokenizer_specs import FROM_FILES
 from duality.data.tokenizers import FILE, Tokenizer
 from duality.protocols import Reporter, Vocabulary
 from duality.ranks import job
 from duality.recipes.recipe import Data, Recipe
-from duality.runs.folder import DATA, read_recipe, with_corpus
+from duality.runs.folder import DATA, STREAM, read_recipe, with_corpus
 from duality.runs.provenance import CORPUS, check_corpus, check_text, read_identity, read_tokenizer
 
 if TYPE_CHECKING:
@@ -65,6 +69,7 @@ def prepared(
         documents=data.documents,
         column=data.column,
         eos=data.eos,
+        stream=data.stream,
         progress=report,
         check_text=check_text,
     )
@@ -114,6 +119,22 @@ def sequences(data: Data, store: TokenStore, tokenizer: Tokenizer, length: int |
     return Sequences(store, data.length if length is None else length, data.packing, data.padding, tokenizer.separator)
 
 
+def loader(recipe: Recipe, corpus: Corpus, folder: Path) -> Loader | StreamLoader:
+    """The batches that a recipe is trained on; blocks of a streamed corpus are kept in the run's folder for a while."""
+    data, training = recipe.data, recipe.training
+    rows = partial(sequences, data, tokenizer=corpus.tokenizer)
+    if not data.stream:
+        order = mixed_order(data, corpus, training.seed)
+        return Loader(rows(corpus.train), training.batch_size, training.seed, order)
+    part: PartName | None = "train" if data.split == "auto" and separate_part(data.corpus) is not None else None
+
+    def documents(start: int) -> Iterator[Document]:
+        return streamed_documents(data.corpus, start, data.documents, data.column, part=part)
+
+    blocks = Blocks(corpus.train, documents, data.stream, corpus.tokenizer, rows, folder / STREAM, data.eos)
+    return StreamLoader(blocks, training.batch_size, training.seed)
+
+
 def mixed_order(data: Data, corpus: Corpus, seed: int) -> MixedOrder | None:
     """The order in which a training visits a mixture of corpora; None if there is one corpus."""
     if not corpus.groups:
@@ -136,17 +157,26 @@ def mixed_order(data: Data, corpus: Corpus, seed: int) -> MixedOrder | None:
 def vocabulary_of(data: Data, corpus: Corpus) -> Vocabulary:
     """What a method needs to know of a corpus."""
     rows = sequences(data, corpus.train, corpus.tokenizer)
-    return Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names), lambda: token_counts(rows))
+    names, mixed = corpus.label_names, mixed_order(data, corpus, 0)
+
+    def counts() -> torch.Tensor:
+        if mixed is None:
+            return token_counts(rows, 0, len(rows))
+        # as often as training takes the sequences of each corpus
+        starts, sizes = (0, *mixed.ends[:-1]), np.diff(mixed.ends, prepend=0).tolist()
+        each = [token_counts(rows, start, end) for start, end in zip(starts, mixed.ends)]
+        shares = [weight * len(rows) / size for weight, size in zip(mixed.weights, sizes)]
+        return torch.stack([share * found for share, found in zip(shares, each)]).sum(0)
+
+    return Vocabulary(corpus.tokenizer.vocab_size, len(names), counts)
 
 
-def token_counts(rows: Sequences, block: int = 1 << 22) -> torch.Tensor:
-    """How often each token is trained on in an epoch; the store is read block by block."""
-    store, num_tokens = rows.store, rows.store.vocab_size
-    counts = torch.zeros(num_tokens, dtype=torch.float64)
-    for start in range(0, len(store), block):
-        counts += torch.bincount(torch.from_numpy(store[start : start + block].astype("int64")), minlength=num_tokens)
-    if rows.separator is not None:
-        counts[rows.separator] += rows.num_padding
+def token_counts(rows: Sequences, first: int, last: int, block: int = 1 << 14) -> torch.Tensor:
+    """How often each token is in the sequences from ``first`` to before ``last``; they are read block by block."""
+    counts = torch.zeros(rows.store.vocab_size, dtype=torch.float64)
+    for start in range(first, last, block):
+        ids, valid = rows.rows(range(start, min(start + block, last)))
+        counts += torch.bincount(ids[valid], minlength=len(counts))
     return counts
 
 
@@ -181,6 +211,12 @@ def facts(recipe: Recipe, corpus: Corpus) -> list[str]:
     """What a training begins with: the summary, how often it will see the corpus, and which files are not in it."""
     training, rows = recipe.training, sequences(recipe.data, corpus.train, corpus.tokenizer)
     epochs = training.steps * training.batch_size / len(rows) if len(rows) else 0.0
+    if recipe.data.stream:
+        return [
+            *summary(recipe.data, corpus),
+            f"these are the first {recipe.data.stream:,} documents; the others are read as many at a time while "
+            f"training goes on: {training.steps:,} steps of {training.batch_size} sequences of {rows.length} tokens",
+        ]
     lines = [
         *summary(recipe.data, corpus),
         f"{training.steps:,} steps of {training.batch_size} sequences are {epochs:.3g} epochs of the {len(rows):,} "

@@ -33,9 +33,10 @@ from duality.training import checkpoint
 RECIPE = "recipe.json"
 ROUNDS = "rounds"
 DATA = "data"
+STREAM = "stream"
 
 # What a start that crashed may leave before the recipe is written.
-_BEFORE_RECIPE = ("tokenizer.json", "env.json", "corpus.json", "checkpoints", ROUNDS, DATA, RECIPE, BASE, LOCK)
+_BEFORE_RECIPE = ("tokenizer.json", "env.json", "corpus.json", "checkpoints", ROUNDS, DATA, STREAM, RECIPE, BASE, LOCK)
 
 # What may change when a run continues: how it is optimised from here on and how it is logged, not what it is.
 _CHANGEABLE = (

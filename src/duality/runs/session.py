@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from torch import nn
 from duality.data.cache import silent
 from duality.data.corpus import Corpus
 from duality.data.files import flush_to_disk, write_atomically
-from duality.data.loader import Loader
+from duality.data.loader import Batches
+from duality.data.stream import StreamLoader
 from duality.evaluation.loss_curve import plot_losses
 from duality.protocols import Phase, Reporter, Vocabulary
 from duality.ranks import job, saving_group
@@ -34,7 +35,7 @@ from duality.runs.corpora import (
     check_present,
     corpus_of_run,
     facts,
-    mixed_order,
+    loader,
     prepared,
     sequences,
     vocabulary_of,
@@ -126,9 +127,7 @@ def train_locked(
     before = place.once(lambda: open_folder(recipe, folder, resume, may_be_longer))
     corpus = place.in_turn(lambda: corpus_to_train(recipe, folder, before, report))
     place.agree(corpus_facts(corpus), "give all ranks the same text")
-    rows = sequences(recipe.data, corpus.train, corpus.tokenizer)
-    seed = recipe.training.seed
-    loader = Loader(rows, recipe.training.batch_size, seed, mixed_order(recipe.data, corpus, seed))
+    batches = loader(recipe, corpus, folder)
     for line in facts(recipe, corpus):
         report(line)
     path = place.once(lambda: checkpoint.newest_intact(folder / "checkpoints", report))
@@ -148,7 +147,8 @@ def train_locked(
         recipe = place.once(lambda: continued(before, recipe, folder, state.step, report))
         if state.step:
             report(f"resuming at step {state.step} of {recipe.training.steps}")
-    return Session(recipe, folder, corpus, state, device, watch).run(loader, report)
+    with batches if isinstance(batches, StreamLoader) else nullcontext():
+        return Session(recipe, folder, corpus, state, device, watch).run(batches, report)
 
 
 def corpus_to_train(recipe: Recipe, folder: Path, before: Recipe | None, report: Reporter) -> Corpus:
@@ -266,7 +266,7 @@ class Session:
     watch: Watch
     saver: Saver = field(default_factory=Saver)
 
-    def run(self, loader: Loader, report: Reporter) -> Outcome:
+    def run(self, batches: Batches, report: Reporter) -> Outcome:
         """Train until the recipe's last step or a signal; the last step is saved in both cases."""
         training, state, place = self.recipe.training, self.state, job()
         phases = phases_of(self.recipe, self.corpus, state.teacher)
@@ -295,7 +295,7 @@ class Session:
             if state.step < training.steps:
                 phase = phase_at(phases, state.step)
                 report(f"training {self.recipe.name} to step {training.steps}, phase {phase.name}, in {self.folder}")
-                fit(state, loader, phases, training, after_step)
+                fit(state, batches, phases, training, after_step)
             place.together(self.saver.wait)
             if place.once(lambda: checkpoint.latest_step(self.folder / "checkpoints")) < state.step:
                 self.save()

@@ -18,7 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from duality.data.loader import Loader, Prefetch
+from duality.data.loader import Batches, Loader, Prefetch
 from duality.denoisers.wrapping import num_labels_of
 from duality.noise import Noise, stratified_times
 from duality.protocols import AnyDenoiser, Phase
@@ -137,7 +137,7 @@ def take_step(
 
 def fit(
     state: TrainState,
-    loader: Loader,
+    loader: Batches,
     phases: tuple[Phase, ...],
     training: Training,
     after_step: Callable[[StepRecord], bool],

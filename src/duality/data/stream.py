@@ -1,0 +1,280 @@
+"""Streams: a corpus that is read some documents at a time while a training goes on, for one larger than the disk.
+
+    documents   0 ... N-1 | N ... 2N-1 | 2N ... 3N-1 | ...      ``data.stream`` is N
+    block           0     |      1     |       2     | ...      a token store each, deleted when it was used
+
+Block 0 is the store for training of the prepared corpus, without what is held out of it for validation. Every other
+block is tokenized in a thread while the one before it is used, and the one before that is deleted. After the last
+document the first block follows again: one visit of a block after another is an endless list, and a training takes
+places [s*B, (s+1)*B) of it at step s, as the loader does; visit v has the sequences of its block in the order of epoch
+v. A corpus of a single block therefore has the same batches as one that is not streamed.
+
+``Index`` keeps how many sequences each block has, and the checksum of its tokens, in a file: a resumed training reads
+the text up to its block again, and tokenizes none of it.
+
+What must hold: the batch of a step depends on the corpus, the seed and the step only, whatever was interrupted; the
+disk has at most a few blocks at any time; a block that is made again with other tokens is an error.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, islice
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from duality.data.documents import Document
+from duality.data.files import write_atomically
+from duality.data.loader import Batch, Loader, epoch_order
+from duality.data.packing import Sequences
+from duality.data.store import TokenStore
+from duality.data.tokenizers import Tokenizer
+from duality.data.write import write_store
+
+INDEX = "blocks.json"
+STEPS_BEHIND = 2  # how far another process that uses the same blocks may be behind
+
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Index:
+    """What is known of the blocks: the sequences and the checksum of each, and whether the last one is among them."""
+
+    sequences: tuple[int, ...]
+    checksums: tuple[str, ...]
+    complete: bool = False
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """How many sequences there are up to and including each block."""
+        return tuple(accumulate(self.sequences))
+
+    @classmethod
+    def read(cls, path: Path) -> Index | None:
+        """The index in a file; None if there is none."""
+        if not path.exists():
+            return None
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            found = cls(tuple(content["sequences"]), tuple(content["checksums"]), content["complete"])
+        except (ValueError, KeyError, TypeError):
+            found = None
+        numbers = found is not None and all(type(count) is int and count > 0 for count in found.sequences)
+        if found is None or not numbers or not 1 <= len(found.sequences) == len(found.checksums):
+            raise ValueError(f"{path} is damaged: delete it, and the blocks before this step are tokenized again")
+        return found
+
+    def write(self, path: Path) -> None:
+        """Replace the file."""
+        content = {"sequences": self.sequences, "checksums": self.checksums, "complete": self.complete}
+        write_atomically(path, json.dumps(content))
+
+    def block(self, visit: int) -> int | None:
+        """The block of a visit; None if it is not known yet."""
+        if self.complete:
+            return visit % len(self.sequences)
+        return visit if visit < len(self.sequences) else None
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of a corpus, of ``size`` documents each; those after the first are kept in ``folder`` for a while.
+
+    ``documents(n)`` are the documents from number n on. ``packed`` makes sequences of a store, ``eos`` is as for every
+    store.
+    """
+
+    head: TokenStore
+    documents: Callable[[int], Iterator[Document]]
+    size: int
+    tokenizer: Tokenizer
+    packed: Callable[[TokenStore], Sequences]
+    folder: Path
+    eos: bool = True
+
+    def place(self, number: int) -> Path:
+        """The folder of a block."""
+        return self.folder / f"block-{number:06d}"
+
+
+class StreamLoader:
+    """Batches of a streamed corpus; it is used by one thread, and its own thread makes the next block."""
+
+    def __init__(self, blocks: Blocks, batch_size: int, seed: int):
+        self.blocks, self.batch_size, self.seed = blocks, batch_size, seed
+        self.head = Loader(blocks.packed(blocks.head), batch_size, seed).sequences  # checks what it is given
+        path = blocks.folder / INDEX
+        first = (len(self.head),), (checksum(blocks.head),)
+        self.index = Index.read(path) or Index(*first)
+        if (self.index.sequences[0], self.index.checksums[0]) != (first[0][0], first[1][0]):
+            raise ValueError(f"{path} is of another corpus than this one: restore the corpus, or start a new run")
+        self._open: dict[int, Sequences] = {0: self.head}
+        self._ahead: dict[int, Future[None]] = {}
+        self._needed: set[int | None] = set()
+        self._reading: tuple[int, Iterator[Document]] | None = None  # the number of the next block, and its documents
+        self._stopped = threading.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="blocks")
+
+    def __enter__(self) -> StreamLoader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def batch(self, step: int, rows: slice = slice(None)) -> Batch:
+        """The batch of a step, or some rows of it."""
+        if step < 0:
+            raise ValueError(f"steps count from 0; got {step}")
+        places = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
+        found = [self._visit(place) for place in places[rows].tolist()]
+        oldest, newest = (
+            self._visit(int(place))[0] for place in (max(0, step - STEPS_BEHIND) * len(places), places[-1])
+        )
+        self._begin(newest + 1)
+        self._forget(range(oldest, newest + 2))
+        parts = [self._rows(visit, [place for of, place in found if of == visit]) for visit in distinct(found)]
+        ids = torch.cat([part.ids for part in parts])
+        valid = torch.cat(
+            [torch.ones_like(part.ids, dtype=torch.bool) if part.valid is None else part.valid for part in parts]
+        )
+        labels = [part.labels for part in parts if part.labels is not None]
+        return Batch(ids, None if bool(valid.all()) else valid, torch.cat(labels) if labels else None)
+
+    def _rows(self, visit: int, places: list[int]) -> Batch:
+        """The sequences at some places of a visit."""
+        sequences = self._sequences(visit)
+        chosen = epoch_order(self.seed, visit, len(sequences))[places]
+        ids, valid = sequences.rows(chosen)
+        return Batch(ids, valid, sequences.labels(chosen))
+
+    def _visit(self, place: int) -> tuple[int, int]:
+        """The visit that a place of the endless list lies in, and which place of it it is."""
+        while place >= self.index.ends[-1] and not self.index.complete:
+            last = len(self.index.ends)
+            self._make(last)
+            if place >= self.index.ends[-1]:
+                self._remove(last)  # a later one is requested: the index of this training was lost
+        ends = self.index.ends
+        passes, rest = divmod(place, ends[-1])
+        block = bisect_right(ends, rest)
+        return passes * len(ends) + block, rest - (ends[block - 1] if block else 0)
+
+    def _sequences(self, visit: int) -> Sequences:
+        """The sequences of a visit's block, which is made if it is not there."""
+        block = self.index.block(visit)
+        assert block is not None, "_visit has made it known"
+        if block not in self._open:
+            self._make(block)
+            self._open[block] = self.blocks.packed(TokenStore.open(self.blocks.place(block)))
+        return self._open[block]
+
+    def _begin(self, visit: int) -> None:
+        """Let the thread make the block of a visit, so that it is there when its first sequence is requested."""
+        block = self.index.block(visit)
+        number = len(self.index.sequences) if block is None else block
+        if number not in self._open and number not in self._ahead and not self.blocks.place(number).exists():
+            self._ahead[number] = self._thread.submit(self._write, number)
+
+    def _make(self, number: int) -> None:
+        """Make a block, if it is not there and there are documents for it."""
+        begun = self._ahead.pop(number, None) or self._thread.submit(self._write, number)
+        begun.result()
+
+    def _forget(self, visits: range) -> None:
+        """Delete all blocks but those of some visits; the first block belongs to the corpus."""
+        needed = {self.index.block(visit) for visit in visits} | {len(self.index.sequences)}
+        if needed == self._needed:
+            return
+        self._needed = needed
+        for found in self.blocks.folder.glob("block-*"):
+            number = int(found.name.removeprefix("block-"))
+            if number not in needed:
+                self._remove(number)
+
+    def _remove(self, number: int) -> None:
+        """Delete a block."""
+        if number:
+            self._open.pop(number, None)
+            self._ahead.pop(number, None)
+            shutil.rmtree(self.blocks.place(number), ignore_errors=True)
+
+    def _write(self, number: int) -> None:
+        """Write a block and its entry in the index; an entry that is there already must be the same."""
+        target, path = self.blocks.place(number), self.blocks.folder / INDEX
+        self.blocks.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self.blocks.folder / "lock"):
+            self.index = Index.read(path) or self.index  # another process may have made it
+            if self.index.complete and number >= len(self.index.sequences):
+                return
+            if not target.exists():
+                documents = self._documents(number)
+                if documents is None:
+                    self.index = Index(self.index.sequences, self.index.checksums, complete=True)
+                    self.index.write(path)
+                    return
+                names = self.blocks.head.label_names
+                write_store(target, documents, self.blocks.tokenizer, label_names=names, eos=self.blocks.eos)
+            store = TokenStore.open(target)
+            count, found = len(self.blocks.packed(store)), checksum(store)
+            if number < len(self.index.sequences):
+                if (count, found) != (self.index.sequences[number], self.index.checksums[number]):
+                    shutil.rmtree(target, ignore_errors=True)
+                    raise ValueError(
+                        f"documents {number * self.blocks.size} and those after it are not those that this training "
+                        "has read before: restore the corpus, or start a new run"
+                    )
+                return
+            self.index = Index((*self.index.sequences, count), (*self.index.checksums, found))
+            self.index.write(path)
+
+    def _documents(self, number: int) -> Iterable[Document] | None:
+        """The documents of a block, None if there are none; the text is read on where the last block ended."""
+        if self._reading is None or self._reading[0] != number:
+            self._reading = number, self.blocks.documents(number * self.blocks.size)
+        documents, self._reading = self._reading[1], None
+        first = next(documents, None)
+        return None if first is None else self._block(number, first, documents)
+
+    def _block(self, number: int, first: Document, others: Iterator[Document]) -> Iterator[Document]:
+        """The documents of a block; the training that needs them may end before they are tokenized."""
+        yield first
+        for document in islice(others, self.blocks.size - 1):
+            if self._stopped.is_set():
+                raise SystemExit  # what is written so far can be continued
+            yield document
+        self._reading = number + 1, others
+
+
+def distinct(found: list[tuple[int, int]]) -> list[int]:
+    """The visits of some places, each once and in order."""
+    return list(dict.fromkeys(visit for visit, _ in found))
+
+
+def checksum(store: TokenStore) -> str:
+    """What identifies the tokens of a store."""
+    return " ".join(shard.sha256[:16] for shard in store.index.shards)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes from doing the same at the same time."""
+    with path.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
