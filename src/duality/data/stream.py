@@ -1,6 +1,6 @@
 """Streams: a corpus that is read some documents at a time while a training goes on, for one larger than the disk.
 
-    documents   0 ... N-1 | N ... 2N-1 | 2N ... 3N-1 | ...      ``data.stream`` is N
+    documents   0 ... N-1 | N ... 2N-1 | 2N ... 3N-1 | ...      N: data.stream of a recipe
     block           0     |      1     |       2     | ...      a token store each, deleted when it was used
 
 Block 0 is the store for training of the prepared corpus, without what is held out of it for validation. Every other
