@@ -97,6 +97,21 @@ def test_samples_are_deterministic_and_do_not_depend_on_the_batch(models: dict[s
     assert {(sample.seed, sample.tail, sample.steps) for sample in first} == {(0, "ancestral", model.sampler.steps(12))}
 
 
+@pytest.mark.parametrize("name", ["duo-laptop", "mdlm-laptop", "sedd-absorb-laptop"])
+def test_kept_tokens_stay(models: dict[str, Model], name: str) -> None:
+    for sample in models[name].sample(3, length=12, prompt="Th", keep={5: 65, 11: 66}, steps=4):
+        assert (sample.tokens[:2], sample.tokens[5], sample.tokens[11]) == ([84, 104], 65, 66)
+
+
+def test_tokens_that_cannot_be_kept_are_refused(models: dict[str, Model]) -> None:
+    with pytest.raises(ValueError, match=r"keep has token 9999 at place 3: places are 0 to 11, tokens 0 to 256"):
+        models["duo-laptop"].sample(length=12, keep={3: 9999})
+    with pytest.raises(ValueError, match="at place 12"):
+        models["duo-laptop"].sample(length=12, keep={12: 1})
+    with pytest.raises(ValueError, match="keep with an autoregressive model"):
+        models["ar-laptop"].sample(length=12, keep={3: 1})
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "plaid-laptop"])
 def test_prompt_and_suffix_are_kept(models: dict[str, Model], name: str) -> None:
     causal = name == "ar-laptop"

@@ -41,6 +41,8 @@ class Sampling:
     """text that every sample begins with."""
     suffix: str = ""
     """text that every sample ends with: the model fills in what is between."""
+    keep: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PLACE:TOKEN")] = ()
+    """tokens that stay at their places, such as 3:17: the model writes the others."""
     top_p: float = 1.0
     """draw from the fewest tokens that hold this share of the belief; 1 is all of it."""
     temperature: float | None = None
@@ -104,8 +106,22 @@ def sample(
         display(model, watch, batches) as show,
         tracing(model, trace, about, show) as see,
     ):
-        model.sample(num, watch=see, each=show_sample, **asdict(how))
+        chosen = {**asdict(how), "keep": kept_tokens(how.keep)}
+        model.sample(num, watch=see, each=show_sample, **chosen)
     return 0
+
+
+def kept_tokens(entries: tuple[str, ...]) -> dict[int, int]:
+    """Places and tokens, as ``--keep`` has them.
+
+    >>> kept_tokens(("0:65", "3:32"))
+    {0: 65, 3: 32}
+    """
+    pairs = [entry.partition(":")[::2] for entry in entries]
+    for entry, pair in zip(entries, pairs):
+        if not all(part.isdecimal() for part in pair):
+            raise ValueError(f"--keep {entry!r} is no place and token: write two whole numbers, such as 3:17")
+    return {int(place): int(token) for place, token in pairs}
 
 
 @contextmanager

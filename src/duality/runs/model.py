@@ -13,9 +13,10 @@ asked for in the same call. Nothing is printed unless ``report`` prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, overload
 
 import torch
@@ -51,6 +52,8 @@ from duality.samplers.generate import generate
 from duality.samplers.grids import LINEAR
 from duality.training import checkpoint
 from duality.training.state import load_weights
+
+NOTHING: Mapping[int, int] = MappingProxyType({})
 
 
 def ignore(count: int) -> None:
@@ -127,6 +130,7 @@ class Model:
         steps: int | None = None,
         prompt: str = "",
         suffix: str = "",
+        keep: Mapping[int, int] = NOTHING,
         length: int | None = None,
         tail: Tail | None = None,
         sampler: str | None = None,
@@ -143,10 +147,11 @@ class Model:
     ) -> list[Sample]:
         """``num`` samples; each begins with ``prompt`` and ends with ``suffix``.
 
-        ``steps`` are the network calls of a sample. ``length`` counts all tokens; the length of training if not given.
-        ``tail`` "ancestral" draws the last step too, "greedy" takes its most likely tokens, "posterior" those that are
-        the most likely given the noisy tokens too (``duality.samplers.base``). Where ``steps``, ``sampler``, ``tail``
-        or ``temperature`` is not given, it is that of the recipe (``recipe.generation``).
+        ``keep`` says which token is at some places. ``steps`` are the network calls of a sample. ``length`` counts all
+        tokens; the length of training if not given. ``tail`` "ancestral" draws the last step too, "greedy" takes its
+        most likely tokens, "posterior" those that are the most likely given the noisy tokens too
+        (``duality.samplers.base``). Where ``steps``, ``sampler``, ``tail`` or ``temperature`` is not given, it is that
+        of the recipe (``recipe.generation``).
         ``sampler`` and ``grid`` are names of ``duality.samplers.SAMPLERS`` and ``GRIDS``; ``eta`` is the strength of a
         psi sampler. ``top_p`` and ``temperature`` change the belief; ``label`` is a class to write in, ``guidance`` how
         much it counts. Sample i of a seed is the same however many there are. ``watch`` gets a ``Frame`` per step,
@@ -155,9 +160,9 @@ class Model:
         """
         size = self.length if length is None else length
         check_sampling(self.denoiser, min(num, batch_size), size, self.device)
-        known = known_ends(self.tokenizer, size, prompt, suffix)
-        if suffix:
-            check_can_infill(self.denoiser, "suffix")
+        known = known_ends(self.tokenizer, size, prompt, suffix).keeping(keep, self.tokenizer.vocab_size)
+        if suffix or keep:
+            check_can_infill(self.denoiser, "suffix" if suffix else "keep")
         how = chosen(self.recipe.generation, steps, tail, sampler, temperature)
         request = Request(num, how, eta, grid, top_p, label, guidance, seed, batch_size)
         return write(self, request, known, watch, each)

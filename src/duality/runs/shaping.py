@@ -11,7 +11,7 @@ sample has the known tokens in their places, whatever else is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -54,6 +54,20 @@ class Known:
         """The place behind the last known token; 0 if none is known."""
         places = self.fixed.nonzero()
         return int(places[-1]) + 1 if len(places) else 0
+
+    def keeping(self, tokens: Mapping[int, int], vocab_size: int) -> Known:
+        """The same with further tokens at their places."""
+        if not tokens:
+            return self
+        size = len(self)
+        for place, token in tokens.items():
+            if not (0 <= place < size and 0 <= token < vocab_size):
+                raise ValueError(
+                    f"keep has token {token} at place {place}: places are 0 to {size - 1}, tokens 0 to {vocab_size - 1}"
+                )
+        ids, fixed, places = self.tokens.clone(), self.fixed.clone(), torch.tensor(list(tokens))
+        ids[places], fixed[places] = torch.tensor(list(tokens.values())), True
+        return Known(ids, fixed)
 
     def to(self, device: torch.device) -> Known:
         """The same on another device."""
