@@ -166,7 +166,7 @@ class Evaluation:
     def measured(self, heading: str, rows: Sequences) -> Likelihood:
         """The likelihood of a set."""
         settings, count = self.settings, min(self.settings.limit or len(rows), len(rows))
-        with self.display(f"{heading}:", count) as advance:
+        with self.display(heading, count) as advance:
             return self.model.likelihood(
                 rows,
                 num_draws=settings.num_draws,
