@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -30,15 +31,19 @@ from duality.data.jsonfiles import MIB, read_json
 from duality.data.leftovers import remove_leftovers, temporary_name
 from duality.data.tokenizers import Tokenizer
 from duality.methods.ar import AR
+from duality.methods.base import last_level
 from duality.methods.d3pm import D3PM
+from duality.methods.duo import Duo
 from duality.methods.mdlm import MDLM
 from duality.methods.sedd import SEDD
+from duality.methods.udlm import UDLM
 from duality.networks.dit import DiT
 from duality.protocols import Method, Reporter, Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.runs import released
 from duality.runs.folder import read_recipe
-from duality.runs.importing import PREFIX, RELEASED, check_free
+from duality.runs.importing import PREFIX, check_free
+from duality.runs.overview import RELEASED
 from duality.runs.provenance import check_tokenizer, read_identity, read_tokenizer
 from duality.runs.released import Sizes
 from duality.runs.released_config import METHOD_NAMES, Settings, checkpoint_config, folder_config
@@ -78,9 +83,8 @@ def export_run(
     else:
         content = checkpoint_content(tensors, settings, sizes, saved.step, recipe, kept)
         write_checkpoint(target, content)
-    report(
-        f"{target}: step {saved.step} of {folder}, {sum(value.numel() for value in tensors['ema'].values()):,} numbers"
-    )
+    count = sum(value.numel() for value in tensors["ema"].values())
+    report(f"{target}: {count:,} numbers of step {saved.step} of {folder}")
     return target
 
 
@@ -117,9 +121,7 @@ def network_problems(backbone: object) -> list[str]:
     if backbone.activation != "gelu":
         problems.append(f"its activation is {backbone.activation} (backbone.activation) instead of gelu")
     if backbone.mlp_ratio != _ORDINARY_MLP:
-        problems.append(
-            f"its MLP is {backbone.mlp_ratio} times as wide (backbone.mlp_ratio) instead of {_ORDINARY_MLP}"
-        )
+        problems.append(f"its MLP is {backbone.mlp_ratio} times as wide (backbone.mlp_ratio), not {_ORDINARY_MLP}")
     return problems
 
 
@@ -142,15 +144,15 @@ def settings_of(method: Method, length: int, dropout: float, num_tokens: int) ->
     """The settings of a method, as a released file says them."""
     name = next(each for each in METHOD_NAMES if each == type(method).__name__.lower())
     settings = Settings(name, length, dropout, time=name != "ar")
-    if isinstance(method, MDLM):
-        return Settings(name, length, dropout, time=method.time)
-    if isinstance(method, SEDD):
-        return Settings(name, length, dropout, time=True, noise=method.noise)
+    if isinstance(method, (Duo, UDLM, SEDD)):
+        settings = replace(settings, eps=last_level(method.training_schedule))
+    if isinstance(method, (SEDD, D3PM)):
+        settings = replace(settings, noise=method.noise)
     if isinstance(method, D3PM):
-        return Settings(name, length, dropout, time=True, noise=method.noise, num_steps=method.num_steps)
+        return replace(settings, num_steps=method.num_steps)
     if isinstance(method, AR):
-        return Settings(name, length, dropout, begin=num_tokens if method.begin is None else method.begin)
-    return settings
+        return replace(settings, begin=num_tokens if method.begin is None else method.begin)
+    return replace(settings, time=method.time) if isinstance(method, MDLM) else settings
 
 
 def kept_facts(folder: Path, layout: Layout) -> dict[str, object]:

@@ -15,7 +15,7 @@ DATA = ["*.json", "*.safetensors", "*.bin", "*.txt", "*.model"]
 
 
 def folder_of(name: str, revision: str | None = None) -> Path:
-    """The folder of the model OWNER/NAME on this machine, at a branch, a tag or a commit; fetched if it is not there."""
+    """The folder of the model OWNER/NAME on this machine, at a branch, tag or commit; fetched if it is not there."""
     import huggingface_hub
     from huggingface_hub import constants, errors
 

@@ -37,6 +37,7 @@ from duality.registry import suggestion
 from duality.runs import released
 from duality.runs.folder import write_facts
 from duality.runs.hub_files import folder_of, hub_name
+from duality.runs.overview import RELEASED
 from duality.runs.provenance import unknown_identity
 from duality.runs.released import Sizes
 from duality.runs.released_config import (
@@ -52,13 +53,13 @@ from duality.runs.shapes import parameter_shapes
 from duality.training import checkpoint
 from duality.training.settings import Training
 
-RELEASED = "released.json"
 PREFIX = "backbone."  # of the names of a denoiser's weights here
 
 # The tokenizers of the released models by the number of tokens: GPT-2, GPT-2 with "[PAD]", BERT.
 _TOKENIZERS = {50_257: "gpt2", 50_258: "gpt2", 30_522: "bert-base-uncased"}
 _CORPORA = {"gpt2": "openwebtext", "bert-base-uncased": "lm1b"}
 _UNKNOWN = "unknown"
+_BERT = "with BERT's pieces the mask token is the piece 103 and not the last state: absorbing noise cannot be imported"
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,9 @@ class Wanted:
                 raise ValueError(f"{name} is {value}: it must be at least {least}")
 
 
+NOTHING = Wanted()
+
+
 @dataclass(frozen=True)
 class Chosen:
     """A tokenizer, what a recipe says of it, and the corpus that goes with it."""
@@ -89,7 +93,7 @@ class Chosen:
     corpus: str
 
 
-def import_released(source: str | Path, out: Path | str, wanted: Wanted = Wanted(), report: Reporter = silent) -> Path:
+def import_released(source: str | Path, out: Path | str, wanted: Wanted = NOTHING, report: Reporter = silent) -> Path:
     """Make the run ``out`` of a released model: a .ckpt, a folder, or hf:OWNER/NAME of the Hugging Face hub."""
     target = Path(out).expanduser()
     check_free(target)
@@ -100,7 +104,7 @@ def import_released(source: str | Path, out: Path | str, wanted: Wanted = Wanted
     sizes = checked_sizes(tensors, settings, wanted, found.where)
     chosen = tokenizer_for(num_tokens_of(settings, sizes), settings, wanted.tokenizer, report)
     recipe = recipe_of(settings, sizes, chosen, str(source))
-    groups = weight_groups(found, tensors, prefix, sizes)
+    groups = weight_groups(found, tensors, sizes)
     check_network(recipe, chosen.tokenizer, groups["model"])
     step = next((each for each in (wanted.step, found.step) if each is not None), 0)
     kept = kept_facts(found, tensors, prefix, str(source))
@@ -154,14 +158,10 @@ def tokenizer_for(num_tokens: int, settings: Settings, place: str | None, report
     """The tokenizer of a model with so many tokens: the one that is given, or the one that released models have."""
     name = place or _TOKENIZERS.get(num_tokens)
     if name is None:
-        bert = num_tokens == 30_521
-        hint = (
-            " (with BERT's pieces the mask token is the piece 103, and not the last state: such a model of absorbing "
-        )
-        hint += "noise cannot be imported)"
+        hint = f" ({_BERT})" if num_tokens == 30_521 else ""
         raise ValueError(
-            f"a model of {num_tokens:,} tokens has no known tokenizer{hint if bert else ''}: give --tokenizer, which "
-            "is the folder of a run, a tokenizer.json, hf:OWNER/NAME, or a name such as bytes"
+            f"a model of {num_tokens:,} tokens has no known tokenizer{hint}: give --tokenizer, which is the folder of "
+            "a run, a tokenizer.json, hf:OWNER/NAME, or a name such as bytes"
         )
     spec, made = tokenizer_named(name, report)
     size = made.vocab_size
@@ -220,9 +220,7 @@ def recipe_of(settings: Settings, sizes: Sizes, chosen: Chosen, source: str) -> 
     )
 
 
-def weight_groups(
-    found: Released, tensors: Mapping[str, Tensor], prefix: str, sizes: Sizes
-) -> dict[str, dict[str, Tensor]]:
+def weight_groups(found: Released, tensors: Mapping[str, Tensor], sizes: Sizes) -> dict[str, dict[str, Tensor]]:
     """The raw weights and their average under the names of a denoiser's weights; without an average, twice the same."""
     model = {PREFIX + name: value for name, value in released.our_weights(tensors, sizes).items()}
     if found.average is None:

@@ -61,15 +61,12 @@ def released_names(depth: int, causal: bool) -> dict[str, str | None]:
     if not causal:
         names |= {f"sigma_map.mlp.{i}.{kind}": f"time.mlp.{i}.{kind}" for i in (0, 2) for kind in _LINEAR}
     names[FREQUENCIES] = None
+    inner = {f"{theirs}.weight": f"{ours}.weight" for theirs, ours in _BLOCK.items()}
+    inner |= {f"mlp.{i}.{kind}": f"mlp.{i}.{kind}" for i in (0, 2) for kind in _LINEAR}
+    if not causal:
+        inner |= {f"adaLN_modulation.{kind}": f"modulation.{kind}" for kind in _LINEAR}
     for block in range(depth):
-        names |= {f"blocks.{block}.{theirs}.weight": f"blocks.{block}.{ours}.weight" for theirs, ours in _BLOCK.items()}
-        names |= {
-            f"blocks.{block}.mlp.{i}.{kind}": f"blocks.{block}.mlp.{i}.{kind}" for i in (0, 2) for kind in _LINEAR
-        }
-        if not causal:
-            names |= {
-                f"blocks.{block}.adaLN_modulation.{kind}": f"blocks.{block}.modulation.{kind}" for kind in _LINEAR
-            }
+        names |= {f"blocks.{block}.{theirs}": f"blocks.{block}.{ours}" for theirs, ours in inner.items()}
     names["output_layer.norm_final.weight"] = "norm.weight"
     names |= {f"output_layer.linear.{kind}": f"head.{kind}" for kind in _LINEAR}
     if not causal:

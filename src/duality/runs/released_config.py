@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from duality.diffusion.schedules import LogLinear
 from duality.methods.ar import AR
@@ -51,19 +51,17 @@ FLAT: dict[str, type] = {
     "bos_token_id": int,
     "eps": float,
 }
-_SIZES = {
-    "vocab_size": "num_states",
-    "hidden_dim": "width",
-    "n_blocks": "depth",
-    "n_heads": "heads",
-    "causal": "causal",
-}
+_SIZES = {"vocab_size": "num_states", "hidden_dim": "width", "n_blocks": "depth", "n_heads": "heads"}
+_SIZES["causal"] = "causal"
 # Fields of every configuration of the library transformers, which say nothing about the model.
+# fmt: off
 GENERAL = (
-    "_name_or_path architectures auto_map bos_token_id chunk_size_feed_forward dtype eos_token_id id2label is_decoder "
-    "is_encoder_decoder label2id model_type output_attentions output_hidden_states pad_token_id problem_type "
-    "return_dict sep_token_id tie_word_embeddings tokenizer_class torch_dtype transformers_version use_cache"
-).split()
+    "_name_or_path", "architectures", "auto_map", "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id",
+    "id2label", "is_decoder", "is_encoder_decoder", "label2id", "model_type", "output_attentions",
+    "output_hidden_states", "pad_token_id", "problem_type", "return_dict", "sep_token_id", "tie_word_embeddings",
+    "tokenizer_class", "torch_dtype", "transformers_version", "use_cache",
+)
+# fmt: on
 _SECTIONS = ("model", "graph", "noise")  # what is read of a config.json of SEDD; the rest is about its training
 _SEDD = ("ngpus", "tokens", "training", "data", "sampling", "eval", "optim", "hydra", "work_dir", "wandb_name")
 _SEDD_MODEL: dict[str, type] = {
@@ -163,7 +161,7 @@ def described(kind: type) -> str:
 
 def flat_settings(config: Config, where: str) -> Settings:
     """The settings of a config.json of Duo, MDLM or UDLM, or of one that ``export`` wrote."""
-    problems = wrong_fields(config, FLAT, tuple(GENERAL))
+    problems = wrong_fields(config, FLAT, GENERAL)
     kind = config.get("model_type")
     method = _MODEL_TYPES.get(kind.lower()) if isinstance(kind, str) else None
     if kind is not None and method is None:
@@ -194,11 +192,16 @@ def flat_settings(config: Config, where: str) -> Settings:
     )
 
 
+def section(config: Config, name: str) -> dict[str, Any]:
+    """A part of a configuration; empty if there is none."""
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def sedd_settings(config: Config, where: str) -> Settings:
     """The settings of a config.json of the code of the SEDD paper."""
     problems = wrong_fields(config, {}, (*_SEDD, *_SECTIONS, *GENERAL))
-    sections = {name: value if isinstance(value := config.get(name), dict) else {} for name in _SECTIONS}
-    model, graph, noise = (sections[name] for name in _SECTIONS)
+    model, graph, noise = (section(config, name) for name in _SECTIONS)
     problems += wrong_fields(model, _SEDD_MODEL, (), "model.")
     if graph.get("type") not in ("absorb", "uniform"):
         problems.append(f"graph.type is {graph.get('type')!r}, and must be absorb or uniform")

@@ -80,7 +80,7 @@ class Opaque:
         self.state = state
 
 
-def empty_dict(*arguments: object) -> dict[object, object]:
+def empty_dict(*_default: object) -> dict[object, object]:
     """What a ``defaultdict`` is read as: its default is of no use here."""
     return {}
 
@@ -192,9 +192,8 @@ def check_archive(path: Path) -> None:
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise ValueError(f"{path} is no whole checkpoint of torch ({first_line(error)}): {FETCH}") from None
     if len(objects) != 1 or large > _MOST_OBJECT_BYTES:
-        raise ValueError(
-            f"{path} is no checkpoint of torch ({len(objects)} records data.pkl, {large:,} bytes): {FETCH}"
-        )
+        found = f"{len(objects)} records data.pkl, {large:,} bytes"
+        raise ValueError(f"{path} is no checkpoint of torch ({found}): {FETCH}")
 
 
 def names_in(path: Path) -> set[str]:
