@@ -80,14 +80,18 @@ def changed(config: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
 def write_folder(folder: Path, tensors: Mapping[str, Tensor], config: object = HF_CONFIG) -> Path:
     """A folder as on the Hugging Face hub."""
     folder.mkdir(parents=True)
-    save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
+    save_file(
+        {name: value.contiguous() for name, value in tensors.items()}, folder / "model.safetensors", {"format": "pt"}
+    )
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
 
 
 def averaged(tensors: Mapping[str, Tensor]) -> list[Tensor]:
     """An average that differs from the weights, without the buffer, in the order of the parameters."""
-    return [value + 0.01 * (number + 1) for number, (name, value) in enumerate(tensors.items()) if "inv_freq" not in name]
+    return [
+        value + 0.01 * (number + 1) for number, (name, value) in enumerate(tensors.items()) if "inv_freq" not in name
+    ]
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], **fields: Any) -> Path:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from duality.data.corpus import Corpus
 from duality.data.files import write_atomically
@@ -169,7 +169,7 @@ def create(recipe: Recipe, folder: Path, corpus: Corpus) -> None:
     write_facts(recipe, folder, corpus.tokenizer, corpus_identity(corpus))
 
 
-def write_facts(recipe: Recipe, folder: Path, tokenizer: Tokenizer, identity: dict[str, Any]) -> None:
+def write_facts(recipe: Recipe, folder: Path, tokenizer: Tokenizer, identity: dict[str, object]) -> None:
     """Write what a run is beside its weights: tokenizer, identity of its corpus, versions, recipe; the recipe last."""
     tokenizer.save(folder)
     write_atomically(folder / "corpus.json", json.dumps(identity, indent=1))

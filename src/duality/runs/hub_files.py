@@ -28,7 +28,9 @@ def folder_of(name: str, revision: str | None = None) -> Path:
     except errors.GatedRepoError:
         raise ValueError(f"{shown} is open to some accounts only: ask for access at {where}, and log in") from None
     except errors.RevisionNotFoundError:
-        raise ValueError(f"{shown} does not exist: {name} has no revision {revision}; look at {where}") from None
+        raise ValueError(
+            f"{shown} does not exist: {name} has no revision {revision or 'main'}; look at {where}"
+        ) from None
     except errors.RepositoryNotFoundError:
         raise ValueError(
             f"{shown} does not exist on the Hugging Face hub, or is private: look at the name, or log in"

@@ -74,7 +74,7 @@ def corpus_identity(corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def unknown_identity(tokenizer: Tokenizer) -> dict[str, Any]:
+def unknown_identity(tokenizer: Tokenizer) -> dict[str, object]:
     """The ``corpus_identity`` of a run that was imported: which text it was trained on cannot be checked."""
     return {"tokenizer": tokenizer.fingerprint, "labels": [], "train": [], "validation": []}
 
