@@ -141,8 +141,6 @@ def read_checkpoint(path: Path) -> Released:
     config = plain(hyper.get("config", hyper)) if isinstance(hyper, dict) else {}
     step = next((content[name] for name in ("global_step", "step") if type(content.get(name)) is int), None)
     average = average_in(content["ema"], path) if content.get("ema") is not None else None
-    shadow = [] if average is None else average.shadow
-    check_room(path, [*tensors.values(), *shadow])
     named = config if isinstance(config, dict) else {}
     return Released("duo-ckpt", str(path), tensors, named, average, step if isinstance(step, int) else None)
 
@@ -254,6 +252,7 @@ def average_in(content: object, path: Path) -> Average:
     odd = [type(value).__name__ for value in shadow if not is_plain("", value)]
     if odd:
         raise ValueError(f"ema of {path} holds a {odd[0]} instead of a tensor: {FETCH}")
+    check_room(path, shadow)
     decay, updates = content.get("decay"), content.get("num_updates")
     return Average(
         [value.detach() for value in shadow],
