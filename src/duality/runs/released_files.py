@@ -182,13 +182,16 @@ def known(name: str) -> bool:
 
 
 def check_archive(path: Path) -> None:
-    """Refuse what is no whole zip archive of a checkpoint, and objects of a size that no checkpoint has."""
+    """Refuse what is no whole zip archive of a checkpoint, bytes that have changed, and objects of an absurd size."""
     try:
         with zipfile.ZipFile(path) as archive:
             objects = [entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl")]
             large = sum(entry.file_size for entry in objects)
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+            changed = archive.testzip()
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
         raise ValueError(f"{path} is no whole checkpoint of torch ({first_line(error)}): {FETCH}") from None
+    if changed is not None:
+        raise ValueError(f"{path} is damaged ({changed} does not match its checksum): {FETCH}")
     if len(objects) != 1 or large > _MOST_OBJECT_BYTES:
         found = f"{len(objects)} records data.pkl, {large:,} bytes"
         raise ValueError(f"{path} is no checkpoint of torch ({found}): {FETCH}")
