@@ -110,12 +110,19 @@ def test_every_public_name_exists() -> None:
     assert duality.__version__
 
 
+SAFE_READING = 'torch.load(path, map_location="cpu", weights_only=True, mmap=True)'
+
+
 def test_nothing_loads_a_pickle() -> None:
     forbidden = re.compile(
         r"\btorch\.load\b|\bpickle\b|allow_pickle=True|\bjoblib\b|\bmarshal\b|(?<!\.)\beval\(|\bexec\("
     )
     for path in SOURCE.rglob("*.py"):
-        assert not forbidden.search(path.read_text()), path
+        # weights of others are read by one line, which makes tensors and plain data alone
+        lines = [line for line in path.read_text().splitlines() if not line.endswith(SAFE_READING)]
+        assert not forbidden.search("\n".join(lines)), path
+    safe = [path.name for path in SOURCE.rglob("*.py") if SAFE_READING in path.read_text()]
+    assert safe == ["released_files.py"]
 
 
 def test_files_and_functions_stay_readable() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,25 +16,7 @@ from duality.networks import SIZES
 from duality.networks.dit import DiT, DiTNetwork
 from duality.noise import Noise
 from duality.protocols import Prefix, TopK
-
-RELEASED_NAMES = {
-    "vocab_embed.embedding": "embedding",
-    "sigma_map.mlp.": "time.mlp.",
-    "attn_qkv": "qkv",
-    "attn_out": "out",
-    "norm1": "norm_attention",
-    "norm2": "norm_mlp",
-    "output_layer.norm_final": "norm",
-    "output_layer.linear": "head",
-    "output_layer.adaLN_modulation": "modulation",
-    "adaLN_modulation": "modulation",
-}
-
-
-def our_name(name: str) -> str:
-    for theirs, ours in RELEASED_NAMES.items():
-        name = name.replace(theirs, ours)
-    return name
+from duality.runs.released import weight_names
 
 
 def reference(golden: Path, file: str = "dit_tiny.npz") -> tuple[DiTNetwork, dict[str, torch.Tensor]]:
@@ -51,12 +32,8 @@ def reference(golden: Path, file: str = "dit_tiny.npz") -> tuple[DiTNetwork, dic
     )
     network = config.build(meta["config/vocab_size"], causal=meta["config/causal"])
     tensors = {name: torch.from_numpy(data[name]) for name in data.files if name != "__meta__"}
-    weights = {
-        our_name(name.removeprefix("state_dict/")): value
-        for name, value in tensors.items()
-        if name.startswith("state_dict/") and "inv_freq" not in name
-    }
-    network.load_state_dict(weights)
+    names = weight_names(config.depth, network.causal)
+    network.load_state_dict({ours: tensors[f"state_dict/{theirs}"] for theirs, ours in names.items()})
     return network.double(), tensors
 
 
@@ -67,11 +44,11 @@ def test_logits_and_gradients_are_the_released_ones(golden: Path, file: str) -> 
     logits = network(tensors["x"], level)
     assert torch.allclose(logits, tensors["logits"].double(), atol=2e-5)
     (logits * tensors["loss_weight"]).sum().backward()
-    ours = dict(network.named_parameters())
+    ours, names = dict(network.named_parameters()), weight_names(network.config.depth, network.causal)
     checked = 0
     for name, gradient in tensors.items():
         if name.startswith("grads/"):
-            mine = ours[our_name(name.removeprefix("grads/"))].grad
+            mine = ours[names[name.removeprefix("grads/")]].grad
             assert mine is not None
             assert torch.allclose(mine, gradient.double(), rtol=1e-3, atol=1e-4)
             checked += 1
@@ -209,13 +186,3 @@ def test_small_is_the_papers_size() -> None:
 def test_impossible_sizes_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(SIZES["nano"](), **changes)
-
-
-def test_the_papers_size_has_the_papers_parameters(golden: Path) -> None:
-    """The same shapes as the released 170 M network, under other names; its rotary buffer is no weight."""
-    text = (golden / "state_dict_small_170M.txt").read_text(encoding="utf-8").split("# ")[1]
-    rows = [line.split("\t") for line in text.splitlines()[1:] if line.strip()]
-    theirs = sorted(tuple(ast.literal_eval(shape)) for name, shape, _ in rows if "inv_freq" not in name)
-    with torch.device("meta"):
-        network = SIZES["small"]().build(50_258)
-    assert sorted(tuple(value.shape) for value in network.parameters()) == theirs

@@ -8,6 +8,7 @@ from duality.cli.compare import compare
 from duality.cli.consolidate import consolidate
 from duality.cli.data import data
 from duality.cli.evaluate import evaluate
+from duality.cli.exchange import export_model, import_model
 from duality.cli.lists import recipes
 from duality.cli.plan import plan
 from duality.cli.quality import plot, quality
@@ -27,6 +28,8 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "compare": compare,
     "plan": plan,
     "consolidate": consolidate,
+    "import": import_model,
+    "export": export_model,
     "variance": variance,
     "reproduce": reproduce,
     "runs": runs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from duality.cli.common import Assignments, DistillationName, Flag, Name
@@ -27,7 +28,7 @@ def plan(
     """Say what a training needs on many devices: memory, batch, bytes over the network, days.
 
     Args:
-        recipe: a name that `duality recipes` lists.
+        recipe: a name that `duality recipes` lists, or a run folder.
         devices: how many devices: GPUs, or processes on CPUs.
         memory: of one device, such as 80GB or 24GiB.
         peak: operations per second of one device at its best, such as 989T for bfloat16 on an H100; with it, time is
@@ -43,8 +44,10 @@ def plan(
     from duality.data.files import json_text
     from duality.recipes import catalogue
     from duality.runs import scaling
+    from duality.runs.folder import exists, read_recipe
 
-    base = catalogue.recipe(recipe) if distill else catalogue.recipe(recipe, assignments)
+    known = read_recipe(Path(recipe)) if exists(Path(recipe)) else catalogue.recipe(recipe)
+    base = known if distill else catalogue.modified(known, assignments)
     chosen = catalogue.modified(scaling.distillation_of(base, distill), assignments) if distill else base
     batch = chosen.training.batch_size
     if devices < 1 or batch % devices:

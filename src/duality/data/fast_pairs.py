@@ -110,7 +110,7 @@ def ranks_of(content: Mapping[str, object], library: tokenizers.Tokenizer) -> di
         return None
     if not words.get("use_regex", True) or content["normalizer"] or any(model.get(name) for name in options):
         return None
-    if any(each["content"] != END_OF_DOCUMENT or not each["special"] for each in added):
+    if any(not each["special"] for each in added):  # special ones are never found in a text
         return None
     characters = byte_characters()
     pieces = {piece: index for piece, index in model["vocab"].items() if piece != END_OF_DOCUMENT}

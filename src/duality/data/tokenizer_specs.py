@@ -321,7 +321,33 @@ class HubTokenizer:
         return read_hub_tokenizer(self.name, self.revision, self.separator, progress)
 
 
-FROM_FILES = (TokenizerFile, HubTokenizer)
+@dataclass(frozen=True)
+class KeptTokenizer:
+    """The tokenizer in the folder of a run that began from the model of somebody else: no text or file makes it again.
+
+    ``vocab_size`` is K; what the tokenizer is stands in the run's tokenizer.json.
+    """
+
+    vocab_size: int
+
+    @property
+    def expected_vocab_size(self) -> int:
+        """K."""
+        return self.vocab_size
+
+    def known_vocab_size(self) -> int:
+        """K."""
+        return self.vocab_size
+
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> Tokenizer:
+        """There is nothing to train: the tokenizer is taken from the run, never made."""
+        raise ValueError(
+            f"the tokenizer of {self.vocab_size} ids is that of an imported run, and only in its folder: begin from "
+            "that run, or choose a tokenizer (data.tokenizer=gpt2)"
+        )
+
+
+FROM_FILES = (TokenizerFile, HubTokenizer, KeptTokenizer)
 
 
 def tokenizer_at(place: str) -> TokenizerFile | HubTokenizer | None:

@@ -123,19 +123,20 @@ class ScoreDenoiser(nn.Module):
 class CausalDenoiser(nn.Module):
     """Belief about each token given the ones before it: an autoregressive model as a denoiser.
 
-    Row l of ``log_probs`` reads tokens 0 .. l-1 only. State K - 1 of K begins a sequence and is never written: thus the
-    first token has a probability too. For one more token after a prefix, give a ``Prefix``.
+    Row l of ``log_probs`` reads tokens 0 .. l-1 only. State K - 1 of K is never written. It begins a sequence, or the
+    state ``begin`` does if one is given: thus the first token has a probability too. For one more token after a prefix,
+    give a ``Prefix``.
     """
 
-    def __init__(self, backbone: Network):
+    def __init__(self, backbone: Network, begin: int | None = None):
         super().__init__()
         if not backbone.causal:
             raise ValueError("an autoregressive model needs a causal network: build(..., causal=True)")
         self.backbone = backbone
-
-    @property
-    def begin(self) -> int:
-        return self.backbone.num_states - 1
+        self.num_tokens = backbone.num_states - 1
+        self.begin = self.num_tokens if begin is None else begin
+        if not 0 <= self.begin < backbone.num_states:
+            raise ValueError(f"method.begin is {begin}: it must be one of the {backbone.num_states} states, or none")
 
     def belief(
         self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
@@ -145,8 +146,7 @@ class CausalDenoiser(nn.Module):
             raise TypeError("an autoregressive model reads token ids, not mixtures")
         if not isinstance(z, Prefix):
             z = torch.cat([torch.full_like(z[:, :1], self.begin), z[:, :-1]], 1)
-        return Belief(
-            self.backbone.hidden(z, alpha, valid, dropout, labels), self.backbone.head, self.begin, self.begin
-        )
+        vectors = self.backbone.hidden(z, alpha, valid, dropout, labels)
+        return Belief(vectors, self.backbone.head, self.num_tokens, self.num_tokens)
 
     log_probs = materialised_log_probs

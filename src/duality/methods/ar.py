@@ -15,13 +15,19 @@ from duality.samplers.autoregressive import Autoregressive
 
 @dataclass(frozen=True)
 class AR:
-    """The autoregressive transformer. It has one state more than tokens, which begins a sequence."""
+    """The autoregressive transformer. It has one state more than tokens, which begins a sequence.
+
+    ``begin`` is another state that does, for a model that was trained so: the released one begins with the end-of-text.
+    """
+
+    begin: int | None = None
 
     def process(self, num_tokens: int) -> None:
         return None
 
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
-        return CausalDenoiser(backbone.build(vocabulary.num_tokens + 1, causal=True, num_labels=vocabulary.num_labels))
+        network = backbone.build(vocabulary.num_tokens + 1, causal=True, num_labels=vocabulary.num_labels)
+        return CausalDenoiser(network, self.begin)
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
         return (Phase("next token", NextToken(), steps),)
@@ -33,4 +39,4 @@ class AR:
         return LogLinear(eps=0.0)
 
     def sampler(self, num_tokens: int) -> Autoregressive:
-        return Autoregressive(begin=num_tokens)
+        return Autoregressive(begin=num_tokens if self.begin is None else self.begin)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from duality.data.cache import silent
 from duality.data.corpus import Corpus, accept, encode_corpus, prepare
-from duality.data.datasets import PartName
+from duality.data.datasets import DATASETS, PartName
 from duality.data.documents import Document, streamed_documents
 from duality.data.leftovers import remove_leftovers, temporary_name
 from duality.data.loader import Loader
@@ -41,7 +41,7 @@ from duality.protocols import Reporter, Vocabulary
 from duality.ranks import job
 from duality.recipes.recipe import Data, Recipe
 from duality.runs.folder import DATA, STREAM, read_recipe, with_corpus
-from duality.runs.provenance import CORPUS, check_corpus, check_text, read_identity, read_tokenizer
+from duality.runs.provenance import CORPUS, check_corpus, check_text, is_imported, read_identity, read_tokenizer
 
 if TYPE_CHECKING:
     from duality.runs.model import Model
@@ -82,7 +82,8 @@ def corpus_of_run(
 
     The recipe of somebody else's run may name any file of this machine. It is read only for a run that says which
     tokens it must give, in the run's own tokenizer, and a message says what is read. Another text than the run's own
-    is not tokenized. A tokenizer that came from a file or from the hub is read from the run's folder.
+    is not tokenized. A tokenizer that came from a file or from the hub is read from the run's folder. A run that was
+    imported does not say which tokens: its text is a dataset by name, or one that the user gives.
     """
     folder = Path(folder)
     tokenizer = read_tokenizer(folder)
@@ -106,6 +107,11 @@ def corpus_of_run(
 def check_present(folder: Path | str, recipe: Recipe) -> None:
     """Refuse a run whose corpus is not where it was, and say what to do."""
     place = recipe.data.corpus
+    if is_imported(Path(folder)) and place == read_recipe(Path(folder)).data.corpus and place not in DATASETS:
+        raise ValueError(
+            f"{folder} was imported without the text that it was trained on: give a text with --corpus PATH (eval, "
+            "distill, quality, variance), or with eval --data PATH"
+        )
     if not is_there(place):
         raise ValueError(
             f"the corpus of {folder} is not at {place} any more: put it back, or say where it is now: "

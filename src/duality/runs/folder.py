@@ -19,6 +19,7 @@ from duality.data.corpus import Corpus
 from duality.data.files import write_atomically
 from duality.data.jsonfiles import MIB, read_json
 from duality.data.places import resolved
+from duality.data.tokenizers import Tokenizer
 from duality.protocols import Reporter
 from duality.recipes import catalogue
 from duality.recipes.config import Json
@@ -165,8 +166,13 @@ def continued(before: Recipe, recipe: Recipe, folder: Path, step: int, report: R
 
 def create(recipe: Recipe, folder: Path, corpus: Corpus) -> None:
     """Write what a run begins with; the recipe last."""
-    corpus.tokenizer.save(folder)
-    write_atomically(folder / "corpus.json", json.dumps(corpus_identity(corpus), indent=1))
+    write_facts(recipe, folder, corpus.tokenizer, corpus_identity(corpus))
+
+
+def write_facts(recipe: Recipe, folder: Path, tokenizer: Tokenizer, identity: dict[str, object]) -> None:
+    """Write what a run is beside its weights: tokenizer, identity of its corpus, versions, recipe; the recipe last."""
+    tokenizer.save(folder)
+    write_atomically(folder / "corpus.json", json.dumps(identity, indent=1))
     write_atomically(folder / "env.json", json.dumps(environment(), indent=1))
     write_recipe(recipe, folder)
 

@@ -19,7 +19,8 @@ from duality.runs.lock import holder_of
 from duality.runs.metrics import read_metrics
 
 RECIPE = "recipe.json"
-State = Literal["running", "stopped", "finished", "unreadable"]
+RELEASED = "released.json"  # of a run that was imported: others have trained it
+State = Literal["running", "stopped", "finished", "imported", "unreadable"]
 _DEEPEST = 6  # folders below the directory
 
 
@@ -79,6 +80,8 @@ def overview(folder: Path, directory: Path) -> RunOverview:
         who = f"process {holder.pid} on {holder.host}"
         return RunOverview(name, "running", title, step, steps, nats, size, age, who)
     state: State = "finished" if step is not None and step >= steps else "stopped"
+    if (folder / RELEASED).is_file():
+        state = "imported"
     return RunOverview(name, state, title, step, steps, nats, size, age)
 
 

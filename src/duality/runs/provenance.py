@@ -74,6 +74,17 @@ def corpus_identity(corpus: Corpus) -> dict[str, Any]:
     }
 
 
+def unknown_identity(tokenizer: Tokenizer) -> dict[str, object]:
+    """The ``corpus_identity`` of a run that was imported: which text it was trained on cannot be checked."""
+    return {"tokenizer": tokenizer.fingerprint, "labels": [], "train": [], "validation": []}
+
+
+def is_imported(folder: Path) -> bool:
+    """Whether the run in ``folder`` does not know its corpus, because others have trained it."""
+    identity = read_identity(folder)
+    return not identity["train"] and not identity["validation"]
+
+
 def read_identity(folder: Path) -> dict[str, Any]:
     """The ``corpus_identity`` with which the run began."""
     path = folder / CORPUS
@@ -93,6 +104,8 @@ def read_identity(folder: Path) -> dict[str, Any]:
 
 def check_corpus(folder: Path, corpus: Corpus, moved_to: str | None = None) -> None:
     """Refuse to continue on other tokens than the run began with; ``moved_to`` is where its corpus is said to be."""
+    if is_imported(folder):
+        return
     found = corpus_identity(corpus)
     own = {"text": found.get("text"), **read_identity(folder)}  # runs and stores of older versions have none
     if own != {"text": own["text"], **found}:

@@ -72,9 +72,24 @@ def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: State, k
     """Write a checkpoint and remove all but the newest ``keep`` ones."""
     with _named_errors(folder, groups):
         temporary = _begin(folder, step)
+        written: dict[int, Path] = {}
         for name, tensors in groups.items():
-            _write_tensors(temporary / f"{name}{_TENSORS}", tensors)
+            file = temporary / f"{name}{_TENSORS}"
+            if not _linked(written.get(id(tensors)), file):
+                _write_tensors(file, tensors)
+                written[id(tensors)] = file
         return _complete(temporary, step, state, keep)
+
+
+def _linked(before: Path | None, file: Path) -> bool:
+    """Whether the same tensors are in a file already, and take no room a second time; not all file systems can."""
+    if before is None:
+        return False
+    try:
+        os.link(before, file)
+    except OSError:
+        return False
+    return True
 
 
 def begin_parts(folder: Path, step: int) -> None:

@@ -101,8 +101,8 @@ class TrainState:
         missing = [group for group in needed if group not in (saved.groups if parts is None else parts)]
         if missing:
             raise ValueError(
-                f"{saved.path} has no {missing[0]}.safetensors, so training cannot continue from it: restore it from "
-                "a backup, or train again into another folder"
+                f"{saved.path} has no {missing[0]}.safetensors, so training cannot continue from it (a model that was "
+                "imported has none: distill it): restore it from a backup, or train again into another folder"
             )
         if parts is not None:
             self._restore_parts(saved, needed)

@@ -1,0 +1,279 @@
+"""``import``: a model that others have trained and released becomes a run like any other.
+
+    hf:s-sahoo/duo, a folder, a .ckpt  ->  RUN/ recipe.json, tokenizer.json, corpus.json, released.json, checkpoints/
+
+The weights are kept as they are, in float32, and with all states of the released vocabulary: for Duo the 50 257 ids of
+GPT-2 and "[PAD]". Both the raw weights and their average are kept where the file has both; the average is what is
+sampled and evaluated. The text that the model was trained on is not known: what needs it takes ``--corpus``.
+
+released.json has what a run does not need and ``export`` does: names, order and types of the tensors, the rotary
+frequencies, the configuration.
+
+What must hold: a file that is refused leaves nothing behind; the run appears at once, complete; ``export`` gives the
+same tensors back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from duality.data import TOKENIZERS
+from duality.data.cache import silent
+from duality.data.extra_tokens import with_extra_tokens
+from duality.data.files import flush_to_disk, no_empty_folder, write_atomically
+from duality.data.leftovers import remove_leftovers, temporary_name
+from duality.data.tokenizer_specs import KeptTokenizer, TokenizerSpec, tokenizer_at
+from duality.data.tokenizers import FILE, Tokenizer, load_tokenizer
+from duality.protocols import Reporter, Vocabulary
+from duality.recipes.recipe import Data, Recipe
+from duality.registry import suggestion
+from duality.runs import released
+from duality.runs.folder import write_facts
+from duality.runs.hub_files import folder_of, hub_name
+from duality.runs.overview import RELEASED
+from duality.runs.provenance import unknown_identity
+from duality.runs.released import Sizes
+from duality.runs.released_config import (
+    METHOD_NAMES,
+    MethodName,
+    Settings,
+    check_sizes,
+    checkpoint_settings,
+    folder_settings,
+)
+from duality.runs.released_files import Released, read_released
+from duality.runs.shapes import parameter_shapes
+from duality.training import checkpoint
+from duality.training.settings import Training
+
+PREFIX = "backbone."  # of the names of a denoiser's weights here
+
+# The tokenizers of the released models by the number of tokens: GPT-2, GPT-2 with "[PAD]", BERT.
+_TOKENIZERS = {50_257: "gpt2", 50_258: "gpt2", 30_522: "bert-base-uncased"}
+_CORPORA = {"gpt2": "openwebtext", "bert-base-uncased": "lm1b"}
+_UNKNOWN = "unknown"
+_BERT = "with BERT's pieces the mask token is the piece 103 and not the last state: absorbing noise cannot be imported"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a user says about a released model; None is what the file says."""
+
+    method: MethodName | None = None
+    tokenizer: str | None = None
+    heads: int | None = None
+    length: int | None = None
+    step: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.method is not None and self.method not in METHOD_NAMES:
+            raise ValueError(f"method is {self.method!r}: {suggestion(self.method, METHOD_NAMES)}")
+        for name, least in (("heads", 1), ("length", 1), ("step", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}: it must be at least {least}")
+
+
+NOTHING = Wanted()
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A tokenizer, what a recipe says of it, and the corpus that goes with it."""
+
+    spec: TokenizerSpec
+    tokenizer: Tokenizer
+    corpus: str
+
+
+def import_released(source: str | Path, out: Path | str, wanted: Wanted = NOTHING, report: Reporter = silent) -> Path:
+    """Make the run ``out`` of a released model: a .ckpt, a folder, or hf:OWNER/NAME of the Hugging Face hub."""
+    target = Path(out).expanduser()
+    check_free(target)
+    named = hub_name(str(source))
+    found = read_released(Path(source).expanduser() if named is None else folder_of(*named))
+    prefix, tensors = released.without_prefix(found.tensors, found.where)
+    settings = settled(found, wanted)
+    sizes = checked_sizes(tensors, settings, wanted, found.where)
+    chosen = tokenizer_for(num_tokens_of(settings, sizes), settings, wanted.tokenizer, report)
+    recipe = recipe_of(settings, sizes, chosen, str(source))
+    groups = weight_groups(found, tensors, sizes)
+    check_network(recipe, chosen.tokenizer, groups["model"])
+    step = next((each for each in (wanted.step, found.step) if each is not None), 0)
+    kept = kept_facts(found, tensors, prefix, str(source))
+    write_run(target, recipe, chosen.tokenizer, groups, step, kept)
+    what = f"{settings.method}, {sum(value.numel() for value in groups['model'].values()):,} weights"
+    average = "raw weights and their average" if found.average is not None else "one set of weights, the average"
+    report(f"{target}: {what}, {sizes.num_states:,} states, step {step}; {average}")
+    return target
+
+
+def check_free(target: Path) -> None:
+    """Refuse a place where something is."""
+    if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
+        raise ValueError(f"{target} exists already, and nothing is overwritten: choose another --out (out=)")
+
+
+def settled(found: Released, wanted: Wanted) -> Settings:
+    """What the file says about the model, with what the user says in its place."""
+    read = folder_settings if found.layout == "duo-hf" else checkpoint_settings
+    settings = read(found.config, found.where)
+    method, length = wanted.method or settings.method, wanted.length or settings.length
+    if method is None:
+        raise ValueError(f"{found.where} does not say what model it is: give --method {'|'.join(METHOD_NAMES)}")
+    if length is None:
+        raise ValueError(f"{found.where} does not say how long its sequences are: give --length, such as 1024")
+    return replace(settings, method=method, length=length)
+
+
+def checked_sizes(tensors: Mapping[str, Tensor], settings: Settings, wanted: Wanted, where: str) -> Sizes:
+    """The sizes of the network, which the tensors, the configuration and the user must agree on."""
+    shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+    sizes = released.sizes_of(shapes, wanted.heads or settings.sizes.get("heads"), where)
+    released.check_shapes(shapes, released.released_shapes(sizes), where)
+    released.check_numbers(tensors, sizes, where)
+    check_sizes(settings, sizes, where)
+    if wanted.heads not in (None, sizes.heads):
+        raise ValueError(f"heads is {wanted.heads}, and the tensors of {where} have {sizes.heads}: leave it out")
+    if sizes.causal != (settings.method == "ar"):
+        kind = "causal" if sizes.causal else "not causal"
+        raise ValueError(f"{where} is said to be {settings.method}, and its network is {kind}: give its own --method")
+    return sizes
+
+
+def num_tokens_of(settings: Settings, sizes: Sizes) -> int:
+    """The number of tokens: of the states, one is the mask token, or the one that an AR model never writes."""
+    absorbing = settings.method == "mdlm" or (settings.method in ("sedd", "d3pm") and settings.noise == "absorbing")
+    return sizes.num_states - int(absorbing or settings.method == "ar")
+
+
+def tokenizer_for(num_tokens: int, settings: Settings, place: str | None, report: Reporter) -> Chosen:
+    """The tokenizer of a model with so many tokens: the one that is given, or the one that released models have."""
+    name = place or _TOKENIZERS.get(num_tokens)
+    if name is None:
+        hint = f" ({_BERT})" if num_tokens == 30_521 else ""
+        raise ValueError(
+            f"a model of {num_tokens:,} tokens has no known tokenizer{hint}: give --tokenizer, which is the folder of "
+            "a run, a tokenizer.json, hf:OWNER/NAME, or a name such as bytes"
+        )
+    spec, made = tokenizer_named(name, report)
+    size = made.vocab_size
+    if size > num_tokens:
+        raise ValueError(f"the tokenizer {name} has {size:,} ids, and the model {num_tokens:,} tokens: give its own")
+    if size < num_tokens and settings.method not in ("duo", "udlm") and settings.noise != "uniform":
+        raise ValueError(
+            f"the tokenizer {name} has {size:,} ids, and the model {num_tokens:,} tokens and a mask token: give its own"
+        )
+    full = with_extra_tokens(made, num_tokens - size)
+    kept = spec is None or size < num_tokens
+    corpus = _CORPORA.get(name, _UNKNOWN)
+    return Chosen(KeptTokenizer(num_tokens) if kept or spec is None else spec, full, corpus)
+
+
+def tokenizer_named(place: str, report: Reporter) -> tuple[TokenizerSpec | None, Tokenizer]:
+    """A tokenizer by name, by file, of the hub or of a run; with its specification, if that alone makes it again."""
+    folder = Path(place).expanduser()
+    own = folder if (folder / FILE).is_file() else folder.parent
+    if folder.is_dir() or (folder.name == FILE and is_own(folder)):
+        return None, load_tokenizer(own)
+    spec = tokenizer_at(place)
+    if spec is None and place in TOKENIZERS:
+        spec = TOKENIZERS[place]()
+    if spec is None or (spec.expected_vocab_size is None and place in TOKENIZERS) or place in ("bpe", "numbers"):
+        raise ValueError(
+            f"tokenizer is {place!r}: give gpt2, bert-base-uncased, bytes, text8, nucleotides, hf:OWNER/NAME, a "
+            "tokenizer.json, or the folder of a run; others are made from a text, and would have other ids"
+        )
+    return spec, spec.train((), progress=report)
+
+
+def is_own(path: Path) -> bool:
+    """Whether a tokenizer.json is one of this library, and not of the library `tokenizers`."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and "kind" in found
+
+
+def recipe_of(settings: Settings, sizes: Sizes, chosen: Chosen, source: str) -> Recipe:
+    """The recipe of an imported run: the paper's training, which is what it would be distilled or trained like."""
+    assert settings.length is not None, "the length is settled"
+    begin = None
+    if settings.method == "ar":  # the released model begins with the end-of-text; its extra state was never trained
+        begin = chosen.tokenizer.separator if settings.begin is None else settings.begin
+    return Recipe(
+        name=f"imported-{settings.method}",
+        summary=f"{settings.method} with {sizes.num_states:,} states, trained by others",
+        source=f"imported from {source}",
+        method=settings.assembled(begin),
+        data=Data(corpus=chosen.corpus, tokenizer=chosen.spec, length=settings.length),
+        backbone=sizes.backbone(settings.dropout),
+        training=Training(),
+    )
+
+
+def weight_groups(found: Released, tensors: Mapping[str, Tensor], sizes: Sizes) -> dict[str, dict[str, Tensor]]:
+    """The raw weights and their average under the names of a denoiser's weights; without an average, twice the same."""
+    model = {PREFIX + name: value for name, value in released.our_weights(tensors, sizes).items()}
+    if found.average is None:
+        return {"model": model, "ema": model}
+    weights = {name: tuple(value.shape) for name, value in tensors.items() if name != released.FREQUENCIES}
+    named = released.named_average(found.average.shadow, weights, found.where)
+    released.check_numbers(named, sizes, f"the average (ema) of {found.where}")
+    return {"model": model, "ema": {PREFIX + name: each for name, each in released.our_weights(named, sizes).items()}}
+
+
+def check_network(recipe: Recipe, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> None:
+    """The weights are those of the network that the recipe builds."""
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    checkpoint.check_shapes(shapes, parameter_shapes(recipe, Vocabulary(tokenizer.vocab_size)))
+
+
+def kept_facts(found: Released, tensors: Mapping[str, Tensor], prefix: str, source: str) -> dict[str, object]:
+    """The content of released.json."""
+    frequencies = tensors.get(released.FREQUENCIES)
+    average = found.average
+    return {
+        "source": source,
+        "layout": found.layout,
+        "prefix": prefix,
+        "tensors": {name: str(value.dtype).removeprefix("torch.") for name, value in tensors.items()},
+        "frequencies": None if frequencies is None else frequencies.float().tolist(),
+        "ema": None if average is None else {"decay": average.decay, "num_updates": average.num_updates},
+        "config": dict(found.config) if found.layout == "duo-hf" else None,
+    }
+
+
+def write_run(
+    target: Path,
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    groups: Mapping[str, dict[str, Tensor]],
+    step: int,
+    facts: dict[str, object],
+) -> None:
+    """Write the run under a temporary name and rename it: it is complete or absent."""
+    with no_empty_folder(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target)
+        temporary = temporary_name(target)
+        try:
+            temporary.mkdir()
+            about = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
+            checkpoint.save(temporary / "checkpoints", step, groups, about)
+            write_atomically(temporary / RELEASED, json.dumps(facts, indent=1))
+            write_facts(recipe, temporary, tokenizer, unknown_identity(tokenizer))
+            flush_to_disk(temporary)
+            check_free(target)
+            os.replace(temporary, target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        flush_to_disk(target.parent)
