@@ -73,7 +73,7 @@ def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: State, k
     with _named_errors(folder, groups):
         temporary = _begin(folder, step)
         for name, tensors in groups.items():
-            _write_tensors(temporary / f"{name}{_TENSORS}", tensors)
+            write_tensors(temporary / f"{name}{_TENSORS}", tensors)
         return _complete(temporary, step, state, keep)
 
 
@@ -170,9 +170,10 @@ def _named(error: OSError, folder: Path, groups: Mapping[str, Tensors]) -> OSErr
     return OSError(error.errno, text, place)
 
 
-def _write_tensors(path: Path, tensors: Tensors) -> None:
+def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file; what the disk refuses is an ``OSError``."""
     try:
-        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
+        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path, metadata)
     except SafetensorError as error:  # for example a full disk
         number = re.search(r"os error (\d+)", str(error))
         text = f"cannot write the checkpoint ({error})"
