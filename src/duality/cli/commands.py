@@ -10,6 +10,7 @@ from duality.cli.data import data
 from duality.cli.evaluate import evaluate
 from duality.cli.lists import recipes
 from duality.cli.plan import plan
+from duality.cli.publish import publish
 from duality.cli.quality import plot, quality
 from duality.cli.reproduce import reproduce
 from duality.cli.runs import runs
@@ -27,6 +28,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "compare": compare,
     "plan": plan,
     "consolidate": consolidate,
+    "publish": publish,
     "variance": variance,
     "reproduce": reproduce,
     "runs": runs,

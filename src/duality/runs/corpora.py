@@ -40,6 +40,7 @@ from duality.data.tokenizers import FILE, Tokenizer
 from duality.protocols import Reporter, Vocabulary
 from duality.ranks import job
 from duality.recipes.recipe import Data, Recipe
+from duality.runs import pretrained_folder
 from duality.runs.folder import DATA, STREAM, read_recipe, with_corpus
 from duality.runs.provenance import CORPUS, check_corpus, check_text, read_identity, read_tokenizer
 
@@ -106,6 +107,11 @@ def corpus_of_run(
 def check_present(folder: Path | str, recipe: Recipe) -> None:
     """Refuse a run whose corpus is not where it was, and say what to do."""
     place = recipe.data.corpus
+    if not is_there(place) and pretrained_folder.exists(Path(folder)):
+        raise ValueError(
+            f"the corpus of {folder} is {place}, which is not here: say where it is (--corpus PATH, corpus=), or give "
+            "another text to eval (--data, data=)"
+        )
     if not is_there(place):
         raise ValueError(
             f"the corpus of {folder} is not at {place} any more: put it back, or say where it is now: "

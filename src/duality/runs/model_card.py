@@ -80,7 +80,7 @@ def card(model: Model, fields: CardFields, name: str, for_transformers: bool) ->
     parts = [
         front_matter(model, fields),
         f"# {name.rpartition('/')[2]}",
-        f"A model of the library [duality](https://pypi.org/project/diffusion-duality/): {recipe.summary}.",
+        f"A model of the library `duality` (`pip install diffusion-duality`): {recipe.summary}.",
         "\n".join(["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in facts(model, recipe))]),
         "## Likelihood\n\n" + "\n".join(likelihood_lines(model)),
         "## Samples\n\n" + "\n\n".join(samples(model)),

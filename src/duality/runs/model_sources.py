@@ -44,6 +44,11 @@ class Source:
     place: str
     commit: str | None = None
 
+    @property
+    def pinned(self) -> Path:
+        """What names the same model again, also when the hub has a newer one."""
+        return Path(f"{self.place}@{self.commit}") if self.commit else self.folder
+
 
 def model_source(source: Path | str, revision: str | None = None) -> Source:
     """The folder of a model, fetched from the hub if it is there; ``revision`` belongs to the hub."""

@@ -91,6 +91,11 @@ def exists(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
+def is_ours(folder: Path) -> bool:
+    """Whether a folder has a model alone, of this library."""
+    return exists(folder) and (folder / TOKENIZER).is_file()
+
+
 def read_config(folder: Path) -> PretrainedConfig:
     """config.json of a folder; anything but a whole one of ours is a ``ValueError`` that names what is wrong."""
     path = folder / CONFIG

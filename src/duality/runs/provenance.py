@@ -79,6 +79,8 @@ def corpus_identity(corpus: Corpus) -> dict[str, Any]:
 def read_identity(folder: Path) -> dict[str, Any]:
     """The ``corpus_identity`` with which the run began."""
     path = folder / CORPUS
+    if pretrained_folder.exists(folder) and not path.exists():
+        raise ValueError(f"{folder} does not say which text it was trained on: give another text (--data, data=)")
     found = read_json(path, _MOST_IDENTITY_BYTES)
     identity = {"labels": [], **found} if isinstance(found, dict) else {}  # runs of older versions have no labels
     lists = [identity.get(name) for name in ("train", "validation", "labels")]

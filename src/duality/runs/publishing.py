@@ -75,11 +75,11 @@ def write_files(model: Model, folder: Path, fields: CardFields, name: str) -> No
         environment()["packages"],
         file_sha256(folder / WEIGHTS),
     )
-    texts[CONFIG] = json.dumps(config.to_json() | transformers_fields(model, extra), indent=1)
     texts[CARD] = card(model, fields, name, others is not None)
     if model.origin is not None and (model.origin.folder / CORPUS).is_file():
         texts[CORPUS] = (model.origin.folder / CORPUS).read_text(encoding="utf-8")
-    for file, text in texts.items():
+    texts[CONFIG] = json.dumps(config.to_json() | transformers_fields(model, extra), indent=1)
+    for file, text in texts.items():  # config.json is the last: without it nothing can be loaded
         (folder / file).write_text(text, encoding="utf-8")
     # the library writes weights for their owner alone: whoever may read the other files may read these
     os.chmod(folder / WEIGHTS, (folder / CONFIG).stat().st_mode)
@@ -109,12 +109,22 @@ def transformers_fields(model: Model, extra: ExtraState) -> dict[str, object]:
     return fields
 
 
-def push_to_hub(model: Model, name: str, fields: CardFields, private: bool, revision: str | None) -> str:
-    """Upload a model to the hub; the address of the commit."""
+def card_of(model: Model, fields: CardFields, name: str) -> str:
+    """The model card that would be written."""
+    return card(model, fields, name, transformers_files(model.tokenizer, extra_state(model), model.length) is not None)
+
+
+def repository_named(name: str) -> str:
+    """The name of a model on the hub; anything else is refused."""
     named = hub_name(name)
     if named is None or named[1] is not None:
         raise ValueError(f"{name!r} names no model of the Hugging Face hub: write OWNER/NAME")
-    repository = named[0]
+    return named[0]
+
+
+def push_to_hub(model: Model, name: str, fields: CardFields, private: bool, revision: str | None) -> str:
+    """Upload a model to the hub; the address of the commit."""
+    repository = repository_named(name)
     with tempfile.TemporaryDirectory(prefix="duality-") as place:
         folder = save_pretrained(model, Path(place) / "model", fields, repository)
         try:
