@@ -1,7 +1,7 @@
 """What a user names as a model: a run, a folder of ``Model.save_pretrained``, or a model of the Hugging Face hub.
 
     runs/demo               a folder; a folder that exists is never looked for on the hub
-    owner/name              a model of the hub, if there is no such folder
+    owner/name              a model of the hub, if there is no folder of this name nor one called owner
     hf:owner/name@v2        a model of the hub, at a branch, a tag or a commit
 
 ``Origin`` is the record of where the weights of a model came from. It is kept on the model, and in base.json of a run
@@ -62,6 +62,11 @@ def model_source(source: Path | str, revision: str | None = None) -> Source:
             )
         return Source(path, str(path))
     name, own = named
+    if not explicit and path.parent.is_dir():  # a mistyped path is told to nobody
+        raise ValueError(
+            f"{source} is not a run: there is no such folder in {path.parent}; a model of the Hugging Face hub is "
+            f"{PREFIX}{source}"
+        )
     if own is not None and revision is not None and own != revision:
         raise ValueError(f"{source} with the revision {revision!r}: give one of the two")
     try:
