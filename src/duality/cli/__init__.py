@@ -6,7 +6,7 @@
     train      train, distill         sample     sample
     evaluate   eval                   quality    quality, plot
     compare    compare                lists      recipes, data
-    variance   variance
+    variance   variance               publish    publish
     console    progress bars and messages on stderr
     watch      the live view of sampling
     trace      a file with every step of every sample

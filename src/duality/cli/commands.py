@@ -11,6 +11,7 @@ from duality.cli.evaluate import evaluate
 from duality.cli.exchange import export_model, import_model
 from duality.cli.lists import recipes
 from duality.cli.plan import plan
+from duality.cli.publish import publish
 from duality.cli.quality import plot, quality
 from duality.cli.reproduce import reproduce
 from duality.cli.runs import runs
@@ -30,6 +31,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "consolidate": consolidate,
     "import": import_model,
     "export": export_model,
+    "publish": publish,
     "variance": variance,
     "reproduce": reproduce,
     "runs": runs,

@@ -45,10 +45,10 @@ def evaluate(
     device: Device = "auto",
     json: Flag = False,
 ) -> int:
-    """Measure the perplexity of a run.
+    """Measure the perplexity of a run, or of a model alone.
 
     Args:
-        run: the run folder.
+        run: the run folder, a folder of `duality publish`, or a model of the Hugging Face hub (hf:OWNER/NAME@REVISION).
         data: other text to evaluate on, encoded with the run's tokenizer and cut into documents as the run's own: a
             file, a folder, a named source or dataset. With --suite, where sets are: ptb=FOLDER; can be repeated.
         suite: the test sets of a table of the paper, with the paper's rows beside them. Results are kept in the run's
@@ -56,7 +56,8 @@ def evaluate(
         column: where the text of --data is: the key of a .jsonl file, the column of a .csv or .tsv file; that of the
             run's own corpus if not given.
         split: which part of the run's own corpus, if --data is not given.
-        corpus: where the run's own corpus is now, if it was moved; its text must be the one that it was trained on.
+        corpus: where the run's own corpus is now, if it was moved or the model is from elsewhere; its text must be the
+            one that it was trained on.
         draws: draws of time and noise for each sequence; more make the error smaller, and take longer.
         limit: evaluate on so many sequences only, evenly spread over the text.
         batch_size: sequences at a time; the result does not depend on it.
@@ -78,7 +79,8 @@ def evaluate(
         return evaluate_on_suite(model, run, suite, data, Measured(draws, limit, batch_size, seed), json)
     other = only_one(data)
     model = load(run, say, device, weights, round_number, kept_step)
-    sequences = sequences_of_run(model, run, data=other, column=column, split=split, corpus=corpus, report=say)
+    folder = run if model.origin is None else model.origin.folder
+    sequences = sequences_of_run(model, folder, data=other, column=column, split=split, corpus=corpus, report=say)
     with counting_display("evaluating", min(limit or len(sequences), len(sequences)), "sequences") as advance:
         result = model.likelihood(
             sequences, num_draws=draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
@@ -107,6 +109,7 @@ def evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...],
     from duality.cli.console import counting_display, say
     from duality.data.files import json_text
     from duality.evaluation.tables import table
+    from duality.runs.folder import exists
     from duality.runs.suites import KEPT, SUITES, Settings, evaluate_suite, remarks, table_rows
 
     places: dict[str, str] = {}
@@ -122,7 +125,7 @@ def evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...],
         places,
         settings,
         lambda label, count: counting_display(label, count, "sequences"),
-        keep=run / KEPT,
+        keep=run / KEPT if exists(run) else None,  # what is not a run is left as it is
         report=say,
     )
     if json:

@@ -126,13 +126,13 @@ def quality(
     """Measure the samples of runs with a judge or with scorers; samples and scores that are kept in OUT are used again.
 
     Args:
-        runs: run folders.
+        runs: run folders, folders of `duality publish`, or models of the Hugging Face hub (hf:OWNER/NAME@REVISION).
         varied: what is varied.
         shared: what all samples have in common.
         readers: who reads the samples.
         out: a folder for samples, scores, the tables (quality.json, quality.md, frontiers.md) and the figures.
         batch_size: samples at a time; the result does not depend on it.
-        corpus: where the corpus of the first run is now, if it was moved.
+        corpus: where the corpus of the first run is now, if it was moved or the model is from elsewhere.
         device: where to compute.
         json: print the rows as JSON instead of the tables.
     """

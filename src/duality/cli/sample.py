@@ -73,10 +73,10 @@ def sample(
     watch: Flag = False,
     trace: Path | None = None,
 ) -> int:
-    """Write text with a run.
+    """Write text with a run, or with a model alone.
 
     Args:
-        run: the run folder.
+        run: the run folder, a folder of `duality publish`, or a model of the Hugging Face hub (hf:OWNER/NAME@REVISION).
         num: how many samples.
         how: how the samples are drawn.
         round_number: after this round of a distillation instead of the last; 0 is what it began from.

@@ -79,7 +79,7 @@ def distill(
     """Distill a trained run into one that writes in few steps; the result is a run like any other.
 
     Args:
-        run: the run folder of the trained model.
+        run: the run folder of the trained model, a folder of `duality publish`, or a model of the hub (hf:OWNER/NAME).
         method: discrete consistency distillation (dcd, for uniform noise) or self-distillation through time (sdtt, for
             absorbing noise); what suits the model if not given.
         changes: the rounds.

@@ -303,9 +303,9 @@ def text_before_end(tokenizer: Tokenizer, ids: npt.ArrayLike, start: int = 0) ->
     return tokenizer.decode(row[: start + int(ends[0])] if len(ends) else row)
 
 
-def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """The tokenizer saved in a folder."""
-    path = Path(folder) / FILE
+def load_tokenizer(folder: str | Path, name: str = FILE) -> Tokenizer:
+    """The tokenizer saved in a folder, in the file ``name``."""
+    path = Path(folder) / name
     if not path.is_file():
         raise ValueError(f"no tokenizer at {path}; give a folder that a tokenizer was saved in")
     try:

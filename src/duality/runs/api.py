@@ -31,6 +31,7 @@ from duality.recipes import catalogue
 from duality.recipes.config import build
 from duality.recipes.recipe import Recipe, default_round_steps, distilled
 from duality.runs import session
+from duality.runs.beginnings import is_model_alone
 from duality.runs.corpora import TrainingData, with_data
 from duality.runs.devices import device_named
 from duality.runs.folder import check_folder, exists, read_recipe, with_column, with_corpus
@@ -38,6 +39,8 @@ from duality.runs.lock import locked
 from duality.runs.longer import with_rounds
 from duality.runs.metrics import read_metrics
 from duality.runs.model import Model, load
+from duality.runs.model_sources import model_source
+from duality.runs.pretrained_folder import read_config
 from duality.runs.session import Outcome, Watch, ignore
 from duality.training import DISTILLATIONS, Growth, TeacherCopy, checkpoint
 from duality.training.distillation import distillation_named, suited
@@ -165,8 +168,10 @@ def plan_distillation(
     resume: bool = False,
 ) -> TrainingPlan:
     """What ``distill`` does with these arguments."""
-    folder = Path(run).expanduser()
-    base = read_recipe(folder)
+    source = model_source(run)
+    folder, base = source.folder, read_recipe(source.folder)
+    if out is None and source.commit is not None:
+        raise ValueError(f"a distillation of {source.place} needs a place: say where with --out (out=)")
     # without a distillation that fits, the first one says why
     name = method or suited(base.method) or next(iter(DISTILLATIONS))
     kind = distillation_named(name)
@@ -178,11 +183,16 @@ def plan_distillation(
         asked = with_rounds(held, int(str(given["rounds"]))) if "rounds" in given else held
         rounds = (f"distillation.{field}={value}" for field, value in given.items())
         again = catalogue.modified(asked, (*rounds, *fields))
-        return TrainingPlan(again if corpus is None else with_corpus(again, corpus), target, True, folder)
+        return TrainingPlan(again if corpus is None else with_corpus(again, corpus), target, True, source.pinned)
     distillation = build(kind, {"round_steps": default_round_steps(base.training.steps), **given})
-    chosen = distilled(base, distillation, checkpoint.latest_step(folder / "checkpoints"))
+    chosen = distilled(base, distillation, step_of(folder))
     chosen = catalogue.modified(chosen if corpus is None else with_corpus(chosen, corpus), fields)
-    return TrainingPlan(chosen, target, resume, folder)
+    return TrainingPlan(chosen, target, resume, source.pinned)
+
+
+def step_of(folder: Path) -> int:
+    """The training step of the weights of a run or of a model alone."""
+    return read_config(folder).step if is_model_alone(folder) else checkpoint.latest_step(folder / "checkpoints")
 
 
 def distill(
@@ -206,7 +216,7 @@ def distill(
     report: Reporter = silent,
     watch: Watch = ignore,
 ) -> Model:
-    """Distill the run in a folder into a model that needs fewer steps, in the run folder ``out``, and load it.
+    """Distill what ``load`` takes into a model that needs fewer steps, in the run folder ``out``, and load it.
 
     ``method`` is a name of ``duality.training.DISTILLATIONS``; the one that suits the model's noise if not given. The
     next seven arguments are fields of the distillation (``duality.DCD``, ``duality.SDTT``). If not given,

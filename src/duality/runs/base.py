@@ -1,6 +1,9 @@
 """What a distillation began from: base.json, which names the base by the checksums of its weights.
 
     {"run": "/runs/demo", "step": 2600, "model": <sha256>, "ema": <sha256>}
+    {"run": "hf:owner/name", "step": 2600, "commit": <commit>, "model": <sha256>, "ema": <sha256>}
+
+The second is a distillation of a model alone (``pretrained_folder.py``), whose one file of weights is both.
 
 What must hold: a distillation continues with the base that it began from, wherever that is now, and with no other.
 """
@@ -8,21 +11,22 @@ What must hold: a distillation continues with the base that it began from, where
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
-from duality.data.files import write_atomically
+from duality.data.files import file_sha256, write_atomically
 from duality.data.jsonfiles import MIB, read_json
 from duality.protocols import Reporter
+from duality.runs import pretrained_folder
 from duality.training import checkpoint
 
 BASE = "base.json"
 WEIGHTS = ("model", "ema")
 
 
-def write_base(folder: Path, base: Path, saved: checkpoint.Checkpoint) -> None:
-    """Record in ``folder`` that it begins from the checkpoint ``saved`` of the run in ``base``."""
-    record = {"run": str(base.resolve()), "step": saved.step, **checksums(saved.path)}
-    write_atomically(folder / BASE, json.dumps(record, indent=1))
+def write_base(folder: Path, record: Mapping[str, object]) -> None:
+    """Record in ``folder`` what it begins from (``beginnings.Beginning``)."""
+    write_atomically(folder / BASE, json.dumps(dict(record), indent=1))
 
 
 def checksums(path: Path) -> dict[str, str]:
@@ -43,8 +47,9 @@ def check_base(folder: Path, name: str, base: Path, report: Reporter) -> None:
     began = {group: record.get(group) for group in WEIGHTS}
     kept = base / "checkpoints" / f"step-{record['step']:08d}"
     where = f"step {record['step']} of {record.get('run')}"
-    if kept.is_dir():
-        if checksums(kept) == began:
+    alone = base / pretrained_folder.WEIGHTS
+    if kept.is_dir() or alone.is_file():
+        if (dict.fromkeys(WEIGHTS, file_sha256(alone)) if alone.is_file() else checksums(kept)) == began:
             return
         found = f"the weights of {base} at that step are others"
     elif record.get("run") == str(base.resolve()):

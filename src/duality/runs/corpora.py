@@ -40,6 +40,7 @@ from duality.data.tokenizers import FILE, Tokenizer
 from duality.protocols import Reporter, Vocabulary
 from duality.ranks import job
 from duality.recipes.recipe import Data, Recipe
+from duality.runs import pretrained_folder
 from duality.runs.folder import DATA, STREAM, read_recipe, with_corpus
 from duality.runs.provenance import CORPUS, check_corpus, check_text, is_imported, read_identity, read_tokenizer
 
@@ -111,6 +112,11 @@ def check_present(folder: Path | str, recipe: Recipe) -> None:
         raise ValueError(
             f"{folder} was imported without the text that it was trained on: give a text with --corpus PATH (eval, "
             "distill, quality, variance), or with eval --data PATH"
+        )
+    if not is_there(place) and pretrained_folder.exists(Path(folder)):
+        raise ValueError(
+            f"the corpus of {folder} is {place}, which is not here: say where it is (--corpus PATH, corpus=), or give "
+            "another text to eval (--data, data=)"
         )
     if not is_there(place):
         raise ValueError(

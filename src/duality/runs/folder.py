@@ -24,6 +24,7 @@ from duality.protocols import Reporter
 from duality.recipes import catalogue
 from duality.recipes.config import Json
 from duality.recipes.recipe import Recipe
+from duality.runs import pretrained_folder
 from duality.runs.base import BASE
 from duality.runs.lock import LOCK
 from duality.runs.longer import check_steps, longer, news
@@ -62,8 +63,10 @@ def exists(folder: Path) -> bool:
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """The recipe of the run in ``folder``."""
+    """The recipe of the run in ``folder``, or of a model alone."""
     path = folder / RECIPE
+    if not exists(folder) and pretrained_folder.exists(folder):
+        return pretrained_folder.read_config(folder).recipe
     if not exists(folder):
         raise ValueError(f"{folder} is not a run: it has no {RECIPE}; give the folder that `duality train --out` wrote")
     data = read_json(path, MIB)

@@ -36,7 +36,8 @@ from duality.recipes.recipe import Data, Recipe
 from duality.registry import suggestion
 from duality.runs import released
 from duality.runs.folder import write_facts
-from duality.runs.hub_files import folder_of, hub_name
+from duality.runs.hub_files import PREFIX as HUB
+from duality.runs.hub_files import RELEASED_FILES, folder_of, hub_name
 from duality.runs.overview import RELEASED
 from duality.runs.provenance import unknown_identity
 from duality.runs.released import Sizes
@@ -97,8 +98,9 @@ def import_released(source: str | Path, out: Path | str, wanted: Wanted = NOTHIN
     """Make the run ``out`` of a released model: a .ckpt, a folder, or hf:OWNER/NAME of the Hugging Face hub."""
     target = Path(out).expanduser()
     check_free(target)
-    named = hub_name(str(source))
-    found = read_released(Path(source).expanduser() if named is None else folder_of(*named))
+    named = hub_name(source) if str(source).startswith(HUB) else None
+    place = Path(source).expanduser() if named is None else folder_of(*named, files=RELEASED_FILES)
+    found = read_released(place)
     prefix, tensors = released.without_prefix(found.tensors, found.where)
     settings = settled(found, wanted)
     sizes = checked_sizes(tensors, settings, wanted, found.where)

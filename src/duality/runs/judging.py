@@ -26,19 +26,25 @@ from duality.fused.lazy import belief_of
 from duality.protocols import Reporter
 from duality.runs import corpora
 from duality.runs.folder import exists, read_recipe
+from duality.runs.hub_files import PREFIX
 from duality.runs.model import Model, load
+from duality.runs.pretrained_folder import is_ours
 from duality.runs.provenance import read_identity
 from duality.runs.sampling import weights_id
 
 
 def judge_named(spec: str, device: torch.device | str = "cpu", report: Reporter = silent) -> Judge:
-    """The judge that ``spec`` names: the folder of an autoregressive run, or what ``load_judge`` takes."""
+    """The judge that ``spec`` names: an autoregressive run or model of ours, or what ``load_judge`` takes.
+
+    A model of ours on the hub is ``hf:owner/name``; other names of the hub are for `transformers`.
+    """
     folder = Path(spec).expanduser()
-    return run_judge(folder, device, report) if exists(folder) else load_judge(spec, device, report)
+    ours = exists(folder) or spec.startswith(PREFIX) or is_ours(folder)
+    return run_judge(folder, device, report) if ours else load_judge(spec, device, report)
 
 
 def run_judge(folder: Path, device: torch.device | str = "cpu", report: Reporter = silent) -> Judge:
-    """An autoregressive run as a judge."""
+    """An autoregressive run, or model alone, as a judge."""
     model = load(folder, report, device)
     if not isinstance(model.denoiser, CausalDenoiser):
         raise ValueError(
@@ -76,6 +82,8 @@ def scorers_named(
     specs: Sequence[Scorer | str], run: Path, report: Reporter = silent, moved_to: str | Path | None = None
 ) -> list[Scorer]:
     """The scorers that are named; those that need training texts are given those of ``run``."""
+    if not specs:
+        return []
     context = context_of(run, report, moved_to)
     return [scorer_named(each, context) if isinstance(each, str) else each for each in specs]
 

@@ -26,18 +26,20 @@ from duality.data.cache import silent
 from duality.data.packing import Sequences
 from duality.data.tokenizers import Tokenizer
 from duality.evaluation.likelihood import Likelihood, likelihood
-from duality.fused.lazy import belief_of, ratios_of
-from duality.protocols import Denoiser, Grid, Measure, Process, Reporter, Sampler, Schedule, Score, Tail, Vocabulary
+from duality.protocols import Grid, Measure, Process, Reporter, Sampler, Schedule, Tail
 from duality.recipes.recipe import Recipe
 from duality.runs.devices import device_named
-from duality.runs.folder import read_recipe, saved_round
-from duality.runs.limits import check_network, check_sampling
-from duality.runs.provenance import check_tokenizer, read_identity, read_tokenizer
+from duality.runs.limits import check_sampling
+from duality.runs.loading import network as network
+from duality.runs.loading import parts_of, trained_network
+from duality.runs.model_card import CardFields
+from duality.runs.model_sources import Origin, model_source
+from duality.runs.publishing import push_to_hub, save_pretrained
 from duality.runs.scoring import Passage, TextLikelihood, TokenSurprisal, likelihoods, passages, surprisals, token_nats
-from duality.runs.shapes import parameter_shapes
 from duality.runs.shaping import (
     Wrap,
     check_can_infill,
+    hidden_vectors,
     known_ends,
     known_parts,
     num_tokens_of,
@@ -50,8 +52,6 @@ from duality.runs.writing import Each, Request, Sample, Watch, chosen, write
 from duality.samplers.choice import sampler_named
 from duality.samplers.generate import generate
 from duality.samplers.grids import LINEAR
-from duality.training import checkpoint
-from duality.training.state import load_weights
 
 NOTHING: Mapping[int, int] = MappingProxyType({})
 
@@ -62,13 +62,14 @@ def ignore(count: int) -> None:
 
 @dataclass(frozen=True)
 class Model:
-    """A trained model with all its parts; ``step`` is the training step of its weights."""
+    """A trained model with all its parts; ``step`` is the training step of its weights, ``origin`` where they were."""
 
     recipe: Recipe
     step: int
     denoiser: nn.Module
     tokenizer: Tokenizer
     label_names: tuple[str, ...] = ()
+    origin: Origin | None = None
 
     # --- parts
 
@@ -340,27 +341,36 @@ class Model:
         The vector of an autoregressive model at a position is what it predicts that token from: it has read the tokens
         before it. A Gaussian model reads vectors instead of tokens, and is refused.
         """
-        z = torch.as_tensor(tokens, device=self.device)
-        z = z[None] if z.ndim == 1 else z
-        if z.ndim != 2 or z.is_floating_point() or not 0 < alpha <= 1:
-            raise ValueError(
-                f"tokens of shape {tuple(z.shape)} and type {z.dtype}, alpha {alpha}: give whole numbers (B, L) and an "
-                "alpha in (0, 1]"
-            )
-        level = torch.full((len(z),), alpha, dtype=torch.float64, device=self.device)
         denoiser = with_label(self.denoiser, label, None, self.label_names, self.device)
-        if isinstance(denoiser, Denoiser):
-            return belief_of(denoiser, z.long(), level).vectors
-        if isinstance(denoiser, Score):
-            return ratios_of(denoiser, z.long(), level).vectors
-        raise ValueError(f"hidden of a {type(denoiser).__name__}: it reads vectors, not tokens; use a discrete model")
+        return hidden_vectors(denoiser, torch.as_tensor(tokens, device=self.device), alpha)
 
+    # --- keeping
 
-def network(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str = "cpu") -> nn.Module:
-    """The untrained network of a recipe; its first weights depend on the recipe's seed only."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.training.seed)
-        return recipe.method.network(recipe.backbone, vocabulary).to(device)
+    def save_pretrained(self, folder: Path | str, *, license: str = "unknown", datasets: Sequence[str] = ()) -> Path:
+        """Write the model alone into a new folder that ``load``, `transformers` and the Hugging Face hub read.
+
+        ``license`` and ``datasets`` (names of the hub) are for the model card. A folder that is there must be empty.
+        """
+        return save_pretrained(self, Path(folder), CardFields(license, tuple(datasets)))
+
+    @staticmethod
+    def from_pretrained(
+        name_or_folder: Path | str, *, revision: str | None = None, device: torch.device | str = "auto"
+    ) -> Model:
+        """``load`` of a folder of ``save_pretrained`` or of a model of the hub."""
+        return load(name_or_folder, device=device, revision=revision)
+
+    def push_to_hub(
+        self,
+        name: str,
+        *,
+        private: bool = False,
+        revision: str | None = None,
+        license: str = "unknown",
+        datasets: Sequence[str] = (),
+    ) -> str:
+        """Upload what ``save_pretrained`` writes as ``name`` to the hub, to a branch; the address of the new commit."""
+        return push_to_hub(self, name, CardFields(license, tuple(datasets)), private, revision)
 
 
 def load(
@@ -370,36 +380,18 @@ def load(
     weights: Literal["ema", "model"] = "ema",
     round: int | None = None,
     step: int | None = None,
+    revision: str | None = None,
 ) -> Model:
-    """The model of the run in a folder: its newest intact checkpoint.
+    """The model of a run (its newest intact checkpoint), of a folder of ``save_pretrained``, or of the hub.
 
-    ``weights`` are the averaged ("ema") or the raw ones ("model"). ``round`` asks for the weights after that round of
-    a distillation instead; 0 is what it began from. ``step`` asks for another checkpoint that the run has kept.
-    ``report`` is called with what a user should know, such as a damaged checkpoint; ``print`` shows it.
+    The hub's are ``owner/name`` or ``hf:owner/name``, at a ``revision`` if one is given; a folder that exists comes
+    first (``model_sources.model_source``). ``weights`` are the averaged ("ema") or the raw ones ("model"). ``round``
+    asks for the weights of a run after that round of a distillation instead; 0 is what it began from. ``step`` asks for
+    another checkpoint that the run has kept. ``report`` is called with what a user should know, such as a damaged
+    checkpoint; ``print`` shows it.
     """
-    folder = Path(run).expanduser()
-    if weights not in ("ema", "model"):
-        raise ValueError(f"weights is {weights!r}: choose 'ema' (averaged) or 'model' (raw)")
-    if round is not None and step is not None:
-        raise ValueError(f"round {round} and step {step}: each says which weights to load; leave one of them out")
-    where, recipe, tokenizer = device_named(device), read_recipe(folder), read_tokenizer(folder)
-    names, groups = tuple(read_identity(folder)["labels"]), (weights,)
-    if round is not None:
-        path: Path | None = saved_round(folder, recipe, round, groups)
-    elif step is not None:
-        path = checkpoint.kept_step(folder / "checkpoints", step, groups)
-    else:
-        path = checkpoint.newest_intact(folder / "checkpoints", report, groups)
-    if path is None:
-        raise ValueError(
-            f"{folder} has no checkpoint yet: train it first (duality train {recipe.name} --out {folder} --resume)"
-        )
-    check_tokenizer(checkpoint.load(path, ()), tokenizer, folder)
-    vocabulary = Vocabulary(tokenizer.vocab_size, len(names))
-    # the shapes of the network are compared with those in the file before either of them is allocated
-    saved = checkpoint.load(path, groups, parameter_shapes(recipe, vocabulary))
-    check_network(recipe, vocabulary, where)
-    denoiser = network(recipe, vocabulary, where)
-    load_weights(denoiser, saved.groups[weights])
-    denoiser.requires_grad_(False)
-    return Model(recipe, saved.step, denoiser, tokenizer, names)
+    where = device_named(device)
+    found = parts_of(model_source(run, revision), report, weights, round, step)
+    return Model(
+        found.recipe, found.step, trained_network(found, where), found.tokenizer, found.label_names, found.origin
+    )

@@ -20,21 +20,23 @@ from duality.data.corpus import Corpus
 from duality.data.jsonfiles import MIB, read_json
 from duality.data.tokenizers import FILE as TOKENIZER
 from duality.data.tokenizers import Tokenizer, load_tokenizer
+from duality.runs import pretrained_folder
 from duality.training.checkpoint import Checkpoint
 
 CORPUS = "corpus.json"
 
 _MOST_IDENTITY_BYTES = 64 * MIB  # a shard has 64 million tokens and 67 bytes of checksum
 _MOST_TOKENIZER_BYTES = 256 * MIB  # that of a vocabulary of 256 000 pieces has 35
-_RESTORE_TOKENIZER = "put back the tokenizer.json that belongs to the run"
+_RESTORE_TOKENIZER = "put back the file that belongs to the run"
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of the run in ``folder``, with all its parts; a file of a wrong form is a ``ValueError``."""
-    path = folder / TOKENIZER
+    """The tokenizer of the run or model in ``folder``, with all its parts; a wrong file is a ``ValueError``."""
+    name = pretrained_folder.TOKENIZER if pretrained_folder.exists(folder) else TOKENIZER
+    path = folder / name
     if path.exists():
         read_json(path, _MOST_TOKENIZER_BYTES, _RESTORE_TOKENIZER)
-    found = load_tokenizer(folder)
+    found = load_tokenizer(folder, name)
     try:
         # the parts are made when they are first asked for, by a library that raises exceptions of any kind
         size, separator = found.vocab_size, found.separator
@@ -88,6 +90,8 @@ def is_imported(folder: Path) -> bool:
 def read_identity(folder: Path) -> dict[str, Any]:
     """The ``corpus_identity`` with which the run began."""
     path = folder / CORPUS
+    if pretrained_folder.exists(folder) and not path.exists():
+        raise ValueError(f"{folder} does not say which text it was trained on: give another text (--data, data=)")
     found = read_json(path, _MOST_IDENTITY_BYTES)
     identity = {"labels": [], **found} if isinstance(found, dict) else {}  # runs of older versions have no labels
     lists = [identity.get(name) for name in ("train", "validation", "labels")]

@@ -31,6 +31,7 @@ from duality.ranks import job, saving_group
 from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe
 from duality.runs.base import check_base, write_base
+from duality.runs.beginnings import beginning
 from duality.runs.corpora import (
     check_present,
     corpus_of_run,
@@ -46,6 +47,7 @@ from duality.runs.lock import locked
 from duality.runs.longer import method_phases
 from duality.runs.metrics import append_metrics, log_row, read_metrics, rewind_metrics
 from duality.runs.model import Model, network
+from duality.runs.model_sources import model_source
 from duality.runs.provenance import check_tokenizer, code_version, corpus_facts
 from duality.runs.scaling import operations_per_second
 from duality.runs.shapes import parameter_shapes
@@ -184,22 +186,20 @@ def untrained(recipe: Recipe, corpus: Corpus, device: torch.device | str, layout
 
 
 def begin_from(base: Path, recipe: Recipe, folder: Path, report: Reporter) -> None:
-    """Create the run of ``recipe`` in ``folder``, with the weights of the run in ``base`` and their average."""
-    check_present(base, recipe)
+    """Create the run of ``recipe`` in ``folder``, with the weights of the run or model ``base`` and their average."""
+    source = model_source(base)
+    check_present(source.folder, recipe)
     open_folder(recipe, folder, resume=False)
-    path = checkpoint.newest_intact(base / "checkpoints", report, ("model", "ema"))
-    if path is None:
-        raise ValueError(f"{base} has no checkpoint yet: there is nothing to begin from")
-    corpus = corpus_of_run(base, recipe, report)
-    check_fits(path, recipe, corpus, base)
-    saved, state = checkpoint.load(path, ("model", "ema")), untrained(recipe, corpus, "cpu")
+    corpus = corpus_of_run(source.folder, recipe, report)
+    start = beginning(source, lambda path: check_fits(path, recipe, corpus, source.folder), report)
+    state = untrained(recipe, corpus, "cpu")
     phases_of(recipe, corpus, state.teacher)  # what cannot be distilled leaves no run behind
-    load_weights(state.model, saved.groups["model"])
-    copy_into(state.ema, saved.groups["ema"])
+    load_weights(state.model, start.model)
+    copy_into(state.ema, start.ema)
     if state.teacher is not None:
         state.teach("weights")
     session = Session(recipe, folder, corpus, state, "cpu", ignore)
-    write_base(folder, base, saved)
+    write_base(folder, start.record)
     session.save_round()
     session.save()
     session.saver.wait()
@@ -239,13 +239,13 @@ def distill(
     watch: Watch = ignore,
     may_be_longer: bool = False,
 ) -> Outcome:
-    """Distill the run in ``base`` into ``folder`` as ``recipe`` (``recipes.recipe.distilled``) says."""
+    """Distill the run or model ``base`` into ``folder`` as ``recipe`` (``recipes.recipe.distilled``) says."""
     agree(recipe)
 
     def begin(held: ExitStack) -> None:
         lock(folder, resume, held, report)
         if exists(folder):
-            check_base(folder, recipe.name, base, report)
+            check_base(folder, recipe.name, model_source(base).folder, report)
         else:
             begin_from(base, recipe, folder, report)
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -159,7 +160,7 @@ class Evaluation:
         if found is None:
             found = self.measured(heading, rows)
             if (kept := self.kept) is not None:
-                values = asdict(found)
+                values = {"set": name, **asdict(found)}
                 job().once(lambda: kept.replace(self.weights, key, values))
         return Outcome(heading, name, found)
 
@@ -181,9 +182,13 @@ def kept_likelihood(kept: Scores | None, weights: str, key: str) -> Likelihood |
     """The result that is kept; None if there is none, or none that can be read."""
     entries = {} if kept is None else kept.entries.get(weights, {})
     values = entries.get(key) if isinstance(entries, dict) else None
-    if not isinstance(values, dict) or set(values) != {each.name for each in fields(Likelihood)}:
-        return None
-    return Likelihood(**values)
+    return None if not isinstance(values, dict) else likelihood_of(values)
+
+
+def likelihood_of(values: Mapping[str, Any]) -> Likelihood | None:
+    """A result as it is kept, with or without the name of its set; None if it is of another form."""
+    known = {name: value for name, value in values.items() if name != "set"}
+    return Likelihood(**known) if set(known) == {each.name for each in fields(Likelihood)} else None
 
 
 def own_data(model: Model, suite: Suite) -> Data:

@@ -22,20 +22,23 @@ import torch
 
 from duality.data.cache import silent
 from duality.data.files import output_folder
+from duality.data.places import is_there
 from duality.evaluation.cases import Case, Row, label_of, run_names
 from duality.evaluation.figures import draw
 from duality.evaluation.frontier_report import has_frontiers, write_frontiers
 from duality.evaluation.judge import Judge
-from duality.evaluation.samples import stored_samples
+from duality.evaluation.samples import Samples, stored_samples
 from duality.evaluation.scorers import Drawing, Scorer
 from duality.evaluation.sweep import Advance, Sweep, check, sample_path
 from duality.noise import check_seed
 from duality.protocols import Reporter
 from duality.ranks import job
 from duality.registry import suggestion
+from duality.runs.beginnings import is_model_alone
 from duality.runs.devices import device_named
 from duality.runs.folder import read_recipe, rounds_saved
 from duality.runs.judging import judge_named, scorers_named
+from duality.runs.model_sources import model_folder
 from duality.runs.sampling import RunSampler, held_out_text
 from duality.samplers import SAMPLERS
 
@@ -118,12 +121,23 @@ def measure_runs(
     found = scorers_named(scorers, cases[0].run, report, corpus) if job().first else []
     reader = judge_named(judge, where, report) if isinstance(judge, str) and job().first else judge
     job().once(lambda: output_folder(out))
-    text = held_out_text(read_recipe(cases[0].run), cases[0].num, cases[0].length, report, cases[0].run, corpus)
+    text = text_of_run(cases[0], corpus, report)
     with show(source.total_steps(cases)) as advance:
         sweep = Sweep(out, source, report, None if isinstance(reader, str) else reader, text, found)
         rows = sweep.measure(cases, advance)
     job().once(lambda: draw_all(rows, found, cases[-1], out))
     return rows
+
+
+def text_of_run(case: Case, corpus: str | Path | None, report: Reporter) -> Samples | None:
+    """Real text of the corpus of a case's run; None for a model alone whose corpus is not on this machine."""
+    recipe = read_recipe(case.run)
+    if is_model_alone(case.run) and corpus is None and not is_there(recipe.data.corpus):
+        report(
+            f"no real text: the corpus of {case.label} ({recipe.data.corpus}) is not here; --corpus says where it is"
+        )
+        return None
+    return held_out_text(recipe, case.num, case.length, report, case.run, corpus)
 
 
 def draw_all(rows: Sequence[Row], scorers: Sequence[Scorer], last: Case, out: Path) -> None:
@@ -141,7 +155,7 @@ def cases_of(runs: Sequence[Path], settings: SweepSettings) -> list[Case]:
     if not runs:
         raise ValueError("nothing to measure: name run folders, such as runs/demo")
     names = run_names(runs)
-    return [case for run in runs for case in cases_of_run(run, names[run], settings)]
+    return [case for run in runs for case in cases_of_run(model_folder(run), names[run], settings)]
 
 
 def cases_of_run(run: Path, name: str, settings: SweepSettings) -> Iterator[Case]:

@@ -76,7 +76,7 @@ def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: State, k
         for name, tensors in groups.items():
             file = temporary / f"{name}{_TENSORS}"
             if not _linked(written.get(id(tensors)), file):
-                _write_tensors(file, tensors)
+                write_tensors(file, tensors)
                 written[id(tensors)] = file
         return _complete(temporary, step, state, keep)
 
@@ -185,9 +185,10 @@ def _named(error: OSError, folder: Path, groups: Mapping[str, Tensors]) -> OSErr
     return OSError(error.errno, text, place)
 
 
-def _write_tensors(path: Path, tensors: Tensors) -> None:
+def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file; what the disk refuses is an ``OSError``."""
     try:
-        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
+        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path, metadata)
     except SafetensorError as error:  # for example a full disk
         number = re.search(r"os error (\d+)", str(error))
         text = f"cannot write the checkpoint ({error})"

@@ -1,0 +1,49 @@
+"""The weights that a run begins from: those of another run, or of a model alone, which has averaged ones only.
+
+What must hold: what base.json records of them is what was read, by its checksum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from duality.protocols import Reporter
+from duality.runs import folder as folders
+from duality.runs import pretrained_folder
+from duality.runs.base import checksums
+from duality.runs.loading import parts_of_pretrained
+from duality.runs.model_sources import Source
+from duality.training import checkpoint
+from duality.training.checkpoint import Tensors
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Raw and averaged weights, and the record of where they come from."""
+
+    model: Tensors
+    ema: Tensors
+    record: dict[str, object]
+
+
+def is_model_alone(folder: Path) -> bool:
+    """Whether a folder has a model alone, and no run."""
+    return pretrained_folder.exists(folder) and not folders.exists(folder)
+
+
+def beginning(source: Source, check_fits: Callable[[Path], None], report: Reporter) -> Beginning:
+    """The weights of a run or of a model; ``check_fits`` may refuse the checkpoint of a run before it is read."""
+    if is_model_alone(source.folder):
+        parts = parts_of_pretrained(source, pretrained_folder.read_config(source.folder))
+        record = {"run": parts.origin.place, "step": parts.step, "commit": parts.origin.commit}
+        digest = parts.origin.sha256
+        return Beginning(parts.tensors, parts.tensors, {**record, "model": digest, "ema": digest})
+    path = checkpoint.newest_intact(source.folder / "checkpoints", report, ("model", "ema"))
+    if path is None:
+        raise ValueError(f"{source.place} has no checkpoint yet: there is nothing to begin from")
+    check_fits(path)
+    saved = checkpoint.load(path, ("model", "ema"))
+    record = {"run": str(source.folder.resolve()), "step": saved.step, **checksums(path)}
+    return Beginning(saved.groups["model"], saved.groups["ema"], record)
