@@ -79,6 +79,7 @@ class Follower:
     tiny: Mapping[str, str] = field(default_factory=lambda: TINY)
     used: set[str] = field(default_factory=set)
     names: dict[str, object] = field(default_factory=dict)
+    trained: dict[str, int] = field(default_factory=dict)
 
     def follow(self, page: str) -> int:
         """Run all blocks; the number of them."""
@@ -128,6 +129,13 @@ class Follower:
                 for each in self.instead[rule] or []:
                     assert main(shlex.split(each)) == 0, each
 
+    def fewer_steps(self, arguments: list[str]) -> None:
+        """Four steps; two more each time that the same run goes on."""
+        out = arguments[arguments.index("--out") + 1]
+        self.trained[out] = self.trained.get(out, 2) + 2
+        if "--steps" in arguments:
+            arguments[arguments.index("--steps") + 1] = str(self.trained[out])
+
     @staticmethod
     def without_torchrun(words: list[str]) -> list[str]:
         """The command that torchrun would start; its own flags must exist."""
@@ -142,6 +150,7 @@ class Follower:
         """The arguments of a command, with tiny trainings and few samples."""
         small = at_most(arguments)
         if small[0] in ("train", "compare"):
+            self.fewer_steps(small)
             if "--data" not in small and "--resume" not in small:
                 small += self.data
             given = {word.partition("=")[0] for word in small}
