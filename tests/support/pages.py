@@ -138,13 +138,13 @@ class Follower:
 
     @staticmethod
     def without_torchrun(words: list[str]) -> list[str]:
-        """The command that torchrun would start; its own flags must exist."""
+        """The command that torchrun would start, for one process, which divides no weights; torchrun's flags must exist."""
         from torch.distributed.run import get_args_parser
 
         parsed = get_args_parser().parse_args(words)
         assert parsed.module, "torchrun starts a module: -m duality"
         assert parsed.training_script == "duality"
-        return ["duality", *parsed.training_script_args]
+        return ["duality", *(word for word in parsed.training_script_args if word != "parallel.strategy=fsdp")]
 
     def on_small_budget(self, arguments: list[str]) -> list[str]:
         """The arguments of a command, with tiny trainings and few samples."""
