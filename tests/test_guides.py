@@ -1,4 +1,4 @@
-"""Every guide can be followed: its blocks of code run from top to bottom, and the notebook's cells too, on a tiny budget."""
+"""Every guide can be followed: its blocks of code run from top to bottom, on a tiny budget."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import shutil
 import sys
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,8 @@ from support.pages import TINY, Follower
 from support.runs import ROOT
 
 GUIDES = ROOT / "docs" / "guides"
-NOTEBOOK = GUIDES / "the-duality-in-ten-cells.ipynb"
 SMILES = ["CCO", "CCN", "c1ccccc1", "CC(=O)O", "C1CC1CO", "OCC(O)CO", "CC(C)CO", "C#CC1CCC(O)C1=O", "COc1cncn1", "CC=O"]
 MOLECULES = ("--data", "molecules.txt", "--set", "data.documents=lines")
-NEEDS_RDKIT = pytest.mark.skipif(find_spec("rdkit") is None, reason="needs the extra molecules")
 
 # What is prepared by the test instead of fetched; None is no command of duality, or one that needs the network.
 FETCHED: dict[str, Mapping[str, list[str] | None]] = {
@@ -28,11 +25,15 @@ FETCHED: dict[str, Mapping[str, list[str] | None]] = {
 SMALLER = {
     "own-data.md": {"DRAWS = 256": "DRAWS = 2", "steps=16": "steps=2"},
     "molecules.md": {"num=16": "num=2", "steps=32": "steps=2"},
-    "class-conditional.md": {'read_documents("qm9")': 'read_documents("molecules.txt", "lines")', "NUM = 256": "NUM = 4"},
+    "class-conditional.md": {
+        'read_documents("qm9")': 'read_documents("molecules.txt", "lines")',
+        "NUM = 128": "NUM = 4",
+        "steps=16": "steps=2",
+    },
     "add-a-sampler.md": {"NUM = 4000": "NUM = 40", "NUM = 256": "NUM = 4", "(4, 8, 16)": "(2,)"},
 }
-RUN = ["own-data.md", *(pytest.param(f"{name}.md", marks=NEEDS_RDKIT) for name in ("molecules", "add-a-sampler")),
-       "class-conditional.md", pytest.param("distil-in-ten-minutes.md", marks=NEEDS_RDKIT), "many-gpus.md", "released-weights.md"]
+WITH_RDKIT = ("molecules.md", "add-a-sampler.md", "distil-in-ten-minutes.md")
+RUN = ("own-data.md", "class-conditional.md", "many-gpus.md", "released-weights.md", *WITH_RDKIT)
 
 
 @pytest.fixture
@@ -48,22 +49,23 @@ def beside_data(tmp_path: Path, english: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_every_guide_is_run() -> None:
-    names = [name if isinstance(name, str) else name.values[0] for name in RUN]
-    assert sorted(names) == sorted(path.name for path in GUIDES.glob("*.md"))
+    assert sorted(RUN) == sorted(path.name for path in GUIDES.glob("*.md"))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("beside_data")
 @pytest.mark.parametrize("name", RUN)
 def test_a_guide_can_be_followed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if name in WITH_RDKIT:
+        pytest.importorskip("rdkit", reason="needs the extra molecules")
     page = (GUIDES / name).read_text(encoding="utf-8")
-    data = MOLECULES if "-molecules" in page else ()
+    data = MOLECULES if name in (*WITH_RDKIT, "class-conditional.md") else ()
     tiny = TINY if data else {**TINY, "data.tokenizer": "bytes", "data.length": "32"}
     known = set(sys.modules)
     try:
         blocks = Follower(FETCHED.get(name, {}), SMALLER.get(name, {}), data, tiny).follow(page)
     finally:
-        for module in {"confident"} & (set(sys.modules) - known):  # a page's own module
+        for module in {"confident", "label_molecules"} & (set(sys.modules) - known):  # a page's own modules
             del sys.modules[module]
     assert blocks >= 3
     assert len(capsys.readouterr().out) > 300

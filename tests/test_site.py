@@ -1,4 +1,4 @@
-"""The documentation as a site: it builds without a warning and without the network, and its links are those of the files."""
+"""The documentation as a site: it builds without a warning and without the network, and its links lead somewhere."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def loaded(name: str) -> ModuleType:
 
 def test_links_lead_to_pages_of_the_site() -> None:
     hook = loaded("repository_pages")
-    text = "[a](../src/duality/noise.py) [b](cli.md#x) [c](https://x.org/y.md) `[d](../README.md)` [e](../no/such.py)"
+    text = "[a](../src/duality/noise.py) [b](cli.md#x) [c](https://x.org/y.md) `[d](../README.md)` [e](../no.py)"
     assert hook.with_links_of_the_site(text, "theory.md", ROOT) == (
-        "[a](source/src/duality/noise.py.md) [b](cli.md#x) [c](https://x.org/y.md) `[d](../README.md)` [e](../no/such.py)"
+        "[a](source/src/duality/noise.py.md) [b](cli.md#x) [c](https://x.org/y.md) `[d](../README.md)` [e](../no.py)"
     )
     text = "[a](../../CHANGELOG.md) [b](../theory.md) ![c](../theory.png) [d](the-duality-in-ten-cells.ipynb)"
     assert hook.with_links_of_the_site(text, "guides/own-data.md", ROOT) == (
@@ -40,6 +40,11 @@ def test_links_lead_to_pages_of_the_site() -> None:
     text = "[a](docs/cli.md#tokenizers) [b](LICENSE)"
     assert hook.with_links_of_the_site(text, "source/README.md", ROOT) == "[a](../cli.md#tokenizers) [b](LICENSE.md)"
     assert hook.place_in_repository(hook.place_in_site("src/duality/noise.py")) == "src/duality/noise.py"
+
+
+def test_pipes_in_the_code_of_tables_have_no_backslash() -> None:
+    text = "| `a\\|b` | c \\| d |\n`e\\|f`"
+    assert loaded("repository_pages").with_pipes_in_code(text) == "| `a|b` | c \\| d |\n`e\\|f`"
 
 
 def test_a_notebook_becomes_a_page_with_its_pictures(tmp_path: Path) -> None:
@@ -69,10 +74,21 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_p
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    pages = {page.relative_to(tmp_path / "site").as_posix(): page.read_text(encoding="utf-8") for page in (tmp_path / "site").rglob("*.html")}
-    assert {"index.html", "cli.html", "api/model.html", "guides/own-data.html", "source/src/duality/protocols.py.html"} <= set(pages)
+    pages = {
+        page.relative_to(tmp_path / "site").as_posix(): page.read_text(encoding="utf-8")
+        for page in (tmp_path / "site").rglob("*.html")
+    }
+    assert {
+        "index.html",
+        "cli.html",
+        "api/model.html",
+        "guides/own-data.html",
+        "source/src/duality/protocols.py.html",
+    } <= set(pages)
     for name, page in pages.items():
-        fetched = re.findall(r"<(?:script|img|link|iframe|source)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"'\s>]+)", page)
+        fetched = re.findall(
+            r"<(?:script|img|link|iframe|source)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"'\s>]+)", page
+        )
         assert not fetched, f"{name} loads {fetched}"
     assert "log_likelihood" in pages["api/model.html"]
     assert "::: duality" not in "".join(pages.values())

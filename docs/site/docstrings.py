@@ -23,7 +23,9 @@ def as_markdown(text: str) -> str:
         elif inside and not line.strip():
             lines.append("```")
             inside = False
-        elif not inside and line.startswith("    ") and lines and lines[-1].strip() and not lines[-1].startswith("    "):
+        elif (
+            not inside and line.startswith("    ") and lines and lines[-1].strip() and not lines[-1].startswith("    ")
+        ):
             lines.append("")
         lines.append(line)
     return "\n".join([*lines, "```"] if inside else lines)

@@ -1,11 +1,11 @@
 """A hook of mkdocs: pages for what the documentation links to outside docs/, and for its notebooks.
 
 The pages of docs/ are read in the repository and in the site. In the repository a link to ``../src/duality/noise.py``
-leads to the file. In the site it leads to ``source/src/duality/noise.py.html``, a page with the text of the file that is
-made here. A Markdown file outside docs/ (CONTRIBUTING.md) becomes a page, a notebook becomes one with its pictures.
+leads to the file. In the site it leads to ``source/src/duality/noise.py.html``, a page with the text of the file, which
+is made here. A Markdown file outside docs/ (CONTRIBUTING.md) becomes a page, a notebook becomes one with its pictures.
 
-What must hold: a link that leads nowhere in the repository is left as it is, so that ``mkdocs build --strict`` refuses it;
-what stands in a block of code is no link.
+What must hold: a link that leads nowhere in the repository is left as it is, so that ``mkdocs build --strict`` refuses
+it; what stands in a block of code is no link.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 CODE = re.compile(r"(^```.*?^```|^~~~.*?^~~~|``[^`\n]+``|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".json": "json"}
+CELL_CODE = re.compile(r"`[^`\n]+`")
 PICTURES = {"image/png": "png", "image/svg+xml": "svg"}
 
 
@@ -72,13 +73,22 @@ def with_links_of_the_site(markdown: str, uri: str, root: Path) -> str:
     return "".join(part if number % 2 else LINK.sub(replaced, part) for number, part in enumerate(parts))
 
 
+def with_pipes_in_code(markdown: str) -> str:
+    """A pipe in the code of a table is written with a backslash in the repository, and without one in the site."""
+
+    def unescaped(line: str) -> str:
+        return CELL_CODE.sub(lambda match: match.group(0).replace("\\|", "|"), line) if line.startswith("|") else line
+
+    return "\n".join(unescaped(line) for line in markdown.split("\n"))
+
+
 def page_of_file(path: Path, name: str) -> str:
     """A page with the text of a file."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         return text
-    # the search has the documentation, not the code
-    return f"---\nsearch:\n  exclude: true\n---\n\n# {name}\n\n````{LANGUAGES.get(path.suffix, 'text')}\n{text.rstrip()}\n````\n"
+    not_searched = "---\nsearch:\n  exclude: true\n---\n\n"  # the search has the documentation, not the code
+    return f"{not_searched}# {name}\n\n````{LANGUAGES.get(path.suffix, 'text')}\n{text.rstrip()}\n````\n"
 
 
 def page_of_notebook(path: Path) -> tuple[str, dict[str, bytes]]:
@@ -95,7 +105,9 @@ def page_of_notebook(path: Path) -> tuple[str, dict[str, bytes]]:
                 content = "".join(data[kind])
                 pictures[name] = base64.b64decode(content) if kind == "image/png" else content.encode()
                 parts.append(f"![what the cell above draws]({name})")
-            text = "".join(output.get("text", "") or ("" if PICTURES.keys() & data.keys() else data.get("text/plain", "")))
+            text = "".join(
+                output.get("text", "") or ("" if PICTURES.keys() & data.keys() else data.get("text/plain", ""))
+            )
             if text:
                 parts.append(f"```text\n{text.rstrip()}\n```")
     return "\n\n".join(parts) + "\n", pictures
@@ -105,29 +117,27 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of notebooks, and those of all files outside docs/ that pages link to."""
     root = root_of(config)
     texts = {f"docs/{file.src_uri}": file.content_string for file in files.documentation_pages()}
-    for path in sorted((root / "docs").rglob("*.ipynb")):
-        text, pictures = page_of_notebook(path)
-        uri = place_in_site(path.relative_to(root).as_posix())
+    for notebook in sorted((root / "docs").rglob("*.ipynb")):
+        text, pictures = page_of_notebook(notebook)
+        uri = place_in_site(notebook.relative_to(root).as_posix())
         files.append(File.generated(config, uri, content=text))
         texts[f"docs/{uri}"] = text
-        for name, content in pictures.items():
-            files.append(File.generated(config, posixpath.join(posixpath.dirname(uri), name), content=content))
+        for name, picture in pictures.items():
+            files.append(File.generated(config, posixpath.join(posixpath.dirname(uri), name), content=picture))
     waiting, seen = list(texts.items()), set(texts)
     while waiting:
-        page, text = waiting.pop()
-        for path_ in links(text, page):
-            if path_ in seen or path_.startswith(("docs/", "..")) or not (root / path_).is_file():
+        for target in links(*reversed(waiting.pop())):
+            if target in seen or target.startswith(("docs/", "..")) or not (root / target).is_file():
                 continue
-            seen.add(path_)
-            content = page_of_file(root / path_, path_)
-            markdown = path_.endswith(".md")
+            seen.add(target)
+            content, markdown = page_of_file(root / target, target), target.endswith(".md")
             level = InclusionLevel.INCLUDED if markdown else InclusionLevel.NOT_IN_NAV
-            files.append(File.generated(config, place_in_site(path_), content=content, inclusion=level))
+            files.append(File.generated(config, place_in_site(target), content=content, inclusion=level))
             if markdown:
-                waiting.append((path_, content))
+                waiting.append((target, content))
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links of the repository become links of the site."""
-    return with_links_of_the_site(markdown, page.file.src_uri, root_of(config))
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 - mkdocs gives all four
+    """What is written for the repository becomes what the site's Markdown reads."""
+    return with_pipes_in_code(with_links_of_the_site(markdown, page.file.src_uri, root_of(config)))

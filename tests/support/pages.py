@@ -1,8 +1,8 @@
 """Blocks of code in the pages of the documentation, and how a test runs them on a small budget.
 
 A guide is run from top to bottom in one folder, as its reader would: its commands, and its Python in one namespace. A
-block of Python whose first line is ``# NAME.py`` is saved under that name. What must hold: every command is run or, where
-it needs a network or many GPUs, parsed with all its flags; what is made smaller for a test is stated here, by rule.
+block of Python whose first line is ``# NAME.py`` is saved under that name. What must hold: every command is run or,
+where it needs a network, parsed with all its flags; what is made smaller for a test is stated here, by rule.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def at_most(arguments: list[str]) -> list[str]:
     smaller = list(arguments)
     for place, (flag, value) in enumerate(zip(arguments, arguments[1:])):
         if flag in AT_MOST and re.fullmatch(r"[\d,]+", value):
-            numbers = dict.fromkeys(min(int(number), AT_MOST[flag] - late) for late, number in enumerate(value.split(",")[:2]))
+            numbers = dict.fromkeys(
+                min(int(number), AT_MOST[flag] - late) for late, number in enumerate(value.split(",")[:2])
+            )
             smaller[place + 1] = ",".join(map(str, numbers))
     return smaller
 
@@ -67,10 +69,10 @@ def at_most(arguments: list[str]) -> list[str]:
 class Follower:
     """Runs a page's blocks in the current folder.
 
-    ``instead`` are commands that are run in another form, by their first words; None means that they are only parsed, or,
-    if they are no commands of duality, left out because the test has prepared what they make. ``smaller`` are texts of
-    Python blocks that are replaced. ``data`` is what a training without ``--data`` gets in place of a corpus that would
-    have to be fetched. ``used`` collects which rules were needed, so that a rule that is not needed any more is found.
+    ``instead`` are commands that are run in another form, by their first words; None means that they are only parsed
+    or, if they are no commands of duality, left out because the test has prepared what they make. ``smaller`` are texts
+    of Python blocks that are replaced. ``data`` is what a training without ``--data`` gets in place of a corpus that
+    would have to be fetched. ``used`` collects which rules were needed: one that is not needed any more is found.
     """
 
     instead: Mapping[str, list[str] | None] = field(default_factory=dict)
@@ -116,7 +118,7 @@ class Follower:
         if words[0] == "torchrun":
             words = self.without_torchrun(words[1:])
         if words[0] == "python":
-            runpy.run_path(words[1])
+            runpy.run_path(words[1], run_name="__main__")
         elif words[0] != "duality":
             assert rule is not None, f"no rule for: {command}"
             for each in self.instead[rule] or []:
@@ -138,7 +140,7 @@ class Follower:
 
     @staticmethod
     def without_torchrun(words: list[str]) -> list[str]:
-        """The command that torchrun would start, for one process, which divides no weights; torchrun's flags must exist."""
+        """The command that torchrun would start, for one process, which divides no weights; the flags must exist."""
         from torch.distributed.run import get_args_parser
 
         parsed = get_args_parser().parse_args(words)
