@@ -1,4 +1,4 @@
-# Five commands, each complete on a fresh machine with Python >= 3.10:
+# Seven commands, each complete on a fresh machine with Python >= 3.10:
 #   make demo            train Duo on real prose, measure its perplexity, distill it, watch it write in 8 steps (ten
 #                        minutes on 2 CPU cores)
 #   make demo-molecules  the same on molecules, which are checked and drawn
@@ -6,6 +6,8 @@
 #   make test-fast       the identities and a smoke run, in less than a minute
 #   make bench           what everything costs beside the bare network: a table, build/bench.json, build/bench.png (ten
 #                        minutes)
+#   make docs            the documentation as a site: build/site/index.html
+#   make dist            a wheel and an sdist in dist/, each installed into a fresh environment and tried
 PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/demo
@@ -16,7 +18,7 @@ FAST := tests/diffusion tests/fused tests/denoisers/test_composition.py tests/ob
 export OMP_WAIT_POLICY ?= passive
 export GOMP_SPINCOUNT ?= 10000
 
-.PHONY: demo demo-molecules test test-fast bench lint types tests format clean
+.PHONY: demo demo-molecules test test-fast bench docs dist lint types tests format clean
 
 demo: .venv/installed
 	$(BIN)/duality train duo-laptop --out $(RUN) --resume
@@ -40,6 +42,18 @@ test-fast: .venv/installed
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.bench --json build/bench.json --figure build/bench.png
 
+# Every warning is an error: a link that leads nowhere, a page that is not in the navigation, a name that does not exist.
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "The documentation is build/site/index.html"
+
+dist:
+	rm -rf dist build/tools
+	$(PYTHON) -m venv build/tools
+	PIP_CONSTRAINT=constraints.txt build/tools/bin/python -m pip install --quiet --disable-pip-version-check build
+	PIP_CONSTRAINT=constraints.txt build/tools/bin/python -m build
+	for file in dist/*; do .ci/check-dist "$$file" $(PYTHON) || exit 1; done
+
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -59,7 +73,7 @@ format: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check torch
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,molecules,data]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,molecules,data,docs,notebook]'
 	touch $@
 
 clean:

@@ -17,7 +17,7 @@ from support.runs import ROOT
 from duality.cli.commands import COMMANDS as CLI
 from duality.cli.main import main
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 README, COMMAND_LINE, EXTENDING, ARCHITECTURE = (
     (ROOT / name).read_text(encoding="utf-8")
     for name in ("README.md", "docs/cli.md", "docs/extending.md", "docs/architecture.md")
@@ -120,7 +120,7 @@ def test_a_demo_is_what_its_page_lists(target: str, page: str) -> None:
     assert listed[: len(planned)] == planned
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere_and_nothing_is_left_to_fill_in(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "@@" not in text

@@ -125,6 +125,12 @@ def test_nothing_loads_a_pickle() -> None:
     assert safe == ["released_files.py"]
 
 
+def test_no_figure_is_drawn_through_pyplot() -> None:
+    """pyplot has one backend for the whole process: in a notebook it is the user's."""
+    for path in SOURCE.rglob("*.py"):
+        assert not re.search(r"\bpyplot\b(?!:)|matplotlib\.use\b", path.read_text()), path
+
+
 def test_files_and_functions_stay_readable() -> None:
     for path in SOURCE.rglob("*.py"):
         text = path.read_text()

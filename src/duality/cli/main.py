@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 
 import tyro
 
-from duality import ranks
+from duality import __version__, ranks
 from duality.cli.commands import COMMANDS, DIVIDED
 from duality.cli.termination import Terminated, terminable
 
@@ -92,12 +92,15 @@ def check_divided(arguments: list[str]) -> None:
 
 
 def command(arguments: list[str]) -> int:
-    """Parse the arguments and run the command that they name."""
+    """Parse the arguments and run the command that they name; ``--version`` alone names none."""
+    if arguments == ["--version"]:
+        print(f"duality {__version__}", flush=True)
+        return 0
     code: int = tyro.extras.subcommand_cli_from_dict(
         COMMANDS,
         prog="duality",
         description="Discrete diffusion language models: train, distill, evaluate, sample. "
-        "With --debug, an error shows where it came from.",
+        "With --debug, an error shows where it came from; --version alone shows the version.",
         args=[argument for argument in arguments if argument != "--debug"],
     )
     sys.stdout.flush()  # a closed pipe shows here and not when the interpreter ends

@@ -126,15 +126,14 @@ def plot_rounds(rows: Sequence[Row], target: Path) -> None:
 
 def canvas(rows: Sequence[Row], across: str) -> tuple[Figure, list[Panel]]:
     """A figure with a panel for entropy and, before it, one for Gen PPL or for the first column of a scorer."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot, ticker
+    from matplotlib import ticker
+    from matplotlib.figure import Figure  # without pyplot: the backend of a user's notebook stays as it is
 
     judges = sorted({row.judge for row in rows if row.judge is not None})
     scores = score_columns(rows)
     width = 2 if judges or scores else 1
-    figure, places = pyplot.subplots(1, width, figsize=(5.5 * width, 4.8), layout="constrained", squeeze=False)
+    figure = Figure(figsize=(5.5 * width, 4.8), layout="constrained")
+    places = figure.subplots(1, width, squeeze=False)
     panels = [Panel(places[0][-1], varied)]
     panels[0].axes.set(ylabel="entropy of a sample's tokens (nats)")
     if judges:
@@ -166,8 +165,6 @@ def style(number: int, place: int, count: int) -> Style:
 
 def finish(figure: Figure, panels: Sequence[Panel], rows: Sequence[Row], target: Path) -> None:
     """Add real text and the legend, and write the file."""
-    from matplotlib import pyplot
-
     for panel in panels:
         for row in [row for row in rows if row.real]:
             value, _, _ = panel.measure(row)
@@ -177,4 +174,3 @@ def finish(figure: Figure, panels: Sequence[Panel], rows: Sequence[Row], target:
     figure.set_figheight(4.2 + 0.2 * math.ceil(len(named) / 3))
     figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=min(3, len(named)), fontsize=8)
     figure.savefig(target, dpi=130)
-    pyplot.close(figure)

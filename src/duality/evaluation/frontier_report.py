@@ -182,12 +182,10 @@ def measured(values: Values, name: str) -> tuple[float, list[float]]:
 
 def plot_frontiers(found: Frontiers, target: Path) -> None:
     """Quality against diversity, as a PNG: a curve for each model and setting, its points labelled by temperature."""
-    import matplotlib
+    from matplotlib.figure import Figure  # without pyplot: the backend of a user's notebook stays as it is
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7.5, 5.2), layout="constrained")
+    figure = Figure(figsize=(7.5, 5.2), layout="constrained")
+    axes = figure.subplots()
     if found.quality == "gen_ppl":
         axes.set_yscale("log")
     for curve, look in zip(found.curves, _styles(found)):
@@ -205,7 +203,6 @@ def plot_frontiers(found: Frontiers, target: Path) -> None:
     figure.set_figheight(4.6 + 0.2 * math.ceil(len(labels) / columns))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)
     figure.savefig(target, dpi=130)
-    pyplot.close(figure)
 
 
 def _styles(found: Frontiers) -> list[Style]:

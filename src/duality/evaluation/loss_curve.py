@@ -20,12 +20,10 @@ def running_mean(values: list[float]) -> list[float]:
 
 def plot_losses(metrics: list[dict[str, Any]], target: Path, title: str) -> None:
     """Training loss by phase (single steps are faint) and validation bound against steps, as a PNG."""
-    import matplotlib
+    from matplotlib.figure import Figure  # without pyplot: the backend of a user's notebook stays as it is
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
     training = [row for row in metrics if "loss" in row]
     for number, phase in enumerate(dict.fromkeys(row["phase"] for row in training)):
         rows = [row for row in training if row["phase"] == phase]
@@ -47,4 +45,3 @@ def plot_losses(metrics: list[dict[str, Any]], target: Path, title: str) -> None
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(target, dpi=130)
-    pyplot.close(figure)

@@ -160,14 +160,12 @@ def firsts(rows: Sequence[VarianceRow]) -> list[VarianceRow]:
 
 def plot_variance(rows: Sequence[VarianceRow], target: Path) -> None:
     """Variance of all weights, of the top 100, of the loss, and signal to noise, with intervals, as a PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure  # without pyplot: the backend of a user's notebook stays as it is
 
     steps = max(len({row.step for row in rows if row.run == run}) for run in {row.run for row in rows})
     draw, height = (lines, 4.2) if steps >= 3 else (bars, 1.6 + 0.32 * len(rows))
-    figure, axes = pyplot.subplots(1, len(PANELS), figsize=(4 * len(PANELS), height), layout="constrained")
+    figure = Figure(figsize=(4 * len(PANELS), height), layout="constrained")
+    axes = figure.subplots(1, len(PANELS))
     for axis, name in zip(axes, PANELS):
         draw(axis, name, rows)
         axis.set_title(f"{'variance, ' if name != SNR else ''}{name}")
@@ -178,7 +176,6 @@ def plot_variance(rows: Sequence[VarianceRow], target: Path) -> None:
         for axis in axes[1:]:
             axis.set_yticklabels([])
     figure.savefig(target, dpi=130)
-    pyplot.close(figure)
 
 
 def bars(axis: Axes, name: str, rows: Sequence[VarianceRow]) -> None:

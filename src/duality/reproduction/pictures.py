@@ -122,17 +122,12 @@ def molecules(out: Path, arms: Sequence[Arm], evidence: Evidence) -> Picture | N
 
 def canvas(count: int) -> tuple[list[Axes], Save]:
     """Axes side by side, and the function that writes the figure."""
-    import matplotlib
+    from matplotlib.figure import Figure  # without pyplot: the backend of a user's notebook stays as it is
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure_, places = pyplot.subplots(
-        1, count, figsize=(5.5 * count + 3 * (count == 1), 4.6), squeeze=False, layout="constrained"
-    )
+    figure_ = Figure(figsize=(5.5 * count + 3 * (count == 1), 4.6), layout="constrained")
+    places = figure_.subplots(1, count, squeeze=False)
 
     def save(target: Path) -> None:
         figure_.savefig(target, dpi=120)
-        pyplot.close(figure_)
 
     return list(places[0]), save
