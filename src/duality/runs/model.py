@@ -144,6 +144,7 @@ class Model:
         batch_size: int = 16,
         watch: Watch | None = None,
         each: Each | None = None,
+        wrap: Wrap = unchanged,
     ) -> list[Sample]:
         """``num`` samples; each begins with ``prompt`` and ends with ``suffix``.
 
@@ -155,7 +156,7 @@ class Model:
         ``sampler`` and ``grid`` are names of ``duality.samplers.SAMPLERS`` and ``GRIDS``; ``eta`` is the strength of a
         psi sampler. ``top_p`` and ``temperature`` change the belief; ``label`` is a class to write in, ``guidance`` how
         much it counts. Sample i of a seed is the same however many there are. ``watch`` gets a ``Frame`` per step,
-        ``each`` every sample as soon as its batch is written.
+        ``each`` every sample as soon as its batch is written. ``wrap`` is put around everything that the sampler asks.
         A sample's ``text`` ends before the first end-of-text that follows the prompt and, if there is one, the suffix.
         """
         size = self.length if length is None else length
@@ -165,7 +166,7 @@ class Model:
             check_can_infill(self.denoiser, "suffix" if suffix else "keep")
         how = chosen(self.recipe.generation, steps, tail, sampler, temperature)
         request = Request(num, how, eta, grid, top_p, label, guidance, seed, batch_size)
-        return write(self, request, known, watch, each)
+        return write(self, request, known, watch, each, wrap)
 
     def fill(
         self,
@@ -187,6 +188,7 @@ class Model:
         batch_size: int = 16,
         watch: Watch | None = None,
         each: Each | None = None,
+        wrap: Wrap = unchanged,
     ) -> list[Sample]:
         """``num`` samples in which the blanks of ``text`` are filled in and everything else stays as it is.
 
@@ -200,7 +202,7 @@ class Model:
         check_sampling(self.denoiser, min(num, batch_size), num_tokens_of(parts), self.device)
         how = chosen(self.recipe.generation, steps, tail, sampler, temperature)
         request = Request(num, how, eta, grid, top_p, label, guidance, seed, batch_size)
-        return write(self, request, known_parts(parts), watch, each)
+        return write(self, request, known_parts(parts), watch, each, wrap)
 
     def generate(
         self,
