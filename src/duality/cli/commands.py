@@ -15,6 +15,7 @@ from duality.cli.reproduce import reproduce
 from duality.cli.runs import runs
 from duality.cli.sample import sample
 from duality.cli.studio import studio
+from duality.cli.trace import trace
 from duality.cli.train import distill, train
 from duality.cli.variance import variance
 
@@ -34,6 +35,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "recipes": recipes,
     "data": data,
     "studio": studio,
+    "trace": trace,
 }
 
 # Those whose work is divided over the processes that torchrun starts.

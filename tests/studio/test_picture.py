@@ -8,19 +8,19 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from experiments.denoising_picture import Timing, Token, picture, wrapped
 from hypothesis import given
 from hypothesis import strategies as st
 from support.frames import frame
 from support.oracles import absorbing_toy
 
-from duality.cli.trace import Recording, Trace, read_trace, visible
 from duality.data.tokenizers import CharTokenizer
 from duality.diffusion.schedules import LogLinear
 from duality.runs.pieces import MASK, Pieces
+from duality.runs.traces import Recording, Trace, read_trace, visible
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import Frame, generate
 from experiments import denoising_picture
-from experiments.denoising_picture import Timing, Token, picture, wrapped
 
 SVG = "{http://www.w3.org/2000/svg}"
 DIFFICULT = CharTokenizer("\x00\t\n \"&'<>]ab\x7fé\u2028中😀")
