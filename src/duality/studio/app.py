@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from starlette.applications import Starlette
@@ -32,6 +33,7 @@ from duality.studio.library import Library
 from duality.studio.limits import Cancelled, Limits, Refusal
 from duality.studio.openapi import described
 from duality.studio.scoring import surprisal
+from duality.studio.share import shell
 from duality.studio.workers import Task, Workers
 
 if TYPE_CHECKING:
@@ -141,7 +143,7 @@ class Studio:
         """Write text: as a stream of events, or as one answer."""
         values = await self.form(request, form)
         run = Typed(str).of(values, "run")
-        path = str(self.library.folder(run))
+        path = as_typed(self.library.folder(run))
 
         def work(emit: Emit, patience: Patience) -> None:
             generated(self.library.model(run), kind, values, path, emit, patience)
@@ -187,7 +189,7 @@ class Studio:
         """POST /v1/completions."""
         values = await self.form(request, COMPLETION)
         run, number = Typed(str).of(values, "model"), next(self.numbers)
-        path = str(self.library.folder(run))
+        path = as_typed(self.library.folder(run))
 
         def work(emit: Emit, patience: Patience) -> None:
             completions.completed(self.library.model(run), values, path, emit, patience)
@@ -279,7 +281,13 @@ def page_files() -> dict[str, Callable[[Request], Awaitable[Response]]]:
         if media is not None:
             name = "/" if file.name == "index.html" else f"/{file.name}"
             found[name] = route(file.read_bytes(), media)
+    found["/share.html"] = route(shell().encode("utf-8"), "text/html")
     return found
+
+
+def as_typed(folder: Path) -> str:
+    """The path of a folder in a command: from the folder in which the studio was started, if it is below it."""
+    return str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
 
 
 async def until_gone(request: Request, waiting: Awaitable[T]) -> T:
