@@ -30,8 +30,8 @@ export function thinned(points, most) {
 
 /** A chart with a title; `set(series)` draws lines {name, colour, points: [[x, y], ...], dots, dashed}. */
 export class Chart {
-  constructor(title, { height = 210, bounds = null, xlabel = "", describe = null } = {}) {
-    Object.assign(this, { title, height, bounds, xlabel, describe, series: [], cursor: null });
+  constructor(title, { height = 210, bounds = null, describe = null } = {}) {
+    Object.assign(this, { title, height, bounds, describe, series: [], cursor: null });
     this.picture = svg("svg", { role: "img", "aria-label": title, height });
     this.node = el("figure", { class: "chart" }, el("figcaption", {}, title), this.picture);
     new ResizeObserver(() => this.draw()).observe(this.node);
@@ -77,7 +77,6 @@ export class Chart {
     for (const value of ticks(x0, x1, Math.max(2, Math.floor(across / 90)))) {
       parts.push(svg("text", { x: x(value), y: this.height - 8, "text-anchor": "middle" }, figure(value)));
     }
-    if (this.xlabel) parts.push(svg("text", { class: "label", x: width - MARGIN.right, y: MARGIN.top + down - 6, "text-anchor": "end" }, this.xlabel));
     for (const each of shown) parts.push(...this.#line(each, x, y, across));
     if (this.cursor !== null) parts.push(svg("line", { class: "cursor", x1: x(this.cursor), x2: x(this.cursor), y1: MARGIN.top, y2: MARGIN.top + down }));
     this.picture.replaceChildren(...parts);

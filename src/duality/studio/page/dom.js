@@ -23,6 +23,20 @@ export function svg(tag, attributes = {}, ...children) {
   return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
+const ICONS = {
+  play: "M3 1.5v13l11-6.5z",
+  pause: "M3 2h3.5v12H3zM9.5 2H13v12H9.5z",
+  first: "M2 2h2.2v12H2zM14 2v12L5 8z",
+  back: "M12.5 2v12L4 8z",
+  on: "M3.5 2v12L12 8z",
+  last: "M11.8 2H14v12h-2.2zM2 2v12l9-6z",
+};
+
+/** A small picture for a button, whose label says what it does. */
+export function icon(name) {
+  return svg("svg", { class: "icon", viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("path", { d: ICONS[name] }));
+}
+
 /** Replace what is in a node. */
 export function fill(node, ...children) {
   node.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined));

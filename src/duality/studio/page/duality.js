@@ -5,12 +5,12 @@
 // uniform-state process whose signal is T(a_t), which the studio computes.
 import { get } from "./api.js";
 import { labelled } from "./controls.js";
-import { el, fill, figure, still, svg } from "./dom.js";
+import { el, fill, figure, icon, still, svg } from "./dom.js";
 import { Chart } from "./chart.js";
 
 const WORDS = ["cat", "dog", "fox", "owl", "hen", "bee", "elk", "ant", "cow", "rat", "bat", "pig"];
 const MOMENTS = 240;
-const PATHS = 400;
+const PATHS = 2000;
 
 /** Random numbers that a seed repeats (mulberry32). */
 export function uniforms(seed) {
@@ -28,8 +28,9 @@ export function normals(seed) {
   return () => Math.sqrt(-2 * Math.log(1 - next())) * Math.cos(2 * Math.PI * next());
 }
 
+/** The signal a_t of the Gaussian diffusion: a cosine of time. */
 export function signal(moment) {
-  return 1 - moment / (MOMENTS - 1);
+  return Math.cos((Math.PI / 2) * (moment / (MOMENTS - 1)));
 }
 
 /** A path of the Gaussian process from the clean token 0: a vector of K numbers at every moment. */
@@ -81,11 +82,11 @@ export class DualityView {
     this.statesName = el("output", { class: "when" });
     this.tauName = el("output", { class: "when" });
     this.timeName = el("output", { class: "when" });
-    this.latent = new Chart("The Gaussian latent w of one position", { height: 230, xlabel: "t", describe: () => `The ${this.states.value} numbers of the latent over time` });
-    this.operator = new Chart("The operator T: signal of the argmax", { height: 230, bounds: [0, 1, 0, 1], xlabel: "signal of the Gaussian", describe: () => this.summary.textContent });
+    this.latent = new Chart("The Gaussian latent w of one position, by time", { height: 230, describe: () => `The ${this.states.value} numbers of the latent over time` });
+    this.operator = new Chart("The operator T: signal of the argmax, by signal of the Gaussian", { height: 230, bounds: [0, 1, 0, 1], describe: () => this.summary.textContent });
     this.strip = svg("svg", { class: "strip", role: "img", "aria-label": "Which token is the argmax, over time", height: 46 });
     this.soft = el("ol", { class: "bars" });
-    this.hard = el("p", { class: "argmax" });
+    this.hard = el("ol", { class: "bars" });
     this.summary = el("p", { class: "counter" });
     for (const [input, changed] of [[this.states, () => this.load()], [this.tau, () => this.draw()], [this.time, () => this.go(Number(this.time.value))]]) input.addEventListener("input", changed);
     new ResizeObserver(() => this.draw()).observe(this.latent.node);
@@ -107,7 +108,7 @@ export class DualityView {
         this.operator.node,
         el("section", { class: "chart" }, el("h2", {}, "Its argmax: what a model of discrete diffusion reads"), this.hard),
         el("section", { class: "chart" }, el("h2", {}, "softmax(w / τ): what the curriculum lets it read"), this.soft)),
-      el("p", { class: "hint" }, `Dots on T: the share of ${PATHS} paths of this page whose argmax is still the clean token, corrected for chance.`));
+      el("p", { class: "hint" }, `Dots on T: the share of ${PATHS.toLocaleString("en-US")} draws of this page whose argmax is the clean token, corrected for chance.`));
   }
 
   /** Another number of tokens or another path. */
@@ -164,7 +165,7 @@ export class DualityView {
     const w = this.path[this.moment];
     const winner = argmax(w);
     const t = this.moment / (MOMENTS - 1);
-    this.play.textContent = this.timer ? "❚❚" : "▶";
+    fill(this.play, icon(this.timer ? "pause" : "play"));
     this.play.setAttribute("aria-label", this.timer ? "Pause" : "Play");
     this.time.value = String(this.moment);
     this.statesName.textContent = String(states);
@@ -175,9 +176,12 @@ export class DualityView {
     this.latent.set(w.map((_, k) => ({ name: WORDS[k], colour: k % 8, faint: k !== winner && k !== 0, points: this.path.map((each, moment) => [moment / (MOMENTS - 1), each[k]]) })), t);
     this.#drawOperator(a, level);
     this.#drawStrip();
-    fill(this.hard, WORDS.slice(0, states).map((word, k) => el("span", { class: k === winner ? `won s${k % 8}` : null }, word)));
-    const shares = softmax(w, tau);
-    fill(this.soft, shares.map((share, k) => {
+    this.#drawBars(this.hard, w.map((_, k) => (k === winner ? 1 : 0)), winner);
+    this.#drawBars(this.soft, softmax(w, tau), winner);
+  }
+
+  #drawBars(list, shares, winner) {
+    fill(list, shares.map((share, k) => {
       const bar = el("span", { class: `bar s${k % 8}` });
       bar.style.setProperty("--share", String(share));
       return el("li", { class: k === winner ? "chosen" : null }, el("q", {}, WORDS[k]), bar, el("span", {}, share.toFixed(3)));

@@ -2,7 +2,7 @@
 //
 // A pane is {name, mask, vocabulary: {id: text}, frames: [{step, alpha, tokens, changed, belief?, best?, place?, at?}],
 // text?}. This file is used by the studio and is a part of every saved HTML file, so it asks for nothing from a server.
-import { el, fill, figure, still } from "./dom.js";
+import { el, fill, figure, icon, still } from "./dom.js";
 
 const END = "<|endoftext|>";
 
@@ -16,6 +16,11 @@ export function quoted(pane, id) {
   if (id === pane.mask) return "mask";
   const text = reads(pane, id);
   return text === "" ? "∅" : text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥");
+}
+
+/** How unsure the model was of a token, from 0 to 1: 1 where it gave it a thousandth, or less. */
+export function doubtOf(belief) {
+  return Math.min(1, -Math.log(Math.max(belief, 1e-9)) / Math.log(1000));
 }
 
 /** The classes of a token beside its state. */
@@ -78,7 +83,7 @@ export class TokenText {
       if (this.pins) cell.node.setAttribute("aria-pressed", String(pinned));
     }
     const belief = frame.belief?.[place];
-    const doubt = belief === undefined || belief === null ? "0" : (1 - belief).toFixed(2);
+    const doubt = belief === undefined || belief === null ? "0" : doubtOf(belief).toFixed(2);
     if (cell.doubt !== doubt) {
       cell.doubt = doubt;
       cell.node.style.setProperty("--doubt", doubt);
@@ -224,8 +229,6 @@ export function timeline(panes) {
   };
 }
 
-const SYMBOLS = { first: "⏮", back: "−1", on: "+1", last: "⏭" };
-
 /** Play, pause, step and scrub over `count` moments; `show(moment)` draws one. */
 export class Transport {
   constructor(show) {
@@ -234,7 +237,7 @@ export class Transport {
     this.moment = 0;
     this.playing = false;
     this.timer = null;
-    const button = (label, name, onclick) => el("button", { type: "button", class: "quiet", "aria-label": label, title: label, onclick }, name);
+    const button = (label, name, onclick) => el("button", { type: "button", class: "quiet", "aria-label": label, title: label, onclick }, icon(name));
     this.toggle = el("button", { type: "button", class: "play", onclick: () => (this.playing ? this.pause() : this.play()) });
     this.slider = el("input", { type: "range", min: "0", max: "0", step: "1", value: "0", "aria-label": "Step" });
     this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
@@ -242,11 +245,11 @@ export class Transport {
     this.node = el(
       "div",
       { class: "transport", role: "group", "aria-label": "Playback" },
-      button("First step", SYMBOLS.first, () => this.go(0)),
-      button("One step back", SYMBOLS.back, () => this.go(this.moment - 1)),
+      button("First step", "first", () => this.go(0)),
+      button("One step back", "back", () => this.go(this.moment - 1)),
       this.toggle,
-      button("One step on", SYMBOLS.on, () => this.go(this.moment + 1)),
-      button("Last step", SYMBOLS.last, () => this.go(this.line.count - 1)),
+      button("One step on", "on", () => this.go(this.moment + 1)),
+      button("Last step", "last", () => this.go(this.line.count - 1)),
       this.slider,
       this.label,
     );
@@ -320,7 +323,7 @@ export class Transport {
 
   #mark() {
     const name = this.playing ? "Pause" : "Play";
-    this.toggle.textContent = this.playing ? "❚❚" : "▶";
+    fill(this.toggle, icon(this.playing ? "pause" : "play"));
     this.toggle.setAttribute("aria-label", name);
     this.toggle.title = `${name} (space)`;
     const words = this.line.count ? this.line.label(this.moment) : "";

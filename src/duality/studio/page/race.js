@@ -101,7 +101,7 @@ export class RaceView {
       return;
     }
     this.seed = number({ min: "0", step: "1", value: "0" });
-    this.length = number({ min: "1", max: "2048", step: "1", placeholder: "each its own" });
+    this.length = number({ min: "1", max: "2048", step: "1", placeholder: "own" });
     this.prompt = el("input", { type: "text", autocomplete: "off", placeholder: "The text begins with …" });
     this.go = el("button", { type: "submit", class: "primary" }, "Start");
     this.stop = el("button", { type: "button", onclick: () => this.abort?.abort(), hidden: true }, "Stop");

@@ -1,6 +1,6 @@
 // Train: what the runs have logged, live while they train; their samples by step; their recipes and the differences.
 import { get, runPath } from "./api.js";
-import { about, choice, labelled, nothingHere, options, problem } from "./controls.js";
+import { choice, labelled, nothingHere, options, problem } from "./controls.js";
 import { el, fill, figure } from "./dom.js";
 import { Chart } from "./chart.js";
 
@@ -28,6 +28,14 @@ export function differences(one, other) {
   return [...new Set([...Object.keys(a), ...Object.keys(b)])].filter((path) => a[path] !== b[path]).map((path) => [path, a[path] ?? "–", b[path] ?? "–"]);
 }
 
+/** How far a run is. */
+function progress(run) {
+  if (run.state === "unreadable") return run.problem ?? "cannot be read";
+  const words = [run.method ?? run.recipe, run.state, `${figure(run.step ?? 0)} of ${figure(run.steps)} steps`];
+  if (Number.isFinite(run.validation_nats)) words.push(`${figure(run.validation_nats)} nats`);
+  return words.filter(Boolean).join(" · ");
+}
+
 export class TrainView {
   constructor(studio) {
     this.studio = studio;
@@ -35,7 +43,7 @@ export class TrainView {
     this.chosen = new Set(studio.runs.slice(0, 4).map((run) => run.id));
     this.colours = new Map();
     this.list = el("fieldset", { class: "models many" });
-    this.charts = CHARTS.map(([, title]) => new Chart(title, { xlabel: "step" }));
+    this.charts = CHARTS.map(([, title]) => new Chart(`${title}, by step`));
     this.problem = problem();
     this.run = choice([]);
     this.other = choice([], "nothing");
@@ -101,7 +109,7 @@ export class TrainView {
     const focused = this.list.contains(document.activeElement) ? document.activeElement.value : null;
     fill(this.list, el("legend", {}, "Runs"), runs.map((run) => el("label", {},
       el("input", { type: "checkbox", value: run.id, checked: this.chosen.has(run.id), onchange: (event) => this.#toggled(run.id, event.target.checked) }),
-      el("span", {}, el("strong", { class: `key s${this.colours.get(run.id)}` }, run.id), el("small", {}, `${about(run)}${run.steps ? ` of ${figure(run.steps)}` : ""} · ${run.state}${run.validation_nats === null || run.validation_nats === undefined ? "" : ` · ${figure(run.validation_nats)} nats`}`)))));
+      el("span", {}, el("strong", { class: `key s${this.colours.get(run.id)}` }, run.id), el("small", {}, progress(run))))));
     if (focused) [...this.list.querySelectorAll("input")].find((input) => input.value === focused)?.focus();
   }
 

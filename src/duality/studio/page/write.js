@@ -17,8 +17,8 @@ class Settings {
     this.length = number({ min: "1", max: "2048", step: "1" });
     this.tail = choice(studio.choices.tail ?? [], "the model's own");
     this.sampler = choice(studio.choices.sampler ?? [], "the model's own");
-    this.eta = number({ min: "0", max: "1", step: "0.01", placeholder: "the sampler's own" });
-    this.grid = choice(studio.choices.grid ?? [], "the sampler's own");
+    this.eta = number({ min: "0", max: "1", step: "0.01", placeholder: "own" });
+    this.grid = choice(studio.choices.grid ?? [], "own");
     this.label = choice([], "none");
     this.guidance = number({ min: "0", step: "0.5", placeholder: "1" });
     const other = el("button", { type: "button", class: "quiet", title: "Another seed", "aria-label": "Another seed", onclick: () => (this.seed.value = String(Math.floor(Math.random() * 100_000))) }, "⚄");
@@ -91,6 +91,7 @@ export class WriteView {
     });
     this.tokens.onpin = () => this.#mark();
     this.transport = new Transport((moment) => this.#draw(moment));
+    this.transport.node.hidden = true;
     this.problem = problem();
     this.command = command();
     this.counter = el("p", { class: "counter" });
@@ -100,6 +101,7 @@ export class WriteView {
     this.unpin = el("button", { type: "button", class: "quiet", onclick: () => this.#unpinned() }, "Unpin all");
     this.pinned = el("div", { class: "row pinned-row", hidden: true }, el("span"), this.again, this.unpin);
     this.saving = el("div", { class: "row saving", hidden: true },
+      el("button", { type: "button", onclick: () => this.#save(() => navigator.clipboard.writeText(this.pane.text)) }, "Copy the text"),
       el("button", { type: "button", onclick: () => this.#save(() => saveHtml(this.#name(), this.#title(), [this.pane])) }, "Save as HTML"),
       el("button", { type: "button", onclick: () => this.#save(() => saveTrace(this.#name(), this.pane)) }, "Save the trace"));
     this.welcome = el("p", { class: "welcome" }, "A diffusion model writes all tokens of a text at once, and improves them step by step. Press Write, and watch.");
@@ -160,6 +162,7 @@ export class WriteView {
     this.problem.say(null);
     this.command.set("");
     this.welcome.hidden = true;
+    this.transport.node.hidden = false;
     this.transport.pause();
     this.transport.moment = 0;
     this.transport.waiting = true;
