@@ -80,7 +80,7 @@ export class Chart {
     for (const each of shown) parts.push(...this.#line(each, x, y, across));
     if (this.cursor !== null) parts.push(svg("line", { class: "cursor", x1: x(this.cursor), x2: x(this.cursor), y1: MARGIN.top, y2: MARGIN.top + down }));
     this.picture.replaceChildren(...parts);
-    this.picture.setAttribute("aria-label", this.describe?.(shown) ?? `${this.title}: ${shown.map((each) => `${each.name}, now ${figure(each.points.at(-1)[1])}`).join("; ")}`);
+    this.picture.setAttribute("aria-label", this.describe?.(shown) || `${this.title}: ${shown.map((each) => `${each.name}, now ${figure(each.points.at(-1)[1])}`).join("; ")}`);
   }
 
   #line(each, x, y, across) {

@@ -33,10 +33,15 @@ export async function judged(pane, signal) {
   pane.perplexity = (await post("/api/judge", { text: pane.text }, signal)).perplexity;
 }
 
+/** Places and tokens where a row differs from the one before it, new places included. */
+function differences(before, tokens) {
+  return tokens.map((id, place) => [place, id]).filter(([place, id]) => before[place] !== id);
+}
+
 /** A pane for a file: all frames but the first as differences, nothing that can be computed from the rest. */
 export function packed(pane) {
   const frames = pane.frames.map(({ tokens, changed, entropy, ...rest }, index) =>
-    index && pane.frames[index - 1].tokens.length ? { ...rest, changed: changed.map((place) => [place, tokens[place]]) } : { ...rest, tokens });
+    index ? { ...rest, changed: differences(pane.frames[index - 1].tokens, tokens) } : { ...rest, tokens });
   const { name, command, mask, vocabulary, text, calls, seconds, entropy, perplexity } = pane;
   return { name, command, mask, vocabulary, frames, text, calls, seconds, entropy, perplexity };
 }

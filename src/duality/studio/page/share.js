@@ -6,11 +6,9 @@ import { Inspector, TokenText, timeline, Transport, typing } from "./player.js";
 export function unpacked(pane) {
   let tokens = [];
   const frames = pane.frames.map((frame) => {
-    const before = tokens;
     tokens = frame.tokens ? [...frame.tokens] : [...tokens];
     for (const [place, id] of frame.tokens ? [] : frame.changed) tokens[place] = id;
-    const changed = frame.tokens ? [] : frame.changed.map(([place]) => place);
-    return { ...frame, tokens, changed: before.length ? changed : [] };
+    return { ...frame, tokens, changed: frame.tokens ? [] : frame.changed.map(([place]) => place) };
   });
   return { ...pane, frames };
 }
