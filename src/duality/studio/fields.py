@@ -22,6 +22,7 @@ T = TypeVar("T")
 Values = dict[str, object]
 
 LIMITS = Limits()
+_LARGEST = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -143,24 +144,19 @@ class Pairs(Field):
     """Places and tokens that stay: [[place, token], ...]."""
 
     def checked(self, value: object, name: str) -> object:
-        pairs = value if isinstance(value, list) and len(value) <= LIMITS.length else None
-        if pairs is None or not all(
-            isinstance(pair, list)
-            and len(pair) == 2
-            and all(type(part) is int and 0 <= part < 1 << 31 for part in pair)
-            for pair in pairs
-        ):
+        if not isinstance(value, list) or len(value) > LIMITS.length or not all(is_pair(each) for each in value):
             raise wrong(name, value, f"a list of at most {LIMITS.length} pairs [place, token] of whole numbers")
-        return dict(pairs)
+        return dict(value)
 
     def schema(self) -> dict[str, object]:
-        pair = {
-            "type": "array",
-            "items": {"type": "integer", "minimum": 0, "maximum": (1 << 31) - 1},
-            "minItems": 2,
-            "maxItems": 2,
-        }
+        number = {"type": "integer", "minimum": 0, "maximum": _LARGEST}
+        pair = {"type": "array", "items": number, "minItems": 2, "maxItems": 2}
         return {"type": "array", "items": pair, "maxItems": LIMITS.length}
+
+
+def is_pair(value: object) -> bool:
+    """Whether it is a list of two whole numbers."""
+    return isinstance(value, list) and len(value) == 2 and all(type(v) is int and 0 <= v <= _LARGEST for v in value)
 
 
 @dataclass(frozen=True)

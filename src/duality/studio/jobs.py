@@ -1,8 +1,8 @@
 """Work for a request: done in the thread of its model, its events read in the loop that answers.
 
 What must hold: an answer that cannot be given has a status and one sentence before anything else is sent; when a client
-leaves, its work ends at its next step; a client that reads slowly holds at most ``Limits.backlog`` events in memory, and
-one that has stopped reading is left.
+leaves, its work ends at its next step; a client that reads slowly holds at most ``Limits.backlog`` events in memory,
+and one that has stopped reading is left.
 """
 
 from __future__ import annotations

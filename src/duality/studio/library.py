@@ -222,7 +222,6 @@ def described(folder: Path) -> dict[str, object]:
         "length": recipe.data.length,
         "labels": list(read_identity(folder)["labels"]),
         "distilled": recipe.distillation is not None,
-        "infills": recipe.method.process(2)
-        is not None,  # what has no noise over tokens writes left to right, or vectors
+        "infills": recipe.method.process(2) is not None,  # the others write from left to right, or vectors
         "generation": asdict(recipe.generation),
     }

@@ -83,7 +83,8 @@ def names_of(host: str) -> tuple[str, ...] | None:
     bare = host.strip("[]")
     if bare in ("", "0.0.0.0", "::"):
         return None  # the machine has names that it does not know; the token keeps others out
-    return (*LOOPBACK, f"[{bare}]" if ":" in bare else bare.lower())
+    own = f"[{bare}]" if ":" in bare else bare.lower()
+    return LOOPBACK if own in LOOPBACK else (*LOOPBACK, own)
 
 
 def address_of(host: str, port: int, token: str | None) -> str:
