@@ -26,11 +26,11 @@ from duality.data.cache import silent
 from duality.data.packing import Sequences
 from duality.data.tokenizers import Tokenizer
 from duality.evaluation.likelihood import Likelihood, likelihood
-from duality.fused.lazy import belief_of, ratios_of
-from duality.protocols import Denoiser, Grid, Measure, Process, Reporter, Sampler, Schedule, Score, Tail, Vocabulary
+from duality.protocols import Grid, Measure, Process, Reporter, Sampler, Schedule, Tail, Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.runs.devices import device_named
 from duality.runs.folder import read_recipe, saved_round
+from duality.runs.inside import hidden_vectors
 from duality.runs.limits import check_network, check_sampling
 from duality.runs.provenance import check_tokenizer, read_identity, read_tokenizer
 from duality.runs.scoring import Passage, TextLikelihood, TokenSurprisal, likelihoods, passages, surprisals, token_nats
@@ -342,20 +342,8 @@ class Model:
         The vector of an autoregressive model at a position is what it predicts that token from: it has read the tokens
         before it. A Gaussian model reads vectors instead of tokens, and is refused.
         """
-        z = torch.as_tensor(tokens, device=self.device)
-        z = z[None] if z.ndim == 1 else z
-        if z.ndim != 2 or z.is_floating_point() or not 0 < alpha <= 1:
-            raise ValueError(
-                f"tokens of shape {tuple(z.shape)} and type {z.dtype}, alpha {alpha}: give whole numbers (B, L) and an "
-                "alpha in (0, 1]"
-            )
-        level = torch.full((len(z),), alpha, dtype=torch.float64, device=self.device)
         denoiser = with_label(self.denoiser, label, None, self.label_names, self.device)
-        if isinstance(denoiser, Denoiser):
-            return belief_of(denoiser, z.long(), level).vectors
-        if isinstance(denoiser, Score):
-            return ratios_of(denoiser, z.long(), level).vectors
-        raise ValueError(f"hidden of a {type(denoiser).__name__}: it reads vectors, not tokens; use a discrete model")
+        return hidden_vectors(denoiser, torch.as_tensor(tokens, device=self.device), alpha)
 
 
 def network(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str = "cpu") -> nn.Module:

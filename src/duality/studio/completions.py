@@ -5,180 +5,193 @@
 
 A diffusion model writes all tokens together: a sample has the tokens of the prompt, ``max_tokens`` and those of the
 suffix, and the text of a choice is what stands between them, up to the first end-of-text or stop string. A stream has
-one piece per choice, when it is complete; that of an autoregressive model too. ``logprobs`` are the logarithms of what
-the model believed of each token at the last step that asked for it.
+one piece for each choice of a diffusion model, when it is complete; an autoregressive model sends its text as it
+writes. ``logprobs`` are the logarithms of what the model believed of each token at the last step that asked for it.
 
-What must hold: the text is that of `duality sample` with the same prompt, suffix, length, temperature, top-p and seed.
+What must hold: the text is that of `duality sample` with the same prompt, suffix, length, temperature, top-p and seed;
+the pieces of a stream, joined, are the text of the answer without one.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from duality.studio.fields import SAMPLING, Form, Number, Text, Texts, Typed, Values, Whole, Yes
-from duality.studio.generation import Emit, Event, Patience, generated
-from duality.studio.limits import Limits, Refusal
+from duality.denoisers.wrapping import network_of
+from duality.runs.pieces import PART
+from duality.studio.completion_form import Completion
+from duality.studio.fields import Typed, Values
+from duality.studio.generation import Emit, Event, generated
+from duality.studio.limits import Refusal, one_line
+from duality.studio.patience import Patience
 
 if TYPE_CHECKING:
-    from duality.runs.model import Model
+    from duality.runs.pieces import Pieces
+    from duality.studio.library import Loaded
 
-LIMITS = Limits()
-_IGNORED = ("user", "best_of", "frequency_penalty", "presence_penalty", "logit_bias", "stream_options")
-
-COMPLETION = Form(
-    {
-        "model": Text("which model: an id that GET /v1/models lists", required=True, most=300),
-        "prompt": Texts("what the text begins with", [""], most=1),
-        "suffix": Text("what follows the text", ""),
-        "max_tokens": Whole("tokens to write", 16, least=1, most=LIMITS.length),
-        "temperature": Number("below 1 sharpens the belief", above=0.0, most=100.0),
-        "top_p": Number("the share of the belief that is drawn from", 1.0, above=0.0, most=1.0),
-        "seed": Whole("the same seed gives the same text", 0, most=(1 << 63) - 1),
-        "n": Whole("how many choices", 1, least=1, most=LIMITS.samples),
-        "stop": Texts("the text ends before the first of these", [], most=4),
-        "logprobs": Whole("how many of the most likely tokens of each place are returned", most=5),
-        "echo": Yes("whether the prompt is returned too", False),
-        "stream": Yes("whether choices are sent as they are complete", False),
-        "steps": SAMPLING["steps"],
-        "sampler": SAMPLING["sampler"],
-        "tail": SAMPLING["tail"],
-    },
-    others=_IGNORED,
-)
+_DIGITS = 12  # of a probability whose logarithm is given
 
 
 @dataclass(frozen=True)
-class Completion:
-    """A request, and the tokens of its prompt and suffix."""
+class Head:
+    """What all parts of an answer have in common."""
 
-    values: Values
-    prompt: str
-    num_prompt: int
-    num_suffix: int
+    model: str
+    number: int
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def around(self, choices: list[Event], **more: object) -> Event:
+        """An answer, or a part of one."""
+        own: Event = {"id": f"cmpl-{self.number}", "object": "text_completion", "created": self.created}
+        return {**own, "model": self.model, "choices": choices, **more}
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The text of a choice, how many of its tokens it has, and whether something ended it."""
+
+    text: str
+    tokens: list[int]
+    ended: bool
+
+
+class Choices:
+    """Turns the events of a generation into choices, or into pieces of them."""
+
+    def __init__(self, loaded: Loaded, asked: Completion, emit: Emit, piecewise: bool) -> None:
+        self.tokenizer, self.pieces, self.asked, self.emit = loaded.model.tokenizer, loaded.pieces, asked, emit
+        self.piecewise, self.command, self.num_tokens = piecewise, "", 0
+        self._before = self.tokenizer.decode(asked.prompt_ids)
+        self._beliefs: dict[object, Event] = {}
+        self._sent: dict[object, str] = {}
+
+    def take(self, event: Event) -> None:
+        """An event of the generation."""
+        if event["type"] == "start":
+            self.command = str(event["command"])
+        elif event["type"] == "step" and "belief" in event:
+            index = event["sample"]
+            self._beliefs[index] = merged(self._beliefs.get(index), event)
+            if self.piecewise:
+                self._send_piece(index, self.cut(tokens_of(event)))
+        elif event["type"] == "end":
+            self._send_rest(event["index"], self.cut(tokens_of(event)))
+
+    def cut(self, tokens: list[int]) -> Cut:
+        """The text between prompt and suffix, up to the first end-of-text or stop string."""
+        first, last = len(self.asked.prompt_ids), len(tokens) - self.asked.num_suffix
+        body = tokens[first:last]
+        separator = None if self.asked.num_suffix else self.tokenizer.separator
+        ended = separator is not None and separator in body
+        if separator is not None and ended:
+            body = body[: body.index(separator)]
+        text = self._text(body)
+        places = [text.find(stop) for stop in self.asked.stops if stop in text]
+        if places:
+            text, ended = text[: min(places)], True
+            while body and len(self._text(body[:-1])) >= len(text):
+                body = body[:-1]
+        return Cut(text, body, ended)
+
+    def _text(self, body: list[int]) -> str:
+        """How tokens read behind the prompt."""
+        return self.tokenizer.decode([*self.asked.prompt_ids, *body]).removeprefix(self._before)
+
+    def _send_piece(self, index: object, cut: Cut) -> None:
+        """What can be said of a choice that is not complete: nothing that later tokens could still change."""
+        text = cut.text
+        if not cut.ended:
+            text = text.rstrip(PART)
+            text = text[: max(0, len(text) - max((len(stop) for stop in self.asked.stops), default=1) + 1)]
+        known = self._sent.get(index, "")
+        if len(text) > len(known) and text.startswith(known):
+            self._sent[index] = text
+            self._send(index, text[len(known) :] if known else self._opening + text)
+
+    def _send_rest(self, index: object, cut: Cut) -> None:
+        """What has not been sent of a choice that is complete."""
+        known, belief = self._sent.get(index, ""), self._beliefs.get(index)
+        self.num_tokens += len(cut.tokens)
+        found = None
+        if self.asked.num_logprobs is not None and belief is not None:
+            found = logprobs(self.pieces, self.asked, cut.tokens, belief)
+        text = cut.text[len(known) :] if known else self._opening + cut.text
+        self._send(index, text, "stop" if cut.ended else "length", found)
 
     @property
-    def as_generation(self) -> Values:
-        """The same as a request to generate."""
-        own = self.values
-        free = Typed(int).of(own, "max_tokens")
-        length = self.num_prompt + free + self.num_suffix
-        if length > LIMITS.length:
-            raise Refusal(
-                400, f"prompt, max_tokens and suffix are {length} tokens: at most {LIMITS.length} are allowed"
-            )
-        shared = {name: own[name] for name in ("steps", "sampler", "tail", "temperature", "top_p", "seed", "suffix")}
-        absent = dict.fromkeys(("eta", "grid", "label", "guidance"))
-        alternatives = 0 if own["logprobs"] is None else max(1, Typed(int).of(own, "logprobs"))
-        return {
-            **shared,
-            **absent,
-            "run": own["model"],
-            "prompt": self.prompt,
-            "keep": {},
-            "length": length,
-            "num": own["n"],
-            "stream": own["logprobs"] is not None,
-            "alternatives": alternatives,
-        }
+    def _opening(self) -> str:
+        return self.asked.prompt if self.asked.echo else ""
+
+    def _send(self, index: object, text: str, reason: str | None = None, found: Event | None = None) -> None:
+        choice: Event = {"index": index, "text": text, "finish_reason": reason, "logprobs": found}
+        self.emit({"type": "choice", "choice": choice})
 
 
-def completed(model: Model, values: Values, path: str, emit: Emit, patience: Patience) -> None:
-    """Emit every choice as soon as it is complete."""
-    prompts, suffix = values["prompt"], Typed(str).of(values, "suffix")
-    assert isinstance(prompts, list)
-    prompt = "".join(prompts)
+def completed(loaded: Loaded, values: Values, emit: Emit, patience: Patience) -> None:
+    """Emit every choice as soon as it is complete, or piece by piece, and at last how many tokens there were."""
+    tokenizer = loaded.model.tokenizer
     try:
-        sizes = len(model.tokenizer.encode(prompt)), len(model.tokenizer.encode(suffix))
+        prompt, suffix = (tokenizer.encode(text).tolist() for text in Completion.texts(values))
     except ValueError as error:
-        raise Refusal(400, " ".join(str(error).split())) from None
-    asked = Completion(values, prompt, *sizes)
-    beliefs: dict[object, Event] = {}
+        raise Refusal(400, one_line(error)) from None
+    asked = Completion(values, prompt, len(suffix))
+    piecewise = bool(values["stream"]) and network_of(loaded.model.denoiser).causal and asked.num_logprobs is None
+    choices = Choices(loaded, asked, emit, piecewise)
+    generated(loaded, "generate", asked.as_generation(piecewise), choices.take, patience, _DIGITS)
+    usage = {"prompt_tokens": len(prompt), "completion_tokens": choices.num_tokens}
+    usage["total_tokens"] = sum(usage.values())
+    emit({"type": "usage", "usage": usage, "command": choices.command})
 
-    def choose(event: Event) -> None:
-        if event["type"] == "step" and "belief" in event:
-            beliefs[event["sample"]] = merged(beliefs.get(event["sample"]), event)
-        if event["type"] == "end":
-            emit(choice(model, asked, event, beliefs.get(event["index"])))
 
-    generated(model, "generate", asked.as_generation, path, choose, patience)
+def answer(head: Head, events: list[Event]) -> Event:
+    """The answer of a request without a stream."""
+    *choices, last = events
+    return head.around(
+        [Typed(dict).of(each, "choice") for each in choices], usage=last["usage"], command=last["command"]
+    )
+
+
+def chunks(head: Head, values: Values, event: Event) -> Iterator[Event]:
+    """The parts of a stream that an event becomes."""
+    if event["type"] == "choice":
+        yield head.around([Typed(dict).of(event, "choice")])
+    elif values["stream_options"]:
+        yield head.around([], usage=event["usage"], command=event["command"])
+
+
+def tokens_of(event: Event) -> list[int]:
+    """The tokens of an event."""
+    return Typed(list).of(event, "tokens")
 
 
 def merged(before: Event | None, event: Event) -> Event:
     """The beliefs of a step; of a causal model, which believes one place at a time, with those of the steps before."""
-    if before is None or "place" not in event:
+    if before is None or "place" not in event or "best" not in event:
         return event
-    older, newer = before.get("best", []), event.get("best", [])
-    assert isinstance(older, list)
-    assert isinstance(newer, list)
-    return {**event, "best": [*older, *newer]}
+    return {**event, "best": [*Typed(list).of(before, "best"), *Typed(list).of(event, "best")]}
 
 
-def choice(model: Model, asked: Completion, event: Mapping[str, object], belief: Event | None) -> Event:
-    """One choice of the answer."""
-    tokens, text = event["tokens"], event["text"]
-    assert isinstance(tokens, list)
-    assert isinstance(text, str)
-    body = tokens[asked.num_prompt : len(tokens) - asked.num_suffix or None]
-    ended = asked.num_suffix == 0 and model.tokenizer.separator in body
-    own = text[len(asked.prompt) :] if text.startswith(asked.prompt) else model.tokenizer.decode(body)
-    if asked.num_suffix:
-        own = model.tokenizer.decode(body)
-    stops = asked.values["stop"]
-    assert isinstance(stops, list)
-    places = [own.find(stop) for stop in stops if stop and stop in own]
-    if places:
-        own, ended = own[: min(places)], True
-    return {
-        "index": event["index"],
-        "text": asked.prompt + own if asked.values["echo"] else own,
-        "finish_reason": "stop" if ended else "length",
-        "logprobs": None if belief is None else logprobs(model, asked, body, belief),
-        "num_tokens": len(body),
-        "num_prompt": asked.num_prompt,
-    }
-
-
-def logprobs(model: Model, asked: Completion, body: list[int], belief: Event) -> Event:
+def logprobs(pieces: Pieces, asked: Completion, body: list[int], belief: Event) -> Event:
     """What the model believed of the tokens, in the form of OpenAI."""
-    from duality.runs.pieces import Pieces
-
-    pieces, own, best = Pieces(model.tokenizer, model.mask_id), belief["belief"], belief.get("best", [])
-    assert isinstance(own, list)
-    assert isinstance(best, list)
-    first = asked.num_prompt
-    texts, offsets, offset = [pieces.of(token) for token in body], [], len(asked.prompt)
+    first = len(asked.prompt_ids)
+    places = slice(first, first + len(body))
+    texts, offsets, offset = pieces.per_token(body), [], len(asked.prompt)
     for text in texts:
         offsets.append(offset)
         offset += len(text)
-    wanted = asked.values["logprobs"]
-    chosen = best[first : first + len(body)] if wanted else []
+    best = Typed(list).of(belief, "best")[places] if asked.num_logprobs else []
+    top = [{pieces.of(token): logarithm(p) for token, p in each[: asked.num_logprobs] if p > 0} for each in best]
     return {
         "tokens": texts,
-        "token_logprobs": [logarithm(value) for value in own[first : first + len(body)]],
-        "top_logprobs": [{pieces.of(token): logarithm(p) for token, p in place[:wanted]} for place in chosen] or None,
+        "token_logprobs": [logarithm(p) for p in Typed(list).of(belief, "belief")[places]],
+        "top_logprobs": top or None,
         "text_offset": offsets,
     }
 
 
 def logarithm(probability: float) -> float:
-    """The logarithm of a probability; that of one that was rounded to 0 is that of half the last digit."""
-    return round(math.log(max(probability, 5e-5)), 4)
-
-
-def answer(values: Values, choices: list[Event], number: int) -> Event:
-    """The answer of a request with all its choices."""
-    written = sum(Typed(int).of(each, "num_tokens") for each in choices)
-    prompt = Typed(int).of(choices[0], "num_prompt") if choices else 0
-    shown = [{name: value for name, value in each.items() if not name.startswith("num_")} for each in choices]
-    return {
-        "id": f"cmpl-{number}",
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": values["model"],
-        "choices": shown,
-        "usage": {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written},
-    }
+    """The logarithm of a probability; of one that was rounded to 0, that of the last digit."""
+    return round(math.log(max(probability, 10.0**-_DIGITS)), 4)

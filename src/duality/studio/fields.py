@@ -12,18 +12,17 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, get_args
+from typing import Generic, TypeVar
 
-from duality.protocols import Tail
+from duality.data.jsonfiles import parse_json
 from duality.registry import suggestion
-from duality.samplers import GRIDS, SAMPLERS
-from duality.studio.limits import Limits, Refusal
+from duality.studio.limits import Limits, Refusal, one_line
 
 T = TypeVar("T")
 Values = dict[str, object]
 
 LIMITS = Limits()
-_DEEPEST = 32
+_LARGEST = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,8 @@ class Text(Field):
             raise wrong(name, value, "a string")
         if len(value) > self.most:
             raise Refusal(400, f"{name} has {len(value):,} characters: at most {self.most:,} are allowed")
+        if "\0" in value:
+            raise Refusal(400, f"{name} has the character NUL: leave it out, as no command line can hold it")
         try:
             value.encode("utf-8")
         except UnicodeEncodeError:
@@ -101,25 +102,28 @@ class Whole(Field):
 
 @dataclass(frozen=True)
 class Number(Field):
-    """A number; ``above`` is excluded."""
+    """A number; ``least`` itself is allowed, ``above`` is not."""
 
-    above: float = field(default=-math.inf, kw_only=True)
-    most: float = field(default=math.inf, kw_only=True)
+    least: float | None = field(default=None, kw_only=True)
+    above: float = field(default=0.0, kw_only=True)
+    most: float = field(default=1.0, kw_only=True)
 
     def checked(self, value: object, name: str) -> object:
-        good = type(value) in (int, float) and isinstance(value, (int, float)) and self._inside(value)
-        if not good:
-            raise wrong(name, value, f"a number above {self.above:g} and at most {self.most:g}")
-        return float(value)  # type: ignore[arg-type]
+        if type(value) not in (int, float) or not isinstance(value, (int, float)) or not self._inside(value):
+            low = f"above {self.above:g}" if self.least is None else f"of at least {self.least:g}"
+            raise wrong(name, value, f"a number {low} and at most {self.most:g}")
+        return float(value)
 
     def _inside(self, value: float) -> bool:
         try:
-            return math.isfinite(value) and self.above < value <= self.most
+            low = value > self.above if self.least is None else value >= self.least
+            return math.isfinite(value) and low and value <= self.most
         except OverflowError:  # a whole number that no float can hold
             return False
 
     def schema(self) -> dict[str, object]:
-        return {"type": "number", "exclusiveMinimum": self.above, "maximum": self.most}
+        low = {"exclusiveMinimum": self.above} if self.least is None else {"minimum": self.least}
+        return {"type": "number", **low, "maximum": self.most}
 
 
 @dataclass(frozen=True)
@@ -140,17 +144,19 @@ class Pairs(Field):
     """Places and tokens that stay: [[place, token], ...]."""
 
     def checked(self, value: object, name: str) -> object:
-        pairs = value if isinstance(value, list) and len(value) <= LIMITS.length else None
-        if pairs is None or not all(
-            isinstance(pair, list) and len(pair) == 2 and all(type(part) is int and part >= 0 for part in pair)
-            for pair in pairs
-        ):
+        if not isinstance(value, list) or len(value) > LIMITS.length or not all(is_pair(each) for each in value):
             raise wrong(name, value, f"a list of at most {LIMITS.length} pairs [place, token] of whole numbers")
-        return dict(pairs)
+        return dict(value)
 
     def schema(self) -> dict[str, object]:
-        pair = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
+        number = {"type": "integer", "minimum": 0, "maximum": _LARGEST}
+        pair = {"type": "array", "items": number, "minItems": 2, "maxItems": 2}
         return {"type": "array", "items": pair, "maxItems": LIMITS.length}
+
+
+def is_pair(value: object) -> bool:
+    """Whether it is a list of two whole numbers."""
+    return isinstance(value, list) and len(value) == 2 and all(type(v) is int and 0 <= v <= _LARGEST for v in value)
 
 
 @dataclass(frozen=True)
@@ -183,7 +189,7 @@ class Form:
             raise Refusal(400, f"the body is {kind_of(data)}: send a JSON object")
         for name in data:
             if name not in self.fields and name not in self.others:
-                raise Refusal(400, f"unknown field {shown(name)}: {suggestion(str(name), self.fields)}")
+                raise Refusal(400, f"unknown field {shown(name)}: {suggestion(str(name)[:80], self.fields)}")
         found: Values = {}
         for name, each in self.fields.items():
             value = data.get(name)
@@ -194,30 +200,24 @@ class Form:
 
     def schema(self) -> dict[str, object]:
         """The form for OpenAPI."""
+        properties: dict[str, object] = {name: {} for name in self.others}
+        for name, each in self.fields.items():
+            own = each.schema() if each.required else {"anyOf": [each.schema(), {"type": "null"}]}
+            properties[name] = {**own, "description": each.about}
         return {
             "type": "object",
             "additionalProperties": False,
             "required": [name for name, each in self.fields.items() if each.required],
-            "properties": {name: {**each.schema(), "description": each.about} for name, each in self.fields.items()},
+            "properties": properties,
         }
 
 
 def parsed(body: bytes) -> object:
     """The JSON of a body."""
     try:
-        text = body.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Refusal(400, f"the body is not UTF-8 text at byte {error.start}: send JSON in UTF-8") from None
-    depth = deepest = 0
-    for character in text:
-        depth += (character in "[{") - (character in "]}")
-        deepest = max(deepest, depth)
-    if deepest > _DEEPEST:
-        raise Refusal(400, f"the body is nested more than {_DEEPEST} deep: send a flat JSON object")
-    try:
-        return json.loads(text)
+        return parse_json(body, "the body", "send a JSON object in UTF-8")
     except ValueError as error:
-        raise Refusal(400, f"the body is no JSON ({str(error)[:100]}): send a JSON object") from None
+        raise Refusal(400, one_line(error)[:300]) from None
 
 
 def wrong(name: str, value: object, allowed: str) -> Refusal:
@@ -259,49 +259,3 @@ class Typed(Generic[T]):
     def maybe(self, values: Values, name: str) -> T | None:
         """The value, or None."""
         return None if values[name] is None else self.of(values, name)
-
-
-SAMPLING: Mapping[str, Field] = {
-    "run": Text("which model: an id that GET /api/runs lists", required=True, most=300),
-    "steps": Whole("network calls; the model's own number if absent", least=1, most=LIMITS.steps),
-    "sampler": Choice("how it is written; the model's own sampler if absent", words=("own", *SAMPLERS)),
-    "eta": Number("the strength of a psi sampler", above=-1e-9, most=1.0),
-    "grid": Choice("where the steps are", words=tuple(GRIDS)),
-    "tail": Choice("how the last step chooses the tokens", words=get_args(Tail)),
-    "temperature": Number("below 1 sharpens the belief", above=0.0, most=100.0),
-    "top_p": Number("the share of the belief that is drawn from", 1.0, above=0.0, most=1.0),
-    "label": Text("the class to write in", most=300),
-    "guidance": Number("how much the class counts", above=-1e-9, most=100.0),
-    "seed": Whole("the same seed gives the same text", 0, most=(1 << 63) - 1),
-    "num": Whole("how many samples", 1, least=1, most=LIMITS.samples),
-    "stream": Yes("whether every step is sent as it is taken (server-sent events)", False),
-    "alternatives": Whole("how many of the most likely tokens of each place are sent with every step", 0, most=10),
-}
-
-GENERATE = Form(
-    {
-        **SAMPLING,
-        "prompt": Text("what the text begins with", ""),
-        "suffix": Text("what the text ends with", ""),
-        "keep": Pairs("tokens that stay: pairs [place, token]", {}),
-        "length": Whole("tokens of a sample; those of training if absent", least=1, most=LIMITS.length),
-    }
-)
-FILL = Form(
-    {
-        **SAMPLING,
-        "text": Text("a text with blanks", required=True),
-        "blank": Text("how a blank is written", "___", most=100),
-        "tokens_per_blank": Whole("tokens of a blank; those of a word if absent", least=1, most=LIMITS.length),
-    }
-)
-LIKELIHOOD = Form(
-    {
-        "run": SAMPLING["run"],
-        "text": Text("the text to measure", required=True),
-        "draws": Whole("draws of time and noise", 16, least=1, most=LIMITS.draws),
-        "seed": SAMPLING["seed"],
-        "label": SAMPLING["label"],
-    }
-)
-JUDGE = Form({"text": Text("the text that the judge reads", required=True)})

@@ -13,27 +13,27 @@ from __future__ import annotations
 
 import math
 import shlex
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from duality.denoisers.wrapping import network_of
 from duality.protocols import AnyDenoiser
-from duality.runs.pieces import Pieces
 from duality.runs.sampling import count_calls
 from duality.samplers.generate import Frame
 from duality.studio.beliefs import Observed, observed, read
 from duality.studio.fields import Typed, Values
-from duality.studio.limits import Cancelled, Refusal
+from duality.studio.limits import Limits, Refusal, one_line
+from duality.studio.patience import Patience, interruptible
 
 if TYPE_CHECKING:
     from duality.runs.model import Model
+    from duality.runs.pieces import Pieces
     from duality.runs.writing import Sample
+    from duality.studio.library import Loaded
 
 Event = dict[str, object]
 Emit = Callable[[Event], None]
@@ -42,31 +42,18 @@ Emit = Callable[[Event], None]
 SHARED = ("steps", "sampler", "eta", "grid", "tail", "temperature", "top_p", "label", "guidance", "seed")
 OWN = {"generate": ("prompt", "suffix", "keep", "length"), "fill": ("text", "blank", "tokens_per_blank")}
 
+LIMITS = Limits()
 _WHOLE = Typed(int)
-
-
-@dataclass(frozen=True)
-class Patience:
-    """When work ends early: nobody waits for it any more, or it has taken too long."""
-
-    cancelled: threading.Event
-    deadline: float
-
-    def check(self) -> None:
-        """Raise an error if the work is to end."""
-        if self.cancelled.is_set():
-            raise Cancelled
-        if time.monotonic() > self.deadline:
-            raise Refusal(503, "the request took too long: ask for fewer steps, samples or tokens")
 
 
 class Writer:
     """Turns the steps of a generation into events."""
 
-    def __init__(self, model: Model, values: Values, emit: Emit, patience: Patience) -> None:
-        self.pieces, self.emit, self.patience = Pieces(model.tokenizer, model.mask_id), emit, patience
+    def __init__(self, pieces: Pieces, values: Values, start: Event, emit: Emit, digits: int = 4) -> None:
+        self.pieces, self.emit, self.digits = pieces, emit, digits
         self.alternatives, self.stream = _WHOLE.of(values, "alternatives"), bool(values["stream"])
         self.observed: Observed | None = None
+        self._start: Event | None = start
         self._before: dict[int, list[int]] = {}
         self._belief: dict[int, list[float | None]] = {}
         self._known: set[int] = set()
@@ -85,7 +72,9 @@ class Writer:
 
     def step(self, frame: Frame) -> None:
         """The samples after a step."""
-        self.patience.check()
+        if self._start is not None:  # from here on nothing that was asked for can be refused
+            self.emit(self._start)
+            self._start = None
         if not self.stream:
             return
         rows = frame.tokens.tolist()
@@ -108,11 +97,9 @@ class Writer:
         assert self.observed.last is not None
         place = self.observed.place
         tokens = frame.tokens if place is None else frame.tokens[:, place : place + 1]
-        if tuple(tokens.shape) != tuple(self.observed.last.vectors.shape[:2]):
-            return  # another number of samples: a batch that has only begun
-        found = read(self.observed.last, tokens, self.alternatives)
+        found, digits = read(self.observed.last, tokens, self.alternatives), self.digits
         for row, (event, index) in enumerate(zip(events, range(frame.first, frame.first + len(events)))):
-            belief: list[float | None] = [round(value, 4) for value in found.token[row].tolist()]
+            belief: list[float | None] = [round(value, digits) for value in found.token[row].tolist()]
             if place is not None:
                 belief = [*self._belief.get(index, [])[:place], *belief]
                 event["place"] = place
@@ -120,7 +107,7 @@ class Writer:
             event |= {"belief": belief, "entropy": round(float(found.entropy[row].mean()), 4)}
             if self.alternatives:
                 best = zip(found.best[row].tolist(), found.best_probability[row].tolist())
-                event["best"] = [[[i, round(p, 4)] for i, p in zip(ids, values)] for ids, values in best]
+                event["best"] = [[[i, round(p, digits)] for i, p in zip(ids, values)] for ids, values in best]
 
     def end(self, sample: Sample) -> None:
         """A sample that is complete."""
@@ -144,26 +131,34 @@ def token_entropy(tokens: list[int]) -> float:
     return -sum(count / len(tokens) * math.log(count / len(tokens)) for count in counts.values())
 
 
-def generated(model: Model, kind: str, values: Values, path: str, emit: Emit, patience: Patience) -> None:
-    """Write what a request asks for, and tell it step by step."""
-    writer = Writer(model, values, emit, patience)
-    num, arguments = _WHOLE.of(values, "num"), arguments_of(kind, values)
+def generated(loaded: Loaded, kind: str, values: Values, emit: Emit, patience: Patience, digits: int = 4) -> None:
+    """Write what a request asks for, and tell it step by step; probabilities have so many ``digits``."""
+    model, num = loaded.model, _WHOLE.of(values, "num")
+    check_length(model, kind, values)
     start: Event = {
         "type": "start",
         "run": values["run"],
         "trained_steps": model.step,
         "mask": model.mask_id,
         "num": num,
+        "command": command(loaded, kind, values),
     }
-    emit({**start, "command": command(path, model, kind, values)})
-    started = time.perf_counter()
+    writer = Writer(loaded.pieces, values, start, emit, digits)
+    make: Callable[..., list[Sample]] = model.sample if kind == "generate" else model.fill
+    network, started = network_of(model.denoiser), time.perf_counter()
     try:
-        with count_calls(network_of(model.denoiser)) as calls, torch.inference_mode():
-            make: Callable[..., list[Sample]] = model.sample if kind == "generate" else model.fill
-            make(num=num, watch=writer.step, each=writer.end, wrap=writer.wrap, **arguments)
+        with count_calls(network) as calls, interruptible(network, patience), torch.inference_mode():
+            make(num=num, watch=writer.step, each=writer.end, wrap=writer.wrap, **arguments_of(kind, values))
     except (ValueError, TypeError) as error:
-        raise Refusal(400, " ".join(str(error).split())) from None
+        raise Refusal(400, one_line(error)) from None
     emit({"type": "done", "seconds": round(time.perf_counter() - started, 4), "calls": calls.sequences})
+
+
+def check_length(model: Model, kind: str, values: Values) -> None:
+    """Refuse a text with blanks that has too many tokens; the length of other samples is a field of the request."""
+    most = max(LIMITS.length, model.length)
+    if kind == "fill" and (count := known_tokens(model, values)[0]) > most:
+        raise Refusal(400, f"the text with its blanks has {count:,} tokens: at most {most:,} are allowed")
 
 
 def arguments_of(kind: str, values: Values) -> Values:
@@ -171,20 +166,23 @@ def arguments_of(kind: str, values: Values) -> Values:
     return {name: values[name] for name in (*SHARED, *OWN[kind])}
 
 
-def command(path: str, model: Model, kind: str, values: Values) -> str:
-    """The command line that makes the same samples."""
-    words = ["duality", "sample", path, "--num", str(values["num"])]
+def command(loaded: Loaded, kind: str, values: Values) -> str:
+    """The command line that makes the same samples; of a run that is not finished, with the step of its weights."""
+    model = loaded.model
+    words = ["duality", "sample", str(loaded.folder), "--num", str(values["num"])]
     chosen = {name: values[name] for name in SHARED if values[name] is not None}
     if kind == "generate":
         chosen |= {name: values[name] for name in ("length", "prompt", "suffix") if values[name]}
         keep = values["keep"]
     else:
-        tokens, keep = known_tokens(model, values)
-        chosen["length"] = tokens
+        chosen["length"], keep = known_tokens(model, values)
     if chosen.get("top_p") == 1.0:
         del chosen["top_p"]
+    if model.step < model.recipe.training.steps:
+        chosen["step"] = model.step
     for name, value in chosen.items():
-        words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
+        flag, text = f"--{name.replace('_', '-')}", str(value)
+        words += [f"{flag}={text}"] if text.startswith("-") else [flag, text]
     if isinstance(keep, Mapping) and keep:
         words += ["--keep", *(f"{place}:{token}" for place, token in keep.items())]
     return shlex.join(words)
@@ -201,6 +199,6 @@ def known_tokens(model: Model, values: Values) -> tuple[int, dict[int, int]]:
     try:
         known = known_parts(parts_around_blanks(model.tokenizer, text, blank, count))
     except ValueError as error:
-        raise Refusal(400, " ".join(str(error).split())) from None
+        raise Refusal(400, one_line(error)) from None
     places = known.fixed.nonzero()[:, 0].tolist()
     return len(known), {place: int(known.tokens[place]) for place in places}

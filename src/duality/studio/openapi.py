@@ -5,8 +5,9 @@ What must hold: every route of the application is described; a test compares the
 
 from __future__ import annotations
 
-from duality.studio.completions import COMPLETION
-from duality.studio.fields import FILL, GENERATE, JUDGE, LIKELIHOOD, Form
+from duality.studio.completion_form import COMPLETION
+from duality.studio.fields import Form
+from duality.studio.forms import FILL, GENERATE, JUDGE, LIKELIHOOD
 
 _REFUSED = {
     "description": "one sentence that says what is allowed",
