@@ -359,7 +359,7 @@ def test_training_is_shown_live(open_view: Open, studio: Running) -> None:
         page.locator(".chart svg[aria-label*='duo, now'][aria-label*='mdlm, now 123']").wait_for()
     page.get_by_label("Look at").select_option("mdlm")
     page.get_by_label("Compare its recipe with").select_option("ar")
-    page.wait_for_selector("tbody th:has-text('method.type')")
+    page.wait_for_selector("thead th:nth-child(3)")
     rows = dict(
         zip(page.locator("tbody th").all_inner_texts(), page.locator("tbody td:nth-child(2)").all_inner_texts())
     )

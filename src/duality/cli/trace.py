@@ -44,9 +44,12 @@ def trace(
         if regular_file(out).exists():
             raise ValueError(f"{out} exists: give the name of a new file, or remove it")
     recordings = [read_trace(file) for file in files]
-    contents = {html: html and page(recordings, sample), svg: svg and picture(recordings, sample, columns)}
-    for out, content in contents.items():
-        if out is not None and content:
-            write_atomically(out, content)
-            say(f"{out}: {readable_size(len(content.encode('utf-8')))}")
+    contents: dict[Path, str] = {}
+    if html is not None:
+        contents[html] = page(recordings, sample)
+    if svg is not None:
+        contents[svg] = picture(recordings, sample, columns)
+    for path, content in contents.items():
+        write_atomically(path, content)
+        say(f"{path}: {readable_size(len(content.encode('utf-8')))}")
     return 0

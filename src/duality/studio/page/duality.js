@@ -77,7 +77,7 @@ export class DualityView {
     this.seed = 3;
     this.states = el("input", { type: "range", min: "2", max: "12", step: "1", value: "6" });
     this.tau = el("input", { type: "range", min: "-3", max: "0", step: "0.05", value: "-0.7" });
-    this.time = el("input", { type: "range", min: "0", max: String(MOMENTS - 1), step: "1", value: String(this.moment) });
+    this.time = el("input", { type: "range", min: "0", max: String(MOMENTS - 1), step: "1", value: String(this.moment), "aria-label": "Time" });
     this.play = el("button", { type: "button", class: "play", onclick: () => this.toggle() });
     this.statesName = el("output", { class: "when" });
     this.tauName = el("output", { class: "when" });

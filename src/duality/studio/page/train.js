@@ -136,8 +136,10 @@ export class TrainView {
   async #looked() {
     const [run, other] = [this.run.value, this.other.value];
     if (!run) return;
+    const asked = (this.asked = {});
     try {
       const [{ rows }, recipe, compared] = await Promise.all([get(runPath(run, "samples")), get(runPath(run, "recipe")), other ? get(runPath(other, "recipe")) : null]);
+      if (this.asked !== asked) return; // another run was chosen meanwhile
       this.written = rows;
       this.step.max = String(Math.max(0, rows.length - 1));
       this.step.value = this.step.max;
