@@ -6,6 +6,7 @@
 #   make test-fast       the identities and a smoke run, in less than a minute
 #   make bench           what everything costs beside the bare network: a table, build/bench.json, build/bench.png (ten
 #                        minutes)
+# And make browser, which installs Chromium for the tests of the studio's page, where it may.
 PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/demo
@@ -16,7 +17,7 @@ FAST := tests/diffusion tests/fused tests/denoisers/test_composition.py tests/ob
 export OMP_WAIT_POLICY ?= passive
 export GOMP_SPINCOUNT ?= 10000
 
-.PHONY: demo demo-molecules test test-fast bench lint types tests format clean
+.PHONY: demo demo-molecules test test-fast bench browser lint types tests format clean
 
 demo: .venv/installed
 	$(BIN)/duality train duo-laptop --out $(RUN) --resume
@@ -39,6 +40,14 @@ test-fast: .venv/installed
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.bench --json build/bench.json --figure build/bench.png
+
+# The tests of the page skip without a browser: this says what to do, and is no error.
+browser:
+	@if command -v chromium || command -v chromium-browser || command -v google-chrome; then true; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	    chromium fonts-dejavu-core >/dev/null) || echo "apt-get cannot install Chromium: the tests of the page will be skipped"; \
+	else echo "There is no Chromium: install it (sudo apt-get install chromium), or the tests of the page are skipped"; fi
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -30,6 +30,9 @@ class Parts(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs), ""))
 
+    def handle_endtag(self, tag: str) -> None:
+        self.found.append((f"/{tag}", {}, ""))
+
     def handle_data(self, data: str) -> None:
         if self.found:
             tag, attributes, text = self.found[-1]

@@ -40,6 +40,8 @@ def trace(
         raise ValueError(f"{len(files)} traces: give one, or two to {_MOST_PANES} for a race")
     if columns < 8:
         raise ValueError(f"--columns is {columns}: a line has at least 8 characters")
+    if html is not None and html == svg:
+        raise ValueError(f"--html and --svg are the same file, {html}: give two names")
     for out in filter(None, (html, svg)):
         if regular_file(out).exists():
             raise ValueError(f"{out} exists: give the name of a new file, or remove it")

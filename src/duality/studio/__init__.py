@@ -1,5 +1,7 @@
 """The studio: a page on this machine on which one watches models write (`duality studio`).
 
+    picture          a trace as an animated SVG (`duality trace`)
+    share            a recording as one HTML file that plays
     limits           how much one request may ask for, and how errors are said
     fields           kinds of fields of a request: checked, and described for OpenAPI
     forms            which fields each request has
@@ -21,7 +23,7 @@
     serving          where the server listens, and how it ends
     page/            what the browser shows: plain modules, no build step, nothing from elsewhere
 
-Each module imports only from the modules above it; ``limits`` to ``completions`` know nothing of HTTP. What must hold:
+Each module imports only from the modules above it; ``picture`` to ``completions`` know nothing of HTTP. What must hold:
 a text of the page is that of `duality sample` with the same settings; a client that leaves ends its work; whatever is
 sent, the answer is what was asked for or one sentence that says what is allowed.
 """
