@@ -82,14 +82,14 @@ def word_tokenizer(path: Path) -> Path:
 
 
 def train_runs(folder: Path) -> None:
-    """A Duo run whose tokens are words, which has written samples; an MDLM and an autoregressive run of bytes."""
+    """A Duo, an MDLM and an autoregressive run whose tokens are words; the first has written samples at two steps."""
     corpus = folder / "words.txt"
     corpus.write_text(" ".join(WORDS[(i * 7 + i // 5) % len(WORDS)] for i in range(6000)), encoding="utf-8")
     tokenizer = word_tokenizer(folder / "tokenizer.json")
-    words = ("data.length=24", f"data.tokenizer={tokenizer}", "training.eval_every=10", "generation.steps=8")
-    session.train(small_recipe(corpus, *words), folder / "runs" / "duo")
+    words = ("data.length=24", f"data.tokenizer={tokenizer}", "training.steps=4")
+    session.train(small_recipe(corpus, *words, "training.eval_every=2", "generation.steps=8"), folder / "runs" / "duo")
     for name in ("mdlm", "ar"):
-        session.train(small_recipe(corpus, "training.steps=4", name=f"{name}-laptop"), folder / "runs" / name)
+        session.train(small_recipe(corpus, *words, name=f"{name}-laptop"), folder / "runs" / name)
 
 
 @contextmanager

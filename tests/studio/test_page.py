@@ -162,6 +162,8 @@ def test_the_text_is_that_of_the_command(
 ) -> None:
     page = open_view()
     write(page, Prompt="the cat", Suffix="mat.", Seed="3", Temperature="0.7")
+    assert page.locator(".sheet .when").inner_text() == "step 8"  # at once, as no motion is wanted
+    assert page.locator(".play").get_attribute("aria-label") == "Play"
     command = page.locator(".commandline .command").inner_text()
     assert command.startswith("duality sample runs/duo ")
     row = sampled(command, studio, capsys, monkeypatch)
@@ -227,7 +229,7 @@ def test_markup_of_a_model_is_text(open_view: Open, studio: Running) -> None:
     assert {text.strip() for text, _ in shown(page)} >= set(MARKUP)
     page.locator(".tokens .token").first.hover()
     assert MARKUP[0] in page.locator(".inspector h3").inner_text()
-    sample = studio.folder / "runs" / "duo" / "samples" / "step-00000010.jsonl"
+    sample = studio.folder / "runs" / "duo" / "samples" / "step-00000002.jsonl"
     assert MARKUP[0] in sample.read_text(encoding="utf-8")
     page.goto(f"{studio.address}#train")
     page.get_by_label("Look at").select_option("duo")
@@ -262,13 +264,6 @@ def test_keys_play_step_and_pin(open_view: Open) -> None:
     assert page.locator(".sheet .when").inner_text() == "step 8"  # the arrows moved between tokens
 
 
-def test_without_motion_the_end_is_shown_at_once(open_view: Open) -> None:
-    page = open_view()
-    write(page)
-    assert page.locator(".sheet .when").inner_text() == "step 8"
-    assert page.locator(".play").get_attribute("aria-label") == "Play"
-
-
 def test_a_refusal_is_shown_and_the_page_goes_on(open_view: Open, said: list[str]) -> None:
     page = open_view()
     write(page, Prompt="the cat " * 30)
@@ -298,9 +293,8 @@ def contrast(page: Page, front: str, back: str) -> float:
     return (other + 0.05) / (one + 0.05)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours_can_be_read(open_view: Open, scheme: str) -> None:
-    page = open_view(scheme=scheme)
+def check_colours(page: Page) -> None:
+    """All texts can be read on both backgrounds."""
     for back in ("--paper", "--raised"):
         for front in ("--ink", "--soft", "--accent", "--bad", *(f"--s{number}" for number in range(8))):
             assert contrast(page, front, back) >= 4.5, (front, back)
@@ -308,16 +302,17 @@ def test_colours_can_be_read(open_view: Open, scheme: str) -> None:
     assert contrast(page, "--on-lit", "--lit") >= 4.5
 
 
-def test_the_colours_follow_the_system_and_the_switch(open_view: Open) -> None:
+def test_colours_can_be_read_and_follow_the_system_and_the_switch(open_view: Open) -> None:
     page = open_view(scheme="dark")
 
     def brightness() -> float:
         return luminance(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
     assert brightness() < 0.05
-    switch = page.get_by_role("button", name="Colours")
-    switch.click()
+    check_colours(page)
+    page.get_by_role("button", name="Colours").click()
     assert brightness() > 0.8
+    check_colours(page)
     page.reload()
     page.wait_for_selector("body[data-ready]")
     assert brightness() > 0.8  # it is kept
@@ -325,7 +320,7 @@ def test_the_colours_follow_the_system_and_the_switch(open_view: Open) -> None:
     assert brightness() < 0.05
 
 
-def test_a_phone_shows_every_view_without_scrolling_sideways(open_view: Open, studio: Running) -> None:
+def test_a_phone_shows_every_view_and_every_control_has_a_name(open_view: Open, studio: Running) -> None:
     page = open_view(width=360)
     write(page)
     for name in VIEWS:
@@ -336,13 +331,6 @@ def test_a_phone_shows_every_view_without_scrolling_sideways(open_view: Open, st
         outside = """[...document.querySelectorAll("main button, main input, main select, main .token")].filter(
             (each) => each.checkVisibility() && each.getBoundingClientRect().right > 361).length"""
         assert page.evaluate(outside) == 0, name
-
-
-def test_every_control_has_a_name(open_view: Open, studio: Running) -> None:
-    page = open_view()
-    for name in VIEWS:
-        page.goto(f"{studio.address}#{name}")
-        page.wait_for_selector(f"nav a[href='#{name}'][aria-current=page]")
         unnamed = """[...document.querySelectorAll("button, input, select, textarea, [role=img]")].filter((each) =>
             each.checkVisibility() && !each.ariaLabel && !each.labels?.length && !each.textContent.trim()).length"""
         assert page.evaluate(unnamed) == 0, name
@@ -354,7 +342,7 @@ def test_training_is_shown_live(open_view: Open, studio: Running) -> None:
         page = open_view("train")
         page.locator(".chart svg[aria-label*='mdlm, now']").first.wait_for()
         assert page.locator(".train .models").inner_text().count("running") == 1
-        row = {"step": 5, "phase": "bound", "loss": 123.456, "learning_rate": 0.1, "gradient_norm": 1.0}
+        row = {"step": 9, "phase": "bound", "loss": 123.456, "learning_rate": 0.1, "gradient_norm": 1.0}
         append_metrics(folder, {**row, "seconds": 1.0, "since": 0})
         page.locator(".chart svg[aria-label*='duo, now'][aria-label*='mdlm, now 123']").wait_for()
     page.get_by_label("Look at").select_option("mdlm")

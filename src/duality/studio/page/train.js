@@ -40,6 +40,7 @@ export class TrainView {
   constructor(studio) {
     this.studio = studio;
     this.rows = new Map(); // run to logged rows
+    this.written = []; // the samples of the run that is looked at
     this.chosen = new Set(studio.runs.slice(0, 4).map((run) => run.id));
     this.colours = new Map();
     this.list = el("fieldset", { class: "models many" });
