@@ -8,6 +8,7 @@
 #                        minutes)
 #   make docs            the documentation as a site: build/site/index.html
 #   make dist            a wheel and an sdist in dist/, each installed into a fresh environment and tried
+# And make browser, which installs Chromium for the tests of the studio's page, where it may.
 PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/demo
@@ -18,7 +19,7 @@ FAST := tests/diffusion tests/fused tests/denoisers/test_composition.py tests/ob
 export OMP_WAIT_POLICY ?= passive
 export GOMP_SPINCOUNT ?= 10000
 
-.PHONY: demo demo-molecules test test-fast bench docs dist lint types tests format clean
+.PHONY: demo demo-molecules test test-fast bench docs dist browser lint types tests format clean
 
 demo: .venv/installed
 	$(BIN)/duality train duo-laptop --out $(RUN) --resume
@@ -54,6 +55,14 @@ dist:
 	PIP_CONSTRAINT=constraints.txt build/tools/bin/python -m build
 	for file in dist/*; do .ci/check-dist "$$file" $(PYTHON) || exit 1; done
 
+# The tests of the page skip without a browser: this says what to do, and is no error.
+browser:
+	@if command -v chromium || command -v chromium-browser || command -v google-chrome; then true; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	    chromium fonts-dejavu-core >/dev/null) || echo "apt-get cannot install Chromium: the tests of the page will be skipped"; \
+	else echo "There is no Chromium: install it (sudo apt-get install chromium), or the tests of the page are skipped"; fi
+
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -73,7 +82,7 @@ format: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check torch
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,molecules,data,docs,notebook]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,molecules,data,hf,lora,tensorboard,wandb,studio,docs,notebook]'
 	touch $@
 
 clean:

@@ -32,7 +32,6 @@ from support.jobs import free_port
 from support.runs import ROOT, quiet, small_recipe
 
 from duality.cli.main import main
-from duality.cli.trace import read_trace
 from duality.data.corpus import open_corpus, prepare
 from duality.data.tokenizer_specs import BPE
 from duality.ranks import joined
@@ -41,6 +40,7 @@ from duality.runs import session
 from duality.runs.folder import read_recipe
 from duality.runs.lock import LOCK, RunLocked
 from duality.runs.metrics import read_metrics
+from duality.runs.traces import read_trace
 from duality.training import checkpoint
 from duality.training.distillation import DCD
 

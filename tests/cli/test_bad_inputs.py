@@ -226,6 +226,18 @@ sample {{run}} --trace {{pipe}}                             | is a device or a p
 sample {{run}} --trace /dev/null                            | is a device or a pipe, not a file
 sample {{run}} --trace {{absent}}/trace.json                | there is no folder
 sample {{run}} --device cuda                                | no GPU
+trace                                                       | FILE
+trace {{json}}                                              | nothing to make: give --html FILE, --svg FILE
+trace {{json}} --svg {{new}}                                | is no trace of a generation
+trace {{text}} --html {{new}}                               | is no JSON
+trace {{absent}} --html {{new}}                             | absent
+trace {{pictures}} --html {{new}}                           | pictures
+trace {{json}} --svg {{file}}                               | exists: give the name of a new file
+trace {{json}} --html {{pictures}}                          | is a folder
+trace {{json}} --html {{absent}}/out.html                   | there is no folder
+trace {{json}} --svg {{new}} --columns 3                    | a line has at least 8 characters
+trace {{json}} {{json}} {{json}} {{json}} {{json}} --svg {{new}} | give one, or two to 4 for a race
+trace {{json}} --svg {{new}} --html {{new}}                 | are the same file
 quality                                                     | nothing to measure: name run folders
 quality {{absent}} --judge none                             | is not a run
 quality {{run}} {{run}} --judge none                        | a setting stands twice

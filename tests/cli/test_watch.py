@@ -20,12 +20,12 @@ from rich.style import Style
 from rich.text import Text
 from support.frames import LETTERS, NO_TEXT, frame
 
-from duality.cli.trace import changes, visible
 from duality.cli.watch import CHANGED, DIM, END, Watcher, bracketed, shown, styled, window
 from duality.data.pretrained import byte_pairs, word_pieces
 from duality.data.tokenizer_specs import BPE, Characters
 from duality.data.tokenizers import ByteTokenizer, Tokenizer
 from duality.runs.pieces import MASK, Pieces
+from duality.runs.traces import changes, visible
 
 TEXTS = ["the cat sat on the mat. " * 20, "Ünïcödé 😀 “€” 漢字\n\n" * 9]
 WORDS = word_pieces(["[PAD]", "[UNK]", "[SEP]", "the", "cat", "##s", "s", "a", "##a", ".", "'", "n't", "do", "not"])

@@ -16,6 +16,8 @@ from duality.cli.quality import plot, quality
 from duality.cli.reproduce import reproduce
 from duality.cli.runs import runs
 from duality.cli.sample import sample
+from duality.cli.studio import studio
+from duality.cli.trace import trace
 from duality.cli.train import distill, train
 from duality.cli.variance import variance
 
@@ -37,6 +39,8 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "runs": runs,
     "recipes": recipes,
     "data": data,
+    "studio": studio,
+    "trace": trace,
 }
 
 # Those whose work is divided over the processes that torchrun starts.

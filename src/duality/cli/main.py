@@ -25,6 +25,7 @@ from duality.cli.commands import COMMANDS, DIVIDED
 from duality.cli.termination import Terminated, terminable
 
 FAULT, USER_ERROR, INTERRUPTED, CLOSED_PIPE, TERMINATED = 1, 2, 130, 141, 143
+_TEXTS = ("--prompt", "--suffix")
 _NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory")  # how torch says it
 
 
@@ -48,6 +49,8 @@ def spread(arguments: list[str]) -> list[str]:
 def check_values(arguments: list[str]) -> None:
     """Refuse an empty value, which an unset variable of a shell leaves behind; no option has a use for one.
 
+    White space alone is a value only where a text is asked for.
+
     >>> check_values(["train", "duo-laptop", "--data", ""])
     Traceback (most recent call last):
     ValueError: the value of --data is empty: give one, or leave --data out (an unset variable of the shell is empty)
@@ -56,10 +59,17 @@ def check_values(arguments: list[str]) -> None:
     for before, argument in zip(["", *arguments], arguments):
         name, equals, value = argument.partition("=")
         if not argument.strip():
+            if argument and before in _TEXTS:
+                continue
             if before.startswith("--"):
                 raise ValueError(f"the value of {before} is empty: give one, or leave {before} out {remark}")
             raise ValueError(f"an argument is empty: give its value, or leave it out {remark}")
-        if equals and not value.strip() and (name.startswith("--") or before == "--set"):
+        if (
+            equals
+            and not value.strip()
+            and not (value and name in _TEXTS)
+            and (name.startswith("--") or before == "--set")
+        ):
             raise ValueError(f"the value of {name} is empty: give one, or leave {name} out {remark}")
 
 

@@ -133,7 +133,7 @@ def printing(step: int, num: int, json: bool, full: bool, later: bool) -> Iterat
     from json import dumps
 
     from duality.cli.console import say
-    from duality.cli.trace import harmless
+    from duality.runs.traces import harmless
 
     terminal, waiting = sys.stdout.isatty(), list[str]()
     count = 0
@@ -177,8 +177,8 @@ def display(model: Model, text: bool, batches: int) -> Iterator[Watch]:
 @contextmanager
 def tracing(model: Model, path: Path | None, about: dict[str, object], show: Watch) -> Iterator[Watch]:
     """``show``, and with a path also a file with every step, which is written at the end of the block."""
-    from duality.cli.trace import Trace
     from duality.runs.pieces import Pieces
+    from duality.runs.traces import Trace
 
     if path is None:
         yield show

@@ -11,9 +11,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from duality.cli.trace import changes, visible
 from duality.data.tokenizers import END_OF_DOCUMENT
 from duality.runs.pieces import Cell, Pieces
+from duality.runs.traces import changes, visible
 from duality.samplers.generate import Frame
 
 CHANGED = "bold reverse green"

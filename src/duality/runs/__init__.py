@@ -14,6 +14,8 @@ shaping      prompts, blanks, labels, guidance and filters as wrappers of a deno
 writing      a request for samples, and the samples
 scoring      the likelihood of given texts, whole and per token
 pieces       how token ids read as text
+traces       a file with every step of every sample
+inside       the network's vectors
 model        ``load`` and ``Model``: sample, fill, measure, look inside
 shapes       the shapes of a recipe's weights, without the weights
 consolidation  a checkpoint in parts made into one of whole files

@@ -29,6 +29,7 @@ from duality.evaluation.likelihood import Likelihood, likelihood
 from duality.protocols import Grid, Measure, Process, Reporter, Sampler, Schedule, Tail
 from duality.recipes.recipe import Recipe
 from duality.runs.devices import device_named
+from duality.runs.inside import hidden_vectors
 from duality.runs.limits import check_sampling
 from duality.runs.loading import network as network
 from duality.runs.loading import parts_of, trained_network
@@ -39,7 +40,6 @@ from duality.runs.scoring import Passage, TextLikelihood, TokenSurprisal, likeli
 from duality.runs.shaping import (
     Wrap,
     check_can_infill,
-    hidden_vectors,
     known_ends,
     known_parts,
     num_tokens_of,
@@ -145,6 +145,7 @@ class Model:
         batch_size: int = 16,
         watch: Watch | None = None,
         each: Each | None = None,
+        wrap: Wrap = unchanged,
     ) -> list[Sample]:
         """``num`` samples; each begins with ``prompt`` and ends with ``suffix``.
 
@@ -156,7 +157,7 @@ class Model:
         ``sampler`` and ``grid`` are names of ``duality.samplers.SAMPLERS`` and ``GRIDS``; ``eta`` is the strength of a
         psi sampler. ``top_p`` and ``temperature`` change the belief; ``label`` is a class to write in, ``guidance`` how
         much it counts. Sample i of a seed is the same however many there are. ``watch`` gets a ``Frame`` per step,
-        ``each`` every sample as soon as its batch is written.
+        ``each`` every sample as soon as its batch is written. ``wrap`` is put around everything that the sampler asks.
         A sample's ``text`` ends before the first end-of-text that follows the prompt and, if there is one, the suffix.
         """
         size = self.length if length is None else length
@@ -166,7 +167,7 @@ class Model:
             check_can_infill(self.denoiser, "suffix" if suffix else "keep")
         how = chosen(self.recipe.generation, steps, tail, sampler, temperature)
         request = Request(num, how, eta, grid, top_p, label, guidance, seed, batch_size)
-        return write(self, request, known, watch, each)
+        return write(self, request, known, watch, each, wrap)
 
     def fill(
         self,
@@ -188,6 +189,7 @@ class Model:
         batch_size: int = 16,
         watch: Watch | None = None,
         each: Each | None = None,
+        wrap: Wrap = unchanged,
     ) -> list[Sample]:
         """``num`` samples in which the blanks of ``text`` are filled in and everything else stays as it is.
 
@@ -201,7 +203,7 @@ class Model:
         check_sampling(self.denoiser, min(num, batch_size), num_tokens_of(parts), self.device)
         how = chosen(self.recipe.generation, steps, tail, sampler, temperature)
         request = Request(num, how, eta, grid, top_p, label, guidance, seed, batch_size)
-        return write(self, request, known_parts(parts), watch, each)
+        return write(self, request, known_parts(parts), watch, each, wrap)
 
     def generate(
         self,

@@ -25,7 +25,6 @@ from duality.denoisers.conditioning import Guided, with_labels
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.memo import Memoized
 from duality.denoisers.wrapping import network_of, unwrapped
-from duality.fused.lazy import belief_of, ratios_of
 from duality.protocols import AnyDenoiser, Denoiser, Process, Score, VectorDenoiser
 from duality.registry import suggestion
 
@@ -199,19 +198,3 @@ def with_memo(denoiser: AnyDenoiser) -> AnyDenoiser:
     """The denoiser with a memo, if its belief depends on the tokens alone: then unchanged sequences cost nothing."""
     inner = unwrapped(denoiser)
     return Memoized(denoiser) if isinstance(inner, LevelAware) and not inner.depends_on_alpha else denoiser
-
-
-def hidden_vectors(denoiser: AnyDenoiser, tokens: Tensor, alpha: float) -> Tensor:
-    """The network's vectors (B, L, D) before the head, for tokens (B, L) or (L,) at the signal level ``alpha``."""
-    z = tokens[None] if tokens.ndim == 1 else tokens
-    if z.ndim != 2 or z.is_floating_point() or not 0 < alpha <= 1:
-        raise ValueError(
-            f"tokens of shape {tuple(z.shape)} and type {z.dtype}, alpha {alpha}: give whole numbers (B, L) and an "
-            "alpha in (0, 1]"
-        )
-    level = torch.full((len(z),), alpha, dtype=torch.float64, device=z.device)
-    if isinstance(denoiser, Denoiser):
-        return belief_of(denoiser, z.long(), level).vectors
-    if isinstance(denoiser, Score):
-        return ratios_of(denoiser, z.long(), level).vectors
-    raise ValueError(f"hidden of a {type(denoiser).__name__}: it reads vectors, not tokens; use a discrete model")

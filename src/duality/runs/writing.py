@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from duality.data.tokenizers import text_before_end
 from duality.protocols import Tail
 from duality.recipes.recipe import Generation
-from duality.runs.shaping import Known, transform, with_known, with_label, with_memo
+from duality.runs.shaping import Known, Wrap, transform, unchanged, with_known, with_label, with_memo
 from duality.samplers.choice import grid_named
 from duality.samplers.generate import Frame, batches
 
@@ -97,7 +97,14 @@ def chosen(
     )
 
 
-def write(model: Model, request: Request, known: Known, watch: Watch | None, each: Each | None) -> list[Sample]:
+def write(
+    model: Model,
+    request: Request,
+    known: Known,
+    watch: Watch | None,
+    each: Each | None,
+    wrap: Wrap = unchanged,
+) -> list[Sample]:
     """The samples of a request around known tokens; ``each`` gets every one as soon as its batch is written."""
     process = model.recipe.method.process(model.tokenizer.vocab_size)
     how = request.how
@@ -106,7 +113,7 @@ def write(model: Model, request: Request, known: Known, watch: Watch | None, eac
     denoiser = with_label(model.denoiser, request.label, request.guidance, model.label_names, model.device)
     denoiser = with_known(transform(denoiser, request.top_p, how.temperature), known.to(model.device), process)
     made = batches(
-        with_memo(denoiser),
+        wrap(with_memo(denoiser)),
         model.schedule,
         sampler,
         steps=steps,

@@ -16,11 +16,11 @@ from rich.console import Console
 from support.frames import LETTERS, NO_TEXT, frame
 from support.oracles import absorbing_toy
 
-from duality.cli.trace import Trace, read_trace
 from duality.cli.watch import Watcher
 from duality.data.tokenizers import CharTokenizer
 from duality.diffusion.schedules import LogLinear
 from duality.runs.pieces import Pieces
+from duality.runs.traces import Trace, read_trace
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import Frame, generate
 

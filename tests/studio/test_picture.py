@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from support.frames import frame
 from support.oracles import absorbing_toy
 
-from duality.cli.trace import Recording, Trace, read_trace, visible
+from duality.cli.main import main
 from duality.data.tokenizers import CharTokenizer
 from duality.diffusion.schedules import LogLinear
 from duality.runs.pieces import MASK, Pieces
+from duality.runs.traces import Recording, Trace, read_trace, visible
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import Frame, generate
-from experiments import denoising_picture
-from experiments.denoising_picture import Timing, Token, picture, wrapped
+from duality.studio.picture import Timing, Token, picture, wrapped
 
 SVG = "{http://www.w3.org/2000/svg}"
 DIFFICULT = CharTokenizer("\x00\t\n \"&'<>]ab\x7fé\u2028中😀")
@@ -85,7 +85,7 @@ def test_every_frame_shows_its_text_and_highlights_its_changes(
     tmp_path_factory: pytest.TempPathFactory, frames: list[Frame], columns: int
 ) -> None:
     recording = recording_of(frames, tmp_path_factory.getbasetemp())
-    groups, before = frames_of(picture(recording, columns=columns)), None
+    groups, before = frames_of(picture([recording], columns=columns)), None
     assert len(groups) == len(frames)
     for group, moment in zip(groups, recording.samples[0].frames):
         assert characters(group) == expected(before, moment.tokens, recording)
@@ -99,9 +99,9 @@ def test_a_generation_of_the_toy(tmp_path: Path) -> None:
     generate(denoiser, LogLinear(eps=0.0), Ancestral(process), num=2, length=2, steps=4, watch=trace.add)
     trace.write(tmp_path / "trace.json")
     recording = read_trace(tmp_path / "trace.json")
-    denoising_picture.main([str(tmp_path / "trace.json"), str(tmp_path / "out.svg"), "--sample", "1"])
+    assert main(["trace", str(tmp_path / "trace.json"), "--svg", str(tmp_path / "out.svg"), "--sample", "1"]) == 0
     svg = (tmp_path / "out.svg").read_text(encoding="utf-8")
-    assert svg == picture(recording, 1)
+    assert svg == picture([recording], 1)
     groups = frames_of(svg)
     assert "".join(character for character, _ in characters(groups[0])) == MASK * 2
     assert "".join(character for character, _ in characters(groups[-1])) == recording.samples[1].text
@@ -117,38 +117,38 @@ def test_a_generation_of_the_toy(tmp_path: Path) -> None:
 
 def test_the_bar_is_as_long_as_alpha(tmp_path: Path) -> None:
     recording = recording_of([frame(step, [11], alpha=alpha) for step, alpha in enumerate((0.0, 0.25, 1.0))], tmp_path)
-    root = ElementTree.fromstring(picture(recording))
+    root = ElementTree.fromstring(picture([recording]))
     (rail,) = (each for each in root.iter(f"{SVG}rect") if each.get("class") == "rail")
     bars = [each for each in root.iter(f"{SVG}rect") if each.get("class") == "bar"]
     shares = [float(bar.get("width") or "nan") / float(rail.get("width") or "nan") for bar in bars]
     assert shares == pytest.approx([0.0, 0.25, 1.0], abs=1e-3)
 
 
-def shown_at(svg: str, share: float) -> list[int]:
+def shown_at(svg: str, share: float) -> list[str]:
     """The frames that are visible at a percentage of the loop: a rule holds until the next one (step-end)."""
     found = []
-    for number, body in re.findall(r"@keyframes k(\d+) \{ (.*) \}", svg):
+    for number, body in re.findall(r"@keyframes k(\w+) \{ (.*) \}", svg):
         stops = re.findall(r"([\d.]+)% \{ visibility: (\w+) \}", body)
         assert stops[0][0] == "0.000"
         if [value for start, value in stops if float(start) <= share][-1] == "visible":
-            found.append(int(number))
+            found.append(number)
     return found
 
 
 @pytest.mark.parametrize("count", [1, 2, 33])
 def test_one_frame_at_a_time_and_a_pause_at_the_end(tmp_path: Path, count: int) -> None:
     recording = recording_of([frame(step, [step % 9]) for step in range(count)], tmp_path)
-    svg = picture(recording, timing=Timing(frame=0.5, last=3.0))
+    svg = picture([recording], timing=Timing(frame=0.5, last=3.0))
     seconds = 0.5 * (count - 1) + 3.0
     assert svg.count(f"{seconds:g}s step-end infinite") == count
     for tick in range(int(seconds * 20)):  # 20 times per second, between the borders
         time = (tick + 0.5) / 20
-        assert shown_at(svg, 100 * time / seconds) == [min(int(time / 0.5), count - 1)]
+        assert shown_at(svg, 100 * time / seconds) == [f"f{min(int(time / 0.5), count - 1)}"]
 
 
 def test_the_file_needs_nothing_else(tmp_path: Path) -> None:
     """No script, no link, no other file; and without animation the last frame is visible."""
-    svg = picture(recording_of([frame(step, [11] * 8) for step in range(3)], tmp_path))
+    svg = picture([recording_of([frame(step, [11] * 8) for step in range(3)], tmp_path)])
     root = ElementTree.fromstring(svg)
     assert {each.tag.removeprefix(SVG) for each in root.iter()} <= {
         "svg",
@@ -185,14 +185,24 @@ def test_no_line_is_too_long_and_no_token_is_lost(texts: list[str], columns: int
     assert max(sum(len(token.text) for token in line) for line in lines) <= columns
 
 
-def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals(tmp_path: Path) -> None:
     recording = recording_of([frame(0, [1], [2], first=3)], tmp_path)
     with pytest.raises(ValueError, match="the trace has no sample 0: choose from 3, 4"):
-        picture(recording)
+        picture([recording])
     with pytest.raises(ValueError, match="choose from none"):
-        picture(recording_of([], tmp_path))
-    recording_of([frame(0, [1])], tmp_path)
-    monkeypatch.setattr(denoising_picture, "MOST_BYTES", 1000)
-    with pytest.raises(ValueError, match="more than 1000: trace fewer --steps or a shorter --length"):
-        denoising_picture.main([str(tmp_path / "trace.json"), str(tmp_path / "out.svg")])
-    assert not (tmp_path / "out.svg").exists()
+        picture([recording_of([], tmp_path)])
+
+
+def test_a_race_is_one_picture(tmp_path: Path) -> None:
+    """Panes begin together; one that needs fewer steps shows its last frame until the end."""
+    few = recording_of([frame(step, [11] * 8) for step in range(3)], tmp_path, {"recipe": "few <steps>"})
+    many = recording_of([frame(step, [step]) for step in range(6)], tmp_path, {"recipe": "many"})
+    svg = picture([few, many], timing=Timing(frame=1.0, last=2.0))
+    root = ElementTree.fromstring(svg)
+    assert root.findtext(f"{SVG}title") == "A race: few <steps> in 2 steps, many in 5 steps"
+    groups = frames_of(svg)
+    assert [group.get("id") for group in groups] == ["f0", "f1", "f2", "p1f0", "p1f1", "p1f2", "p1f3", "p1f4", "p1f5"]
+    assert [group.get("class") for group in groups].count("frame last") == 2
+    for second in range(7):
+        share = 100 * (second + 0.5) / 7
+        assert shown_at(svg, share) == [f"f{min(second, 2)}", f"p1f{min(second, 5)}"]

@@ -1,27 +1,22 @@
-"""A moving picture of denoising: an animated SVG from a trace that `duality sample --trace` wrote.
-
-    duality sample runs/demo --num 1 --steps 32 --trace trace.json
-    python -m experiments.denoising_picture trace.json docs/denoising.svg
+"""A moving picture of denoising: an animated SVG from traces that `duality sample --trace` wrote.
 
 Every step of one sample is a frame: the text, with the tokens that the step changed highlighted, the number of the
-step, and a bar for the signal level alpha. The loop pauses at the last frame. The animation is CSS inside the file: no
-script, no font, no other file, and a background of its own, for README files on light and dark pages. Without animation
-the last frame is shown. A token reads as in the trace's vocabulary; a part of a character is "�" there.
+step, and a bar for the signal level alpha. Several traces stand one below the other and begin together: a race, in
+network calls. The loop pauses at the last frame. The animation is CSS inside the file: no script, no font, no other
+file, and a background of its own, for README files on light and dark pages. Without animation the last frame is shown.
+A token reads as in the trace's vocabulary; a part of a character is "�" there.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
-from duality.cli.trace import Recording, TracedSample, changes, read_trace, visible
 from duality.runs.pieces import MASK
+from duality.runs.traces import Recording, changes, chosen_sample, visible
 
-MOST_BYTES = 150_000  # a README should load at once
 _ADVANCE, _LINE, _MARGIN, _TOP = 9.0, 24.0, 20.0, 64.0  # pixels: of a character, of a line, around, above the text
 _STYLE = """
 text { font: 15px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #c9d1d9;
@@ -74,14 +69,6 @@ class Timing:
 TIMING = Timing()
 
 
-def chosen_sample(recording: Recording, index: int) -> TracedSample:
-    """The sample with this index."""
-    there = {sample.index: sample for sample in recording.samples if sample.frames}
-    if index not in there:
-        raise ValueError(f"the trace has no sample {index}: choose from {', '.join(map(str, there)) or 'none'}")
-    return there[index]
-
-
 def shown(index: int, changed: bool, recording: Recording) -> Token:
     """A token of the trace as it is shown."""
     masked = index == recording.mask_id
@@ -128,12 +115,13 @@ def line_markup(line: Line) -> str:
     return "".join(parts)
 
 
-def frame_markup(slide: Slide, number: int, slides: Sequence[Slide], width: float) -> str:
+def frame_markup(slide: Slide, identity: str, last: Slide, name: str, width: float) -> str:
     """A frame: the step, the bar of alpha, the text. ``textLength`` gives every font the same width."""
-    rail, last = width - 2 * _MARGIN, number == len(slides) - 1
+    rail = width - 2 * _MARGIN
+    step = f"{name}step {slide.step} of {last.step}"
     parts = [
-        f'<g class="frame{" last" if last else ""}" id="f{number}">',
-        f'<text class="small" x="{_MARGIN:g}" y="26">step {slide.step} of {slides[-1].step}</text>',
+        f'<g class="frame{" last" if slide is last else ""}" id="{identity}">',
+        f'<text class="small" x="{_MARGIN:g}" y="26">{escape(visible(step))}</text>',
         f'<text class="small" x="{width - _MARGIN:g}" y="26" text-anchor="end">alpha {slide.alpha:.3f}</text>',
         f'<rect class="bar" x="{_MARGIN:g}" y="36" width="{rail * slide.alpha:.1f}" height="4" rx="2"/>',
     ]
@@ -145,55 +133,61 @@ def frame_markup(slide: Slide, number: int, slides: Sequence[Slide], width: floa
     return "\n".join([*parts, "</g>"])
 
 
-def animation(count: int, timing: Timing) -> str:
-    """The style rules that show the frames one after the other."""
-    rules = []
-    for number, (start, end) in enumerate(timing.windows(count)):
-        stops = [(0.0, "hidden"), (start, "visible"), (end, "hidden")]
-        # the first frame is visible from 0 % on; at 100 % the loop begins again
-        kept = [stop for stop in stops[1 if start == 0 else 0 :] if stop[0] < 100]
-        body = " ".join(f"{share:.3f}% {{ visibility: {value} }}" for share, value in [*kept, (100, kept[-1][1])])
-        rules.append(f"@keyframes k{number} {{ {body} }}")
-        rules.append(f"#f{number} {{ animation: k{number} {timing.total(count):g}s step-end infinite }}")
+def animation(counts: Sequence[int], timing: Timing) -> str:
+    """The style rules that show the frames of each pane one after the other, and its last one until the end."""
+    longest = max(counts)
+    windows, rules = timing.windows(longest), []
+    for pane, count in enumerate(counts):
+        for number, (start, end) in enumerate(windows[:count]):
+            until = end if number < count - 1 else 100.0
+            stops = [(0.0, "hidden"), (start, "visible"), (until, "hidden")]
+            # the first frame is visible from 0 % on; at 100 % the loop begins again
+            kept = [stop for stop in stops[1 if start == 0 else 0 :] if stop[0] < 100]
+            body = " ".join(f"{share:.3f}% {{ visibility: {value} }}" for share, value in [*kept, (100, kept[-1][1])])
+            name = frame_id(pane, number)
+            rules.append(f"@keyframes k{name} {{ {body} }}")
+            rules.append(f"#{name} {{ animation: k{name} {timing.total(longest):g}s step-end infinite }}")
     return "@media (prefers-reduced-motion: no-preference) {\n" + "\n".join(rules) + "\n}\n"
 
 
-def picture(recording: Recording, number: int = 0, columns: int = 72, timing: Timing = TIMING) -> str:
-    """The SVG of sample ``number`` of a trace; a line is at least as long as the longest token."""
-    columns = max([columns, *(len(visible(text)) for text in recording.vocabulary.values())])
-    slides = slides_of(recording, number, columns)
-    width = 2 * _MARGIN + columns * _ADVANCE
-    height = _TOP + max(len(slide.lines) for slide in slides) * _LINE
-    title = f"A text being denoised in {slides[-1].step} steps ({recording.about.get('recipe', 'a trace')})"
-    frames = [frame_markup(slide, number, slides, width) for number, slide in enumerate(slides)]
+def frame_id(pane: int, number: int) -> str:
+    """The name of a frame in the file."""
+    return f"f{number}" if pane == 0 else f"p{pane}f{number}"
+
+
+def pane_markup(slides: Sequence[Slide], pane: int, name: str, width: float) -> str:
+    """The frames of a trace, one upon the other."""
+    rail = f'<rect class="rail" x="{_MARGIN:g}" y="36" width="{width - 2 * _MARGIN:g}" height="4" rx="2"/>'
+    frames = [
+        frame_markup(slide, frame_id(pane, number), slides[-1], name, width) for number, slide in enumerate(slides)
+    ]
+    return "\n".join([rail, *frames])
+
+
+def picture(recordings: Sequence[Recording], number: int = 0, columns: int = 72, timing: Timing = TIMING) -> str:
+    """The SVG of sample ``number`` of some traces; a line is at least as long as the longest token."""
+    texts = [visible(text) for recording in recordings for text in recording.vocabulary.values()]
+    columns = max([columns, *map(len, texts)])
+    panes = [slides_of(recording, number, columns) for recording in recordings]
+    heights = [_TOP + max(len(slide.lines) for slide in slides) * _LINE for slides in panes]
+    width, height = 2 * _MARGIN + columns * _ADVANCE, sum(heights)
+    known = [str(recording.about.get("recipe", "a trace")) for recording in recordings]
+    title = f"A text being denoised in {panes[0][-1].step} steps ({known[0]})"
+    if len(panes) > 1:
+        title = "A race: " + ", ".join(f"{name} in {slides[-1].step} steps" for name, slides in zip(known, panes))
+    names = [f"{name} · " if len(panes) > 1 else "" for name in known]
+    tops = [sum(heights[:pane]) for pane in range(len(panes))]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
             f'height="{height:g}" role="img" aria-label={quoteattr(title)}>',
             f"<title>{escape(title)}</title>",
-            f"<style>{_STYLE}{animation(len(slides), timing)}</style>",
+            f"<style>{_STYLE}{animation(list(map(len, panes)), timing)}</style>",
             f'<rect class="paper" x="0.5" y="0.5" width="{width - 1:g}" height="{height - 1:g}" rx="8"/>',
-            f'<rect class="rail" x="{_MARGIN:g}" y="36" width="{width - 2 * _MARGIN:g}" height="4" rx="2"/>',
-            *frames,
+            *(
+                f'<g transform="translate(0 {top:g})">\n{pane_markup(slides, pane, names[pane], width)}\n</g>'
+                for pane, (slides, top) in enumerate(zip(panes, tops))
+            ),
             "</svg>\n",
         ]
     )
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the SVG of a trace file; a picture that is too large for a README is refused."""
-    parser = argparse.ArgumentParser(description="An animated SVG from a trace that `duality sample --trace` wrote.")
-    parser.add_argument("trace", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--sample", type=int, default=0, help="which sample of the trace, from 0")
-    chosen = parser.parse_args(arguments)
-    content = picture(read_trace(chosen.trace), chosen.sample).encode("utf-8")
-    if len(content) > MOST_BYTES:
-        raise ValueError(
-            f"the picture has {len(content)} bytes, more than {MOST_BYTES}: trace fewer --steps or a shorter --length"
-        )
-    chosen.out.write_bytes(content)
-
-
-if __name__ == "__main__":
-    main()

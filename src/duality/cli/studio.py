@@ -1,0 +1,77 @@
+"""The command `studio`: a page on this machine on which one watches models write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from duality.cli.common import Device, Flag
+
+if TYPE_CHECKING:
+    from duality.evaluation.judge import Judge
+
+Sources = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+
+
+def studio(
+    runs: Sources = (),
+    /,
+    host: str = "127.0.0.1",
+    port: int = 8321,
+    token: str | None = None,
+    judge: str | None = None,
+    device: Device = "auto",
+    open: Flag = False,
+) -> int:
+    """Open a page on which models write step by step, race, fill in, and are watched while they train.
+
+    Args:
+        runs: run folders, or folders that hold some; the folder runs if not given.
+        host: the address to listen at; one that other machines can reach needs a token.
+        port: the port to listen at; 0 takes a free one.
+        token: what a browser or a client must send; it is a part of the address that is printed.
+        judge: an autoregressive run, or the name of a language model, that scores texts in races.
+        device: where to compute.
+        open: open the page in the browser of this machine.
+    """
+    from duality.cli.console import say
+    from duality.runs.overview import run_folders
+
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise ValueError(
+            "the studio needs starlette and uvicorn, which are not installed: pip install 'diffusion-duality[studio]'"
+        ) from None
+    from duality.studio.app import Studio
+    from duality.studio.library import Library
+    from duality.studio.limits import Limits
+    from duality.studio.serving import address_of, check_token, listening, serve
+
+    check_token(host, token)
+    sources = runs or (Path("runs"),)
+    for source in sources:
+        if not source.is_dir():
+            raise ValueError(f"{source} is not a folder: give run folders, or a folder that holds some")
+    found = sum(1 for source in sources for _ in run_folders(source))
+    with listening(host, port) as listener:
+        made = Studio(Library(sources, Limits(), device), judge=read_judge(judge, device))
+        address = address_of(host, listener.getsockname()[1], token)
+        say(f"the studio is at {address} ({found} run{'s' * (found != 1)}, and those to come); Ctrl-C ends it")
+        if open:
+            import webbrowser
+
+            webbrowser.open(address)
+        serve(made, listener, host, token)
+    return 0
+
+
+def read_judge(name: str | None, device: str) -> Judge | None:
+    """The judge of a name; None without one."""
+    from duality.cli.console import say
+    from duality.runs.judging import judge_named
+
+    return None if name is None else judge_named(name, device, say)

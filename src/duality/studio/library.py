@@ -1,0 +1,227 @@
+"""The runs that the studio shows: found below the folders that it was given, and loaded when they are needed.
+
+A run is named by an id, the shortest end of its path that no other run has; it keeps that id as long as the studio
+runs. A path from a request never reaches the disk: an id is looked up among the runs that were found.
+
+What must hold: a run that is trained meanwhile is loaded again when it has a newer checkpoint; one that is deleted or
+damaged is refused in one sentence, and the others go on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from duality.data.jsonfiles import MIB, parse_json, read_bounded
+from duality.registry import suggestion
+from duality.runs.metrics import read_metrics
+from duality.runs.overview import newest_step, overview, run_folders
+from duality.studio.limits import Limits, Refusal, one_line
+
+if TYPE_CHECKING:
+    from duality.runs.model import Model
+    from duality.runs.pieces import Pieces
+
+Rows = list[dict[str, object]]
+
+_SAMPLE_FILES = 200
+_FRESH_SECONDS = 1.0  # for so long a list of folders is used again
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model, the folder and the checkpoint it came from, and how its tokens read (which is found once)."""
+
+    model: Model
+    pieces: Pieces
+    folder: Path
+    newest: int | None
+
+
+class Library:
+    """The runs below some folders, or runs themselves."""
+
+    def __init__(self, sources: Sequence[Path], limits: Limits, device: str = "auto") -> None:
+        self.sources, self.limits, self.device = tuple(sources), limits, device
+        self._loaded: OrderedDict[Path, Loaded] = OrderedDict()
+        self._names: dict[Path, str] = {}
+        self._found: tuple[float, dict[str, Path]] = (-1.0, {})
+        self._metrics: OrderedDict[Path, tuple[object, Rows]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def folders(self) -> dict[str, Path]:
+        """The runs by their ids."""
+        with self._lock:
+            when, found = self._found
+            if time.monotonic() - when < _FRESH_SECONDS and when >= 0:
+                return found
+        paths = [folder.resolve() for source in self.sources for folder in sorted(run_folders(source))]
+        with self._lock:
+            self._names = named(list(dict.fromkeys(paths)), self._names)
+            known = set(paths)
+            found = {name: folder for folder, name in self._names.items() if folder in known}
+            self._found = time.monotonic(), found
+        return found
+
+    def folder(self, run: str) -> Path:
+        """The folder of a run."""
+        found = self.folders()
+        if run not in found:
+            there = suggestion(run[:80], found) if found else "none has been trained yet"
+            raise Refusal(404, f"there is no run {run[:80]!r} here: {there}")
+        return found[run]
+
+    def rows(self) -> Rows:
+        """What is known of every run without loading it."""
+        return [self.row(name, folder) for name, folder in self.folders().items()]
+
+    def row(self, name: str, folder: Path) -> dict[str, object]:
+        """What is known of a run."""
+        try:
+            about: dict[str, object] = asdict(overview(folder, folder.parent))
+            if about["state"] != "unreadable" and about["step"] is not None:
+                about |= described(folder)
+        except (ValueError, OSError) as error:  # damaged, or deleted while it was looked at
+            about = {"state": "unreadable", "step": None, "problem": one_line(error)}
+        return {**about, "id": name, "path": str(folder)}
+
+    def loaded(self, run: str) -> Loaded:
+        """A run with its newest checkpoint; the models that were not used for long are forgotten."""
+        folder = self.folder(run)
+        newest = newest_step_of(folder)
+        with self._lock:
+            kept = self._loaded.get(folder)
+            if kept is not None and kept.newest == newest:
+                self._loaded.move_to_end(folder)
+                return kept
+            self._loaded.pop(folder, None)  # the memory of the older weights is free before the newer ones are read
+        made = self._load(run, folder)
+        with self._lock:
+            self._loaded[folder] = made
+            gone = [path for path in self._loaded if not path.is_dir()]
+            for path in [*gone, *list(self._loaded)[: max(0, len(self._loaded) - self.limits.models)]]:
+                self._loaded.pop(path, None)
+        return made
+
+    def _load(self, run: str, folder: Path) -> Loaded:
+        """Read a run; again, if a training has replaced the checkpoint meanwhile."""
+        from duality.runs.model import load
+        from duality.runs.pieces import Pieces
+
+        while True:
+            newest = newest_step_of(folder)
+            try:
+                model = load(folder, device=self.device)
+            except (ValueError, OSError) as error:
+                if newest_step_of(folder) not in (newest, None):
+                    continue
+                raise Refusal(409, f"the run {run} cannot be loaded: {one_line(error)}") from None
+            return Loaded(model, Pieces(model.tokenizer, model.mask_id), folder, newest)
+
+    def recipe(self, run: str) -> object:
+        """The recipe of a run, as it is in its folder."""
+        return parsed_json(self._read(self.folder(run) / "recipe.json"))
+
+    def metrics(self, run: str, after: int) -> Rows:
+        """The logged steps of a run after one: at most ``limits.rows``, and all rows of the last step among them."""
+        folder = self.folder(run)
+        try:
+            rows = [row for row in self._logged(folder) if int(str(row["step"])) > after]
+        except (ValueError, OSError) as error:
+            raise Refusal(409, f"the log of {run} cannot be read: {one_line(error)}") from None
+        end = min(len(rows), self.limits.rows)
+        while 0 < end < len(rows) and rows[end]["step"] == rows[end - 1]["step"]:
+            end += 1
+        return rows[:end]
+
+    def _logged(self, folder: Path) -> Rows:
+        """All rows of the log of a run; a file that has not changed is not read again."""
+        path = folder / "metrics.jsonl"
+        about = path.stat() if path.exists() else None
+        state = None if about is None else (about.st_ino, about.st_size, about.st_mtime_ns)
+        with self._lock:
+            if folder in self._metrics and self._metrics[folder][0] == state:
+                return self._metrics[folder][1]
+        rows = read_metrics(folder)
+        with self._lock:
+            self._metrics[folder] = state, rows
+            while len(self._metrics) > 4 * self.limits.models:
+                self._metrics.popitem(last=False)
+        return rows
+
+    def samples(self, run: str, after: int) -> Rows:
+        """The samples that a run wrote at the steps after one."""
+        files = sorted((self.folder(run) / "samples").glob("step-*.jsonl"))[-_SAMPLE_FILES:]
+        found: Rows = []
+        for file in files:
+            number = file.stem.removeprefix("step-")
+            if number.isdecimal() and int(number) > after:
+                rows = [parsed_json(line) for line in self._read(file).splitlines()]
+                texts = [str(row.get("text", "")) for row in rows if isinstance(row, dict)]
+                found.append({"step": int(number), "texts": texts})
+        return found
+
+    def _read(self, path: Path) -> str:
+        """A file of a run."""
+        try:
+            return read_bounded(path, 16 * MIB).decode("utf-8")
+        except (ValueError, OSError) as error:
+            raise Refusal(409, f"{path.name} cannot be read: {one_line(error)}") from None
+
+
+def parsed_json(text: str) -> object:
+    """JSON of a file of a run."""
+    try:
+        return parse_json(text.encode("utf-8"), "the file")
+    except ValueError as error:
+        raise Refusal(409, one_line(error)) from None
+
+
+def newest_step_of(folder: Path) -> int | None:
+    """The step of the newest checkpoint of a run; None if there is none, or the run has been deleted."""
+    try:
+        return newest_step(folder / "checkpoints")
+    except OSError:
+        return None
+
+
+def named(folders: Sequence[Path], known: Mapping[Path, str]) -> dict[Path, str]:
+    """A name for each folder: the one that it has, or the shortest end of its path that is no other's.
+
+    >>> named([Path("/a/x/demo"), Path("/a/y/demo"), Path("/a/other")], {})
+    {PosixPath('/a/x/demo'): 'x/demo', PosixPath('/a/y/demo'): 'y/demo', PosixPath('/a/other'): 'other'}
+    >>> named([Path("/a/x/demo"), Path("/a/y/demo")], {Path("/a/x/demo"): "demo"})
+    {PosixPath('/a/x/demo'): 'demo', PosixPath('/a/y/demo'): 'y/demo'}
+    """
+    found = dict(known)
+    for folder in folders:
+        if folder in found:
+            continue
+        for parts in range(1, len(folder.parts) + 1):
+            name = "/".join(folder.parts[-parts:])
+            shared = sum(f"/{other.as_posix()}".endswith(f"/{name}") for other in folders if other not in known)
+            if shared == 1 and name not in found.values():
+                break
+        found[folder] = name
+    return found
+
+
+def described(folder: Path) -> dict[str, object]:
+    """What a run is, from its recipe, and how it can be asked to write."""
+    from duality.runs.folder import read_recipe
+    from duality.runs.provenance import read_identity
+
+    recipe = read_recipe(folder)
+    return {
+        "method": type(recipe.method).__name__,
+        "length": recipe.data.length,
+        "labels": list(read_identity(folder)["labels"]),
+        "distilled": recipe.distillation is not None,
+        "infills": recipe.method.process(2) is not None,  # the others write from left to right, or vectors
+        "generation": asdict(recipe.generation),
+    }
