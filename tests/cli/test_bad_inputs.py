@@ -302,6 +302,24 @@ consolidate                                                 | RUN
 consolidate {{absent}}                                      | is not a run
 consolidate {{run}}                                         | has whole files already
 consolidate {{run}} --step 77                               | has no checkpoint of step 77
+import                                                      | SOURCE
+import {{absent}}                                           | --out
+import {{absent}} --out {{new}}                             | there is no file or folder
+import {{file}} --out {{new}}                               | is no released model
+import {{pictures}} --out {{new}}                           | has no config.json
+import {{run}} --out {{new}}                                | has no config.json
+import {{text}} --out {{run}}                               | exists already, and nothing is overwritten
+import hf:a/b/c --out {{new}}                               | write hf:OWNER/NAME
+import {{absent}} --out {{new}} --method gpt                | invalid choice
+import {{absent}} --out {{new}} --heads 0                   | heads is 0: it must be at least 1
+import {{absent}} --out {{new}} --length many               | invalid
+import {{absent}} --out {{new}} --step -1                   | step is -1: it must be at least 0
+export                                                      | RUN
+export {{run}}                                              | --out
+export {{absent}} --out {{new}}                             | is not a run
+export {{run}} --out {{new}}                                | has a convolution (backbone.conv=3)
+export {{run}} --out {{new}} --layout gguf                  | invalid choice
+export {{run}} --out {{pictures}}                           | exists already, and nothing is overwritten
 {TRAIN} parallel.strategy=zero                              | it must be one of 'auto', 'ddp', 'fsdp'
 {TRAIN} parallel.strategy=fsdp                              | and this is one process
 {TRAIN} parallel.shard=-1                                   | it must not be negative

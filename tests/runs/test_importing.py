@@ -87,6 +87,11 @@ def test_logits_are_the_released_ones(file: str, layout: str, golden: Path, tmp_
     if causal:  # the released model begins with the end-of-text; its extra state was never trained
         assert model.recipe.method == AR(begin=36)
         assert model.denoiser.get_parameter("backbone.embedding").shape[0] == 38
+        x, after = torch.from_numpy(data["x"]).clamp_max(36), torch.full((3, 1), 36)
+        with torch.no_grad():
+            shifted = model.denoiser.get_submodule("backbone")(torch.cat([after, x[:, :-1]], 1), level)
+        found = model.denoiser.log_probs(x, torch.ones(3))  # type: ignore[operator]
+        torch.testing.assert_close(found, shifted[..., :37].log_softmax(-1), rtol=0, atol=1e-5)
         assert len(model.sample(1)[0].tokens) == 12
 
 
@@ -114,8 +119,10 @@ def our_law(model: Model, z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Tensor
     at_z = p.gather(-1, z[..., None])[..., 0]
     routes = sampler.routes(at_z, process.prior_of(z), alpha_t[:, None], alpha_s[:, None])  # type: ignore[attr-defined]
     here = F.one_hot(z, process.vocab_size).double()
-    mixed: Tensor = routes.stay[..., None] * here + routes.belief[..., None] * p
-    return mixed + routes.prior[..., None] * process.prior()
+    mixed: Tensor = (
+        routes.stay[..., None] * here + routes.belief[..., None] * p + routes.prior[..., None] * process.prior()
+    )
+    return mixed
 
 
 def test_the_released_laws_hold_for_imported_networks(golden: Path, tmp_path: Path, imported: Import) -> None:

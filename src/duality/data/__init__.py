@@ -26,6 +26,7 @@
     fast_pairs       byte pairs encoded by tiktoken, with the same ids
     tokenizers       text to ids and back
     pretrained       published tokenizers
+    extra_tokens     further ids that no text has, for the models of others
     tokenizer_files  any tokenizer.json, on the disk or of the Hugging Face hub
     tokenizer_specs  what a recipe says about its tokenizer: what to train or to fetch
     memory           texts and tensors given from Python, written as a corpus

@@ -19,6 +19,10 @@ inside       the network's vectors
 model        ``load`` and ``Model``: sample, fill, measure, look inside
 shapes       the shapes of a recipe's weights, without the weights
 consolidation  a checkpoint in parts made into one of whole files
+hub_files    folders of models on the Hugging Face hub
+released     the released network: names, order and shapes of its tensors; ``released_config`` what a model says about
+             itself, ``released_files`` reading its files as data
+importing    a released model becomes a run; ``exporting`` a run in a released layout
 describe     a recipe before it runs: its size and the memory it needs
 scaling      what a training needs on many devices
 overview     the run folders below a directory
@@ -35,4 +39,5 @@ folder/  recipe.json  env.json  tokenizer.json  corpus.json  metrics.jsonl  loss
          base.json                   (a distillation)
          training.lock               (while it is trained)
          evaluations.json            (results of suites)
+         released.json               (an imported model: the tensors and the configuration of its file)
 """

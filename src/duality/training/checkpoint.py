@@ -150,9 +150,12 @@ def _seal(temporary: Path, step: int, state: State) -> None:
     for file in temporary.glob(f"*{_TENSORS}"):
         # written for their owner alone: whoever may read the other files may read these
         os.chmod(file, (temporary / _STATE).stat().st_mode)
-    files = {
-        file.name: {"bytes": file.stat().st_size, "sha256": file_sha256(file)} for file in sorted(temporary.iterdir())
-    }
+    files, digests = {}, dict[int, str]()
+    for file in sorted(temporary.iterdir()):
+        found = file.stat()
+        digest = digests.get(found.st_ino) or file_sha256(file)  # a file of two names is read once
+        digests[found.st_ino] = digest
+        files[file.name] = {"bytes": found.st_size, "sha256": digest}
     (temporary / _MANIFEST).write_text(json.dumps(files, indent=1), encoding="utf-8")
     for file in temporary.iterdir():
         flush_to_disk(file)
