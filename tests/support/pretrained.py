@@ -7,9 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from support.runs import ROOT, small_recipe
+
+from duality.data.tokenizers import ByteTokenizer
+from duality.protocols import Vocabulary
 from duality.runs import session
-from duality.runs.model import Model, load
-from support.runs import small_recipe
+from duality.runs.model import Model, load, network
 
 MOLECULES = "CCO\nc1ccccc1O\nCC(=O)N\nC1CCCCC1\nCC#N\nOCC(O)CO\nCNC(=O)C\nBrCCCl\n"
 
@@ -46,3 +50,13 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     data = json.loads(path.read_text(encoding="utf-8"))
     change(data)
     path.write_text(json.dumps(data), encoding="utf-8")
+
+
+def untrained_model(name: str, labels: tuple[str, ...] = ()) -> Model:
+    """A model in memory with random weights, for what needs no run."""
+    recipe, tokenizer = small_recipe(ROOT / "LICENSE", name=name), ByteTokenizer()
+    denoiser = network(recipe, Vocabulary(tokenizer.vocab_size, len(labels)))
+    torch.manual_seed(0)
+    for parameter in denoiser.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return Model(recipe, 7, denoiser.requires_grad_(False), tokenizer, labels)
