@@ -304,7 +304,6 @@ publish {{absent}} --folder {{new}}                         | is not a run
 publish {{run}} --folder {{new}} --step 77                  | has no checkpoint of step 77
 publish {{run}} --folder {{new}} --round 1                  | it has no rounds
 sample hf:mine                                              | names no model of the Hugging Face hub
-sample ./hf:mine                                            | is not a run
 {TRAIN} parallel.strategy=zero                              | it must be one of 'auto', 'ddp', 'fsdp'
 {TRAIN} parallel.strategy=fsdp                              | and this is one process
 {TRAIN} parallel.shard=-1                                   | it must not be negative
