@@ -12,15 +12,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import hub as hubs
 from support.runs import ROOT
 
 from duality.cli.commands import COMMANDS as CLI
 from duality.cli.main import main
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-README, COMMAND_LINE, EXTENDING, ARCHITECTURE = (
+README, COMMAND_LINE, EXTENDING, ARCHITECTURE, HUB = (
     (ROOT / name).read_text(encoding="utf-8")
-    for name in ("README.md", "docs/cli.md", "docs/extending.md", "docs/architecture.md")
+    for name in ("README.md", "docs/cli.md", "docs/extending.md", "docs/architecture.md", "docs/hub.md")
 )
 SMALLER = ["data.tokenizer=bytes", "data.length=32", "backbone=nano", "training.steps=3", "training.batch_size=4"]
 
@@ -90,6 +91,21 @@ def test_the_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> No
     assert len(snippet.splitlines()) <= 13
     exec(compile(snippet, "README.md", "exec"), {})
     assert len(capsys.readouterr().out) > 100
+
+
+@pytest.mark.usefixtures("beside_texts")
+def test_the_page_about_the_hub_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code and its commands in their order, with a small hub on loopback."""
+    pytest.importorskip("transformers", reason="the extra hf is not installed")
+    assert main(["train", "duo-laptop", "--out", "runs/mine", "--data", "my_text.txt", "--set", *SMALLER]) == 0
+    with hubs.serving() as hub:
+        hubs.use(monkeypatch, hub.endpoint, Path("cache").resolve())
+        for language, block in re.findall(r"```(bash|python)\n(.*?)```", HUB, re.DOTALL):
+            if language == "python":
+                exec(compile(block, "hub.md", "exec"), {})
+            else:
+                run_commands(f"```bash\n{block}```")
+    assert len(capsys.readouterr().out) > 500
 
 
 @pytest.mark.parametrize("number", range(len(blocks(EXTENDING, "python"))))

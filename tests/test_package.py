@@ -89,16 +89,17 @@ def test_import_loads_nothing_that_only_some_commands_need() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", everything], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert not {
-        "matplotlib",
-        "transformers",
-        "datasets",
-        "scipy",
-        "lm_eval",
-        "starlette",
-        "uvicorn",
-        "torch._inductor.compile_fx",
-    } & set(loaded)
+    optional = {"matplotlib", "transformers", "huggingface_hub", "datasets", "scipy", "lm_eval", "starlette", "uvicorn"}
+    assert not {*optional, "torch._inductor.compile_fx"} & set(loaded)
+
+
+@pytest.mark.slow
+def test_help_loads_neither_torch_nor_the_hub() -> None:
+    script = (
+        "import sys\nfrom duality.cli.main import main\ntry: main(['publish', '--help'])\nfinally: print(*sys.modules)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "transformers", "huggingface_hub", "tokenizers"} & set(loaded)
 
 
 @pytest.mark.slow

@@ -320,6 +320,20 @@ export {{absent}} --out {{new}}                             | is not a run
 export {{run}} --out {{new}}                                | has a convolution (backbone.conv=3)
 export {{run}} --out {{new}} --layout gguf                  | invalid choice
 export {{run}} --out {{pictures}}                           | exists already, and nothing is overwritten
+publish                                                     | RUN
+publish {{run}}                                             | say where: OWNER/NAME on the Hugging Face hub, or --folder
+publish {{run}} me/mine --folder {{new}}                    | one of the two
+publish {{run}} mine                                        | names no model of the Hugging Face hub: write OWNER/NAME
+publish {{run}} me/mine/more                                | names no model of the Hugging Face hub
+publish {{run}} --folder {{new}} --private                  | --private and --revision belong to the hub
+publish {{run}} --folder {{new}} --license 'my own'         | give an identifier of the hub, such as apache-2.0
+publish {{run}} --folder {{new}} --dataset a/b/c            | give an identifier of the hub, such as owner/name
+publish {{run}} --folder {{pictures}}                       | holds other files (cat.png)
+publish {{run}} --folder {{file}}                           | is a file: give a new folder
+publish {{absent}} --folder {{new}}                         | is not a run
+publish {{run}} --folder {{new}} --step 77                  | has no checkpoint of step 77
+publish {{run}} --folder {{new}} --round 1                  | it has no rounds
+sample hf:mine                                              | names no model of the Hugging Face hub
 {TRAIN} parallel.strategy=zero                              | it must be one of 'auto', 'ddp', 'fsdp'
 {TRAIN} parallel.strategy=fsdp                              | and this is one process
 {TRAIN} parallel.shard=-1                                   | it must not be negative

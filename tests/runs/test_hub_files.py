@@ -96,16 +96,16 @@ def test_a_folder_is_fetched_kept_and_found(hub: str, tmp_path: Path) -> None:
         home, "owner/duo", "owner/nothing", "owner/duo@v9", "a/b/c", HF_ENDPOINT=hub, HF_HUB_OFFLINE=""
     )
     assert fetched == whole
-    assert absent.startswith("hf:owner/nothing does not exist on the Hugging Face hub, or is private")
-    assert revision.startswith("hf:owner/duo@v9 does not exist: owner/duo has no revision v9")
-    assert name == "hf:a/b/c is no name of a model: write hf:OWNER/NAME or hf:OWNER/NAME@REVISION"
+    assert absent.startswith("the model owner/nothing of the Hugging Face hub does not exist, or is private")
+    assert revision.startswith("the model owner/duo of the Hugging Face hub at v9 does not have this revision")
+    assert name == "hf:a/b/c names no model of the Hugging Face hub: write hf:OWNER/NAME"
     again, offline = asked(home, "owner/duo", "owner/other", HF_ENDPOINT=hub, HF_HUB_OFFLINE="1")
     assert again == whole
-    assert "owner/other is not in the cache, and HF_HUB_OFFLINE is set" in offline
+    assert "owner/other of the Hugging Face hub is not in the cache, and HF_HUB_OFFLINE is set" in offline
     nowhere = "http://127.0.0.1:9"  # where nothing answers
     again, unreachable = asked(home, "owner/duo", "owner/other", HF_ENDPOINT=nowhere, HF_HUB_OFFLINE="")
     assert again == whole
-    assert "owner/other cannot be fetched" in unreachable
+    assert "owner/other of the Hugging Face hub cannot be had" in unreachable
     assert "look at the network" in unreachable
 
 
@@ -122,7 +122,7 @@ def test_a_model_of_the_hub_is_imported_or_refused_in_one_line(hub: str, tmp_pat
     command = [sys.executable, "-c", script, str(tmp_path / "runs"), tokenizer]
     found = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
     assert found.stdout.splitlines()[-1] == "0 2"
-    assert found.stderr.splitlines()[-1].startswith("duality: error: hf:owner/nothing does not exist")
+    assert found.stderr.splitlines()[-1].startswith("duality: error: the model owner/nothing of the Hugging Face hub does not exist")
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["duo"]
     recipe = json.loads((tmp_path / "runs" / "duo" / "recipe.json").read_text())
     assert recipe["source"] == "imported from hf:owner/duo"

@@ -51,18 +51,16 @@ def evaluate(
         run: the run folder, a folder of `duality publish`, or a model of the Hugging Face hub (hf:OWNER/NAME@REVISION).
         data: other text to evaluate on, encoded with the run's tokenizer and cut into documents as the run's own: a
             file, a folder, a named source or dataset. With --suite, where sets are: ptb=FOLDER; can be repeated.
-        suite: the test sets of a table of the paper, with the paper's rows beside them. Results are kept in the run's
-            evaluations.json, and are not computed twice.
+        suite: the test sets of a table of the paper, with the paper's rows beside; a run keeps them: evaluations.json.
         column: where the text of --data is: the key of a .jsonl file, the column of a .csv or .tsv file; that of the
             run's own corpus if not given.
         split: which part of the run's own corpus, if --data is not given.
-        corpus: where the run's own corpus is now, if it was moved or the model is from elsewhere; its text must be the
-            one that it was trained on.
+        corpus: where the text that the model was trained on is now, if it was moved or the model is from elsewhere.
         draws: draws of time and noise for each sequence; more make the error smaller, and take longer.
         limit: evaluate on so many sequences only, evenly spread over the text.
         batch_size: sequences at a time; the result does not depend on it.
         seed: seed of times and noise.
-        weights: averaged (ema) or raw (model) weights.
+        weights: averaged (ema) or raw (model).
         round_number: after this round of a distillation instead of the last; 0 is what it began from.
         kept_step: the weights at this training step instead of the newest; the run must have kept that checkpoint.
         device: where to compute.

@@ -3,4 +3,5 @@
 greedy     whether a continuation is what a model finds the most likely
 lm_eval    a run as a model of lm-evaluation-harness; it needs the extra ``eval``
 harness    the harness's own command, with that model registered
+transformers   our models as models of Hugging Face transformers; it needs the extra ``hf``
 """

@@ -2,6 +2,7 @@
 
 folder       the files of a run folder, and which recipe may be trained into it
 base         what a distillation began from
+beginnings   the weights that a run begins from: of a run, or of a model alone
 lock         one training at a time in a run folder
 provenance   which tokens, versions and commit a run comes from; checks that they are still the same
 longer       which recipe a run goes on with when it is trained longer
@@ -16,10 +17,15 @@ scoring      the likelihood of given texts, whole and per token
 pieces       how token ids read as text
 traces       a file with every step of every sample
 inside       the network's vectors
-model        ``load`` and ``Model``: sample, fill, measure, look inside
+model        ``load`` and ``Model``: sample, fill, measure, look inside, keep
+hub_files    models of the Hugging Face hub, as folders of this machine
+model_sources  what a user names as a model: a run, a folder, a model of the hub; where weights came from
+pretrained_folder  a model alone in a folder: its files and its config.json
+loading      the parts of a model, read and checked before its network is made
+model_card   README.md of a published model
+publishing   writing a model alone, and uploading it to the hub
 shapes       the shapes of a recipe's weights, without the weights
 consolidation  a checkpoint in parts made into one of whole files
-hub_files    folders of models on the Hugging Face hub
 released     the released network: names, order and shapes of its tensors; ``released_config`` what a model says about
              itself, ``released_files`` reading its files as data
 importing    a released model becomes a run; ``exporting`` a run in a released layout

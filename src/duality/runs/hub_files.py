@@ -13,7 +13,9 @@ was accepted; nothing of them is run; a model that cannot be had is one line tha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 PREFIX = "hf:"
@@ -63,10 +65,27 @@ def fetched(name: str, revision: str | None, patterns: list[str]) -> Path:
     """The files of a model whose names fit the patterns; those of its subfolders are left out."""
     import huggingface_hub as hub
 
+    with progress_on_terminals():
+        try:
+            found = hub.snapshot_download(name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"])
+        except Exception as error:  # of the network, of the hub, of the disk
+            raise ValueError(f"{shown(name, revision)} {reason(error)}") from None
+    return Path(found)
+
+
+@contextmanager
+def progress_on_terminals() -> Iterator[None]:
+    """Show the bars of the package for the duration of a ``with`` block only if somebody sees them."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    silent = not sys.stderr.isatty() and not are_progress_bars_disabled()
+    if silent:
+        disable_progress_bars()
     try:
-        return Path(hub.snapshot_download(name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"]))
-    except Exception as error:  # of the network, of the hub, of the disk
-        raise ValueError(f"{shown(name, revision)} {reason(error)}") from None
+        yield
+    finally:
+        if silent:
+            enable_progress_bars()
 
 
 def reason(error: Exception) -> str:

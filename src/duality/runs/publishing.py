@@ -19,7 +19,7 @@ from duality.data.tokenizers import FILE
 from duality.data.transformers_files import ExtraState, transformers_files
 from duality.denoisers.readouts import CausalDenoiser
 from duality.runs import pretrained_folder
-from duality.runs.hub_files import hub_name, reason, shown
+from duality.runs.hub_files import hub_name, progress_on_terminals, reason, shown
 from duality.runs.model_card import CardFields, card, public_recipe
 from duality.runs.pretrained_folder import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig
 from duality.runs.provenance import CORPUS, environment
@@ -151,7 +151,8 @@ def uploaded(folder: Path, name: str, private: bool, revision: str | None, messa
         )
     if revision is not None:
         api.create_branch(name, branch=revision, exist_ok=True)
-    found = api.upload_folder(repo_id=name, folder_path=folder, revision=revision, commit_message=message)
+    with progress_on_terminals():
+        found = api.upload_folder(repo_id=name, folder_path=folder, revision=revision, commit_message=message)
     return str(found.commit_url)
 
 

@@ -134,7 +134,7 @@ def text_of_run(case: Case, corpus: str | Path | None, report: Reporter) -> Samp
     recipe = read_recipe(case.run)
     if is_model_alone(case.run) and corpus is None and not is_there(recipe.data.corpus):
         report(
-            f"no real text: the corpus of {case.label} ({recipe.data.corpus}) is not here; --corpus says where it is"
+            f"no real text: {recipe.data.corpus}, the corpus of {case.label}, is not here; --corpus says where it is"
         )
         return None
     return held_out_text(recipe, case.num, case.length, report, case.run, corpus)
