@@ -186,8 +186,8 @@ def test_any_value_of_any_field_is_a_recipe_or_a_value_error(name: str, data: st
 
 
 def test_a_recipe_of_a_later_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="format 6, this version reads 5"):
-        from_json({**dict(to_json(recipe("duo-laptop"))), "format": 6})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="format 7, this version reads 6"):
+        from_json({**dict(to_json(recipe("duo-laptop"))), "format": 7})  # type: ignore[arg-type]
 
 
 def test_a_recipe_of_format_2_has_no_field_for_processes() -> None:
@@ -195,7 +195,7 @@ def test_a_recipe_of_format_2_has_no_field_for_processes() -> None:
     older = {name: value for name, value in dict[str, Any](to_json(chosen)).items() if name != "parallel"}  # type: ignore[arg-type]
     assert from_json({**older, "format": 2}) == chosen
     with pytest.raises(ValueError, match="Recipe lacks parallel"):
-        from_json(older | {"format": 5})
+        from_json(older | {"format": 6})
 
 
 def test_recipes_of_older_versions_are_read() -> None:

@@ -321,7 +321,42 @@ class HubTokenizer:
         return read_hub_tokenizer(self.name, self.revision, self.separator, progress)
 
 
+@dataclass(frozen=True)
+class KeptTokenizer:
+    """The tokenizer of the model that a training began from, whatever the text: it is in the folder of the run.
+
+    ``spec`` is what it was made as, ``fingerprint`` its checksum.
+    """
+
+    spec: TokenizerSpec
+    vocab_size: int
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        """Refuse a tokenizer without ids."""
+        if self.vocab_size < 1:
+            raise ValueError(f"a tokenizer of {self.vocab_size} ids: put back the recipe.json of the run")
+
+    @property
+    def expected_vocab_size(self) -> int:
+        """The number of its ids, which is known."""
+        return self.vocab_size
+
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> Tokenizer:
+        """Refused: it is never made anew."""
+        raise ValueError(
+            f"the tokenizer {self.fingerprint[:12]} is that of the model that the run began from, and cannot be made "
+            "from text: put back the tokenizer.json of the run, or set data.tokenizer to another one"
+        )
+
+
+def original(spec: TokenizerSpec) -> TokenizerSpec:
+    """What a tokenizer was made as."""
+    return spec.spec if isinstance(spec, KeptTokenizer) else spec
+
+
 FROM_FILES = (TokenizerFile, HubTokenizer)
+OF_THE_RUN = (*FROM_FILES, KeptTokenizer)  # what the folder of a run has, and the text alone does not give
 
 
 def tokenizer_at(place: str) -> TokenizerFile | HubTokenizer | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 
 from duality.data import TOKENIZERS
-from duality.data.tokenizer_specs import tokenizer_at
+from duality.data.tokenizer_specs import KeptTokenizer, tokenizer_at
 from duality.diffusion import GAUSSIAN_SCHEDULES, SCHEDULES
 from duality.methods import METHODS
 from duality.networks import BACKBONES, FORMER_SIZES, SIZES
@@ -30,14 +30,18 @@ _FORMER_NAMES: dict[tuple[str, str], str] = {
     **{(name, "times"): "training_schedule" for name in ("Duo", "UDLM", "MDLM", "SEDD", "D3PM")},
 }
 
-FORMAT = 5  # of recipe.json; in format 1, which had no number, fields may be missing that were added later
+FORMAT = 6  # of recipe.json; in format 1, which had no number, fields may be missing that were added later
 
-# Fields that were added in formats 3 to 5, and their values for what earlier versions did.
+# Fields that were added in formats 3 to 6, and their values for what earlier versions did.
 _ADDED: dict[tuple[str, str], Callable[[dict[str, Json]], Json]] = {
     ("Recipe", "parallel"): lambda data: to_jsonable(Parallel()),
     ("Training", "checkpoint"): lambda data: Training.checkpoint,
     ("Data", "eos"): lambda data: Data.eos,
     ("Data", "stream"): lambda data: Data.stream,
+    ("Training", "freeze"): lambda data: Training.freeze,
+    ("Training", "lora"): lambda data: Training.lora,
+    ("Training", "lora_alpha"): lambda data: Training.lora_alpha,
+    ("Training", "lora_layers"): lambda data: Training.lora_layers,
 }
 
 # Fields that recipes of format 1 may not have either.
@@ -67,7 +71,7 @@ def choices() -> dict[str, object]:
 def components() -> dict[str, type]:
     """The types that the JSON of a recipe may name."""
     registered = (*choices().values(), *(entry() for entry in DISTILLATIONS.values()))
-    kinds = (Recipe, Data, Training, Generation, Parallel, *dict.fromkeys(type(each) for each in registered))
+    kinds = (Recipe, Data, Training, Generation, Parallel, KeptTokenizer, *dict.fromkeys(type(each) for each in registered))
     return {kind.__name__: kind for kind in kinds}
 
 
@@ -92,7 +96,7 @@ def from_json(data: Json) -> Recipe:
     """The recipe that ``to_json`` wrote, in this format or an older one."""
     if isinstance(data, dict) and "format" in data:
         found = data["format"]
-        if found not in (2, 3, 4, FORMAT):
+        if found not in (2, 3, 4, 5, FORMAT):
             raise ValueError(f"the recipe has format {found!r}, this version reads {FORMAT} and older ones")
         data = {name: value for name, value in data.items() if name != "format"}
         data = current_fields(data, _ADDED) if found != FORMAT else data

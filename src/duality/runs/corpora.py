@@ -35,7 +35,7 @@ from duality.data.places import all_lines, evaluated_part, has_columns, is_there
 from duality.data.records import TEXT_COLUMN
 from duality.data.store import TokenStore
 from duality.data.stream import Blocks, StreamLoader
-from duality.data.tokenizer_specs import FROM_FILES
+from duality.data.tokenizer_specs import OF_THE_RUN
 from duality.data.tokenizers import FILE, Tokenizer
 from duality.protocols import Reporter, Vocabulary
 from duality.ranks import job
@@ -82,7 +82,8 @@ def corpus_of_run(
 
     The recipe of somebody else's run may name any file of this machine. It is read only for a run that says which
     tokens it must give, in the run's own tokenizer, and a message says what is read. Another text than the run's own
-    is not tokenized. A tokenizer that came from a file or from the hub is read from the run's folder.
+    is not tokenized. A tokenizer that came from a file, from the hub or from another model is read from the run's
+    folder.
     """
     folder = Path(folder)
     tokenizer = read_tokenizer(folder)
@@ -97,7 +98,7 @@ def corpus_of_run(
         if Path(recipe.data.corpus).exists():
             report(f"the corpus of {folder} is {recipe.data.corpus}, as its recipe says")
     place = None if moved_to is None else str(moved_to)
-    own = tokenizer if isinstance(recipe.data.tokenizer, FROM_FILES) else None
+    own = tokenizer if isinstance(recipe.data.tokenizer, OF_THE_RUN) else None
     corpus = prepared(recipe, report, partial(check_text, folder, place), own)
     check_corpus(folder, corpus, place)
     return corpus

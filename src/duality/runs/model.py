@@ -34,7 +34,7 @@ from duality.runs.folder import read_recipe, saved_round
 from duality.runs.limits import check_network, check_sampling
 from duality.runs.provenance import check_tokenizer, read_identity, read_tokenizer
 from duality.runs.scoring import Passage, TextLikelihood, TokenSurprisal, likelihoods, passages, surprisals, token_nats
-from duality.runs.shapes import parameter_shapes
+from duality.runs.shapes import trained_shapes
 from duality.runs.shaping import (
     Wrap,
     check_can_infill,
@@ -51,6 +51,7 @@ from duality.samplers.choice import sampler_named
 from duality.samplers.generate import generate
 from duality.samplers.grids import LINEAR
 from duality.training import checkpoint
+from duality.training.adapters import merged
 from duality.training.state import load_weights
 
 NOTHING: Mapping[int, int] = MappingProxyType({})
@@ -397,9 +398,9 @@ def load(
     check_tokenizer(checkpoint.load(path, ()), tokenizer, folder)
     vocabulary = Vocabulary(tokenizer.vocab_size, len(names))
     # the shapes of the network are compared with those in the file before either of them is allocated
-    saved = checkpoint.load(path, groups, parameter_shapes(recipe, vocabulary))
+    saved = checkpoint.load(path, groups, trained_shapes(recipe, vocabulary))
     check_network(recipe, vocabulary, where)
     denoiser = network(recipe, vocabulary, where)
-    load_weights(denoiser, saved.groups[weights])
+    load_weights(denoiser, merged(saved.groups[weights], recipe.training))
     denoiser.requires_grad_(False)
     return Model(recipe, saved.step, denoiser, tokenizer, names)
