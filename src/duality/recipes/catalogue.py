@@ -71,7 +71,15 @@ def choices() -> dict[str, object]:
 def components() -> dict[str, type]:
     """The types that the JSON of a recipe may name."""
     registered = (*choices().values(), *(entry() for entry in DISTILLATIONS.values()))
-    kinds = (Recipe, Data, Training, Generation, Parallel, KeptTokenizer, *dict.fromkeys(type(each) for each in registered))
+    kinds = (
+        Recipe,
+        Data,
+        Training,
+        Generation,
+        Parallel,
+        KeptTokenizer,
+        *dict.fromkeys(type(each) for each in registered),
+    )
     return {kind.__name__: kind for kind in kinds}
 
 

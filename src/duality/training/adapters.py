@@ -60,13 +60,15 @@ def layer_of(weight: str) -> str:
 
 def adapted_matrices(model: nn.Module, training: Training) -> list[str]:
     """The names of the matrices of a plain ``model`` that get an adapter; a training that has none is refused."""
-    matrices = {id(each) for part in model.modules() if isinstance(part, HasMatrices) for each in part.hidden_matrices()}
+    matrices = {
+        id(each) for part in model.modules() if isinstance(part, HasMatrices) for each in part.hidden_matrices()
+    }
     weights = dict(model.named_parameters())
     names = [name for name, value in weights.items() if id(value) in matrices]
     if not names:
         raise ValueError(
-            f"training.lora is {training.lora}, and no network of {type(model).__name__} has `hidden_matrices` to adapt: "
-            "train without it"
+            f"training.lora is {training.lora}, and no network of {type(model).__name__} has `hidden_matrices` to "
+            "adapt: train without it"
         )
     smallest = min(min(weights[name].shape) for name in names)
     if training.lora > smallest:
@@ -110,7 +112,9 @@ def choose_trained(model: nn.Module, training: Training) -> None:
     modules = [name.removesuffix(_WEIGHT) for name in adapted_matrices(model, training)]
     peft = peft_library()
     scaled = training.lora_scale * training.lora
-    settings = peft.LoraConfig(r=training.lora, lora_alpha=scaled, target_modules=modules, lora_dropout=0.0, bias="none")
+    settings = peft.LoraConfig(
+        r=training.lora, lora_alpha=scaled, target_modules=modules, lora_dropout=0.0, bias="none"
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
         peft.inject_adapter_in_model(settings, model)
