@@ -38,8 +38,8 @@ def train(
     """Train a recipe into a run folder, from new weights or from those of a trained model.
 
     Args:
-        recipe: a name that `duality recipes` lists. With --from it may be left out: then it is the recipe of SOURCE, with
-            a tenth of its steps and a fifth of its learning rate. With --resume it may be left out too.
+        recipe: a name that `duality recipes` lists. With --from it may be left out: then it is the recipe of SOURCE,
+            with a tenth of its steps and a fifth of its learning rate. With --resume it may be left out too.
         start: finetune: begin from the model in this run folder, with its tokenizer. Network, tokenizer and labels stay
             as they are; --data and all settings of training may be others.
         out: the run folder; runs/RECIPE if not given.

@@ -168,8 +168,8 @@ def first_recipe(
     """
     if recipe is None and source is None and not (resume and out is not None and exists(out)):
         raise ValueError(
-            "nothing to train: name a RECIPE (`duality recipes` lists them), a model to begin from (--from, start=), or "
-            "with --resume the --out folder of a run"
+            "nothing to train: name a RECIPE (`duality recipes` lists them), a model to begin from (--from, start=), "
+            "or with --resume the --out folder of a run"
         )
     if isinstance(recipe, Recipe):
         base: Recipe | None = recipe

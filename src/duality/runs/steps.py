@@ -86,7 +86,7 @@ class Session:
         phases = phases_of(self.recipe, self.corpus, state.teacher)
         place.once(lambda: rewind_metrics(self.folder, state.step))
         peak = operations_per_second(self.recipe, torch.device(self.device))
-        started, first, stopped = time.monotonic(), state.step, 0
+        first, stopped = state.step, 0
 
         with self.saver, self.trackers.tracking(self.recipe, self.folder, first), interruptible() as request:
             if self.changes:
@@ -110,6 +110,7 @@ class Session:
 
             if state.step == 0 and place.once(lambda: is_finetuning(self.folder) and not self.evaluated()):
                 self.evaluate()  # what it begins from
+            started = time.monotonic()
             if state.step < training.steps:
                 phase = phase_at(phases, state.step)
                 report(f"training {self.recipe.name} to step {training.steps}, phase {phase.name}, in {self.folder}")

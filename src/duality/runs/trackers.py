@@ -56,7 +56,7 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass
+@dataclass(eq=False)
 class Trackers:
     """All trackers of a training, by name; those that fail are removed."""
 

@@ -23,7 +23,7 @@ from duality.runs.trackers import Row, flat, keep, kept, numbers_in, words_in
 
 NAME = "wandb"
 PROJECT = "duality"
-MODES = ("offline", "online", "disabled", "shared")
+MODES = ("offline", "online", "disabled")
 INSTALL = "pip install 'diffusion-duality[wandb]'"
 
 
@@ -32,9 +32,9 @@ class WeightsAndBiases:
 
     def __init__(self, mode: str = "") -> None:
         self._mode = mode or os.environ.get("WANDB_MODE", "") or "offline"
-        if self._mode not in MODES[:3]:
+        if self._mode not in MODES:
             raise ValueError(
-                f"wandb mode {self._mode!r} (--log wandb:MODE, or WANDB_MODE): choose from {', '.join(MODES[:3])}"
+                f"wandb mode {self._mode!r} (--log wandb:MODE, or WANDB_MODE): choose from {', '.join(MODES)}"
             )
         try:
             self._library = import_module("wandb")
@@ -61,7 +61,7 @@ class WeightsAndBiases:
             config=flat(recipe),
             allow_val_change=True,
             settings=self._library.Settings(
-                console="off", silent=True, disable_git=True, save_code=False, x_disable_stats=True, x_disable_meta=True
+                console="off", silent=True, disable_git=True, save_code=False, x_disable_stats=True, x_disable_meta=True, x_save_requirements=False
             ),
         )
         self._run.define_metric("*", step_metric="step")
