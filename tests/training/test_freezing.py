@@ -31,14 +31,13 @@ def test_what_is_frozen_stays_bit_for_bit_and_has_no_moments(english: Path, tmp_
     frozen = ("backbone.embedding", "backbone.blocks.0.", "backbone.head.")
     recipe = small_recipe(
         english,
-        "training.steps=6",
+        "training.steps=4",
+        "generation.steps=2",
         "training.weight_decay=0.1",
         f"training.optimizer={optimizer}",
         "training.freeze=embedding,blocks.0-0,head",
     )
-    first = {
-        name: value.clone() for name, value in run_model.network(recipe, Vocabulary(257)).named_parameters()
-    }
+    first = {name: value.clone() for name, value in run_model.network(recipe, Vocabulary(257)).named_parameters()}
     messages: list[str] = []
     session.train(recipe, tmp_path / "run", report=messages.append)
     groups = of_last(tmp_path / "run")

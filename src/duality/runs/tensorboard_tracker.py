@@ -38,8 +38,9 @@ class TensorBoard:
     def start(self, recipe: Recipe, folder: Path, step: int) -> None:
         """Write into the run folder; what is there of steps after ``step`` is hidden."""
         target, self._phase, known = folder / FOLDER, "", NAME in kept_of_all(folder)
-        # files that the run does not know of are hidden altogether: all its rows will be given again
-        purge = step + 1 if known else 0 if target.is_dir() else None
+        # From 0 if the run does not know of files that are there: all its rows will be given again. It is said in the
+        # first file too, because TensorBoard takes the first such mark for a beginning, and hides nothing there.
+        purge = step + 1 if known else 0
         self._writer = self._library.SummaryWriter(str(target), purge_step=purge)
         if known:
             return

@@ -44,6 +44,7 @@ class WeightsAndBiases:
         self._folder = Path()
         self._logged: dict[str, int] = {}
         self._before: dict[str, int] = {}
+        self._rows = 0
 
     def start(self, recipe: Recipe, folder: Path, step: int) -> None:
         """Begin the run, or continue that of the run folder."""
@@ -51,6 +52,8 @@ class WeightsAndBiases:
         number = str(content.get("id") or secrets.token_hex(4))
         self._before = {} if "logged" not in content else dict(cast(dict[str, int], content["logged"]))
         self._logged = dict(self._before)
+        # W&B numbers the rows of a run, and ignores numbers that it has: one more, for a row that a crash did not count
+        self._rows = cast(int, content["rows"]) + 1 if "rows" in content else 0
         self._run = self._library.init(
             id=number,
             resume="allow",
@@ -61,7 +64,13 @@ class WeightsAndBiases:
             config=flat(recipe),
             allow_val_change=True,
             settings=self._library.Settings(
-                console="off", silent=True, disable_git=True, save_code=False, x_disable_stats=True, x_disable_meta=True, x_save_requirements=False
+                console="off",
+                silent=True,
+                disable_git=True,
+                save_code=False,
+                x_disable_stats=True,
+                x_disable_meta=True,
+                x_save_requirements=False,
             ),
         )
         self._run.define_metric("*", step_metric="step")
@@ -78,7 +87,7 @@ class WeightsAndBiases:
 
     def figure(self, step: int, name: str, path: Path) -> None:
         """A picture."""
-        self._run.log({f"figures/{name}": self._library.Image(str(path)), "step": step})
+        self._send({f"figures/{name}": self._library.Image(str(path)), "step": step})
 
     def close(self) -> None:
         """End the run."""
@@ -90,9 +99,14 @@ class WeightsAndBiases:
         step = cast(int, row["step"])
         if step <= self._before.get(kind, -1):
             return
-        self._run.log({**content, "step": step})
         self._logged[kind] = step
+        self._send({**content, "step": step})
+
+    def _send(self, content: dict[str, Any]) -> None:
+        """Log a row under the next number."""
+        self._run.log(content, step=self._rows)
+        self._rows += 1
         self._keep(self._run.id)
 
     def _keep(self, number: str) -> None:
-        keep(self._folder, NAME, {"id": number, "logged": self._logged})
+        keep(self._folder, NAME, {"id": number, "logged": self._logged, "rows": self._rows})
