@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from support import jobs
-from support.runs import quiet, small_recipe
+from support.runs import ROOT, quiet, small_recipe
 from support.trackers import recorded
 
 import duality
@@ -277,7 +277,7 @@ def test_many_processes_finetune_as_one_does(tmp_path: Path) -> None:
             "--from",
             str(tmp_path / "base"),
             "--data",
-            str(jobs.ROOT / "README.md"),
+            str(ROOT / "README.md"),
             "--out",
             str(tmp_path / name),
         ]

@@ -156,7 +156,7 @@ def test_the_run_loads_as_an_ordinary_model(tuned: Path, tmp_path: Path, monkeyp
             own[name].copy_(value)
         z, alpha = torch.arange(40).view(2, 20), torch.full((2,), 0.5, dtype=torch.float64)
         beliefs = [each.log_probs(z, alpha) for each in (adapted, loaded.denoiser)]  # type: ignore[operator]
-    assert torch.allclose(*beliefs, atol=1e-5)
+    assert torch.allclose(beliefs[0], beliefs[1], atol=1e-5)
     monkeypatch.setitem(sys.modules, "peft", None)
     assert duality.load(tuned).sample(1, steps=2)[0].tokens
     few = duality.distill(tuned, rounds=1, round_steps=2, out=tmp_path / "few", device="cpu")

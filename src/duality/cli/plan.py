@@ -97,8 +97,8 @@ def show(recipe: Recipe, sizes: Sizes, rows: list[Fit], room: float, speed: Spee
     training, length = recipe.training, recipe.data.length
     part = "" if sizes.trained == sizes.parameters else f", of which {sizes.trained / 1e6:,.2f} M are trained"
     print(
-        f"{recipe.name}: {sizes.parameters / 1e6:,.1f} M parameters{part}, {training.steps:,} steps of {training.batch_size} x "
-        f"{length:,} tokens, on {rows[0].devices} device(s) of {room / 1e9:,.1f} GB"
+        f"{recipe.name}: {sizes.parameters / 1e6:,.1f} M parameters{part}, {training.steps:,} steps of "
+        f"{training.batch_size} x {length:,} tokens, on {rows[0].devices} device(s) of {room / 1e9:,.1f} GB"
     )
     parts = ("state", "put together", "activations", "loss", "validation")
     table = Table("strategy", *parts, "GB in all", "fits", "rows x times", "sent", box=None)
