@@ -161,6 +161,7 @@ train mdlm-laptop --from {{run}} --out {{new}} {BYTES}      | method: Duo
 train --from {{ar}} --out {{new}} --data {{text}} --set data.tokenizer=text8 | data.tokenizer: Bytes() -> Text8()
 {TUNE} training.freeze=heads | choose from embedding, conv, time
 {TUNE} training.freeze=blocks.0-7 | 'blocks.2', which is no part
+{TUNE} parallel.strategy=fsdp                               | and this is one process
 {TUNE} training.lora=33 | a rank is at most 32
 {TUNE} training.lora=2 training.lora_layers=head              | the layers are qkv, out
 {TRAIN} training.freeze=                                    | the value of training.freeze {EMPTY}

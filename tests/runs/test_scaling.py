@@ -32,6 +32,7 @@ WIDE = ("backbone.width=128", "backbone.depth=3", "backbone.heads=4", "data.leng
         ("ar-laptop", ("backbone.dropout=0.1",)),
         ("sedd-absorb-laptop", ("backbone.conv=0",)),
         ("duo-laptop", ("backbone.mlp_ratio=8", "training.batch_size=16", "training.micro_batch=4")),
+        ("duo-laptop", ("training.freeze=embedding,blocks.0-1",)),
     ],
 )
 def test_the_memory_is_what_a_step_takes(name: str, settings: tuple[str, ...], english: Path) -> None:

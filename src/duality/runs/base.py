@@ -58,7 +58,7 @@ def weights_checksum(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(model.named_parameters(), key=lambda each: each[0]):
         digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
-        digest.update(memoryview(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()))
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

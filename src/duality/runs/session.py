@@ -39,6 +39,7 @@ from duality.runs.steps import phases_of as phases_of
 from duality.runs.trackers import NO_TRACKERS, Trackers
 from duality.training import checkpoint
 from duality.training.adapters import is_adapter
+from duality.training.parallel import layout_of
 from duality.training.state import TrainState
 
 
@@ -221,6 +222,9 @@ def begun(
 ) -> Iterator[None]:
     """Lock a folder in which rank 0 has begun a run, or checked that the one that is there began in the same manner."""
     agree(recipe)
+    job().share(recipe.training.batch_size)  # what the ranks cannot do is refused before the run is begun
+    if job().alone:
+        layout_of(recipe.parallel, job(), torch.device("cpu"), 0, 0)
 
     def begin_or_check(held: ExitStack) -> None:
         lock(folder, resume, held, report)

@@ -27,7 +27,7 @@ from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe
 from duality.runs.base import is_finetuning, read_base, weights_checksum, write_base, write_source
-from duality.runs.corpora import check_present, corpus_of_run, prepared, vocabulary_of
+from duality.runs.corpora import check_present, corpus_of_run, loader, prepared, vocabulary_of
 from duality.runs.folder import create, exists, open_folder, read_recipe
 from duality.runs.limits import check_training, memory_of, trained_bytes
 from duality.runs.model import Model, load, network
@@ -183,6 +183,7 @@ def begin_finetuning(place: str, recipe: Recipe, folder: Path, report: Reporter)
             f"the labels of the corpus are {found}, and those of {place} {known}: a finetuning has the same labels, "
             "all of them"
         )
+    loader(recipe, corpus, folder)  # refuses a text that is too short
     state = untrained(recipe, corpus, "cpu")
     begin_with(state, dict(model.denoiser.named_parameters()))
     write_source(folder, place, model.step, weights_checksum(model.denoiser))
