@@ -183,22 +183,22 @@ def distilled(base: Recipe, distillation: Distillation, step: int) -> Recipe:
     )
 
 
-def finetuned(base: Recipe, step: int, adapters: bool = False) -> Recipe:
+def finetuned(base: Recipe, step: int, steps: int | None = None, adapters: bool = False) -> Recipe:
     """The finetuning of a model of ``base`` that has been trained for ``step`` steps: its recipe with less training.
 
-    A tenth of the steps, but at least 100. The learning rate is a fifth of that of the base, as for a distillation, or
-    that of the base for ``adapters``, which are new; its warm-up is a twentieth of the steps. The average is over the
-    last tenth of the steps, or shorter if that of the base is. Only the last phase of the method is trained, because
-    the others have ended. All weights are trained.
+    It takes ``steps`` steps; if not given, a tenth of those of the base, but at least 100. The learning rate is a fifth
+    of that of the base, as for a distillation, or that of the base for ``adapters``, which are new; its warm-up is a
+    twentieth of the steps. The average is over the last tenth of the steps, or shorter if that of the base is. Only the
+    last phase of the method is trained, because the others have ended. All weights are trained.
     """
     before = of_all_weights(base.training)
-    steps = max(before.steps // 10, 100)
+    steps = max(before.steps // 10, 100) if steps is None else steps
     training = replace(
         before,
         steps=steps,
         learning_rate=before.learning_rate if adapters else before.learning_rate / 5,
         warmup=max(1, steps // 20),
-        ema=min(before.ema, 1 - 10 / steps),
+        ema=min(before.ema, max(0.0, 1 - 10 / steps)),
         log_every=max(1, min(before.log_every, steps // 10)),
         eval_every=min(before.eval_every, max(1, steps // 4)),
         save_every=min(before.save_every, max(1, steps // 4)),

@@ -174,9 +174,8 @@ def first_recipe(
     if isinstance(recipe, Recipe):
         base: Recipe | None = recipe
     elif recipe is None and source is not None:
-        base = finetuned(source.recipe, source.step)
-        if catalogue.modified(base, tuple(changes)).training.lora:
-            base = finetuned(source.recipe, source.step, adapters=True)
+        asked = catalogue.modified(finetuned(source.recipe, source.step), tuple(changes)).training
+        base = finetuned(source.recipe, source.step, asked.steps, adapters=asked.lora > 0)
     else:
         base = None
     name = recipe if isinstance(recipe, str) else None if base is None else base.name

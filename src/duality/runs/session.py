@@ -97,6 +97,11 @@ def train_locked(
     place = job()
     place.share(recipe.training.batch_size)  # refuses a number of processes that does not divide the batch
     before = place.once(lambda: open_folder(recipe, folder, resume, may_be_longer))
+    if before is None and recipe.training.lora:
+        raise ValueError(
+            f"training.lora is {recipe.training.lora}, and an untrained network has nothing to adapt: name the model "
+            "to begin from with --from (start=), or leave the adapters out"
+        )
     corpus = place.in_turn(lambda: corpus_to_train(recipe, folder, before, report))
     place.agree(corpus_facts(corpus), "give all ranks the same text")
     batches = loader(recipe, corpus, folder)
@@ -109,11 +114,6 @@ def train_locked(
     if before is None:
         if recipe.distillation is not None:
             raise ValueError(f"{recipe.name} begins from a trained run: start it with `duality distill RUN`")
-        if recipe.training.lora:
-            raise ValueError(
-                f"training.lora is {recipe.training.lora}, and an untrained network has nothing to adapt: name the "
-                "model to begin from with --from (start=), or leave the adapters out"
-            )
         place.once(lambda: create(recipe, folder, corpus))  # only now: what cannot be trained leaves no run behind
     say_trained(recipe, state, report)
     if path is not None:
