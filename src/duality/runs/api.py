@@ -180,13 +180,14 @@ def first_recipe(
         base = None
     name = recipe if isinstance(recipe, str) else None if base is None else base.name
     folder = out if out is not None else Path("runs") / str(name)
-    if not isinstance(recipe, Recipe) and resume and exists(folder):
+    goes_on = not isinstance(recipe, Recipe) and resume and exists(folder)
+    if goes_on:
         base = read_recipe(folder)
     elif base is None:
         base = catalogue.recipe(str(name))
     if name is not None and base.name != name:
         raise ValueError(f"{folder} holds a run of {base.name}, not of {name}: resume it by its name")
-    if source is not None and base.training.phase_steps is None:
+    if source is not None and not goes_on and base.training.phase_steps is None:
         base = replace(base, training=replace(base.training, phase_steps=0))
     return base, folder
 

@@ -62,9 +62,7 @@ class Sizes:
     """
 
     parameters: int
-    trained: int
     in_blocks: int
-    trained_in_blocks: int
     largest_block: int
     head: int
     embedding: int
@@ -75,6 +73,8 @@ class Sizes:
     """bytes that a row of a batch keeps for the backward pass"""
     fixed: float
     """bytes that a batch of any size keeps"""
+    trained: int
+    trained_in_blocks: int
 
     @property
     def root(self) -> int:
