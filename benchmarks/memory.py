@@ -47,6 +47,10 @@ CONFIGURATIONS = (
         "30 M, MDLM, 4 x 4 rows", "mdlm-laptop", 1, (*MEDIUM, "training.batch_size=16", "training.micro_batch=4")
     ),
     Configuration("30 M, recomputed", "duo-laptop", 1, (*MEDIUM, "training.batch_size=32", "training.recompute=true")),
+    Configuration(
+        "30 M, frozen", "duo-laptop", 1, (*MEDIUM, "training.batch_size=16", "training.freeze=embedding,head")
+    ),
+    Configuration("30 M, LoRA of rank 8", "duo-laptop", 1, (*MEDIUM, "training.batch_size=16", "training.lora=8")),
     Configuration("30 M, AR, 512 tokens", "ar-laptop", 1, (*MEDIUM, "training.batch_size=8", "data.length=512")),
     Configuration("30 M, ddp", "duo-laptop", 2, (*MEDIUM, "training.batch_size=16", "parallel.strategy=ddp")),
     Configuration("30 M, fsdp", "duo-laptop", 2, (*MEDIUM, "training.batch_size=16", "parallel.strategy=fsdp")),

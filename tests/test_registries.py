@@ -30,7 +30,7 @@ from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.protocols import AnyDenoiser, Loss, Network, Phase, Schedule, Valid
 from duality.recipes.catalogue import components, from_json, recipe, to_json
 from duality.registry import Registry
-from duality.runs import session
+from duality.runs import TRACKERS, session
 from duality.samplers import GRIDS, SAMPLERS
 from duality.samplers.ancestral import Ancestral
 from duality.training import DISTILLATIONS
@@ -48,6 +48,7 @@ REGISTRIES = {
     "duality.methods:METHODS": METHODS,
     "duality.data:TOKENIZERS": TOKENIZERS,
     "duality.training:DISTILLATIONS": DISTILLATIONS,
+    "duality.runs:TRACKERS": TRACKERS,
 }
 
 

@@ -28,6 +28,9 @@ SEED = "must be a whole number from 0 to 2**63 - 1"
 EMPTY = "is empty: give one, or leave"
 TRAIN = "train duo-laptop --out {new} --data {text} --set data.tokenizer=bytes data.length=32 backbone=nano"
 
+TUNE = "train --from {run} --out {new} --data {text} --set"
+BYTES = "--data {text} --set data.tokenizer=bytes backbone=nano backbone.width=32"
+
 CATALOGUE = f"""
                                                             | Missing subcommand
 trian                                                       | train
@@ -144,6 +147,36 @@ train duo-laptop --out {{run}} --resume --set data.length=16 | data.length: 32 -
 train duo-laptop --out {{run}} --resume --data {{short}}    | has another text than
 train duo-small --out {{run}} --resume                      | holds a run of duo-laptop, not of duo-small
 train duo-laptop --out {{norecipe}} --resume                | holds other files
+train --from {{absent}} --data {{text}}                     | is not a run
+train --from {{run}} --out {{new}}                          | nothing to finetune
+train --from '' --data {{text}}                             | the value of --from {EMPTY}
+train --from {{run}} --out {{new}} --data {{absent}}        | no file, folder or named corpus
+train --from {{run}} --out {{new}} --data {{short}}         | less than one sequence of length 32
+train --from {{run}} --out {{dcd}} --data {{text}}          | already holds a run
+train --from {{run}} --out {{mdlm}} --resume                | holds a run of mdlm-laptop, not of duo-laptop-finetuned
+train duo-laptop --from {{mdlm}} --out {{run}} --resume     | does not fit
+train duo-laptop --from {{run}} --out {{run}} --resume      | did not begin as a finetuning
+train duo-laptop --from {{run}} --out {{new}} --data {{text}} | backbone.width: 32 -> 128
+train mdlm-laptop --from {{run}} --out {{new}} {BYTES}      | method: Duo
+train --from {{ar}} --out {{new}} --data {{text}} --set data.tokenizer=text8 | data.tokenizer: Bytes() -> Text8()
+{TUNE} training.freeze=heads | choose from embedding, conv, time
+{TUNE} training.freeze=blocks.0-7 | 'blocks.2', which is no part
+{TUNE} parallel.strategy=fsdp                               | and this is one process
+{TUNE} training.lora=33 | a rank is at most 32
+{TUNE} training.lora=2 training.lora_layers=head              | the layers are qkv, out
+{TRAIN} training.freeze=                                    | the value of training.freeze {EMPTY}
+{TRAIN} training.lora=-1                                    | must not be negative
+{TRAIN} training.lora=4                                     | has nothing to adapt
+{TRAIN} training.lora_alpha=2                               | set their rank
+{TRAIN} training.phase_steps=-1                             | must not be negative
+{TRAIN} --log tensorbord                                    | did you mean tensorboard
+{TRAIN} --log wandb:often                                   | choose from offline, online, disabled
+{TRAIN} --log absent_module:Tracker                         | absent_module
+{TRAIN} --log json:dumps                                    | no tracker: it needs start, metrics
+{TRAIN} --log ''                                            | the value of --log {EMPTY}
+distill {{run}} --out {{new}} --log nothing                 | no tracker 'nothing'
+distill {{run}} --out {{new}} --set training.lora=2         | in a distillation
+plan duo-owt --set training.freeze=heads                    | which is no part of the network
 distill                                                     | RUN
 distill {{absent}}                                          | is not a run
 distill {{pictures}}                                        | is not a run

@@ -122,7 +122,9 @@ def test_a_model_of_the_hub_is_imported_or_refused_in_one_line(hub: str, tmp_pat
     command = [sys.executable, "-c", script, str(tmp_path / "runs"), tokenizer]
     found = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
     assert found.stdout.splitlines()[-1] == "0 2"
-    assert found.stderr.splitlines()[-1].startswith("duality: error: the model owner/nothing of the Hugging Face hub does not exist")
+    assert found.stderr.splitlines()[-1].startswith(
+        "duality: error: the model owner/nothing of the Hugging Face hub does not exist"
+    )
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["duo"]
     recipe = json.loads((tmp_path / "runs" / "duo" / "recipe.json").read_text())
     assert recipe["source"] == "imported from hf:owner/duo"

@@ -288,7 +288,11 @@ def test_an_imported_run_is_a_run_like_any_other(
     assert main(["sample", str(run), "--num", "1", "--steps", "3"]) == 0
     rounds = ["--rounds", "1", "--round-steps", "2", "--set", "training.batch_size=4"]
     assert main(["distill", str(run), "--corpus", str(text), "--out", str(tmp_path / "dcd"), *rounds]) == 0
-    assert load(tmp_path / "dcd", device="cpu").recipe.data.tokenizer == KeptTokenizer(37)
+    made = load(tmp_path / "dcd", device="cpu")
+    assert made.recipe.data.tokenizer == KeptTokenizer(None, 37, made.tokenizer.fingerprint)
+    tuned = ["--data", str(text), "--out", str(tmp_path / "tuned"), "--steps", "2", "--set", "training.batch_size=4"]
+    assert main(["train", "--from", str(run), *tuned]) == 0
+    assert load(tmp_path / "tuned", device="cpu").recipe.data.tokenizer == made.recipe.data.tokenizer
     assert main(["plan", str(run)]) == 0
     assert "imported-duo: 0.3 M parameters" in capsys.readouterr().out
     assert main(["train", "imported-duo", "--out", str(run), "--resume", "--data", str(text)]) == 2

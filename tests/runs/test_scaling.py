@@ -32,6 +32,7 @@ WIDE = ("backbone.width=128", "backbone.depth=3", "backbone.heads=4", "data.leng
         ("ar-laptop", ("backbone.dropout=0.1",)),
         ("sedd-absorb-laptop", ("backbone.conv=0",)),
         ("duo-laptop", ("backbone.mlp_ratio=8", "training.batch_size=16", "training.micro_batch=4")),
+        ("duo-laptop", ("training.freeze=embedding,blocks.0-1",)),
     ],
 )
 def test_the_memory_is_what_a_step_takes(name: str, settings: tuple[str, ...], english: Path) -> None:
@@ -64,7 +65,7 @@ def test_the_sizes_are_those_of_the_network(name: str) -> None:
 
 
 def test_bytes_over_the_network() -> None:
-    sizes = scaling.Sizes(100, 80, 10, 5, 5, 4, 8, 10, 1.0, 0.0)
+    sizes = scaling.Sizes(100, 80, 10, 5, 5, 4, 8, 10, 1.0, 0.0, 100, 80)
     gpu = torch.device("cuda")
     assert scaling.sent_bytes(sizes, "single", 1, 1, gpu) == 0
     assert scaling.sent_bytes(sizes, "ddp", 4, 1, gpu) == pytest.approx(2 * 3 / 4 * 400)
@@ -76,7 +77,7 @@ def test_bytes_over_the_network() -> None:
 
 def test_a_validation_puts_all_weights_together() -> None:
     """Weights, moments and average are divided, the averaged weights of a validation are not; gradients are gone."""
-    sizes = scaling.Sizes(1000, 800, 10, 5, 5, 4, 80, 10, 1.0, 0.0)
+    sizes = scaling.Sizes(1000, 800, 10, 5, 5, 4, 80, 10, 1.0, 0.0, 1000, 800)
     chosen = recipe("duo-laptop", ("training.batch_size=64",))
     alone = scaling.estimate(chosen, sizes, "single", 1, 1, 1, CPU)
     ddp = scaling.estimate(chosen, sizes, "ddp", 8, 1, 1, CPU)

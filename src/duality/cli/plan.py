@@ -10,7 +10,7 @@ from duality.ranks import divisors
 
 if TYPE_CHECKING:
     from duality.recipes.recipe import Recipe
-    from duality.runs.scaling import Fit, Speed
+    from duality.runs.scaling import Fit, Sizes, Speed
 
 
 def plan(
@@ -63,14 +63,14 @@ def plan(
     speed = None if best is None else scaling.speed_of(chosen, sizes, devices, best * mfu)
     least = scaling.smallest(chosen, sizes, room, where)
     if json:
-        print(json_text(as_json(chosen, sizes.parameters, rows, room, speed, least)))
+        print(json_text(as_json(chosen, sizes, rows, room, speed, least)))
     else:
-        show(chosen, sizes.parameters, rows, room, speed, least)
+        show(chosen, sizes, rows, room, speed, least)
     return 0
 
 
 def as_json(
-    recipe: Recipe, parameters: int, rows: list[Fit], room: float, speed: Speed | None, least: Fit | None
+    recipe: Recipe, sizes: Sizes, rows: list[Fit], room: float, speed: Speed | None, least: Fit | None
 ) -> dict[str, object]:
     """Everything as one JSON object."""
     from dataclasses import asdict
@@ -80,14 +80,15 @@ def as_json(
     found = [{**asdict(row), "memory": row.memory, "fits": within(row, room)} for row in rows]
     return {
         "recipe": recipe.name,
-        "parameters": parameters,
+        "parameters": sizes.parameters,
+        "trained": sizes.trained,
         "strategies": found,
         "speed": None if speed is None else asdict(speed),
         "smallest": None if least is None else {"devices": least.devices, "strategy": least.strategy},
     }
 
 
-def show(recipe: Recipe, parameters: int, rows: list[Fit], room: float, speed: Speed | None, least: Fit | None) -> None:
+def show(recipe: Recipe, sizes: Sizes, rows: list[Fit], room: float, speed: Speed | None, least: Fit | None) -> None:
     """Print the table and what follows from it."""
     import sys
 
@@ -97,16 +98,17 @@ def show(recipe: Recipe, parameters: int, rows: list[Fit], room: float, speed: S
     from duality.runs.scaling import within
 
     training, length = recipe.training, recipe.data.length
+    part = "" if sizes.trained == sizes.parameters else f", of which {sizes.trained / 1e6:,.2f} M are trained"
     print(
-        f"{recipe.name}: {parameters / 1e6:,.1f} M parameters, {training.steps:,} steps of {training.batch_size} x "
-        f"{length:,} tokens, on {rows[0].devices} device(s) of {room / 1e9:,.1f} GB"
+        f"{recipe.name}: {sizes.parameters / 1e6:,.1f} M parameters{part}, {training.steps:,} steps of "
+        f"{training.batch_size} x {length:,} tokens, on {rows[0].devices} device(s) of {room / 1e9:,.1f} GB"
     )
     parts = ("state", "put together", "activations", "loss", "validation")
     table = Table("strategy", *parts, "GB in all", "fits", "rows x times", "sent", box=None)
     for row in rows:
         name = row.strategy if row.shard in (1, row.devices) else f"{row.strategy}, groups of {row.shard}"
-        sizes = (row.state, row.gathered, row.activations, row.loss, row.validation, row.memory)
-        cells = [f"{size / 1e9:,.2f}" for size in sizes]
+        needs = (row.state, row.gathered, row.activations, row.loss, row.validation, row.memory)
+        cells = [f"{size / 1e9:,.2f}" for size in needs]
         times = f"{row.micro_batch} x {row.accumulations}"
         table.add_row(name, *cells, "yes" if within(row, room) else "no", times, f"{row.sent / 1e9:,.2f} GB")
     Console(width=None if sys.stdout.isatty() else 140).print(table)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from duality.cli.common import Assignments, Column, Device, DistillationName, Flag, Folder, Name
+from duality.cli.common import Assignments, Column, Device, DistillationName, Flag, Folder, Log, MaybeName, Start
 from duality.ranks import job
 from duality.training.round_changes import RoundChanges
 
@@ -21,8 +21,9 @@ _UNCHANGED = RoundChanges()
 
 
 def train(
-    recipe: Name,
+    recipe: MaybeName = None,
     /,
+    start: Start = None,
     out: Path | None = None,
     data: str | None = None,
     column: Column = None,
@@ -31,12 +32,16 @@ def train(
     assignments: Assignments = (),
     resume: Flag = False,
     device: Device = "auto",
+    log: Log = (),
     dry_run: Flag = False,
 ) -> int:
-    """Train a recipe into a run folder.
+    """Train a recipe into a run folder, from new weights or from those of a trained model.
 
     Args:
-        recipe: a name that `duality recipes` lists.
+        recipe: a name that `duality recipes` lists. With --from it may be left out: then it is the recipe of SOURCE,
+            with a tenth of its steps and a fifth of its learning rate. With --resume it may be left out too.
+        start: finetune: begin from the model in this run folder, with its tokenizer. Network, tokenizer and labels stay
+            as they are; --data and all settings of training may be others.
         out: the run folder; runs/RECIPE if not given.
         data: a text file, a .jsonl file with a document per line, a .csv or .tsv file with one per row, a folder of
             such files, or a source that `duality data list` names. A text file is one document; with --set
@@ -52,15 +57,25 @@ def train(
         resume: continue the run in --out where its last checkpoint is, with the settings it was started with; start it
             if there is none. A job that torchrun starts again after a failure does so without being told.
         device: where to compute; auto takes a GPU if there is one.
+        log: show the training in TensorBoard (tensorboard) or Weights & Biases (wandb, which is offline; wandb:online),
+            or in a tracker of yours (module:Class); can be repeated.
         dry_run: print the recipe as it would run, with its parameters and memory, and stop.
     """
     from duality.runs.api import plan_training
 
     resume = resume or job().restarts > 0
     plan = plan_training(
-        recipe, data=data, column=column, out=out, steps=steps, seed=seed, set=assignments, resume=resume
+        recipe,
+        start=start,
+        data=data,
+        column=column,
+        out=out,
+        steps=steps,
+        seed=seed,
+        set=assignments,
+        resume=resume,
     )
-    return carried_out(plan, device, dry_run)
+    return carried_out(plan, device, dry_run, log)
 
 
 def distill(
@@ -74,6 +89,7 @@ def distill(
     assignments: Assignments = (),
     resume: Flag = False,
     device: Device = "auto",
+    log: Log = (),
     dry_run: Flag = False,
 ) -> int:
     """Distill a trained run into one that writes in few steps; the result is a run like any other.
@@ -89,6 +105,8 @@ def distill(
         assignments: change a field of the recipe, such as --set training.learning_rate=1e-3; can be repeated.
         resume: continue the distillation in --out where its last checkpoint is; start it if there is none.
         device: where to compute; auto takes a GPU if there is one.
+        log: show the training in TensorBoard (tensorboard) or Weights & Biases (wandb, which is offline; wandb:online),
+            or in a tracker of yours (module:Class); can be repeated.
         dry_run: print the recipe as it would run, with its parameters and memory, and stop.
     """
     from duality.runs.api import plan_distillation
@@ -97,7 +115,7 @@ def distill(
     plan = plan_distillation(
         run, changes, method=method, out=out, corpus=corpus, seed=seed, set=assignments, resume=resume
     )
-    return carried_out(plan, device, dry_run)
+    return carried_out(plan, device, dry_run, log)
 
 
 def busy_remark(load: float) -> str | None:
@@ -117,7 +135,7 @@ def busy_remark(load: float) -> str | None:
     )
 
 
-def carried_out(plan: TrainingPlan, device: Device, dry_run: bool) -> int:
+def carried_out(plan: TrainingPlan, device: Device, dry_run: bool, log: Log) -> int:
     """Train as planned and show it, or only describe it; the exit code."""
     from duality.cli.console import say, training_display
     from duality.runs.describe import describe
@@ -130,7 +148,7 @@ def carried_out(plan: TrainingPlan, device: Device, dry_run: bool) -> int:
         if busy is not None:
             say(busy)
     with training_display(plan.recipe.training.steps) as watch:
-        outcome = plan.run(device=device, report=say, watch=watch)
+        outcome = plan.run(device=device, report=say, watch=watch, log=log)
     if outcome.signal:
         say(f"stopped by a signal at step {outcome.step}; saved. Continue with the same command and --resume")
         return 128 + outcome.signal

@@ -323,31 +323,43 @@ class HubTokenizer:
 
 @dataclass(frozen=True)
 class KeptTokenizer:
-    """The tokenizer in the folder of a run that began from the model of somebody else: no text or file makes it again.
+    """The tokenizer of the model that a run began from, whatever the text: it is in the folder of the run.
 
-    ``vocab_size`` is K; what the tokenizer is stands in the run's tokenizer.json.
+    ``spec`` is what it was made as, None for the model of somebody else, ``fingerprint`` its checksum.
     """
 
+    spec: TokenizerSpec | None
     vocab_size: int
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        """Refuse a tokenizer without ids."""
+        if self.vocab_size < 1:
+            raise ValueError(f"a tokenizer of {self.vocab_size} ids: put back the recipe.json of the run")
 
     @property
     def expected_vocab_size(self) -> int:
-        """K."""
+        """The number of its ids, which is known."""
         return self.vocab_size
 
     def known_vocab_size(self) -> int:
-        """K."""
+        """The number of its ids."""
         return self.vocab_size
 
     def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> Tokenizer:
-        """There is nothing to train: the tokenizer is taken from the run, never made."""
+        """Refused: it is never made anew."""
         raise ValueError(
-            f"the tokenizer of {self.vocab_size} ids is that of an imported run, and only in its folder: begin from "
-            "that run, or choose a tokenizer (data.tokenizer=gpt2)"
+            f"the tokenizer {self.fingerprint[:12]} is that of the model that the run began from, and cannot be made "
+            "from text: put back the tokenizer.json of the run, or set data.tokenizer to another one"
         )
 
 
-FROM_FILES = (TokenizerFile, HubTokenizer, KeptTokenizer)
+def original(spec: TokenizerSpec) -> TokenizerSpec | None:
+    """What a tokenizer was made as; None if that is not known."""
+    return spec.spec if isinstance(spec, KeptTokenizer) else spec
+
+
+FROM_FILES = (TokenizerFile, HubTokenizer, KeptTokenizer)  # the folder of a run has them, the text does not give them
 
 
 def tokenizer_at(place: str) -> TokenizerFile | HubTokenizer | None:

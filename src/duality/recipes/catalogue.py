@@ -39,6 +39,10 @@ _ADDED: dict[tuple[str, str], Callable[[dict[str, Json]], Json]] = {
     ("Data", "eos"): lambda data: Data.eos,
     ("Data", "stream"): lambda data: Data.stream,
     ("AR", "begin"): lambda data: None,
+    ("Training", "freeze"): lambda data: Training.freeze,
+    ("Training", "lora"): lambda data: Training.lora,
+    ("Training", "lora_alpha"): lambda data: Training.lora_alpha,
+    ("Training", "lora_layers"): lambda data: Training.lora_layers,
 }
 
 # Fields that recipes of format 1 may not have either.

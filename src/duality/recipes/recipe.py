@@ -13,7 +13,7 @@ from duality.data.tokenizer_specs import BPE, TokenizerSpec
 from duality.methods.duo import Duo
 from duality.protocols import Backbone, Method, Tail
 from duality.training.distillation import Distillation
-from duality.training.settings import Parallel, Training
+from duality.training.settings import Parallel, Training, of_all_weights
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,14 @@ class Recipe:
                 f"training.steps is {self.training.steps}, and {self.distillation.rounds} rounds of "
                 f"{self.distillation.round_steps} steps are {self.distillation.steps}: set the rounds instead"
             )
+        if self.distillation is not None and self.training.lora:
+            raise ValueError(
+                f"training.lora is {self.training.lora} in a distillation: its teacher is a copy of all weights of the "
+                "student; distill without adapters, or finetune the result with them"
+            )
+
+
+FINETUNED = "-finetuned"
 
 
 def duo_of(base: Recipe) -> Duo:
@@ -143,9 +151,10 @@ def distilled(base: Recipe, distillation: Distillation, step: int) -> Recipe:
     The batch is a quarter of that of the base, as the paper's 128 of 512, but at least 64, or the whole batch of a base
     that has less: a quarter of a small batch has so much noise in its gradient that short rounds learn little.
     It is sampled, if nothing else is said, with as many steps as the last round has taught, with the tail that is best
-    after this distillation, and at temperature 1 if the distillation itself sharpens.
+    after this distillation, and at temperature 1 if the distillation itself sharpens. All weights are trained, also
+    of a base that had adapters or frozen parts.
     """
-    before, total, kind = base.training, distillation.steps, type(distillation).__name__.lower()
+    before, total, kind = of_all_weights(base.training), distillation.steps, type(distillation).__name__.lower()
     training = replace(
         before,
         steps=total,
@@ -171,6 +180,37 @@ def distilled(base: Recipe, distillation: Distillation, step: int) -> Recipe:
             tail=distillation.tail,
             temperature=1.0 if distillation.sharpens else base.generation.temperature,
         ),
+    )
+
+
+def finetuned(base: Recipe, step: int, steps: int | None = None, adapters: bool = False) -> Recipe:
+    """The finetuning of a model of ``base`` that has been trained for ``step`` steps: its recipe with less training.
+
+    It takes ``steps`` steps; if not given, a tenth of those of the base, but at least 100. The learning rate is a fifth
+    of that of the base, as for a distillation, or that of the base for ``adapters``, which are new; its warm-up is a
+    twentieth of the steps. The average is over the last tenth of the steps, or shorter if that of the base is. Only the
+    last phase of the method is trained, because the others have ended. All weights are trained.
+    """
+    before = of_all_weights(base.training)
+    steps = max(before.steps // 10, 100) if steps is None else steps
+    training = replace(
+        before,
+        steps=steps,
+        learning_rate=before.learning_rate if adapters else before.learning_rate / 5,
+        warmup=max(1, steps // 20),
+        ema=min(before.ema, max(0.0, 1 - 10 / steps)),
+        log_every=max(1, min(before.log_every, steps // 10)),
+        eval_every=min(before.eval_every, max(1, steps // 4)),
+        save_every=min(before.save_every, max(1, steps // 4)),
+        phase_steps=0,
+    )
+    return replace(
+        base,
+        name=f"{base.name.removesuffix(FINETUNED)}{FINETUNED}",
+        summary=f"{base.name}, finetuned",
+        source=f"{base.name} at step {step}",
+        training=training,
+        distillation=None,
     )
 
 

@@ -1,7 +1,7 @@
 """Runs: a recipe that has been trained into a folder, and the model that comes out of it.
 
 folder       the files of a run folder, and which recipe may be trained into it
-base         what a distillation began from
+base         what a distillation or a finetuning began from
 beginnings   the weights that a run begins from: of a run, or of a model alone
 lock         one training at a time in a run folder
 provenance   which tokens, versions and commit a run comes from; checks that they are still the same
@@ -9,7 +9,10 @@ longer       which recipe a run goes on with when it is trained longer
 metrics      metrics.jsonl
 corpora      the corpus of a run; data from memory, written into the run folder
 devices      the device to compute on, by name
-session      training into a run folder, with checkpoints, validation and samples
+trackers     the log of a training in other programs: ``tensorboard_tracker``, ``wandb_tracker``
+steps        the steps of a training, with checkpoints, validation and samples between them
+starting     what a training begins from: a new network, a run to distill, a model to finetune
+session      training into a run folder
 api          ``train`` and ``distill``, as the library and the commands call them
 shaping      prompts, blanks, labels, guidance and filters as wrappers of a denoiser
 writing      a request for samples, and the samples
@@ -42,8 +45,19 @@ variance     the variance of a run's gradients; ``variance_objectives`` are its 
 folder/  recipe.json  env.json  tokenizer.json  corpus.json  metrics.jsonl  loss.png
          checkpoints/step-00001000/  samples/step-00001000.jsonl
          rounds/step-00000500/       (a distillation)   data/   (data that was given from memory)
-         base.json                   (a distillation)
+         base.json                   (a distillation, a finetuning)
+         trackers.json  tensorboard/  wandb/   (a training with trackers)
          training.lock               (while it is trained)
          evaluations.json            (results of suites)
          released.json               (an imported model: the tensors and the configuration of its file)
 """
+
+from duality.registry import Registry
+
+TRACKERS = Registry(
+    "tracker",
+    {
+        "tensorboard": "duality.runs.tensorboard_tracker:TensorBoard",
+        "wandb": "duality.runs.wandb_tracker:WeightsAndBiases",
+    },
+)

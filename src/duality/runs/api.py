@@ -1,6 +1,7 @@
 """``train`` and ``distill``: a recipe or a run in, a trained model out. The commands of the same names call this.
 
     model = duality.train("duo-laptop", data=["A text.", "Another text."], out="runs/mine", steps=500)
+    tuned = duality.train(start="runs/mine", data="other.txt", out="runs/tuned")
     few = duality.distill("runs/mine", rounds=3, round_steps=100)
 
 A plan is what a call resolves to: the recipe with all changes, and its run folder. ``data`` may be a path, the name of
@@ -15,7 +16,7 @@ import math
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from duality.protocols import Reporter
 from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.config import build
-from duality.recipes.recipe import Recipe, default_round_steps, distilled
+from duality.recipes.recipe import Recipe, default_round_steps, distilled, finetuned
 from duality.runs import session
 from duality.runs.beginnings import is_model_alone
 from duality.runs.corpora import TrainingData, with_data
@@ -42,6 +43,8 @@ from duality.runs.model import Model, load
 from duality.runs.model_sources import model_source
 from duality.runs.pretrained_folder import read_config
 from duality.runs.session import Outcome, Watch, ignore
+from duality.runs.starting import Source, finetuning_from, read_source
+from duality.runs.trackers import Tracker, trackers_named
 from duality.training import DISTILLATIONS, Growth, TeacherCopy, checkpoint
 from duality.training.distillation import distillation_named, suited
 from duality.training.round_changes import RoundChanges
@@ -60,17 +63,33 @@ class TrainingStopped(RuntimeError):
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A training that is ready to start: its recipe and its run folder; ``base`` is the run that is distilled."""
+    """A training that is ready to start: its recipe and its run folder.
+
+    ``base`` is the run that is distilled, ``start`` where the model is that is finetuned.
+    """
 
     recipe: Recipe
     folder: Path
     resume: bool = False
     base: Path | None = None
+    start: str | None = None
 
-    def run(self, *, device: torch.device | str = "auto", report: Reporter = silent, watch: Watch = ignore) -> Outcome:
+    def run(
+        self,
+        *,
+        device: torch.device | str = "auto",
+        report: Reporter = silent,
+        watch: Watch = ignore,
+        log: Sequence[str | Tracker] = (),
+    ) -> Outcome:
         """Train until the last step or a signal."""
         where = device_named(device)
-        how: Callable[..., Outcome] = session.train if self.base is None else partial(session.distill, self.base)
+        trackers = job().together(lambda: trackers_named(log, report))
+        how: Callable[..., Outcome] = session.train
+        if self.base is not None:
+            how = partial(session.distill, self.base)
+        elif self.start is not None:
+            how = partial(session.finetune, self.start)
         with no_empty_folder(self.folder) if job().first else nullcontext():
             return how(
                 self.recipe,
@@ -80,11 +99,19 @@ class TrainingPlan:
                 report=report,
                 watch=watch,
                 may_be_longer=True,
+                trackers=trackers,
             )
 
-    def model(self, *, device: torch.device | str = "auto", report: Reporter = silent, watch: Watch = ignore) -> Model:
+    def model(
+        self,
+        *,
+        device: torch.device | str = "auto",
+        report: Reporter = silent,
+        watch: Watch = ignore,
+        log: Sequence[str | Tracker] = (),
+    ) -> Model:
         """Train until the last step and load the result; ``TrainingStopped`` if a signal came first."""
-        outcome = self.run(device=device, report=report, watch=watch)
+        outcome = self.run(device=device, report=report, watch=watch, log=log)
         if outcome.signal:
             raise TrainingStopped(self.folder, outcome)
         return load(self.folder, report, device)
@@ -98,8 +125,9 @@ class TrainingPlan:
 
 
 def plan_training(
-    recipe: str | Recipe,
+    recipe: str | Recipe | None = None,
     *,
+    start: Path | str | None = None,
     data: TrainingData | None = None,
     column: str | None = None,
     out: Path | str | None = None,
@@ -109,29 +137,75 @@ def plan_training(
     resume: bool = False,
 ) -> TrainingPlan:
     """What ``train`` does with these arguments; data from memory is written into the run folder here."""
-    name = recipe if isinstance(recipe, str) else recipe.name
-    folder = Path("runs") / name if out is None else Path(out).expanduser()
-    if isinstance(recipe, Recipe):
-        base = recipe
-    else:
-        base = read_recipe(folder) if resume and exists(folder) else catalogue.recipe(name)
-    if base.name != name:
-        raise ValueError(f"{folder} holds a run of {base.name}, not of {name}: resume it by its name")
     shorthand = {"training.steps": steps, "training.seed": seed}
-    changes = [f"{field}={value}" for field, value in shorthand.items() if value is not None]
-    chosen = with_column(catalogue.modified(base, (*changes, *set)), column)
+    changes = (*(f"{field}={value}" for field, value in shorthand.items() if value is not None), *set)
+    source = None if start is None else read_source(start, silent)
+    base, folder = first_recipe(recipe, source, changes, None if out is None else Path(out).expanduser(), resume)
+    if source is not None and recipe is None and data is None and not (resume and exists(folder)):
+        raise ValueError(f"nothing to finetune {start} on: give a text with --data (data=), or name a recipe")
+    chosen = with_column(catalogue.modified(base, changes), column)
+    place = None
+    if source is not None:
+        chosen, place = finetuning_from(source, chosen), source.place
     if data is None or isinstance(data, (str, Path)):
-        return TrainingPlan(with_corpus(chosen, chosen.data.corpus if data is None else data), folder, resume)
+        chosen = with_corpus(chosen, chosen.data.corpus if data is None else data)
+        return TrainingPlan(chosen, folder, resume, start=place)
     if column is not None:
         raise ValueError(f"column={column!r} belongs to files; data from memory has no columns: leave it out")
+    if source is not None and not source.reads_ids and holds_ids(data):
+        raise ValueError(f"data is ids, and {start} reads text: give texts, which its own tokenizer makes into ids")
     check_folder(folder, resume)
     with locked(folder):
-        return TrainingPlan(with_data(chosen, data, folder), folder, resume)
+        written = with_data(chosen, data, folder)
+    if source is not None:  # ids have a tokenizer of their own, which the source has already
+        written = replace(written, data=replace(written.data, tokenizer=source.tokenizer))
+    return TrainingPlan(written, folder, resume, start=place)
+
+
+def first_recipe(
+    recipe: str | Recipe | None, source: Source | None, changes: Sequence[str], out: Path | None, resume: bool
+) -> tuple[Recipe, Path]:
+    """The recipe before any changes, and its run folder: by name, as it is, of the run that is there, or of a source.
+
+    A finetuning has the last phase of its method alone, unless its recipe divides the phases.
+    """
+    if recipe is None and source is None and not (resume and out is not None and exists(out)):
+        raise ValueError(
+            "nothing to train: name a RECIPE (`duality recipes` lists them), a model to begin from (--from, start=), "
+            "or with --resume the --out folder of a run"
+        )
+    if isinstance(recipe, Recipe):
+        base: Recipe | None = recipe
+    elif recipe is None and source is not None:
+        asked = catalogue.modified(finetuned(source.recipe, source.step), tuple(changes)).training
+        base = finetuned(source.recipe, source.step, asked.steps, adapters=asked.lora > 0)
+    else:
+        base = None
+    name = recipe if isinstance(recipe, str) else None if base is None else base.name
+    folder = out if out is not None else Path("runs") / str(name)
+    goes_on = not isinstance(recipe, Recipe) and resume and exists(folder)
+    if goes_on:
+        base = read_recipe(folder)
+    elif base is None:
+        base = catalogue.recipe(str(name))
+    if name is not None and base.name != name:
+        raise ValueError(f"{folder} holds a run of {base.name}, not of {name}: resume it by its name")
+    if source is not None and not goes_on and base.training.phase_steps is None:
+        base = replace(base, training=replace(base.training, phase_steps=0))
+    return base, folder
+
+
+def holds_ids(data: object) -> bool:
+    """Whether data from memory is tensors of ids."""
+    return isinstance(data, torch.Tensor) or (
+        isinstance(data, Sequence) and any(isinstance(each, torch.Tensor) for each in data[:1])
+    )
 
 
 def train(
-    recipe: str | Recipe,
+    recipe: str | Recipe | None = None,
     *,
+    start: Path | str | None = None,
     data: TrainingData | None = None,
     column: str | None = None,
     out: Path | str | None = None,
@@ -142,6 +216,7 @@ def train(
     device: torch.device | str = "auto",
     report: Reporter = silent,
     watch: Watch = ignore,
+    log: Sequence[str | Tracker] = (),
 ) -> Model:
     """Train a recipe into the run folder ``out`` (``runs/<name>`` if not given) and load the model.
 
@@ -151,9 +226,15 @@ def train(
     ``seed`` are short for two of them. With ``resume`` a run that is in ``out`` continues. ``report`` is called with
     messages, ``watch`` with the ``StepRecord`` of every step. A signal (Ctrl-C) saves the run and raises
     ``TrainingStopped``.
+
+    With ``start`` the training begins from the model of a run, or of whatever else ``load`` reads, with its tokenizer:
+    a finetuning. Without a ``recipe`` it has that of the source, with less training (``recipes.recipe.finetuned``).
+    ``log`` are trackers, by name ("tensorboard", "wandb") or as objects (``runs.trackers``).
     """
-    plan = plan_training(recipe, data=data, column=column, out=out, steps=steps, seed=seed, set=set, resume=resume)
-    return plan.model(device=device, report=report, watch=watch)
+    plan = plan_training(
+        recipe, start=start, data=data, column=column, out=out, steps=steps, seed=seed, set=set, resume=resume
+    )
+    return plan.model(device=device, report=report, watch=watch, log=log)
 
 
 def plan_distillation(
@@ -215,6 +296,7 @@ def distill(
     device: torch.device | str = "auto",
     report: Reporter = silent,
     watch: Watch = ignore,
+    log: Sequence[str | Tracker] = (),
 ) -> Model:
     """Distill what ``load`` takes into a model that needs fewer steps, in the run folder ``out``, and load it.
 
@@ -226,4 +308,4 @@ def distill(
     """
     changes = RoundChanges(rounds, round_steps, teacher, delta, growth, divergence, compare, for_steps)
     plan = plan_distillation(run, changes, method=method, out=out, corpus=corpus, seed=seed, set=set, resume=resume)
-    return plan.model(device=device, report=report, watch=watch)
+    return plan.model(device=device, report=report, watch=watch, log=log)

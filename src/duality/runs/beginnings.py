@@ -16,6 +16,7 @@ from duality.runs.base import checksums
 from duality.runs.loading import parts_of_pretrained
 from duality.runs.model_sources import Source
 from duality.training import checkpoint
+from duality.training.adapters import merged
 from duality.training.checkpoint import Tensors
 
 
@@ -44,6 +45,6 @@ def beginning(source: Source, check_fits: Callable[[Path], None], report: Report
     if path is None:
         raise ValueError(f"{source.place} has no checkpoint yet: there is nothing to begin from")
     check_fits(path)
-    saved = checkpoint.load(path, ("model", "ema"))
+    saved, training = checkpoint.load(path, ("model", "ema")), folders.read_recipe(source.folder).training
     record = {"run": str(source.folder.resolve()), "step": saved.step, **checksums(path)}
-    return Beginning(saved.groups["model"], saved.groups["ema"], record)
+    return Beginning(merged(saved.groups["model"], training), merged(saved.groups["ema"], training), record)

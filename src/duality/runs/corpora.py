@@ -83,8 +83,9 @@ def corpus_of_run(
 
     The recipe of somebody else's run may name any file of this machine. It is read only for a run that says which
     tokens it must give, in the run's own tokenizer, and a message says what is read. Another text than the run's own
-    is not tokenized. A tokenizer that came from a file or from the hub is read from the run's folder. A run that was
-    imported does not say which tokens: its text is a dataset by name, or one that the user gives.
+    is not tokenized. A tokenizer that came from a file, from the hub or from another model is read from the run's
+    folder. A run that was imported does not say which tokens: its text is a dataset by name, or one that the user
+    gives.
     """
     folder = Path(folder)
     tokenizer = read_tokenizer(folder)

@@ -48,8 +48,9 @@ from duality.runs.provenance import check_tokenizer, read_identity, read_tokeniz
 from duality.runs.released import Sizes
 from duality.runs.released_config import METHOD_NAMES, Settings, checkpoint_config, folder_config
 from duality.runs.released_files import CONFIG, SAFE, Layout
-from duality.runs.shapes import parameter_shapes
+from duality.runs.shapes import trained_shapes
 from duality.training import checkpoint
+from duality.training.adapters import merged
 
 _RELEASED_PREFIX = "backbone."  # of the names in both layouts
 _ORDINARY_MLP = 4
@@ -74,9 +75,10 @@ def export_run(
     if path is None:
         raise ValueError(f"{folder} has no checkpoint yet: there is nothing to export")
     check_tokenizer(checkpoint.load(path, ()), tokenizer, folder)
-    saved = checkpoint.load(path, groups, parameter_shapes(recipe, Vocabulary(tokenizer.vocab_size)))
+    saved = checkpoint.load(path, groups, trained_shapes(recipe, Vocabulary(tokenizer.vocab_size)))
     kept = kept_facts(folder, layout)
-    tensors = {name: released_tensors(saved.groups[name], sizes, kept) for name in groups}
+    weights = {name: merged(saved.groups[name], recipe.training) for name in groups}
+    tensors = {name: released_tensors(weights[name], sizes, kept) for name in groups}
     if layout == "duo-hf":
         config = kept.get("config") or folder_config(settings, sizes)
         write_folder(target, tensors["ema"], cast("dict[str, object]", config))

@@ -25,7 +25,7 @@ from duality.recipes import catalogue
 from duality.recipes.config import Json
 from duality.recipes.recipe import Recipe
 from duality.runs import pretrained_folder
-from duality.runs.base import BASE
+from duality.runs.base import BASE, is_finetuning
 from duality.runs.lock import LOCK
 from duality.runs.longer import check_steps, longer, news
 from duality.runs.metrics import append_metrics, rewind_metrics
@@ -116,11 +116,12 @@ def check_folder(folder: Path, resume: bool) -> bool:
 
 
 def check_no_distillation(folder: Path) -> None:
-    """Refuse to train from new weights where a distillation was begun and not completed: its weights are there."""
+    """Refuse new weights where a distillation or a finetuning was begun and not completed: its weights are there."""
     if (folder / BASE).exists():
+        kind, how = ("finetuning", "train --from") if is_finetuning(folder) else ("distillation", "distill")
         raise ValueError(
-            f"{folder} holds the beginning of a distillation: complete it with `duality distill`, choose another --out "
-            f"(out=), or delete it"
+            f"{folder} holds the beginning of a {kind}: complete it with `duality {how}`, choose another --out (out=), "
+            "or delete it"
         )
 
 

@@ -176,7 +176,7 @@ def tokenizer_for(num_tokens: int, settings: Settings, place: str | None, report
     full = with_extra_tokens(made, num_tokens - size)
     kept = spec is None or size < num_tokens
     corpus = _CORPORA.get(name, _UNKNOWN)
-    return Chosen(KeptTokenizer(num_tokens) if kept or spec is None else spec, full, corpus)
+    return Chosen(KeptTokenizer(None, num_tokens, full.fingerprint) if kept or spec is None else spec, full, corpus)
 
 
 def tokenizer_named(place: str, report: Reporter) -> tuple[TokenizerSpec | None, Tokenizer]:

@@ -16,9 +16,11 @@ from duality.protocols import Network, Vocabulary
 from duality.ranks import job
 from duality.recipes.recipe import Recipe
 from duality.runs.shapes import outline
+from duality.training.adapters import num_trained
 
 _FLOAT = 4
-_TRAINED = 5 * _FLOAT  # for each weight: itself, its gradient, two moments, its average
+_KEPT = 2 * _FLOAT  # for each weight: itself and its average
+_TRAINED = 3 * _FLOAT  # for each weight that is trained: its gradient and two moments
 _GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
@@ -48,8 +50,10 @@ def width_of(network: nn.Module) -> int:
 
 def trained_bytes(recipe: Recipe, vocabulary: Vocabulary) -> int:
     """The bytes of everything that a training keeps for its weights, over all ranks that share them."""
-    count = num_parameters(outline(recipe, vocabulary))
-    return count * (_TRAINED + (_FLOAT if recipe.distillation is not None else 0))
+    network, training = outline(recipe, vocabulary), recipe.training
+    count, trained = num_parameters(network), num_trained(network, training)
+    kept = count + (trained if training.lora else 0)
+    return kept * _KEPT + trained * _TRAINED + (count * _FLOAT if recipe.distillation is not None else 0)
 
 
 def check_training(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str, divided: int = 1) -> None:

@@ -25,8 +25,9 @@ from duality.runs.limits import check_network
 from duality.runs.model_sources import Origin, Source
 from duality.runs.pretrained_folder import INSIDE, PretrainedConfig
 from duality.runs.provenance import check_tokenizer, read_identity, read_tokenizer
-from duality.runs.shapes import parameter_shapes
+from duality.runs.shapes import parameter_shapes, trained_shapes
 from duality.training import checkpoint
+from duality.training.adapters import merged
 from duality.training.checkpoint import Shapes, Tensors
 from duality.training.state import load_weights
 
@@ -100,10 +101,11 @@ def parts_of_run(
             f"{folder} has no checkpoint yet: train it first (duality train {recipe.name} --out {folder} --resume)"
         )
     check_tokenizer(checkpoint.load(path, ()), tokenizer, folder)
-    shapes = parameter_shapes(recipe, Vocabulary(tokenizer.vocab_size, len(names)))
+    shapes = trained_shapes(recipe, Vocabulary(tokenizer.vocab_size, len(names)))
     saved = checkpoint.load(path, groups, shapes)
+    tensors = merged(saved.groups[weights], recipe.training)
     origin = Origin(str(folder.resolve()), checkpoint.checksum_of(path, weights) or "", weights, folder)
-    return Parts(recipe, saved.step, tokenizer, names, saved.groups[weights], origin)
+    return Parts(recipe, saved.step, tokenizer, names, tensors, origin)
 
 
 def parts_of_pretrained(source: Source, config: PretrainedConfig) -> Parts:

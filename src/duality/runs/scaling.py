@@ -2,8 +2,8 @@
 
 Memory of a device, in bytes:
 
-    state         4 for each weight, 8 for its two moments, 4 for its average, 4 for its gradient; 4 more for a teacher
-                  (ddp: of all weights; fsdp: of 1 / shard of them)
+    state         4 for each weight, 4 for its average; if it is trained, 8 for its two moments and 4 for its gradient;
+                  4 more for a teacher (ddp: of all weights; fsdp: of 1 / shard of them)
     put together  fsdp only: weights and gradients of everything outside the blocks, and of the blocks in use
     activations   what the network keeps for its backward pass, counted on the network itself: it is run once without
                   numbers (``FakeTensorMode``), and every tensor that autograd keeps is weighed
@@ -19,7 +19,7 @@ Bytes that a device sends in a step, with N devices, S of which share the weight
 
 A training step of P weights computes 6 operations for each of them and token, those of the embedding excepted, which is
 only looked up, and 12 length x width for the attention of each block; a teacher adds a third. A recomputed block is
-computed a third more.
+computed a third more. A weight that is not trained, frozen or below an adapter, has 4 and no gradient.
 
 What must hold: the memory of all tensors is within 15 % of what is measured (``benchmarks/memory.py``). A process has
 more: its libraries, and what its allocator keeps.
@@ -28,7 +28,7 @@ more: its libraries, and what its allocator keeps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +43,7 @@ from duality.ranks import divisors
 from duality.recipes.config import build
 from duality.recipes.recipe import Recipe, default_round_steps, distilled
 from duality.runs.shapes import expected_vocabulary
+from duality.training.adapters import outline_trained
 from duality.training.distillation import distillation_named, required_sampler
 from duality.training.parallel import blocks_of
 from duality.training.settings import resolve_precision
@@ -55,7 +56,10 @@ Strategy = Literal["single", "ddp", "fsdp"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """What of a network counts: numbers of weights, and bytes of activations for a row of a batch."""
+    """What of a network counts: numbers of weights, and bytes of activations for a row of a batch.
+
+    Adapters are weights of their block. ``head`` is 0 if it is frozen.
+    """
 
     parameters: int
     in_blocks: int
@@ -69,6 +73,8 @@ class Sizes:
     """bytes that a row of a batch keeps for the backward pass"""
     fixed: float
     """bytes that a batch of any size keeps"""
+    trained: int
+    trained_in_blocks: int
 
     @property
     def root(self) -> int:
@@ -126,14 +132,15 @@ def sizes_of(recipe: Recipe, device: torch.device) -> Sizes:
     """The sizes of a recipe's network on a device of this kind; no memory is taken."""
     one, two = (kept_bytes(recipe, rows, device) for rows in (1, 2))
     network, model = one[0], one[1]
-    count = sum(value.numel() for value in model.parameters())
-    per_block = [sum(value.numel() for value in block.parameters()) for block in blocks_of(model)]
+    per_block = [numbers(block.parameters()) for block in blocks_of(model)]
     embedding = dict(model.named_parameters()).get("backbone.embedding")
     return Sizes(
-        parameters=count,
+        parameters=numbers(model.parameters()),
+        trained=numbers(trained_of(model)),
         in_blocks=sum(per_block),
+        trained_in_blocks=sum(numbers(trained_of(block)) for block in blocks_of(model)),
         largest_block=max(per_block, default=0),
-        head=sum(value.numel() for value in network.head.parameters()),
+        head=numbers(trained_of(network.head)),
         embedding=0 if embedding is None else embedding.numel(),
         width=network.head.in_features,
         depth=len(per_block),
@@ -141,6 +148,16 @@ def sizes_of(recipe: Recipe, device: torch.device) -> Sizes:
         row=two[2] - one[2],
         fixed=2 * one[2] - two[2],
     )
+
+
+def numbers(weights: Iterable[Tensor]) -> int:
+    """How many numbers the weights have."""
+    return sum(value.numel() for value in weights)
+
+
+def trained_of(part: nn.Module) -> list[nn.Parameter]:
+    """The weights of a part of a network that are trained."""
+    return [value for value in part.parameters() if value.requires_grad]
 
 
 def precision_on(recipe: Recipe, device: torch.device) -> torch.dtype:
@@ -157,6 +174,7 @@ def kept_bytes(recipe: Recipe, rows: int, device: torch.device) -> tuple[Network
     dtype = precision_on(recipe, device)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[]):
         model = recipe.method.network(recipe.backbone, expected_vocabulary(recipe))
+        outline_trained(model, recipe.training)
         network = next(part for part in model.modules() if isinstance(part, Network))
         network.prepare(recompute=recipe.training.recompute, compile=False)
         own = {each.untyped_storage()._cdata for each in model.parameters()}
@@ -220,9 +238,10 @@ def estimate(
     recipe: Recipe, sizes: Sizes, strategy: Strategy, devices: int, shard: int, rows: int, device: torch.device
 ) -> Fit:
     """What a device needs when it computes ``rows`` rows at a time."""
-    weights, teacher = sizes.parameters * _FLOAT, recipe.distillation is not None
+    weights, trained = sizes.parameters * _FLOAT, sizes.trained * _FLOAT
+    teacher = recipe.distillation is not None
     accumulations = -(-recipe.training.batch_size // (devices * rows))
-    copies = 5 + (1 if teacher else 0)  # weight, two moments, average, gradient; the teacher's weight
+    copies = 2 + (1 if teacher else 0)  # weight, average; the teacher's weight
     gathered = 0.0
     if strategy == "fsdp":
         read = 2 if teacher else 1
@@ -234,9 +253,11 @@ def estimate(
     head = sizes.head * _FLOAT if strategy != "single" or accumulations > 1 else 0
     # the first pass keeps activations while gradients of the blocks do not exist yet, but for buckets of ddp
     divisor = shard if strategy == "fsdp" else 1
-    state, validation = weights * copies / divisor, weights * (copies - 1) / divisor + weights
+    held = weights * copies
+    # and two moments and the gradient of what is trained; a validation needs no gradient
+    state, validation = (held + 3 * trained) / divisor, (held + 2 * trained) / divisor + weights
     if strategy == "single" and accumulations == 1:
-        state -= min(sizes.in_blocks * _FLOAT, kept)
+        state -= min(sizes.trained_in_blocks * _FLOAT, kept)
     loss = 2 * logits * _FLOAT + head + 2 * rows * recipe.data.length * sizes.width * _FLOAT
     sent = sent_bytes(sizes, strategy, devices, shard, device, accumulations, teacher)
     return Fit(strategy, devices, shard, rows, accumulations, state, gathered, kept, loss, validation, sent)
@@ -252,16 +273,16 @@ def sent_bytes(
     teacher: bool = False,
 ) -> float:
     """The bytes that a device sends in a step."""
-    weights = sizes.parameters * _FLOAT
+    weights, gradients = sizes.parameters * _FLOAT, sizes.trained * _FLOAT
     if strategy == "single":
         return 0.0
     if strategy == "ddp":
-        return 2 * (devices - 1) / devices * weights
+        return 2 * (devices - 1) / devices * gradients
     groups = devices // shard
     # the blocks twice: they are given back after the forward pass; the teacher's have no other one
     gathered = accumulations * (weights * (2 if teacher else 1) + sizes.in_blocks * _FLOAT)
-    added = (2 if device.type == "cpu" else 1) * weights
-    between = 2 * (groups - 1) / groups * weights / shard
+    added = (2 if device.type == "cpu" else 1) * gradients
+    between = 2 * (groups - 1) / groups * gradients / shard
     return (shard - 1) / shard * (gathered + added) + between
 
 
@@ -287,7 +308,8 @@ def speed_of(recipe: Recipe, sizes: Sizes, devices: int, operations_per_second: 
     """How fast ``devices`` are that compute so many operations in a second each, all in all."""
     training, length = recipe.training, recipe.data.length
     forward = 2 * (sizes.parameters - sizes.embedding) + 4 * length * sizes.width * sizes.depth
-    passes = 3 + (1 if recipe.distillation is not None else 0) + (1 if training.recompute else 0)
+    gradients = sizes.trained / sizes.parameters  # a pass of their own, as long as the forward one if all are trained
+    passes = 2 + gradients + (1 if recipe.distillation is not None else 0) + (1 if training.recompute else 0)
     tokens = devices * operations_per_second / (passes * forward)
     seconds = training.batch_size * length / tokens
     return Speed(passes * forward, tokens, seconds, training.steps * seconds / 86_400)

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from duality.data.tokenizer_specs import FROM_FILES
 from duality.protocols import Vocabulary
 from duality.recipes.recipe import Recipe
+from duality.training.adapters import adapted_matrices, adapted_shapes
 
 
 class Uninitialised(TorchFunctionMode):
@@ -54,6 +55,14 @@ def outline(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
         raise ValueError(
             f"the network of {recipe.name} cannot be built ({reason}): make the backbone smaller"
         ) from None
+
+
+def trained_shapes(recipe: Recipe, vocabulary: Vocabulary) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the weights as a training of the recipe has them: with adapters, if it trains adapters."""
+    shapes, rank = parameter_shapes(recipe, vocabulary), recipe.training.lora
+    if not rank:
+        return shapes
+    return adapted_shapes(shapes, adapted_matrices(outline(recipe, vocabulary), recipe.training), rank)
 
 
 def parameter_shapes(recipe: Recipe, vocabulary: Vocabulary) -> dict[str, tuple[int, ...]]:

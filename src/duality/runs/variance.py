@@ -47,8 +47,9 @@ from duality.runs.corpora import sequences_of_run
 from duality.runs.model import Model, ignore, load, network
 from duality.runs.variance_objectives import PairedBound, objectives_of
 from duality.training import checkpoint
+from duality.training.adapters import merged
 from duality.training.loop import gradients
-from duality.training.settings import Training
+from duality.training.settings import Training, of_all_weights
 from duality.training.state import TrainState, load_weights
 
 Advance = Callable[[int], None]
@@ -87,9 +88,9 @@ class VarianceSettings:
             raise ValueError(f"limit-seconds is {self.limit_seconds}: it must be positive; leave it out for no limit")
 
     def training(self, model: Model) -> Training:
-        """The settings of a training step from which draws are made."""
+        """The settings of a training step from which draws are made; it has a gradient for all weights."""
         return replace(
-            model.recipe.training,
+            of_all_weights(model.recipe.training),
             seed=self.seed,
             batch_size=self.batch or model.recipe.training.batch_size,
             micro_batch=self.micro_batch,
@@ -152,7 +153,7 @@ def at_step(model: Model, folder: Path, step: int, weights: str) -> Model:
     """The model with the weights of another checkpoint."""
     saved = checkpoint.load(checkpoint.kept_step(folder, step, (weights,)), (weights,))
     denoiser = trainable(model)
-    load_weights(denoiser, saved.groups[weights])
+    load_weights(denoiser, merged(saved.groups[weights], model.recipe.training))
     return replace(model, step=saved.step, denoiser=denoiser.requires_grad_(False))
 
 

@@ -1,9 +1,9 @@
 """Muon (Jordan et al., 2024): the momentum of a weight matrix, made orthogonal, is the direction of its step.
 
 The matrices between hidden vectors (those of attention and MLP) are trained in this manner, everything else
-(embeddings, the output head, the conditioning on the noise level, biases, norms) by AdamW. A step of a matrix has the
-size that AdamW's would have (a root mean square of 0.2), so that one learning rate serves both. At the budgets of a
-laptop it reaches the same likelihood in fewer steps than AdamW alone (docs/experiments.md).
+(embeddings, the output head, the conditioning on the noise level, biases, norms, adapters) by AdamW. A step of a matrix
+has the size that AdamW's would have (a root mean square of 0.2), so that one learning rate serves both. At the budgets
+of a laptop it reaches the same likelihood in fewer steps than AdamW alone (docs/experiments.md).
 
 Why not ``torch.optim.Muon``: it computes in bfloat16 one matrix at a time, which on a CPU without bfloat16 units takes
 as long as the rest of a training step; here all matrices of one shape are computed at once, in their own precision.
@@ -61,10 +61,11 @@ class Muon(torch.optim.Optimizer):
     """Muon for the hidden matrices of a model, AdamW for the rest."""
 
     def __init__(self, model: nn.Module, *, lr: float, betas: tuple[float, float], weight_decay: float):
-        matrices = matrices_of(model)
+        matrices = [each for each in matrices_of(model) if each.requires_grad]
         chosen = {id(each) for each in matrices}
-        rest = [each for each in model.parameters() if id(each) not in chosen]
-        self._adamw = torch.optim.AdamW(rest, lr=lr, betas=betas, weight_decay=weight_decay, fused=True)
+        rest = [each for each in model.parameters() if each.requires_grad and id(each) not in chosen]
+        group = {"params": rest}  # in a list of its own: there may be nothing for AdamW
+        self._adamw = torch.optim.AdamW([group], lr=lr, betas=betas, weight_decay=weight_decay, fused=True)
         super().__init__([{"params": matrices}, {"params": rest}], {"lr": lr, "weight_decay": weight_decay})
         self._adamw.state = self.state  # one state for both, by parameter
 

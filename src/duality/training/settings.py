@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -25,9 +25,13 @@ class Training:
     memory by computing each block again in the backward pass, the second compiles the blocks with ``torch.compile``
     (``Network.prepare``). ``optimizer`` "muon" trains the matrices of attention and MLP with Muon (``training.muon``).
     ``phase_steps`` divides the phases of a method as for that many steps, the last one going on to ``steps``: a run
-    that was trained longer has it, so that a phase that had ended does not begin again.
+    that was trained longer has it, so that a phase that had ended does not begin again. 0 leaves the last one alone.
     ``checkpoint`` "sharded" lets every rank of a job write its part of the weights (``training.sharded``), for models
     that do not fit into one machine's memory; "whole" is one file for each group of tensors.
+    ``freeze`` names parts of the network that stay as they are, such as ``embedding,blocks.0-3`` (``freezing``).
+    ``lora`` is the rank of the adapters that are trained instead of the network itself (``adapters``); 0 has none.
+    They are multiplied by ``lora_alpha`` / ``lora``, by 2 if no alpha is given. ``lora_layers`` are the layers of a
+    block that have one, such as ``qkv,out``; "all" is attention and MLP.
     """
 
     steps: int = 1_000_000
@@ -52,15 +56,19 @@ class Training:
     keep: int = 2
     checkpoint: Literal["whole", "sharded"] = "whole"
     phase_steps: int | None = None
+    freeze: str = "none"
+    lora: int = 0
+    lora_alpha: float | None = None
+    lora_layers: str = "all"
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "log_every", "save_every", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"training.{name} is {getattr(self, name)}: it must be at least 1")
-        if self.phase_steps is not None and self.phase_steps < 1:
-            raise ValueError(f"training.phase_steps is {self.phase_steps}: it must be at least 1, or none")
+        if self.phase_steps is not None and self.phase_steps < 0:
+            raise ValueError(f"training.phase_steps is {self.phase_steps}: it must not be negative, or none")
         check_seed(self.seed, "training.seed")
-        for name in ("micro_batch", "warmup", "eval_every", "weight_decay", "clip"):
+        for name in ("micro_batch", "warmup", "eval_every", "weight_decay", "clip", "lora"):
             if getattr(self, name) < 0:
                 raise ValueError(f"training.{name} is {getattr(self, name)}: it must not be negative (0 turns it off)")
         if not self.learning_rate > 0:
@@ -68,6 +76,18 @@ class Training:
         for name in ("decay", "ema", "label_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"training.{name} is {getattr(self, name)}: it must be in [0, 1]")
+        if self.lora_alpha is not None and not self.lora_alpha > 0:
+            raise ValueError(f"training.lora_alpha is {self.lora_alpha}: it must be positive, or none for 2 x the rank")
+        if not self.lora and (self.lora_alpha, self.lora_layers) != (None, "all"):
+            raise ValueError(
+                "training.lora_alpha and training.lora_layers are settings of adapters, and there are none: set their "
+                "rank, such as training.lora=8"
+            )
+
+    @property
+    def lora_scale(self) -> float:
+        """What the product of an adapter's two matrices is multiplied by."""
+        return 2.0 if self.lora_alpha is None else self.lora_alpha / self.lora
 
     def rate(self, step: int) -> float:
         """Learning rate at ``step``: linear warm-up, constant, linear to zero over the last ``decay`` of the steps."""
@@ -92,6 +112,11 @@ class Parallel:
     def __post_init__(self) -> None:
         if self.shard < 0:
             raise ValueError(f"parallel.shard is {self.shard}: it must not be negative; 0 divides over all processes")
+
+
+def of_all_weights(training: Training) -> Training:
+    """The settings without adapters and without frozen parts."""
+    return replace(training, freeze="none", lora=0, lora_alpha=None, lora_layers="all")
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> torch.dtype:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from duality.protocols import Network
+from duality.training.adapters import choose_trained
 from duality.training.checkpoint import Checkpoint, Tensors, check_shapes
 from duality.training.muon import Muon
 from duality.training.parallel import SINGLE, Layout, local, on_first, put
@@ -36,7 +37,8 @@ def optimizer_of(model: nn.Module, training: Training) -> torch.optim.Optimizer:
     rate, betas, decay = training.learning_rate, training.betas, training.weight_decay
     if training.optimizer == "muon":
         return Muon(model, lr=rate, betas=betas, weight_decay=decay)
-    return torch.optim.AdamW(model.parameters(), lr=rate, betas=betas, weight_decay=decay, fused=True)
+    trained = [value for value in model.parameters() if value.requires_grad]
+    return torch.optim.AdamW(trained, lr=rate, betas=betas, weight_decay=decay, fused=True)
 
 
 @dataclass
@@ -57,6 +59,7 @@ class TrainState:
         model: nn.Module, training: Training, teacher: nn.Module | None = None, layout: Layout = SINGLE
     ) -> TrainState:
         """The state before the first step; the weights of ``model`` and ``teacher`` are divided as the layout says."""
+        choose_trained(model, training)
         for taught in (model, teacher):
             if taught is not None:
                 prepare_networks(taught, training)
@@ -159,8 +162,9 @@ class TrainState:
         """Move the average towards the weights, quickly at first: decay is at most (1 + n) / (10 + n)."""
         decay = min(decay, (1 + self.step) / (10 + self.step))
         with torch.no_grad():
-            averages = [local(value) for value in self.ema.values()]
-            torch._foreach_lerp_(averages, [local(value.detach()) for value in self.model.parameters()], 1 - decay)
+            trained = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+            averages = [local(self.ema[name]) for name in trained]
+            torch._foreach_lerp_(averages, [local(value.detach()) for value in trained.values()], 1 - decay)
 
 
 def shapes_of(tensors: Tensors) -> dict[str, tuple[int, ...]]:
