@@ -170,6 +170,25 @@ def test_the_layout_of_the_sedd_paper(golden: Path, tmp_path: Path, imported: Im
     assert filecmp.cmp(source / "model.safetensors", tmp_path / "again" / "model.safetensors", shallow=False)
 
 
+def test_older_files_hold_the_same_weights(golden: Path, tmp_path: Path, imported: Import) -> None:
+    """pytorch_model.bin instead of safetensors, and the checkpoint of a training with the code of the SEDD paper."""
+    tensors = reference_tensors(golden)
+    binary = write_folder(tmp_path / "hf", prefixed(tensors))
+    (binary / "model.safetensors").unlink()
+    torch.save(prefixed(tensors), binary / "pytorch_model.bin")
+    content = {"optimizer": {"state": {}}, "model": tensors, "ema": {"shadow_params": averaged(tensors)}, "step": 70}
+    torch.save(content, tmp_path / "checkpoint.pth")
+    wanted = {"method": "sedd", "length": 12, "heads": 4}
+    for source, num_tokens, said, step in (
+        (binary, NUM_TOKENS, {}, 0),
+        (tmp_path / "checkpoint.pth", NUM_TOKENS - 1, wanted, 70),
+    ):
+        model = load(imported(source, num_tokens, **said), device="cpu", weights="model")
+        for theirs, ours in weight_names(2, causal=False).items():
+            assert torch.equal(model.denoiser.get_parameter(f"backbone.{ours}"), tensors[theirs])
+        assert model.step == step
+
+
 def test_the_average_is_matched_by_order_and_is_what_is_sampled(golden: Path, tmp_path: Path, imported: Import) -> None:
     tensors = reference_tensors(golden)
     run = imported(write_checkpoint(tmp_path / "model.ckpt", tensors))
