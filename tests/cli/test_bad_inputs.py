@@ -351,6 +351,7 @@ export                                                      | RUN
 export {{run}}                                              | --out
 export {{absent}} --out {{new}}                             | is not a run
 export {{run}} --out {{new}}                                | has a convolution (backbone.conv=3)
+export {{mdlm}} --out {{new}} --layout duo-ckpt              | does not end with .ckpt
 export {{run}} --out {{new}} --layout gguf                  | invalid choice
 export {{run}} --out {{pictures}}                           | exists already, and nothing is overwritten
 publish                                                     | RUN

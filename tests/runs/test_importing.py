@@ -170,6 +170,25 @@ def test_the_layout_of_the_sedd_paper(golden: Path, tmp_path: Path, imported: Im
     assert filecmp.cmp(source / "model.safetensors", tmp_path / "again" / "model.safetensors", shallow=False)
 
 
+def test_older_files_hold_the_same_weights(golden: Path, tmp_path: Path, imported: Import) -> None:
+    """pytorch_model.bin instead of safetensors, and the checkpoint of a training with the code of the SEDD paper."""
+    tensors = reference_tensors(golden)
+    binary = write_folder(tmp_path / "hf", prefixed(tensors))
+    (binary / "model.safetensors").unlink()
+    torch.save(prefixed(tensors), binary / "pytorch_model.bin")
+    content = {"optimizer": {"state": {}}, "model": tensors, "ema": {"shadow_params": averaged(tensors)}, "step": 70}
+    torch.save(content, tmp_path / "checkpoint.pth")
+    wanted = {"method": "sedd", "length": 12, "heads": 4}
+    for source, num_tokens, said, step in (
+        (binary, NUM_TOKENS, {}, 0),
+        (tmp_path / "checkpoint.pth", NUM_TOKENS - 1, wanted, 70),
+    ):
+        model = load(imported(source, num_tokens, **said), device="cpu", weights="model")
+        for theirs, ours in weight_names(2, causal=False).items():
+            assert torch.equal(model.denoiser.get_parameter(f"backbone.{ours}"), tensors[theirs])
+        assert model.step == step
+
+
 def test_the_average_is_matched_by_order_and_is_what_is_sampled(golden: Path, tmp_path: Path, imported: Import) -> None:
     tensors = reference_tensors(golden)
     run = imported(write_checkpoint(tmp_path / "model.ckpt", tensors))
@@ -211,7 +230,7 @@ def test_export_is_the_inverse_of_import(layout: Any, golden: Path, tmp_path: Pa
         assert filecmp.cmp(one, other, shallow=False)
 
 
-EXPRESSIBLE = ("backbone.conv=0", "training.steps=2")
+EXPRESSIBLE = ("backbone.conv=0", "training.steps=2", "generation.temperature=1", "generation.tail=ancestral")
 OURS = {
     "duo": (),
     "udlm": ("method=UDLM",),
@@ -229,16 +248,13 @@ def test_runs_of_ours_write_the_same_after_export_and_import(name: str, english:
     session.train(small_recipe(english, *EXPRESSIBLE, *OURS[name]), run)
 
     def written(folder: Path) -> list[list[int]]:
-        model = load(folder, device="cpu")
-        # everything is stated: the layouts have no place for how a recipe samples if nothing is said
-        return [
-            each.tokens for each in model.sample(2, length=24, seed=3, steps=steps, temperature=1.0, tail="ancestral")
-        ]
+        return [each.tokens for each in load(folder, device="cpu").sample(2, length=24, seed=3, steps=steps)]
 
+    expected = written(run)
     for layout, place in (("duo-hf", tmp_path / "folder"), ("duo-ckpt", tmp_path / "model.ckpt")):
         export_run(run, place, layout)  # type: ignore[arg-type]
         again = import_released(place, tmp_path / layout, Wanted(tokenizer=str(run)))
-        assert written(again) == written(run)
+        assert written(again) == expected
         assert checkpoint.latest_step(again / "checkpoints") == (2 if layout == "duo-ckpt" else 0)
         assert type(read_recipe(again).method) is type(read_recipe(run).method)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,12 @@ def test_the_prefix_is_found_and_a_teacher_is_left() -> None:
     tensors = {"teacher.vocab_embed.embedding": 1, "backbone._orig_mod.vocab_embed.embedding": 2, "other.bias": 3}
     prefix, own = released.without_prefix(tensors, "x")
     assert (prefix, own) == ("backbone._orig_mod.", {"vocab_embed.embedding": 2, "other.bias": 3})
+
+
+def test_help_and_import_load_none_of_it() -> None:
+    script = "import sys, duality, duality.cli.main; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "safetensors", "huggingface_hub", "pickletools", "duality.runs.importing"} & set(loaded)
 
 
 def test_positions_of_another_base_are_refused(golden: Path) -> None:

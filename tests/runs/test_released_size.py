@@ -55,6 +55,7 @@ def test_a_model_of_170_million_weights(tmp_path: Path) -> None:
     ).stdout
     measured = json.loads(output.splitlines()[-1])
     size = min((tmp_path / name).stat().st_size for name in ("folder/model.safetensors", "model.ckpt"))
+    print(f"{measured['seconds']:.1f} s, {measured['peak'] / 1e9:.2f} GB for {size / 1e9:.2f} GB")
     assert size > 4 * 169_627_218
     assert measured["peak"] < 3 * size
     assert measured["seconds"] < 60

@@ -64,6 +64,8 @@ def export_run(
     recipe, tokenizer = read_recipe(folder), read_tokenizer(folder)
     labels = len(read_identity(folder)["labels"])
     check_free(target)
+    if layout == "duo-ckpt" and target.suffix != ".ckpt":
+        raise ValueError(f"{target} does not end with .ckpt, by which a checkpoint is known: give such a name")
     settings, sizes = expressed(recipe, tokenizer, labels)
     checkpoints = folder / "checkpoints"
     groups = ("ema",) if layout == "duo-hf" else ("model", "ema")
@@ -228,8 +230,6 @@ def write_folder(target: Path, tensors: dict[str, Tensor], config: dict[str, obj
 
 def write_checkpoint(target: Path, content: dict[str, object]) -> None:
     """Write a checkpoint, which is complete or absent."""
-    if target.suffix != ".ckpt":
-        raise ValueError(f"{target} does not end with .ckpt, by which a checkpoint is known: give such a name")
     with no_empty_folder(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target)

@@ -29,7 +29,7 @@ from duality.data.cache import silent
 from duality.data.extra_tokens import with_extra_tokens
 from duality.data.files import flush_to_disk, no_empty_folder, write_atomically
 from duality.data.leftovers import remove_leftovers, temporary_name
-from duality.data.tokenizer_specs import KeptTokenizer, TokenizerSpec, tokenizer_at
+from duality.data.tokenizer_specs import FROM_FILES, KeptTokenizer, TokenizerSpec, tokenizer_at
 from duality.data.tokenizers import FILE, Tokenizer, load_tokenizer
 from duality.protocols import Reporter, Vocabulary
 from duality.recipes.recipe import Data, Recipe
@@ -109,8 +109,8 @@ def import_released(source: str | Path, out: Path | str, wanted: Wanted = NOTHIN
     groups = weight_groups(found, tensors, sizes)
     check_network(recipe, chosen.tokenizer, groups["model"])
     step = next((each for each in (wanted.step, found.step) if each is not None), 0)
-    kept = kept_facts(found, tensors, prefix, str(source))
-    write_run(target, recipe, chosen.tokenizer, groups, step, kept)
+    facts = facts_of(found, tensors, prefix, str(source))
+    write_run(target, recipe, chosen.tokenizer, groups, step, facts)
     what = f"{settings.method}, {sum(value.numel() for value in groups['model'].values()):,} weights"
     average = "raw weights and their average" if found.average is not None else "one set of weights, the average"
     report(f"{target}: {what}, {sizes.num_states:,} states, step {step}; {average}")
@@ -193,7 +193,8 @@ def tokenizer_named(place: str, report: Reporter) -> tuple[TokenizerSpec | None,
             f"tokenizer is {place!r}: give gpt2, bert-base-uncased, bytes, text8, nucleotides, hf:OWNER/NAME, a "
             "tokenizer.json, or the folder of a run; others are made from a text, and would have other ids"
         )
-    return spec, spec.train((), progress=report)
+    # a file may move and a model of the hub may change: what they hold now is kept in the run
+    return None if isinstance(spec, FROM_FILES) else spec, spec.train((), progress=report)
 
 
 def is_own(path: Path) -> bool:
@@ -239,7 +240,7 @@ def check_network(recipe: Recipe, tokenizer: Tokenizer, weights: Mapping[str, Te
     checkpoint.check_shapes(shapes, parameter_shapes(recipe, Vocabulary(tokenizer.vocab_size)))
 
 
-def kept_facts(found: Released, tensors: Mapping[str, Tensor], prefix: str, source: str) -> dict[str, object]:
+def facts_of(found: Released, tensors: Mapping[str, Tensor], prefix: str, source: str) -> dict[str, object]:
     """The content of released.json."""
     frequencies = tensors.get(released.FREQUENCIES)
     average = found.average

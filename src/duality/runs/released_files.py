@@ -137,8 +137,8 @@ def read_checkpoint(path: Path) -> Released:
         )
     inner = content[key]
     tensors = tensors_in(inner, path, key)
-    hyper = content.get("hyper_parameters")
-    config = plain(hyper.get("config", hyper)) if isinstance(hyper, dict) else {}
+    hyper = plain(content.get("hyper_parameters"))
+    config = hyper.get("config", hyper) if isinstance(hyper, dict) else {}
     step = next((content[name] for name in ("global_step", "step") if type(content.get(name)) is int), None)
     average = average_in(content["ema"], path) if content.get("ema") is not None else None
     named = config if isinstance(config, dict) else {}
