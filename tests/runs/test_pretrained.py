@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -17,10 +18,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.faults import faults
 from support.pretrained import rewrite, train_kinds
 
 import duality
 from duality.cli.main import main
+from duality.data import files
 from duality.runs import pretrained_folder, publishing
 from duality.runs.model import Model, load
 from duality.runs.model_card import public_recipe
@@ -140,7 +143,7 @@ def test_what_is_killed_leaves_no_model(kinds: dict[str, Model], tmp_path: Path)
     target = tmp_path / "model"
 
     def save(die_at: int) -> None:
-        count, flush, rename = 0, publishing.flush_to_disk, os.replace
+        count, flush, rename = 0, files.flush_to_disk, os.replace
 
         def counted(call: Callable[..., None], *arguments: Any) -> None:
             nonlocal count
@@ -149,8 +152,8 @@ def test_what_is_killed_leaves_no_model(kinds: dict[str, Model], tmp_path: Path)
                 os.kill(os.getpid(), signal.SIGKILL)
             call(*arguments)
 
-        publishing.flush_to_disk = lambda path: counted(flush, path)
-        os.replace = lambda *paths: counted(rename, *paths)
+        vars(publishing)["flush_to_disk"] = lambda path: counted(flush, path)
+        vars(os)["replace"] = lambda *paths: counted(rename, *paths)
         kinds["duo"].save_pretrained(target)
 
     killed = 0
@@ -169,6 +172,16 @@ def test_what_is_killed_leaves_no_model(kinds: dict[str, Model], tmp_path: Path)
     assert killed >= 8
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert load(target).step == 2
+
+
+def test_a_disk_that_refuses_leaves_nothing(kinds: dict[str, Model], tmp_path: Path) -> None:
+    with faults(tmp_path) as tally:
+        kinds["duo"].save_pretrained(tmp_path / "whole")
+    shutil.rmtree(tmp_path / "whole")
+    for place in range(1, tally.count):  # the last operation is after the rename
+        with faults(tmp_path, fail_at=place, number=errno.ENOSPC), pytest.raises(OSError, match="No space left"):
+            kinds["duo"].save_pretrained(tmp_path / "model")
+        assert list(tmp_path.iterdir()) == []
 
 
 CONFIG: list[tuple[Callable[[dict[str, Any]], object], str]] = [

@@ -93,11 +93,11 @@ def faults(folder: Path, fail_at: int = 0, number: int = 0) -> Iterator[Tally]:
         if tally.due():
             raise tally.error()
 
-    def saved(tensors: Any, path: Path, real: Callable[..., None] = save_file) -> None:
+    def saved(tensors: Any, path: Path, metadata: Any = None, real: Callable[..., None] = save_file) -> None:
         if tally.due():
             Path(path).write_bytes(b"half")
             raise SafetensorError(f"I/O error: {os.strerror(tally.number)} (os error {tally.number})")
-        real(tensors, path)
+        real(tensors, path, metadata)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(io, "open", opening(io.open))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duality.data.datasets import DATASETS
+from duality.data.jsonfiles import MIB, parse_json, read_bounded
 from duality.data.mixtures import shares_of
 from duality.data.tokenizer_specs import TokenizerFile
 from duality.recipes.recipe import Recipe
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from duality.runs.model import Model
 
 MOST_CHARACTERS = 600  # of a sample
+NO_SAMPLES = "None were kept. `duality sample` writes some."
 CITATION = """@inproceedings{sahoo2025diffusion,
   title     = {The Diffusion Duality},
   author    = {Sahoo, Subham Sekhar and Deschenaux, Justin and Gokaslan, Aaron and Wang, Guanghan and Chiu, Justin and
@@ -183,15 +185,19 @@ def samples(model: Model) -> Sequence[str]:
     folder = run_of(model)
     path = None if folder is None else folder / "samples" / f"step-{model.step:08d}.jsonl"
     if path is None or not path.is_file():
-        return ["None were kept. `duality sample` writes some."]
-    shown = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        text = "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in str(row["text"]))
-        text = text[:MOST_CHARACTERS] + (" ..." if len(text) > MOST_CHARACTERS else "")
-        fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-        shown.append(f"{row['steps']} steps, {row['tail']} tail, seed {row['seed']}:\n\n{fence}text\n{text}\n{fence}")
-    return shown or ["None were kept. `duality sample` writes some."]
+        return [NO_SAMPLES]
+    lines = read_bounded(path, 64 * MIB).splitlines()
+    rows = [parse_json(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)]
+    return [sample_text(row) for row in rows if isinstance(row, dict)] or [NO_SAMPLES]
+
+
+def sample_text(row: dict[str, object]) -> str:
+    """A sample as a block of the card, whatever characters it has."""
+    text = "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in str(row.get("text", "")))
+    text = text[:MOST_CHARACTERS] + (" ..." if len(text) > MOST_CHARACTERS else "")
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    made = f"{row.get('steps')} steps, {row.get('tail')} tail, seed {row.get('seed')}, number {row.get('index')}"
+    return f"{made}:\n\n{fence}text\n{text}\n{fence}"
 
 
 def use(model: Model, name: str, for_transformers: bool) -> str:

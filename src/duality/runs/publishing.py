@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from duality.data.files import file_sha256, flush_to_disk
+from duality.data.files import file_sha256, flush_to_disk, no_empty_folder
 from duality.data.leftovers import remove_leftovers, temporary_name
 from duality.data.tokenizers import FILE
 from duality.data.transformers_files import ExtraState, transformers_files
@@ -22,7 +22,7 @@ from duality.runs import pretrained_folder
 from duality.runs.hub_files import hub_name, progress_on_terminals, reason, shown
 from duality.runs.model_card import CardFields, card, public_recipe
 from duality.runs.pretrained_folder import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig
-from duality.runs.provenance import CORPUS, environment
+from duality.runs.provenance import CORPUS, environment, read_identity
 from duality.training.checkpoint import write_tensors
 
 if TYPE_CHECKING:
@@ -33,16 +33,17 @@ def save_pretrained(model: Model, folder: Path, fields: CardFields, name: str | 
     """Write a model alone into a new folder; ``name`` is what the model card calls it."""
     target = folder.expanduser().absolute()
     check_new(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(target)
-    temporary = temporary_name(target)
-    try:
-        temporary.mkdir()
-        write_files(model, temporary, fields, name or target.name)
-        os.replace(temporary, target)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    with no_empty_folder(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target)
+        temporary = temporary_name(target)
+        try:
+            temporary.mkdir()
+            write_files(model, temporary, fields, name or target.name)
+            os.replace(temporary, target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
     flush_to_disk(target.parent)
     return target
 
@@ -77,7 +78,7 @@ def write_files(model: Model, folder: Path, fields: CardFields, name: str) -> No
     )
     texts[CARD] = card(model, fields, name, others is not None)
     if model.origin is not None and (model.origin.folder / CORPUS).is_file():
-        texts[CORPUS] = (model.origin.folder / CORPUS).read_text(encoding="utf-8")
+        texts[CORPUS] = json.dumps(read_identity(model.origin.folder), indent=1)
     texts[CONFIG] = json.dumps(config.to_json() | transformers_fields(model, extra), indent=1)
     for file, text in texts.items():  # config.json is the last: without it nothing can be loaded
         (folder / file).write_text(text, encoding="utf-8")
