@@ -229,7 +229,7 @@ def train(
 
     With ``start`` the training begins from the model of a run, or of whatever else ``load`` reads, with its tokenizer:
     a finetuning. Without a ``recipe`` it has that of the source, with less training (``recipes.recipe.finetuned``).
-    ``log`` are trackers, by name ("tensorboard", "wandb") or as objects (``runs.trackers``).
+    ``log`` are trackers, by name ("tensorboard", "wandb") or as objects (``trackers.Tracker``).
     """
     plan = plan_training(
         recipe, start=start, data=data, column=column, out=out, steps=steps, seed=seed, set=set, resume=resume

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Protocol, cast
 
 from duality.recipes.catalogue import to_json
 from duality.recipes.recipe import Recipe
@@ -20,6 +20,23 @@ from duality.runs.trackers import Row, flat, kept_of_all, numbers_in, words_in
 
 NAME = FOLDER = "tensorboard"
 INSTALL = "pip install 'diffusion-duality[tensorboard]'"
+
+
+class FileWriter(Protocol):
+    """Writes any event."""
+
+    def add_summary(self, summary: object, global_step: int | None = None) -> None: ...
+
+
+class Writer(Protocol):
+    """What is used of the library's writer of event files."""
+
+    file_writer: FileWriter
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
+    def add_text(self, tag: str, text_string: str, global_step: int) -> None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class TensorBoard:
@@ -32,7 +49,7 @@ class TensorBoard:
             raise ValueError(
                 f"--log tensorboard needs tensorboard, which cannot be imported ({error}): {INSTALL}"
             ) from None
-        self._writer: Any = None
+        self._open: Writer | None = None
         self._phase = ""
 
     def start(self, recipe: Recipe, folder: Path, step: int) -> None:
@@ -41,7 +58,7 @@ class TensorBoard:
         # From 0 if the run does not know of files that are there: all its rows will be given again. It is said in the
         # first file too, because TensorBoard takes the first such mark for a beginning, and hides nothing there.
         purge = step + 1 if known else 0
-        self._writer = self._library.SummaryWriter(str(target), purge_step=purge)
+        self._open = self._library.SummaryWriter(str(target), purge_step=purge)
         if known:
             return
         summary = import_module("torch.utils.tensorboard.summary")
@@ -52,7 +69,7 @@ class TensorBoard:
 
     def metrics(self, row: Row) -> None:
         """Numbers as curves; the phase where it changes."""
-        step = row["step"]
+        step = cast(int, row["step"])
         for name, value in numbers_in(row).items():
             self._writer.add_scalar(name, value, step)
         for name, text in words_in(row).items():
@@ -80,5 +97,10 @@ class TensorBoard:
 
     def close(self) -> None:
         """Write what is left."""
-        if self._writer is not None:
-            self._writer.close()
+        if self._open is not None:
+            self._open.close()
+
+    @property
+    def _writer(self) -> Writer:
+        assert self._open is not None, "a tracker is started before it is given rows"
+        return self._open

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Protocol, cast
 
 from duality.recipes.recipe import Recipe
 from duality.runs.trackers import Row, flat, keep, kept, numbers_in, words_in
@@ -25,6 +25,16 @@ NAME = "wandb"
 PROJECT = "duality"
 MODES = ("offline", "online", "disabled")
 INSTALL = "pip install 'diffusion-duality[wandb]'"
+
+
+class WandbRun(Protocol):
+    """What is used of a run of the library."""
+
+    id: str
+
+    def define_metric(self, name: str, *, step_metric: str) -> object: ...
+    def log(self, data: dict[str, object], step: int) -> None: ...
+    def finish(self) -> None: ...
 
 
 class WeightsAndBiases:
@@ -40,7 +50,7 @@ class WeightsAndBiases:
             self._library = import_module("wandb")
         except ImportError as error:
             raise ValueError(f"--log wandb needs wandb, which cannot be imported ({error}): {INSTALL}") from None
-        self._run: Any = None
+        self._run: WandbRun | None = None
         self._folder = Path()
         self._logged: dict[str, int] = {}
         self._before: dict[str, int] = {}
@@ -54,7 +64,7 @@ class WeightsAndBiases:
         self._logged = dict(self._before)
         # W&B numbers the rows of a run, and ignores numbers that it has: one more, for a row that a crash did not count
         self._rows = cast(int, content["rows"]) + 1 if "rows" in content else 0
-        self._run = self._library.init(
+        run: WandbRun = self._library.init(
             id=number,
             resume="allow",
             mode=self._mode,
@@ -73,7 +83,8 @@ class WeightsAndBiases:
                 x_save_requirements=False,
             ),
         )
-        self._run.define_metric("*", step_metric="step")
+        run.define_metric("*", step_metric="step")
+        self._run = run
         self._keep(number)
 
     def metrics(self, row: Row) -> None:
@@ -94,7 +105,7 @@ class WeightsAndBiases:
         if self._run is not None:
             self._run.finish()
 
-    def _log(self, kind: str, row: Row, content: dict[str, Any]) -> None:
+    def _log(self, kind: str, row: Row, content: dict[str, object]) -> None:
         """Log what is not of a step whose ``kind`` of row was logged before this training was interrupted."""
         step = cast(int, row["step"])
         if step <= self._before.get(kind, -1):
@@ -102,8 +113,9 @@ class WeightsAndBiases:
         self._logged[kind] = step
         self._send({**content, "step": step})
 
-    def _send(self, content: dict[str, Any]) -> None:
+    def _send(self, content: dict[str, object]) -> None:
         """Log a row under the next number."""
+        assert self._run is not None, "a tracker is started before it is given rows"
         self._run.log(content, step=self._rows)
         self._rows += 1
         self._keep(self._run.id)
