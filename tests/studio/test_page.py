@@ -356,7 +356,7 @@ def test_training_is_shown_live(open_view: Open, studio: Running) -> None:
         assert page.locator(".train .models").inner_text().count("running") == 1
         row = {"step": 9, "phase": "bound", "loss": 123.456, "learning_rate": 0.1, "gradient_norm": 1.0}
         append_metrics(folder, {**row, "seconds": 1.0, "since": 0})
-        page.locator(".chart svg[aria-label*='duo, now'][aria-label*='mdlm, now 123']").wait_for()
+        page.locator(".chart svg[aria-label*='duo, now'][aria-label*='mdlm, now 123']").wait_for(timeout=16_000)
     page.get_by_label("Look at").select_option("mdlm")
     page.get_by_label("Compare its recipe with").select_option("ar")
     page.wait_for_selector("thead th:nth-child(3)")
