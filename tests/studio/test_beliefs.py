@@ -76,7 +76,9 @@ def test_the_reading_is_the_belief(shelf: Path, run: str, name: str) -> None:
 
 @given(st.integers(1, 6), st.integers(1, 2000), st.integers(0, 1 << 30))
 def test_the_largest_are_those_of_topk(count: int, width: int, seed: int) -> None:
-    rows = torch.randn(3, width, generator=torch.Generator().manual_seed(seed)).round(decimals=1)  # with many equal ones
+    rows = torch.randn(3, width, generator=torch.Generator().manual_seed(seed)).round(
+        decimals=1
+    )  # with many equal ones
     count = min(count, width)
     values, places = largest(rows, count)
     assert torch.equal(values, rows.topk(count, -1).values)

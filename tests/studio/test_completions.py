@@ -95,8 +95,8 @@ def test_logprobs(client: Any, model: str) -> None:
 
 def test_a_suffix_stands_behind(client: Any) -> None:
     found = client.completions.create(model="mdlm", prompt="(", suffix=")", max_tokens=4, seed=1)
-    assert f"--suffix ')'" in found.command
-    assert ")" not in found.choices[0].text[-1:] or len(found.choices[0].text) <= 4
+    assert "--suffix ')'" in found.command
+    assert found.usage.completion_tokens == 4
     with pytest.raises(openai.BadRequestError, match="left to right"):
         client.completions.create(model="ar", prompt="(", suffix=")", max_tokens=4)
 

@@ -28,7 +28,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "kept": ("mdlm", {"steps": 2, "length": 9, "keep": [[0, 65], [8, 66]], "seed": 2**63 - 1}),
     "white": ("duo", {"steps": 2, "length": 9, "prompt": " \n", "suffix": "  "}),
     "dashes": ("ar", {"length": 12, "prompt": "--debug", "num": 2}),
-    "quotes": ("duo", {"steps": 2, "prompt": "it's $HOME `x` \"y\" \\ é\t", "length": 30}),
+    "quotes": ("duo", {"steps": 2, "prompt": 'it\'s $HOME `x` "y" \\ é\t', "length": 30}),
     "score": ("sedd-uniform", {"steps": 3, "length": 10}),
     "gaussian": ("plaid", {"steps": 2, "length": 10}),
 }
@@ -79,7 +79,7 @@ def test_a_completion_is_that_of_the_command_line(server: Served, capsys: pytest
 
 @pytest.mark.slow
 def test_the_command_prints_the_text_in_a_real_shell(server: Served) -> None:
-    prompt = "-- it's \"a\" $HOME\n`ls` \\n é: "
+    prompt = '-- it\'s "a" $HOME\n`ls` \\n é: '
     found = server.post("/api/generate", {"run": "duo", "steps": 2, "prompt": prompt, "length": 60}).json
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONIOENCODING": "utf-8"}

@@ -119,7 +119,10 @@ def operation(about: str, answer: Schema, streams: bool = False) -> Schema:
     content: Schema = {"application/json": {"schema": answer}}
     if streams:
         content["text/event-stream"] = {"schema": _TEXT}
-    refused = {"description": "one sentence that says what is allowed", "content": {"application/json": {"schema": ERROR}}}
+    refused = {
+        "description": "one sentence that says what is allowed",
+        "content": {"application/json": {"schema": ERROR}},
+    }
     return {
         "summary": about,
         "responses": {"200": {"description": about, "content": content}, "4XX": refused, "503": refused},
