@@ -349,7 +349,6 @@ studio {{run}} --token short                                | --token needs 12 t
 studio {{run}} --host 192.0.2.1 --token a-good-long-token   | cannot listen at 192.0.2.1
 studio {{run}} --judge {{mdlm}}                             | and no judge
 studio {{run}} --device tpu                                 | invalid choice
-sample {{run}} --prompt ''                                  | the value of --prompt {EMPTY}
 data                                                        | required
 data fetch                                                  | invalid choice
 data get gutenberg-prosa                                    | gutenberg-prose

@@ -50,7 +50,7 @@ def test_the_reading_is_the_belief(shelf: Path, run: str, name: str) -> None:
 
     def wrap(denoiser: AnyDenoiser) -> AnyDenoiser:
         dense.append(Dense(denoiser))
-        made = observed(dense[0])  # type: ignore[arg-type]
+        made = observed(dense[0])
         assert isinstance(made, Observed)
         watched.append(made)
         return made

@@ -40,7 +40,8 @@ def test_choices(client: Any) -> None:
 def test_a_stream_is_the_text(client: Any, model: str) -> None:
     settings: dict[str, Any] = {"model": model, "prompt": "The é ", "max_tokens": 24, "n": 2, "seed": 1}
     whole = client.completions.create(**settings)
-    texts, reasons, count, usage = {0: "", 1: ""}, {}, 0, None
+    texts, reasons, count = {0: "", 1: ""}, {}, 0
+    usage: Any = None
     for part in client.completions.create(**settings, stream=True, stream_options={"include_usage": True}):
         usage = part.usage or usage
         for choice in part.choices:

@@ -58,15 +58,10 @@ def test_a_likelihood_ends_too_when_its_client_leaves(server: Served) -> None:
     until(idle(server))
 
 
-@pytest.fixture
-def small(shelf: Path) -> Limits:
-    return Limits(queue=2, backlog=4, stalled_seconds=0.3, body_seconds=0.3, seconds=1.5)
-
-
-def test_a_full_queue_a_slow_body_and_a_time_limit(shelf: Path, small: Limits) -> None:
-    with served(studio_of(shelf, small)) as server:
-        held = server.raw(posted("/api/generate", {**LONG, "stream": False}))
-        until(lambda: server.studio.jobs.workers.waiting() == 0 and threads() > 0)
+def test_a_full_queue(shelf: Path) -> None:
+    with served(studio_of(shelf, Limits(queue=2))) as server:
+        held = server.raw(posted("/api/generate", LONG))
+        assert held.recv(10)  # its work has begun
         waiting = [server.raw(posted("/api/generate", LONG)) for _ in range(2)]
         until(lambda: server.studio.jobs.workers.waiting() == 2)
         found = server.post("/api/generate", LONG)
@@ -74,18 +69,21 @@ def test_a_full_queue_a_slow_body_and_a_time_limit(shelf: Path, small: Limits) -
         assert "2 requests are waiting" in found.message
         assert found.headers["retry-after"] == "2"
         assert server.get("/api/runs").status == 200
-        for each in waiting:
+        for each in (held, *waiting):
             each.close()
-        answer = held.recv(4096)
-        assert b" 503 " in answer
-        assert b"took too long" in answer
-        held.close()
-        slow = server.raw(
-            b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            b"Content-Length: 100\r\n\r\n{"
-        )
-        assert b" 408 " in slow.recv(4096)
-        slow.close()
+        until(idle(server))
+
+
+def test_limits_of_time(shelf: Path) -> None:
+    with served(studio_of(shelf, Limits(seconds=0.2, body_seconds=0.3))) as server:
+        found = server.post("/api/generate", {**LONG, "stream": False})
+        assert found.status == 503
+        assert "took too long" in found.message
+        found = server.post("/api/likelihood", {"run": "duo", "text": "word " * 3000, "draws": 256})
+        assert found.status == 503
+        head = b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        with server.raw(head + b"Content-Length: 100\r\n\r\n{") as slow:
+            assert b" 408 " in slow.recv(4096)
 
 
 def test_a_client_that_does_not_read_is_left(shelf: Path) -> None:
@@ -137,7 +135,7 @@ def test_runs_that_are_deleted_damaged_or_have_no_checkpoint(shelf: Path, tmp_pa
 
 @pytest.mark.slow
 def test_a_run_that_is_trained_meanwhile_writes_with_its_newest_weights(tmp_path: Path, english: Path) -> None:
-    recipe = small_recipe(english, "training.steps=40", "training.save_every=1", "training.keep=1")
+    recipe = small_recipe(english, "training.steps=20", "training.save_every=1", "training.keep=1")
     training = threading.Thread(target=session.train, args=(recipe, tmp_path / "young"))
     with served(studio_of(tmp_path)) as server:
         training.start()
@@ -151,7 +149,7 @@ def test_a_run_that_is_trained_meanwhile_writes_with_its_newest_weights(tmp_path
             assert rows.status in (200, 404)
         training.join()
         assert steps == sorted(steps)
-        assert server.post("/api/generate", {"run": "young", "steps": 1, "length": 2}).json["trained_steps"] == 40
+        assert server.post("/api/generate", {"run": "young", "steps": 1, "length": 2}).json["trained_steps"] == 20
 
 
 def test_models_that_were_not_used_for_long_are_forgotten(shelf: Path) -> None:
@@ -188,7 +186,7 @@ def test_an_error_behind_the_first_event_ends_the_stream(shelf: Path, monkeypatc
     assert events[-1]["error"]["message"] == "no more"
 
 
-def test_threads_end(tmp_path: Path) -> None:
+def test_threads_end() -> None:
     """A thread without work ends; when the studio is closed, all do, and what is waiting is told."""
     workers = Workers(Limits(idle_seconds=0.05))
     done: list[Exception | None] = []

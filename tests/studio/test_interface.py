@@ -24,6 +24,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "/api/likelihood": {"run": "ar", "text": "The cat"},
     "/v1/completions": {"model": "ar", "prompt": "The", "max_tokens": 4, "logprobs": 1},
 }
+VALUES: list[Json] = [[{}], {"a": 1}, "\ud800", -1, 1e300, 10**400, True, "x" * 30_000, -0.5, "nonsense\x00"]
 
 
 def schema_of(operation: Json, status: int) -> Json:
@@ -55,7 +56,13 @@ def test_every_answer_is_as_described(server: Served) -> None:
                 form = operation["requestBody"]["content"]["application/json"]["schema"]
                 jsonschema.Draft202012Validator.check_schema(form)
                 jsonschema.validate(body, form) if body else None
-                for wrong in ({}, [], {**REQUESTS.get(path, {}), "nonsense": 1}, {"run": 3, "model": 3, "text": 3}):
+                wrongs: list[Json] = [
+                    {},
+                    [],
+                    {**REQUESTS.get(path, {}), "nonsense": 1},
+                    {"run": 3, "model": 3, "text": 3},
+                ]
+                for wrong in wrongs:
                     refused = server.post(path, wrong)
                     assert refused.status == 400
                     jsonschema.validate(refused.json, schema_of(operation, 400))
@@ -69,7 +76,7 @@ def test_what_the_form_forbids_is_refused(server: Served, path: str) -> None:
     for name, about in properties.items():
         if name == "user":
             continue
-        for value in ([{}], {"a": 1}, "\ud800", -1, 1e300, 10**400, True, "x" * 30_000, -0.5, "nonsense\x00"):
+        for value in VALUES:
             if not jsonschema.Draft202012Validator(about).is_valid(value):
                 found = server.post(path, {**REQUESTS[path], name: value})
                 assert found.status == 400, (name, value)

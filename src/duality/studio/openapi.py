@@ -68,9 +68,14 @@ WROTE = record(rows=many(record(step=_WHOLE, texts=many(_TEXT))))
 OPERATOR = record(states=_WHOLE, gaussian=many(_NUMBER), discrete=many(_NUMBER), slope=many(_NUMBER))
 MODELS = record(object=_TEXT, data=many(record(id=_TEXT, object=_TEXT, created=_WHOLE, owned_by=_TEXT)))
 
-_AFTER = {"name": "after", "in": "query", "schema": _WHOLE, "description": "only steps after this one"}
-_STATES = {"name": "states", "in": "query", "schema": _WHOLE, "description": "how many tokens there are: 8 if absent"}
-_NAME = {"name": "run", "in": "path", "required": True, "schema": _TEXT}
+_AFTER: Schema = {"name": "after", "in": "query", "schema": _WHOLE, "description": "only steps after this one"}
+_STATES: Schema = {
+    "name": "states",
+    "in": "query",
+    "schema": _WHOLE,
+    "description": "how many tokens there are: 8 if absent",
+}
+_NAME: Schema = {"name": "run", "in": "path", "required": True, "schema": _TEXT}
 
 GET: dict[str, tuple[str, tuple[Schema, ...], Schema]] = {
     "/api/runs": (
