@@ -56,12 +56,7 @@ def test_every_answer_is_as_described(server: Served) -> None:
                 form = operation["requestBody"]["content"]["application/json"]["schema"]
                 jsonschema.Draft202012Validator.check_schema(form)
                 jsonschema.validate(body, form) if body else None
-                wrongs: list[Json] = [
-                    {},
-                    [],
-                    {**REQUESTS.get(path, {}), "nonsense": 1},
-                    {"run": 3, "model": 3, "text": 3},
-                ]
+                wrongs: list[Json] = [{}, [], {**REQUESTS.get(path, {}), "nonsense": 1}, {"run": 3, "text": 3}]
                 for wrong in wrongs:
                     refused = server.post(path, wrong)
                     assert refused.status == 400

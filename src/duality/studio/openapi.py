@@ -73,7 +73,7 @@ _STATES: Schema = {
     "name": "states",
     "in": "query",
     "schema": _WHOLE,
-    "description": "how many tokens there are: 8 if absent",
+    "description": "how many tokens; 8 if absent",
 }
 _NAME: Schema = {"name": "run", "in": "path", "required": True, "schema": _TEXT}
 
