@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from studio.browser import FLAGS, MARKUP, Running, browser_program, serving, train_runs
+from support.browser import FLAGS, MARKUP, Running, browser_program, serving, train_runs
 
 from duality.cli.main import main
 from duality.runs.lock import locked
