@@ -415,6 +415,18 @@ data show {{absent}}                                        | {{absent}}
 data show {{binary}}                                        | is not text
 data clean nothing                                          | nothing
 data list --yes                                             | data clean
+studio {{absent}}                                           | is not a folder
+studio {{text}}                                             | is not a folder
+studio                                                      | runs is not a folder
+studio {{run}} --port 99999                                 | choose another --port
+studio {{run}} --port nine                                  | invalid
+studio {{run}} --host 0.0.0.0                               | give a --token
+studio {{run}} --host '::'                                  | give a --token
+studio {{run}} --host example.org                           | give a --token
+studio {{run}} --token short                                | --token needs 12 to 200 letters
+studio {{run}} --host 192.0.2.1 --token a-good-long-token   | cannot listen at 192.0.2.1
+studio {{run}} --judge {{mdlm}}                             | and no judge
+studio {{run}} --device tpu                                 | invalid choice
 data                                                        | required
 data fetch                                                  | invalid choice
 data get gutenberg-prosa                                    | gutenberg-prose

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from studio.browser import FLAGS, MARKUP, Running, browser_program, serving, train_runs
+from support.browser import FLAGS, MARKUP, Running, browser_program, serving, train_runs
 
 from duality.cli.main import main
 from duality.runs.lock import locked
@@ -216,7 +217,7 @@ def test_a_race_ends_with_the_texts_of_the_commands(
         plain = [model.tokenizer.decode([token]).strip() for token in row["tokens"]]
         assert [text.strip() for text in found] == plain
         facts = dict(zip(pane.locator("dt").all_inner_texts(), pane.locator("dd").all_inner_texts()))
-        assert int(facts["network calls"]) == row["steps"]
+        assert 0 < int(facts["network calls"]) <= row["steps"]  # a masked model need not be asked at every step
         assert float(facts["seconds"]) > 0
         assert {facts["entropy"], facts["perplexity"]}.isdisjoint({"–"})
     scrub(page, 0)  # the replay begins with noise
@@ -262,6 +263,17 @@ def test_keys_play_step_and_pin(open_view: Open) -> None:
     places = page.evaluate("[...document.querySelectorAll('main .tokens .token')].map((each) => each.ariaPressed)")
     assert [place for place, pressed in enumerate(places) if pressed == "true"] == [2, 23]
     assert page.locator(".sheet .when").inner_text() == "step 8"  # the arrows moved between tokens
+
+
+def test_a_run_that_is_trained_meanwhile_can_be_chosen(open_view: Open, studio: Running) -> None:
+    page = open_view()
+    assert page.get_by_role("radio").count() == 3
+    copy = shutil.copytree(studio.folder / "runs" / "duo", studio.folder / "runs" / "another")
+    try:
+        page.get_by_role("radio", name=re.compile("^another")).check()
+        assert page.get_by_role("radio").count() == 4
+    finally:
+        shutil.rmtree(copy)
 
 
 def test_a_refusal_is_shown_and_the_page_goes_on(open_view: Open, said: list[str]) -> None:
@@ -344,7 +356,7 @@ def test_training_is_shown_live(open_view: Open, studio: Running) -> None:
         assert page.locator(".train .models").inner_text().count("running") == 1
         row = {"step": 9, "phase": "bound", "loss": 123.456, "learning_rate": 0.1, "gradient_norm": 1.0}
         append_metrics(folder, {**row, "seconds": 1.0, "since": 0})
-        page.locator(".chart svg[aria-label*='duo, now'][aria-label*='mdlm, now 123']").wait_for()
+        page.locator(".chart svg[aria-label*='duo, now'][aria-label*='mdlm, now 123']").wait_for(timeout=16_000)
     page.get_by_label("Look at").select_option("mdlm")
     page.get_by_label("Compare its recipe with").select_option("ar")
     page.wait_for_selector("thead th:nth-child(3)")

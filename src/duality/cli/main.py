@@ -64,12 +64,8 @@ def check_values(arguments: list[str]) -> None:
             if before.startswith("--"):
                 raise ValueError(f"the value of {before} is empty: give one, or leave {before} out {remark}")
             raise ValueError(f"an argument is empty: give its value, or leave it out {remark}")
-        if (
-            equals
-            and not value.strip()
-            and not (value and name in _TEXTS)
-            and (name.startswith("--") or before == "--set")
-        ):
+        empty = not value.strip() and not (value and name in _TEXTS)
+        if equals and empty and (name.startswith("--") or before == "--set"):
             raise ValueError(f"the value of {name} is empty: give one, or leave {name} out {remark}")
 
 

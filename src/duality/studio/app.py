@@ -78,7 +78,8 @@ class Studio:
     async def run_of(self, values: Values, name: str) -> tuple[str, str]:
         """The run that a request names, and the name of its thread."""
         run = Typed(str).of(values, name)
-        return run, str(await asyncio.to_thread(self.library.folder, run))
+        known = self.library.listed(run)  # whether it is still there is seen when it is loaded
+        return run, str(known or await asyncio.to_thread(self.library.folder, run))
 
     # --- writing and scoring
 

@@ -17,9 +17,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from duality.denoisers.wrapping import network_of
 from duality.protocols import AnyDenoiser
@@ -56,7 +57,7 @@ class Writer:
         self.observed: Observed | None = None
         self._start: Event | None = start
         self._before: dict[int, list[int]] = {}
-        self._belief: dict[int, list[float | None]] = {}
+        self._belief: dict[int, list[float]] = {}
         self._known: set[int] = set()
 
     def wrap(self, denoiser: AnyDenoiser) -> AnyDenoiser:
@@ -98,17 +99,18 @@ class Writer:
         assert self.observed.last is not None
         place = self.observed.place
         tokens = frame.tokens if place is None else frame.tokens[:, place : place + 1]
-        found, digits = read(self.observed.last, tokens, self.alternatives), self.digits
-        for row, (event, index) in enumerate(zip(events, range(frame.first, frame.first + len(events)))):
-            belief: list[float | None] = [round(value, digits) for value in found.token[row].tolist()]
+        found = read(self.observed.last, tokens, self.alternatives)
+        entropies = found.entropy.mean(-1).tolist()
+        rows = zip(*(rounded(each, self.digits) for each in (found.token, found.best_probability)))
+        for row, (event, (belief, probabilities)) in enumerate(zip(events, rows)):
             if place is not None:
-                belief = [*self._belief.get(index, [])[:place], *belief]
+                index = frame.first + row
+                belief = self._belief[index] = [*self._belief.get(index, [])[:place], *belief]
                 event["place"] = place
-            self._belief[index] = belief
-            event |= {"belief": belief, "entropy": round(float(found.entropy[row].mean()), 4)}
+            event |= {"belief": belief, "entropy": round(entropies[row], 4)}
             if self.alternatives:
-                best = zip(found.best[row].tolist(), found.best_probability[row].tolist())
-                event["best"] = [[[i, round(p, digits)] for i, p in zip(ids, values)] for ids, values in best]
+                best = zip(found.best[row].tolist(), probabilities)
+                event["best"] = [list(map(list, zip(ids, values))) for ids, values in best]
 
     def end(self, sample: Sample) -> None:
         """A sample that is complete."""
@@ -118,6 +120,12 @@ class Writer:
         event["token_entropy"] = round(token_entropy(sample.tokens), 4)
         event["pieces"] = self.texts(sample.tokens)
         self.emit(event)
+
+
+def rounded(values: Tensor, digits: int) -> list[Any]:
+    """Numbers with so many digits behind the point, as lists."""
+    found: list[Any] = values.double().round(decimals=digits).tolist()
+    return found
 
 
 def alternatives_of(event: Mapping[str, object]) -> list[int]:

@@ -122,6 +122,6 @@ def without_port(host: str) -> str:
     >>> without_port("localhost:8000"), without_port("[::1]:80"), without_port("::1")
     ('localhost', '[::1]', '::1')
     """
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
+    if host.startswith("[") and "]" in host:
+        return host[: host.index("]") + 1]
     return host.partition(":")[0] if host.count(":") == 1 else host

@@ -76,6 +76,10 @@ class Library:
             raise Refusal(404, f"there is no run {run[:80]!r} here: {there}")
         return found[run]
 
+    def listed(self, run: str) -> Path | None:
+        """The folder of a run that was found before, perhaps long ago; the disk is not looked at."""
+        return self._found[1].get(run)
+
     def rows(self) -> Rows:
         """What is known of every run without loading it."""
         return [self.row(name, folder) for name, folder in self.folders().items()]

@@ -42,6 +42,13 @@ export function usualSteps(run) {
   return run.generation?.steps ?? (run.method === "AR" ? run.length : run.method === "BertMouth" ? 2 : 32);
 }
 
+/** Draw a list of inputs again; the one that has the focus keeps it. */
+export function redrawn(list, draw) {
+  const focused = list.contains(document.activeElement) ? document.activeElement.value : null;
+  draw();
+  if (focused !== null) [...list.querySelectorAll("input")].find((input) => input.value === focused)?.focus();
+}
+
 /** A run in a few words. */
 export function about(run) {
   if (run.problem && !run.method) return run.problem;

@@ -9,6 +9,7 @@ import { TrainView } from "./train.js";
 import { WriteView } from "./write.js";
 
 const VIEWS = { write: ["Write", WriteView], race: ["Race", RaceView], duality: ["Duality", DualityView], train: ["Train", TrainView], score: ["Score", ScoreView] };
+const EVERY = 4000; // milliseconds between two looks for new runs
 const THEMES = ["auto", "light", "dark"];
 
 const main = document.getElementById("main");
@@ -72,6 +73,28 @@ function show() {
   }
 }
 
+/** What is shown of the runs in lists. */
+function listed() {
+  return JSON.stringify(studio.runs.map((run) => [run.id, run.state, run.step, run.method]));
+}
+
+/** A run that has been trained meanwhile can be chosen; a view that had none is made again. */
+async function renew() {
+  const before = listed();
+  const view = current;
+  try {
+    await studio.refresh();
+  } catch {
+    return; // what the view asks for next says why
+  }
+  if (view !== current || before === listed()) return;
+  if (!view.empty) view.renew?.();
+  else if (studio.writers().length) {
+    made.clear();
+    show();
+  }
+}
+
 async function start() {
   fill(document.querySelector("nav"), Object.entries(VIEWS).map(([name, [title]]) => el("a", { href: `#${name}` }, title)));
   themed(THEMES.includes(kept("theme")) ? kept("theme") : "auto");
@@ -91,6 +114,7 @@ async function start() {
     const form = described.paths["/api/generate"].post.requestBody.content["application/json"].schema.properties;
     studio.choices = { sampler: form.sampler.enum, grid: form.grid.enum, tail: form.tail.enum };
     show();
+    setInterval(() => document.visibilityState === "visible" && renew(), EVERY);
   } catch (error) {
     fill(main, el("p", { class: "error", role: "alert" }, error.message));
   }

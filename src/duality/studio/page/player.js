@@ -5,6 +5,7 @@
 import { el, fill, figure, icon, still } from "./dom.js";
 
 const END = "<|endoftext|>";
+const CONTROL = /^[\u0000-\u0008\u000b-\u001f\u007f-\u009f]+$/;
 
 /** How a token reads. */
 export function reads(pane, id) {
@@ -29,6 +30,7 @@ function kind(pane, id) {
   const text = reads(pane, id);
   if (text === END) return "end";
   if (text === "") return "nothing";
+  if (CONTROL.test(text)) return "control";
   return text.includes("\n") ? "line" : "";
 }
 

@@ -1,5 +1,5 @@
 // Race: two to four models write at the same time from the same seed.
-import { choice, chosen, labelled, nothingHere, number, numberOf, problem, usualSteps } from "./controls.js";
+import { choice, chosen, labelled, nothingHere, number, numberOf, options, problem, usualSteps } from "./controls.js";
 import { el, fill, figure } from "./dom.js";
 import { timeline, TokenText, Transport } from "./player.js";
 import { emptyPane, judged, record } from "./recording.js";
@@ -69,7 +69,7 @@ class Lane {
     this.tokens.show(pane, index);
     this.counter.textContent = frame ? `step ${frame.step} of ${pane.steps}` : "ready";
     const ended = pane.seconds !== undefined && index === pane.frames.length - 1;
-    const rows = [["network calls", frame ? frame.step : null], ["seconds", ended ? pane.seconds : frame ? frame.at / 1000 : null], ["entropy", ended ? pane.entropy : null]];
+    const rows = [["network calls", ended ? pane.calls : frame ? frame.step : null], ["seconds", ended ? pane.seconds : frame ? frame.at / 1000 : null], ["entropy", ended ? pane.entropy : null]];
     if (this.studio.judge) rows.push([`perplexity`, ended ? pane.perplexity : null]);
     fill(this.facts, rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, figure(value)))));
     this.command.hidden = !pane.command;
@@ -98,6 +98,7 @@ export class RaceView {
     const runs = studio.writers();
     if (!runs.length) {
       this.node = nothingHere();
+      this.empty = true;
       return;
     }
     this.seed = number({ min: "0", step: "1", value: "0" });
@@ -119,6 +120,11 @@ export class RaceView {
       this.problem.node, this.replay, this.panes,
       el("p", { class: "hint" }, "All models begin at once and share this machine, each in a thread of its own; a model that is in two panes writes them one after the other. Entropy is that of the tokens of a sample in nats: it falls when a text repeats itself."));
     for (const [run, steps] of firstLanes(runs)) this.insert(run, steps);
+  }
+
+  /** The models as they are now. */
+  renew() {
+    for (const lane of this.lanes) options(lane.model, this.studio.writers().map((run) => run.id));
   }
 
   insert(run, steps) {

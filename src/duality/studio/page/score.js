@@ -1,6 +1,6 @@
 // Score: a text under several models, the surprisal of each token as its shade.
 import { post } from "./api.js";
-import { about, labelled, nothingHere, number, numberOf, problem } from "./controls.js";
+import { about, labelled, nothingHere, number, numberOf, problem, redrawn } from "./controls.js";
 import { el, fill, figure } from "./dom.js";
 
 const EXAMPLE = "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a wife.";
@@ -32,14 +32,16 @@ function result(run, found) {
 export class ScoreView {
   constructor(studio) {
     const runs = studio.writers();
+    this.studio = studio;
     if (!runs.length) {
       this.node = nothingHere();
+      this.empty = true;
       return;
     }
     this.text = el("textarea", { rows: "4" }, EXAMPLE);
     this.draws = number({ min: "1", max: "256", step: "1", value: "16" });
-    this.models = el("fieldset", { class: "models many" }, el("legend", {}, "Models"),
-      runs.map((run, index) => el("label", {}, el("input", { type: "checkbox", value: run.id, checked: index < 4 }), el("span", {}, el("strong", {}, run.id), el("small", {}, about(run))))));
+    this.models = el("fieldset", { class: "models many" });
+    this.#list(new Set(runs.slice(0, 4).map((run) => run.id)));
     this.problem = problem();
     this.panes = el("div", { class: "panes wide" });
     this.node = el("div", { class: "score" },
@@ -48,6 +50,17 @@ export class ScoreView {
         el("div", { class: "row" }, labelled("Draws", this.draws, "of time and noise, for a bound"), el("button", { type: "submit", class: "primary" }, "Score"))),
       this.problem.node, this.panes,
       el("p", { class: "legend scale" }, "surprisal ", el("span", { class: "gradient" }), ` 0 to ${MOST} nats and more`));
+  }
+
+  #list(chosen) {
+    fill(this.models, el("legend", {}, "Models"), this.studio.writers().map((run) => el("label", {},
+      el("input", { type: "checkbox", value: run.id, checked: chosen.has(run.id) }), el("span", {}, el("strong", {}, run.id), el("small", {}, about(run))))));
+  }
+
+  /** The models as they are now. */
+  renew() {
+    const chosen = new Set([...this.models.querySelectorAll("input:checked")].map((input) => input.value));
+    redrawn(this.models, () => this.#list(chosen));
   }
 
   /** Ask all chosen models; each is shown when it has answered, in the order of the list. */

@@ -1,6 +1,6 @@
 // Train: what the runs have logged, live while they train; their samples by step; their recipes and the differences.
 import { get, runPath } from "./api.js";
-import { choice, labelled, nothingHere, options, problem } from "./controls.js";
+import { choice, labelled, nothingHere, options, problem, redrawn } from "./controls.js";
 import { el, fill, figure } from "./dom.js";
 import { Chart } from "./chart.js";
 
@@ -61,7 +61,8 @@ export class TrainView {
       el("section", { "aria-label": "Samples" }, el("h2", {}, "Samples while it trained"), el("div", { class: "transport" }, this.step, this.stepName), this.samples),
       el("section", { "aria-label": "Recipe" }, el("h2", {}, "Recipe"), this.recipe));
     this.step.setAttribute("aria-label", "Training step of the samples");
-    if (!studio.runs.length) this.node = nothingHere();
+    this.empty = !studio.runs.length;
+    if (this.empty) this.node = nothingHere();
   }
 
   show() {
@@ -107,11 +108,9 @@ export class TrainView {
     runs.forEach((run) => this.colours.has(run.id) || this.colours.set(run.id, this.colours.size % 8));
     options(this.run, runs.map((run) => run.id));
     options(this.other, runs.map((run) => run.id), "nothing");
-    const focused = this.list.contains(document.activeElement) ? document.activeElement.value : null;
-    fill(this.list, el("legend", {}, "Runs"), runs.map((run) => el("label", {},
+    redrawn(this.list, () => fill(this.list, el("legend", {}, "Runs"), runs.map((run) => el("label", {},
       el("input", { type: "checkbox", value: run.id, checked: this.chosen.has(run.id), onchange: (event) => this.#toggled(run.id, event.target.checked) }),
-      el("span", {}, el("strong", { class: `key s${this.colours.get(run.id)}` }, run.id), el("small", {}, progress(run))))));
-    if (focused) [...this.list.querySelectorAll("input")].find((input) => input.value === focused)?.focus();
+      el("span", {}, el("strong", { class: `key s${this.colours.get(run.id)}` }, run.id), el("small", {}, progress(run)))))));
   }
 
   #toggled(run, on) {

@@ -1,5 +1,5 @@
 // Write: a model writes, step by step; its steps are played; tokens are pinned and the rest is written again.
-import { about, choice, chosen, command, labelled, nothingHere, number, numberOf, options, problem, usualSteps } from "./controls.js";
+import { about, choice, chosen, command, labelled, nothingHere, number, numberOf, options, problem, redrawn, usualSteps } from "./controls.js";
 import { el, fill, figure, still } from "./dom.js";
 import { Inspector, timeline, TokenText, Transport } from "./player.js";
 import { emptyPane, record } from "./recording.js";
@@ -58,10 +58,10 @@ class Settings {
 }
 
 /** The runs as a list to choose from. */
-function modelList(runs, onchoose) {
-  return el("fieldset", { class: "models" }, el("legend", {}, "Model"),
-    runs.map((run, index) => el("label", {},
-      el("input", { type: "radio", name: "model", value: run.id, checked: index === 0, onchange: () => onchoose(run) }),
+function listModels(list, runs, chosenId, onchoose) {
+  return fill(list, el("legend", {}, "Model"),
+    runs.map((run) => el("label", {},
+      el("input", { type: "radio", name: "model", value: run.id, checked: run.id === chosenId, onchange: () => onchoose(run) }),
       el("span", {}, el("strong", {}, run.id), el("small", {}, about(run))))));
 }
 
@@ -80,6 +80,7 @@ export class WriteView {
     const runs = inOrder(studio.writers());
     if (!runs.length) {
       this.node = nothingHere();
+      this.empty = true;
       return;
     }
     this.settings = new Settings(studio);
@@ -116,8 +117,9 @@ export class WriteView {
     form.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.write(false);
     });
+    this.models = listModels(el("fieldset", { class: "models" }), runs, runs[0].id, (run) => this.choose(run));
     return el("div", { class: "two-columns" },
-      el("aside", { class: "side", "aria-label": "Model and settings" }, modelList(runs, (run) => this.choose(run)), this.settings.node),
+      el("aside", { class: "side", "aria-label": "Model and settings" }, this.models, this.settings.node),
       el("div", { class: "stage" },
         form, this.problem.node,
         el("section", { class: "sheet", "aria-label": "What the model writes" }, this.counter, this.welcome, this.tokens.node, this.transport.node, this.#legend(), this.pinned),
@@ -127,6 +129,11 @@ export class WriteView {
   #legend() {
     return el("p", { class: "legend" }, el("span", { class: "token changed" }, "changed in this step"), " ",
       el("span", { class: "token unsure" }, "the model is unsure"), " ", el("span", { class: "token pinned" }, "pinned: click a token"));
+  }
+
+  /** The models as they are now; the chosen one stays. */
+  renew() {
+    redrawn(this.models, () => listModels(this.models, inOrder(this.studio.writers()), this.run.id, (run) => this.choose(run)));
   }
 
   /** Take another model; tokens of another one mean nothing to it. */

@@ -1,0 +1,85 @@
+"""The command `studio` as a process: it starts, is killed, starts again at the same port, and ends when it is told."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duality.cli.main import main
+
+
+@contextmanager
+def started(shelf: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command, and its address."""
+    words = [sys.executable, "-m", "duality", "studio", str(shelf), "--port", str(port), "--device", "cpu"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert line.startswith("the studio is at http://127.0.0.1:"), line
+        yield process, line.split()[4]
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_a_studio_that_is_killed_starts_again_at_its_port(shelf: Path) -> None:
+    with started(shelf, 0) as (process, address):
+        port = int(address.rstrip("/").rpartition(":")[2])
+        body = json.dumps({"run": "duo", "steps": 4000, "stream": True}).encode()
+        request = urllib.request.Request(f"{address}api/generate", body, {"content-type": "application/json"})
+        stream = urllib.request.urlopen(request, timeout=60)
+        assert stream.readline() == b"event: start\n"
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+    with started(shelf, port) as (process, address):
+        with urllib.request.urlopen(f"{address}api/runs", timeout=60) as answer:
+            assert len(json.load(answer)["runs"]) == 5
+        with urllib.request.urlopen(request, timeout=60) as stream:
+            assert stream.readline() == b"event: start\n"
+            process.send_signal(signal.SIGTERM)  # in the midst of work
+            assert process.wait(30) == 143
+        assert process.stderr is not None
+        assert process.stderr.read() == "duality: terminated\n"
+
+
+def test_without_the_extra_there_is_one_line(
+    shelf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *more: Any, **named: Any) -> Any:
+        if name.split(".")[0] in ("starlette", "uvicorn"):
+            raise ImportError(name)
+        return real(name, *more, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)  # as on a machine where they are not installed
+    assert main(["studio", str(shelf)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert "pip install 'diffusion-duality[studio]'" in lines[0]
+
+
+@pytest.mark.slow
+def test_other_commands_load_neither_starlette_nor_uvicorn() -> None:
+    script = (
+        "import sys\nfrom duality.cli.main import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\nprint('LOADED', *sys.modules)"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env={**os.environ}
+    ).stdout
+    loaded = shown.partition("LOADED")[2].split()
+    assert not {"starlette", "uvicorn", "torch"} & set(loaded)

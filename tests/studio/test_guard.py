@@ -1,0 +1,113 @@
+"""Who may ask: other sites, other names of this machine and clients without the token may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.studio import Served, asked, studio_of
+
+from duality.studio.app import application
+from duality.studio.guard import LOOPBACK, Guard
+from duality.studio.serving import address_of, check_token, names_of
+
+TOKEN = "a-token-of-some-length"
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Guard:
+    return application(studio_of(tmp_path_factory.mktemp("none")), LOOPBACK)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"},
+        {"host": "evil.example:8321"},
+        {"host": "127.0.0.1.evil.example"},
+        {"host": ""},
+        {"host": "[::1"},
+        {"origin": "https://evil.example"},
+        {"origin": "http://127.0.0.1:9"},
+        {"origin": "null"},
+        {"origin": "http://["},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"},
+    ],
+)
+def test_others_are_refused(app: Guard, headers: dict[str, str]) -> None:
+    for method, path in (("GET", "/api/runs"), ("POST", "/api/generate"), ("GET", "/")):
+        found = asked(app, method, path, b"{}", headers)
+        assert found.status == 403
+        assert "open the address" in found.message
+
+
+def test_the_page_itself_and_links_to_it_are_answered(app: Guard) -> None:
+    own = {"host": "localhost:8321", "origin": "http://localhost:8321", "sec-fetch-site": "same-origin"}
+    assert asked(app, "GET", "/api/runs", headers=own).status == 200
+    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert asked(app, "GET", "/", headers=link).status == 200
+    assert asked(app, "GET", "/api/runs", headers=link).status == 403
+
+
+def test_a_form_of_another_site_is_refused(app: Guard) -> None:
+    """A browser sends these types to another site without asking it."""
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
+        found = asked(app, "POST", "/api/generate", b"{}", {"content-type": kind})
+        assert found.status == 415
+        assert "send application/json" in found.message
+
+
+def test_every_answer_has_a_strict_policy(server: Served) -> None:
+    for path in ("/", "/api/runs", "/nothing", "/api/generate"):
+        headers = server.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["cache-control"] == "no-store"
+
+
+def test_the_token(tmp_path: Path) -> None:
+    app = application(studio_of(tmp_path), None, TOKEN)
+    assert asked(app, "GET", "/api/runs").status == 401
+    wrong = ({"authorization": f"Bearer {TOKEN}x"}, {"cookie": "duality-token="}, {"authorization": "Bearer é"})
+    for headers in wrong:
+        assert asked(app, "GET", "/api/runs", headers=headers).status == 401
+    assert asked(app, "GET", f"/api/runs?token={TOKEN[:-1]}").status == 401
+    assert asked(app, "GET", "/api/runs", headers={"authorization": f"Bearer {TOKEN}"}).status == 200
+    opened = asked(app, "GET", f"/?token={TOKEN}", headers={"host": "any.example"})
+    assert opened.status == 200
+    assert "HttpOnly; SameSite=Strict" in opened.headers["set-cookie"]
+    cookie = opened.headers["set-cookie"].partition(";")[0]
+    assert asked(app, "GET", "/api/runs", headers={"cookie": f"a=b; {cookie}"}).status == 200
+    assert asked(app, "GET", "/api/runs", headers={"cookie": cookie, "origin": "http://evil.example"}).status == 403
+
+
+def test_an_open_address_needs_a_good_token() -> None:
+    check_token("127.0.0.1", None)
+    check_token("::1", None)
+    check_token("0.0.0.0", TOKEN)
+    for host, token in (("0.0.0.0", None), ("example.org", None), ("127.0.0.1", "short"), ("::", "with;semicolons;;;")):
+        with pytest.raises(ValueError, match="--token"):
+            check_token(host, token)
+
+
+def test_the_names_of_a_studio() -> None:
+    assert names_of("127.0.0.1") == LOOPBACK
+    assert names_of("0.0.0.0") is None
+    assert names_of("Host.Example") == (*LOOPBACK, "host.example")
+    assert "0.0.0.0" not in address_of("0.0.0.0", 80, TOKEN)
+
+
+def test_no_path_reaches_the_disk(shelf: Path) -> None:
+    """A run is one of those that are listed; a path, however written, is only a name that is not among them."""
+    app = application(studio_of(shelf / "duo"), LOOPBACK)
+    secrets = ("../ar", "/etc", str(shelf / "ar"), "..%2far", "duo/../../ar", "./duo", "duo/.", "duo\\..\\ar", "duo/")
+    for name in secrets:
+        for kind in ("recipe", "metrics", "samples"):
+            assert asked(app, "GET", f"/api/runs/{name}/{kind}").status == 404, name
+    assert asked(app, "GET", "/api/runs/duo/recipe").json["name"] == "duo-laptop"
+    for path in ("/../app.py", "/page/index.html", "/index.html/..", "/..%2fapp.py", "//etc/passwd"):
+        assert asked(app, "GET", path).status == 404
