@@ -43,7 +43,7 @@ def members(name: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     node = CLASSES[name]
     for base in node.bases:
-        for inherited in names_in(base):
+        for inherited in names_in(base) - {name}:  # a class may have the name of its base in another library
             found.update(members(inherited))
     for item in node.body:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):

@@ -43,7 +43,7 @@ from duality.runs.model import Model, load
 from duality.runs.model_sources import model_source
 from duality.runs.pretrained_folder import read_config
 from duality.runs.session import Outcome, Watch, ignore
-from duality.runs.starting import Source, finetuning_from, read_source
+from duality.runs.starting import StartingPoint, finetuning_from, read_source
 from duality.runs.trackers import Tracker, trackers_named
 from duality.training import DISTILLATIONS, Growth, TeacherCopy, checkpoint
 from duality.training.distillation import distillation_named, suited
@@ -163,7 +163,7 @@ def plan_training(
 
 
 def first_recipe(
-    recipe: str | Recipe | None, source: Source | None, changes: Sequence[str], out: Path | None, resume: bool
+    recipe: str | Recipe | None, source: StartingPoint | None, changes: Sequence[str], out: Path | None, resume: bool
 ) -> tuple[Recipe, Path]:
     """The recipe before any changes, and its run folder: by name, as it is, of the run that is there, or of a source.
 

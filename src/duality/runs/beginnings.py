@@ -14,7 +14,7 @@ from duality.runs import folder as folders
 from duality.runs import pretrained_folder
 from duality.runs.base import checksums
 from duality.runs.loading import parts_of_pretrained
-from duality.runs.model_sources import Source
+from duality.runs.model_sources import ModelSource
 from duality.training import checkpoint
 from duality.training.adapters import merged
 from duality.training.checkpoint import Tensors
@@ -34,7 +34,7 @@ def is_model_alone(folder: Path) -> bool:
     return pretrained_folder.exists(folder) and not folders.exists(folder)
 
 
-def beginning(source: Source, check_fits: Callable[[Path], None], report: Reporter) -> Beginning:
+def beginning(source: ModelSource, check_fits: Callable[[Path], None], report: Reporter) -> Beginning:
     """The weights of a run or of a model; ``check_fits`` may refuse the checkpoint of a run before it is read."""
     if is_model_alone(source.folder):
         parts = parts_of_pretrained(source, pretrained_folder.read_config(source.folder))

@@ -22,7 +22,7 @@ from duality.recipes.recipe import Recipe
 from duality.runs import folder as folders
 from duality.runs import pretrained_folder
 from duality.runs.limits import check_network
-from duality.runs.model_sources import Origin, Source
+from duality.runs.model_sources import ModelSource, Origin
 from duality.runs.pretrained_folder import INSIDE, PretrainedConfig
 from duality.runs.provenance import check_tokenizer, read_identity, read_tokenizer
 from duality.runs.shapes import parameter_shapes, trained_shapes
@@ -65,7 +65,7 @@ def trained_network(parts: Parts, device: torch.device) -> nn.Module:
 
 
 def parts_of(
-    source: Source, report: Reporter, weights: Literal["ema", "model"], round: int | None, step: int | None
+    source: ModelSource, report: Reporter, weights: Literal["ema", "model"], round: int | None, step: int | None
 ) -> Parts:
     """The parts of the model in a folder; ``load`` has the arguments."""
     if weights not in ("ema", "model"):
@@ -108,7 +108,7 @@ def parts_of_run(
     return Parts(recipe, saved.step, tokenizer, names, tensors, origin)
 
 
-def parts_of_pretrained(source: Source, config: PretrainedConfig) -> Parts:
+def parts_of_pretrained(source: ModelSource, config: PretrainedConfig) -> Parts:
     """The parts of a model that is alone in a folder."""
     folder, tokenizer = source.folder, read_tokenizer(source.folder)
     found = (tokenizer.vocab_size, tokenizer.fingerprint)

@@ -37,7 +37,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """A folder of this machine with a model; ``place`` is what it is called, ``commit`` that of the hub."""
 
     folder: Path
@@ -50,7 +50,7 @@ class Source:
         return Path(f"{self.place}@{self.commit}") if self.commit else self.folder
 
 
-def model_source(source: Path | str, revision: str | None = None) -> Source:
+def model_source(source: Path | str, revision: str | None = None) -> ModelSource:
     """The folder of a model, fetched from the hub if it is there; ``revision`` belongs to the hub."""
     path, named = Path(source).expanduser(), hub_name(source)
     explicit = str(source).startswith(PREFIX)
@@ -60,7 +60,7 @@ def model_source(source: Path | str, revision: str | None = None) -> Source:
                 f"revision {revision!r} of {source}, which is a path: only models of the Hugging Face hub have "
                 f"revisions; leave it out, or write {PREFIX}OWNER/NAME"
             )
-        return Source(path, str(path))
+        return ModelSource(path, str(path))
     name, own = named
     if not explicit and path.parent.is_dir():  # a mistyped path is told to nobody
         raise ValueError(
@@ -75,7 +75,7 @@ def model_source(source: Path | str, revision: str | None = None) -> Source:
         if explicit:
             raise
         raise ValueError(f"there is no folder {source}, and {error}") from None
-    return Source(folder, f"{PREFIX}{name}", folder.name)
+    return ModelSource(folder, f"{PREFIX}{name}", folder.name)
 
 
 def model_folder(source: Path | str) -> Path:

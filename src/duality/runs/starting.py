@@ -110,7 +110,7 @@ def write_first(session: Session) -> None:
 
 
 @dataclass(frozen=True)
-class Source:
+class StartingPoint:
     """What is known of the model that a finetuning begins from, without its weights."""
 
     place: str
@@ -128,14 +128,16 @@ def place_of(source: Path | str) -> str:
     return str(found.pinned if found.commit else found.folder.resolve())
 
 
-def source_of(place: str, model: Model) -> Source:
+def source_of(place: str, model: Model) -> StartingPoint:
     """What is known of a model that was loaded."""
     tokenizer = model.tokenizer
     kept = KeptTokenizer(original(model.recipe.data.tokenizer), tokenizer.vocab_size, tokenizer.fingerprint)
-    return Source(place, model.recipe, model.step, kept, model.label_names, isinstance(tokenizer, NumberTokenizer))
+    return StartingPoint(
+        place, model.recipe, model.step, kept, model.label_names, isinstance(tokenizer, NumberTokenizer)
+    )
 
 
-def read_source(source: Path | str, report: Reporter) -> Source:
+def read_source(source: Path | str, report: Reporter) -> StartingPoint:
     """What is known of the model of a source: a run, or whatever else ``load`` reads. Rank 0 of a job reads it."""
     return job().once(lambda: source_of(place_of(source), load(source, report, "cpu")))
 
@@ -151,7 +153,7 @@ def structure(model: nn.Module) -> Iterator[object]:
         yield name, type(part), settings, [(key, tuple(value.shape)) for key, value in part.named_parameters()]
 
 
-def misfits(source: Source, recipe: Recipe) -> list[str]:
+def misfits(source: StartingPoint, recipe: Recipe) -> list[str]:
     """Where a recipe does not fit the model that it is to begin from, as ``path: of the model -> of the recipe``."""
     spec = source.tokenizer.spec or source.tokenizer
     own = replace(source.recipe, data=replace(source.recipe.data, tokenizer=spec))
@@ -167,7 +169,7 @@ def misfits(source: Source, recipe: Recipe) -> list[str]:
     return [each for each in fixed if not each.startswith(_FREE)]
 
 
-def finetuning_from(source: Source, recipe: Recipe) -> Recipe:
+def finetuning_from(source: StartingPoint, recipe: Recipe) -> Recipe:
     """The recipe with the tokenizer of the model that it begins from; one that does not fit is refused."""
     found = misfits(source, recipe)
     if found:
