@@ -45,7 +45,7 @@ bench: .venv/installed
 # Every warning is an error: a link that leads nowhere, a page that is not in the navigation, a name that does not exist.
 docs: .venv/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo "The documentation is build/site/index.html"
+	@echo "The documentation is build/site/index.html; with its search: python3 -m http.server --directory build/site"
 
 dist:
 	rm -rf dist build/tools

@@ -19,10 +19,11 @@ GUIDES = ROOT / "docs" / "guides"
 SMILES = ["CCO", "CCN", "c1ccccc1", "CC(=O)O", "C1CC1CO", "OCC(O)CO", "CC(C)CO", "C#CC1CCC(O)C1=O", "COc1cncn1", "CC=O"]
 MOLECULES = ("--data", "molecules.txt", "--set", "data.documents=lines")
 
-# What is prepared by the test instead of fetched; None is no command of duality, or one that needs the network.
+# What is prepared by the test instead of fetched, or needs a network or GPUs: a command of duality is parsed only.
 FETCHED: dict[str, Mapping[str, list[str] | None]] = {
     "own-data.md": {"duality data get": None, "cp ~/.cache": None},
     "molecules.md": {"duality data get": None},
+    "many-gpus.md": {"torchrun --standalone --nproc-per-node 8": None},
     "released-weights.md": {"duality import hf:": None, "duality import duo.ckpt": None},
 }
 # Text of Python blocks that stands for time, and what it is in the test.
