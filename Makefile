@@ -43,7 +43,7 @@ bench: .venv/installed
 	$(BIN)/python -m benchmarks.bench --json build/bench.json --figure build/bench.png
 
 # Every warning is an error: a link that leads nowhere, a page that is not in the navigation, a name that does not exist.
-docs: .venv/installed
+docs: .venv/with-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The documentation is build/site/index.html; with its search: python3 -m http.server --directory build/site"
 
@@ -61,7 +61,7 @@ lint: .venv/installed
 types: .venv/installed
 	$(BIN)/mypy
 
-tests: .venv/installed
+tests: .venv/with-docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 format: .venv/installed
@@ -73,7 +73,12 @@ format: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check torch
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,molecules,data,docs,notebook]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,molecules,data]'
+	touch $@
+
+# The tools of the documentation, which the demos do not need and its tests do.
+.venv/with-docs: .venv/installed
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs,notebook]'
 	touch $@
 
 clean:
