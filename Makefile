@@ -44,9 +44,9 @@ bench: .venv/installed
 	$(BIN)/python -m benchmarks.bench --json build/bench.json --figure build/bench.png
 
 # Every warning is an error: a link that leads nowhere, a page that is not in the navigation, a name that does not exist.
-docs: .venv/installed
+docs: .venv/complete
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo "The documentation is build/site/index.html"
+	@echo "The documentation is build/site/index.html; with its search: python3 -m http.server --directory build/site"
 
 dist:
 	rm -rf dist build/tools
@@ -70,7 +70,7 @@ lint: .venv/installed
 types: .venv/installed
 	$(BIN)/mypy
 
-tests: .venv/installed
+tests: .venv/complete
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 format: .venv/installed
@@ -82,7 +82,12 @@ format: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check torch
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,molecules,data,hf,lora,tensorboard,wandb,studio,docs,notebook]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,molecules,data]'
+	touch $@
+
+# What the tests and the documentation need beside it, and the demos do not.
+.venv/complete: .venv/installed
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[hf,lora,tensorboard,wandb,studio,docs,notebook]'
 	touch $@
 
 clean:

@@ -131,6 +131,12 @@ class Follower:
                 for each in self.instead[rule] or []:
                     assert main(shlex.split(each)) == 0, each
 
+    def tiny_fields(self, arguments: list[str]) -> list[str]:
+        """Assignments that make a training small; a finetuning has the network and the tokens of its source."""
+        given = {word.partition("=")[0] for word in arguments}
+        free = {name for name in self.tiny if "--from" not in arguments or name.startswith("training.")}
+        return [f"{name}={value}" for name, value in self.tiny.items() if name in free - given]
+
     def fewer_steps(self, arguments: list[str]) -> None:
         """Four steps; two more each time that the same run goes on."""
         out = arguments[arguments.index("--out") + 1]
@@ -155,9 +161,8 @@ class Follower:
             self.fewer_steps(small)
             if "--data" not in small and "--resume" not in small:
                 small += self.data
-            given = {word.partition("=")[0] for word in small}
             if "--resume" not in small:
-                small += ["--set", *(f"{name}={value}" for name, value in self.tiny.items() if name not in given)]
+                small += ["--set", *self.tiny_fields(small)]
         if small[0] == "quality" and "--judge" not in small:
             small += ["--judge", "none"]
         return small

@@ -53,7 +53,7 @@ class TracedSample:
 class Recording:
     """What a trace file holds, with all tokens of every step."""
 
-    about: dict[str, Any]
+    about: dict[str, object]
     mask_id: int | None
     vocabulary: dict[int, str]
     samples: tuple[TracedSample, ...]
@@ -65,7 +65,7 @@ class Trace:
     ``about`` says where they come from.
     """
 
-    def __init__(self, pieces: Pieces, about: dict[str, Any]) -> None:
+    def __init__(self, pieces: Pieces, about: dict[str, object]) -> None:
         self.pieces, self.about = pieces, about
         self._frames: dict[int, list[dict[str, Any]]] = {}
         self._tokens: dict[int, list[int]] = {}
@@ -162,14 +162,14 @@ def _sample(sample: dict[str, Any], known: set[int | None]) -> TracedSample:
     return TracedSample(index, tuple(moments), _of(str, sample["text"]))
 
 
-def _of(kind: type, value: Any) -> Any:
+def _of(kind: type, value: object) -> Any:
     """The value, which must be of this kind."""
     if not isinstance(value, kind):
         raise TypeError(f"{str(value)[:40]!r} is no {kind.__name__}")
     return value
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     """The value, which must be a whole number from 0 on."""
     if type(value) is not int or value < 0:
         raise TypeError(f"{str(value)[:40]!r} is no whole number from 0 on")

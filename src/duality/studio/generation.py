@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -122,9 +122,9 @@ class Writer:
         self.emit(event)
 
 
-def rounded(values: Tensor, digits: int) -> list[Any]:
+def rounded(values: Tensor, digits: int) -> list[object]:
     """Numbers with so many digits behind the point, as lists."""
-    found: list[Any] = values.double().round(decimals=digits).tolist()
+    found: list[object] = values.double().round(decimals=digits).tolist()
     return found
 
 
