@@ -31,7 +31,7 @@ from duality.ranks import job, saving_group
 from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe
 from duality.runs.base import check_base, write_base
-from duality.runs.beginnings import beginning
+from duality.runs.beginnings import beginning, checkpoint_of
 from duality.runs.corpora import (
     check_present,
     corpus_of_run,
@@ -190,9 +190,11 @@ def begin_from(base: Path, recipe: Recipe, folder: Path, report: Reporter) -> No
     source = model_source(base)
     check_present(source.folder, recipe)
     open_folder(recipe, folder, resume=False)
+    path = checkpoint_of(source, report)
     corpus = corpus_of_run(source.folder, recipe, report)
-    start = beginning(source, lambda path: check_fits(path, recipe, corpus, source.folder), report)
-    state = untrained(recipe, corpus, "cpu")
+    if path is not None:
+        check_fits(path, recipe, corpus, source.folder)
+    start, state = beginning(source, path), untrained(recipe, corpus, "cpu")
     phases_of(recipe, corpus, state.teacher)  # what cannot be distilled leaves no run behind
     load_weights(state.model, start.model)
     copy_into(state.ema, start.ema)
