@@ -5,7 +5,6 @@ What must hold: what base.json records of them is what was read, by its checksum
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,17 +33,23 @@ def is_model_alone(folder: Path) -> bool:
     return pretrained_folder.exists(folder) and not folders.exists(folder)
 
 
-def beginning(source: ModelSource, check_fits: Callable[[Path], None], report: Reporter) -> Beginning:
-    """The weights of a run or of a model; ``check_fits`` may refuse the checkpoint of a run before it is read."""
+def checkpoint_of(source: ModelSource, report: Reporter) -> Path | None:
+    """The checkpoint that a run is begun from; None for a model alone, which has none."""
     if is_model_alone(source.folder):
+        return None
+    path = checkpoint.newest_intact(source.folder / "checkpoints", report, ("model", "ema"))
+    if path is None:
+        raise ValueError(f"{source.place} has no checkpoint yet: there is nothing to begin from")
+    return path
+
+
+def beginning(source: ModelSource, path: Path | None) -> Beginning:
+    """The weights of a model alone, or of the checkpoint of a run at ``path``, which was found to fit."""
+    if path is None:
         parts = parts_of_pretrained(source, pretrained_folder.read_config(source.folder))
         record = {"run": parts.origin.place, "step": parts.step, "commit": parts.origin.commit}
         digest = parts.origin.sha256
         return Beginning(parts.tensors, parts.tensors, {**record, "model": digest, "ema": digest})
-    path = checkpoint.newest_intact(source.folder / "checkpoints", report, ("model", "ema"))
-    if path is None:
-        raise ValueError(f"{source.place} has no checkpoint yet: there is nothing to begin from")
-    check_fits(path)
     saved, training = checkpoint.load(path, ("model", "ema")), folders.read_recipe(source.folder).training
     record = {"run": str(source.folder.resolve()), "step": saved.step, **checksums(path)}
     return Beginning(merged(saved.groups["model"], training), merged(saved.groups["ema"], training), record)

@@ -27,7 +27,7 @@ from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe
 from duality.runs.base import is_finetuning, read_base, weights_checksum, write_base, write_source
-from duality.runs.beginnings import beginning
+from duality.runs.beginnings import beginning, checkpoint_of
 from duality.runs.corpora import check_present, corpus_of_run, loader, prepared, vocabulary_of
 from duality.runs.folder import create, exists, open_folder, read_recipe
 from duality.runs.limits import check_training, memory_of, trained_bytes
@@ -80,14 +80,13 @@ def begin_from(base: Path, recipe: Recipe, folder: Path, report: Reporter) -> No
     source = model_source(base)
     check_present(source.folder, recipe)
     open_folder(recipe, folder, resume=False)
+    path = checkpoint_of(source, report)
     corpus = corpus_of_run(source.folder, recipe, report)
-
-    def check(path: Path) -> None:
+    if path is not None:
         own = read_recipe(source.folder)
         check_fits(path, own, corpus, source.folder)
         checkpoint.check_shapes(*(parameter_shapes(each, vocabulary_in(corpus)) for each in (own, recipe)))
-
-    start, state = beginning(source, check, report), untrained(recipe, corpus, "cpu")
+    start, state = beginning(source, path), untrained(recipe, corpus, "cpu")
     phases_of(recipe, corpus, state.teacher)  # what cannot be distilled leaves no run behind
     load_weights(state.model, start.model)
     copy_into(state.ema, start.ema)
