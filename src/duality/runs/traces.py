@@ -53,7 +53,7 @@ class TracedSample:
 class Recording:
     """What a trace file holds, with all tokens of every step."""
 
-    about: dict[str, Any]
+    about: dict[str, object]
     mask_id: int | None
     vocabulary: dict[int, str]
     samples: tuple[TracedSample, ...]
@@ -65,7 +65,7 @@ class Trace:
     ``about`` says where they come from.
     """
 
-    def __init__(self, pieces: Pieces, about: dict[str, Any]) -> None:
+    def __init__(self, pieces: Pieces, about: dict[str, object]) -> None:
         self.pieces, self.about = pieces, about
         self._frames: dict[int, list[dict[str, Any]]] = {}
         self._tokens: dict[int, list[int]] = {}
