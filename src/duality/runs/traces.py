@@ -11,7 +11,7 @@ tokens of every step; a damaged or foreign file is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ class Trace:
     ``about`` says where they come from.
     """
 
-    def __init__(self, pieces: Pieces, about: dict[str, object]) -> None:
+    def __init__(self, pieces: Pieces, about: Mapping[str, object]) -> None:
         self.pieces, self.about = pieces, about
         self._frames: dict[int, list[dict[str, Any]]] = {}
         self._tokens: dict[int, list[int]] = {}
