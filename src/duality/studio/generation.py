@@ -16,11 +16,9 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from duality.denoisers.wrapping import network_of
 from duality.protocols import AnyDenoiser
@@ -86,7 +84,7 @@ class Writer:
             changed = [place for place, token in enumerate(tokens) if place >= len(before) or before[place] != token]
             self._before[index] = tokens
             event: Event = {"type": "step", "sample": index, "step": frame.step, "steps": frame.steps}
-            events.append({**event, "alpha": frame.alpha, "tokens": tokens, "changed": changed if frame.step else []})
+            events.append({**event, "alpha": frame.alpha, "tokens": tokens, "changed": changed if before else []})
         if frame.step and self.observed is not None and self.observed.last is not None:
             self._add_beliefs(frame, events)
         for event, tokens in zip(events, rows):
@@ -101,15 +99,16 @@ class Writer:
         tokens = frame.tokens if place is None else frame.tokens[:, place : place + 1]
         found = read(self.observed.last, tokens, self.alternatives)
         entropies = found.entropy.mean(-1).tolist()
-        rows = zip(*(rounded(each, self.digits) for each in (found.token, found.best_probability)))
-        for row, (event, (belief, probabilities)) in enumerate(zip(events, rows)):
+        beliefs: list[list[float]] = found.token.double().round(decimals=self.digits).tolist()
+        probabilities = found.best_probability.double().round(decimals=self.digits)
+        for row, (event, belief) in enumerate(zip(events, beliefs)):
             if place is not None:
                 index = frame.first + row
                 belief = self._belief[index] = [*self._belief.get(index, [])[:place], *belief]
                 event["place"] = place
             event |= {"belief": belief, "entropy": round(entropies[row], 4)}
             if self.alternatives:
-                best = zip(found.best[row].tolist(), probabilities)
+                best = zip(found.best[row].tolist(), probabilities[row].tolist())
                 event["best"] = [list(map(list, zip(ids, values))) for ids, values in best]
 
     def end(self, sample: Sample) -> None:
@@ -120,12 +119,6 @@ class Writer:
         event["token_entropy"] = round(token_entropy(sample.tokens), 4)
         event["pieces"] = self.texts(sample.tokens)
         self.emit(event)
-
-
-def rounded(values: Tensor, digits: int) -> list[object]:
-    """Numbers with so many digits behind the point, as lists."""
-    found: list[object] = values.double().round(decimals=digits).tolist()
-    return found
 
 
 def alternatives_of(event: Mapping[str, object]) -> list[int]:
@@ -178,7 +171,7 @@ def arguments_of(kind: str, values: Values) -> Values:
 def command(loaded: Loaded, kind: str, values: Values) -> str:
     """The command line that makes the same samples; of a run that is not finished, with the step of its weights."""
     model = loaded.model
-    words = ["duality", "sample", as_typed(loaded.folder), "--num", str(values["num"])]
+    words = ["duality", "sample", str(loaded.folder), "--num", str(values["num"])]
     chosen = {name: values[name] for name in SHARED if values[name] is not None}
     if kind == "generate":
         chosen |= {name: values[name] for name in ("length", "prompt", "suffix") if values[name]}
@@ -195,12 +188,6 @@ def command(loaded: Loaded, kind: str, values: Values) -> str:
     if isinstance(keep, Mapping) and keep:
         words += ["--keep", *(f"{place}:{token}" for place, token in keep.items())]
     return shlex.join(words)
-
-
-def as_typed(folder: Path) -> str:
-    """The path of a folder in a command: from the folder in which the studio was started, if it is below it."""
-    here = Path.cwd()
-    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
 
 def known_tokens(model: Model, values: Values) -> tuple[int, dict[int, int]]:
