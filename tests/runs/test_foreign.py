@@ -275,7 +275,7 @@ def test_the_file_that_a_recipe_names_is_not_read_for_a_run_without_a_sound_corp
     messages: list[str] = []
     with pytest.raises(ValueError, match="has changed since the run began"):
         sequences_of_run(model, run, report=messages.append)
-    assert f"is {private}, as its recipe says" in messages[0]
+    assert f"is read at {private}" in messages[0]
     assert sorted(own_cache.rglob("*")) == stores  # nothing of it is tokenized
 
 

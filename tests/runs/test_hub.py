@@ -94,7 +94,7 @@ def test_only_what_is_needed_is_fetched_and_the_weights_last(saved: Path, hub: H
     released = json.dumps(dict.fromkeys(keys, 1)).encode()
     hub.add("me/released", {"config.json": released, "model.safetensors": b"much"})
     hub.requests.clear()
-    with pytest.raises(ValueError, match="import it with `duality import`"):
+    with pytest.raises(ValueError, match="import it with `duality import FOLDER --out RUN`"):
         load("hf:me/released")
     assert not [request for request in hub.requests if "model.safetensors" in request]
     hub.add("me/empty", {"README.md": b""})

@@ -212,7 +212,7 @@ CONFIG: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     ),
     (
         lambda data: data.update(dict.fromkeys(pretrained_folder.RELEASED, 1)),
-        r"import it with `duality import`",
+        r"import it with `duality import FOLDER --out RUN`",
     ),
 ]
 

@@ -12,6 +12,8 @@ from support.runs import ROOT, quiet, small_recipe
 from duality.cli.main import main
 from duality.data.corpus import encode_corpus
 from duality.data.packing import Sequences
+from duality.evaluation.likelihood import Likelihood
+from duality.protocols import Kind
 from duality.recipes.tables import table
 from duality.runs import session, suites
 from duality.runs.model import Model, load
@@ -154,3 +156,9 @@ def test_real_sets_are_read_and_measured(
         assert 1 < found["sets"][name]["perplexity"] < 1e6
     assert main(["eval", str(runs["duo"]), "--data", f"pubmed={pubmed}", "--column", "abstract", "--limit", "8"]) == 0
     assert "over 256 tokens in 8 sequences" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("kind", "sign"), [("bound", "≤ "), ("exact", ""), ("pseudo-likelihood", "pseudo ")])
+def test_a_number_says_which_kind_it_is(kind: Kind, sign: str) -> None:
+    result = Likelihood(1.0, 0.1, 1.0, 0.0, 0.0, 10, 2, 1, kind, 4.0, 4.0, 0.0, 0)
+    assert suites.shown(suites.SUITES["zero-shot"], result).startswith(f"{sign}2.72")

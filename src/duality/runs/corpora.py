@@ -98,7 +98,7 @@ def corpus_of_run(
     else:
         check_present(folder, recipe)
         if Path(recipe.data.corpus).exists():
-            report(f"the corpus of {folder} is {recipe.data.corpus}, as its recipe says")
+            report(f"the corpus of {folder} is read at {recipe.data.corpus}")
     place = None if moved_to is None else str(moved_to)
     own = tokenizer if isinstance(recipe.data.tokenizer, FROM_FILES) else None
     corpus = prepared(recipe, report, partial(check_text, folder, place), own)

@@ -114,7 +114,7 @@ def checked_config(data: object, where: str) -> PretrainedConfig:
     if data.keys() >= RELEASED:
         raise ValueError(
             f"{where} is in the layout in which the authors of the paper have released their models: import it with "
-            "`duality import`"
+            "`duality import FOLDER --out RUN`, or `duality import hf:OWNER/NAME --out RUN`"
         )
     if data.get("model_type") != MODEL_TYPE:
         raise ValueError(

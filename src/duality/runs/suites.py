@@ -236,7 +236,7 @@ def table_rows(suite: Suite, outcomes: list[Outcome], name: str) -> list[list[st
 
 def shown(suite: Suite, result: Likelihood) -> str:
     """A number with its standard error."""
-    sign = {"bound": "≤ ", "exact": "", "pseudo": "~ "}.get(result.kind, "")
+    sign = {"bound": "≤ ", "exact": "", "pseudo-likelihood": "pseudo "}[result.kind]
     if suite.name == "text8":
         scale = result.bits_per_character / result.nats_per_token
         return f"{sign}{result.bits_per_character:.4f} ± {scale * result.stderr:.4f} bits"
