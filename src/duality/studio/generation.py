@@ -17,10 +17,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from duality.denoisers.wrapping import network_of
 from duality.protocols import AnyDenoiser
@@ -101,15 +100,16 @@ class Writer:
         tokens = frame.tokens if place is None else frame.tokens[:, place : place + 1]
         found = read(self.observed.last, tokens, self.alternatives)
         entropies = found.entropy.mean(-1).tolist()
-        rows = zip(*(rounded(each, self.digits) for each in (found.token, found.best_probability)))
-        for row, (event, (belief, probabilities)) in enumerate(zip(events, rows)):
+        beliefs: list[list[float]] = found.token.double().round(decimals=self.digits).tolist()
+        probabilities = found.best_probability.double().round(decimals=self.digits)
+        for row, (event, belief) in enumerate(zip(events, beliefs)):
             if place is not None:
                 index = frame.first + row
                 belief = self._belief[index] = [*self._belief.get(index, [])[:place], *belief]
                 event["place"] = place
             event |= {"belief": belief, "entropy": round(entropies[row], 4)}
             if self.alternatives:
-                best = zip(found.best[row].tolist(), probabilities)
+                best = zip(found.best[row].tolist(), probabilities[row].tolist())
                 event["best"] = [list(map(list, zip(ids, values))) for ids, values in best]
 
     def end(self, sample: Sample) -> None:
@@ -120,12 +120,6 @@ class Writer:
         event["token_entropy"] = round(token_entropy(sample.tokens), 4)
         event["pieces"] = self.texts(sample.tokens)
         self.emit(event)
-
-
-def rounded(values: Tensor, digits: int) -> list[Any]:
-    """Numbers with so many digits behind the point, as lists."""
-    found: list[Any] = values.double().round(decimals=digits).tolist()
-    return found
 
 
 def alternatives_of(event: Mapping[str, object]) -> list[int]:
