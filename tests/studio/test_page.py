@@ -199,8 +199,12 @@ def test_pinned_tokens_stay_and_the_rest_is_written_again(
     assert page.locator(".tokens .pinned").count() == 2
 
 
-def test_a_race_ends_with_the_texts_of_the_commands(
-    open_view: Open, studio: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_race_ends_with_the_texts_of_the_commands_and_can_be_saved(
+    open_view: Open,
+    studio: Running,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     page = open_view("race")
     panes = page.locator(".pane")
@@ -220,8 +224,15 @@ def test_a_race_ends_with_the_texts_of_the_commands(
         assert 0 < int(facts["network calls"]) <= row["steps"]  # a masked model need not be asked at every step
         assert float(facts["seconds"]) > 0
         assert {facts["entropy"], facts["perplexity"]}.isdisjoint({"–"})
+    texts = [panes.nth(number).locator(".tokens").text_content() for number in range(3)]
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as HTML").click()
+    download.value.save_as(tmp_path / "race.html")
     scrub(page, 0)  # the replay begins with noise
     assert "step 0" in panes.first.inner_text()
+    page.goto((tmp_path / "race.html").as_uri())
+    assert page.title().startswith("A race: duo, 8 steps · ")
+    assert page.locator(".pane .tokens").all_text_contents() == texts
 
 
 def test_markup_of_a_model_is_text(open_view: Open, studio: Running) -> None:
@@ -263,6 +274,14 @@ def test_keys_play_step_and_pin(open_view: Open) -> None:
     places = page.evaluate("[...document.querySelectorAll('main .tokens .token')].map((each) => each.ariaPressed)")
     assert [place for place, pressed in enumerate(places) if pressed == "true"] == [2, 23]
     assert page.locator(".sheet .when").inner_text() == "step 8"  # the arrows moved between tokens
+    page.get_by_role("button", name="Write again").click()
+    page.wait_for_selector("[data-written='2'] .play[aria-label=Play]")
+    page.keyboard.press("Space")  # the button was pressed, but plays now
+    page.wait_for_selector(".play[aria-label=Pause]")
+    scrub(page, 4)
+    page.locator(".transport input").first.press("Space")  # also on the slider
+    page.wait_for_selector(".play[aria-label=Pause]")
+    assert page.locator("[data-written]").get_attribute("data-written") == "2"
 
 
 def test_a_run_that_is_trained_meanwhile_can_be_chosen(open_view: Open, studio: Running) -> None:

@@ -16,6 +16,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -84,7 +85,7 @@ class Writer:
             changed = [place for place, token in enumerate(tokens) if place >= len(before) or before[place] != token]
             self._before[index] = tokens
             event: Event = {"type": "step", "sample": index, "step": frame.step, "steps": frame.steps}
-            events.append({**event, "alpha": frame.alpha, "tokens": tokens, "changed": changed if before else []})
+            events.append({**event, "alpha": frame.alpha, "tokens": tokens, "changed": changed if frame.step else []})
         if frame.step and self.observed is not None and self.observed.last is not None:
             self._add_beliefs(frame, events)
         for event, tokens in zip(events, rows):
@@ -171,7 +172,7 @@ def arguments_of(kind: str, values: Values) -> Values:
 def command(loaded: Loaded, kind: str, values: Values) -> str:
     """The command line that makes the same samples; of a run that is not finished, with the step of its weights."""
     model = loaded.model
-    words = ["duality", "sample", str(loaded.folder), "--num", str(values["num"])]
+    words = ["duality", "sample", as_typed(loaded.folder), "--num", str(values["num"])]
     chosen = {name: values[name] for name in SHARED if values[name] is not None}
     if kind == "generate":
         chosen |= {name: values[name] for name in ("length", "prompt", "suffix") if values[name]}
@@ -188,6 +189,12 @@ def command(loaded: Loaded, kind: str, values: Values) -> str:
     if isinstance(keep, Mapping) and keep:
         words += ["--keep", *(f"{place}:{token}" for place, token in keep.items())]
     return shlex.join(words)
+
+
+def as_typed(folder: Path) -> str:
+    """The path of a folder in a command: from the folder in which the studio was started, if it is below it."""
+    here = Path.cwd()
+    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
 
 def known_tokens(model: Model, values: Values) -> tuple[int, dict[int, int]]:

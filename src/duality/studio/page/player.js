@@ -258,6 +258,11 @@ export class Transport {
     this.#mark();
   }
 
+  /** Take the focus from a button that has done its work, so that the next space plays and does not begin again. */
+  takeFocus(button) {
+    if (document.activeElement === button) this.toggle.focus({ preventScroll: true });
+  }
+
   /** Other moments; what is shown stays where it is. */
   follow(line) {
     this.line = line;
@@ -337,6 +342,7 @@ export class Transport {
 /** Whether a key was meant for what has the focus. */
 export function typing(event) {
   const target = event.target;
+  if (target.closest("input[type=range]")) return event.key !== " "; // the slider has the arrows itself
   if (target.closest("input, textarea, select, [contenteditable]")) return true;
   return event.key === " " && target.closest("button, summary, a") !== null;
 }

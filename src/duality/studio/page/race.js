@@ -167,6 +167,7 @@ export class RaceView {
     this.transport.follow(this.line);
     this.transport.go(this.line.count - 1);
     this.replay.hidden = this.save.hidden = false;
+    this.transport.takeFocus(this.go);
     this.studio.announce(`The race is over. ${panes.map((pane) => `${pane.name}: ${figure(pane.seconds)} seconds`).join("; ")}.`);
   }
 

@@ -170,6 +170,8 @@ export class WriteView {
     this.command.set("");
     this.welcome.hidden = true;
     this.transport.node.hidden = false;
+    this.transport.takeFocus(this.go);
+    this.transport.takeFocus(this.again);
     this.transport.pause();
     this.transport.moment = 0;
     this.transport.waiting = true;
