@@ -63,11 +63,11 @@ browser:
 	    chromium fonts-dejavu-core >/dev/null) || echo "apt-get cannot install Chromium: the tests of the page will be skipped"; \
 	else echo "There is no Chromium: install it (sudo apt-get install chromium), or the tests of the page are skipped"; fi
 
-lint: .venv/installed
+lint: .venv/complete
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: .venv/installed
+types: .venv/complete
 	$(BIN)/mypy
 
 tests: .venv/complete
