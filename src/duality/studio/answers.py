@@ -18,6 +18,7 @@ from starlette.responses import Response
 from duality.data.files import json_text
 from duality.studio.limits import Cancelled, Refusal
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
 _NO_ADDRESS = "there is no such address: GET /api/openapi.json lists those that exist"
 _NO_MEMORY = "there is not enough memory: ask for fewer samples or tokens"
 
@@ -25,7 +26,7 @@ _NO_MEMORY = "there is not enough memory: ask for fewer samples or tokens"
 def written(value: object) -> str:
     """A value as JSON in which a number that is not finite is null."""
     try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+        return _ENCODER.encode(value)
     except ValueError:
         return json_text(value)
 

@@ -119,16 +119,17 @@ def read(noted: Noted, tokens: Tensor, alternatives: int) -> Reading:
 
 def take(found: Reading, tokens: Tensor, rows: Tensor, log_p: Tensor) -> None:
     """Add what some rows of log-probabilities (n, K) say."""
-    places, wanted = rows.cpu(), found.best.shape[-1]
+    places, wanted = rows.cpu(), min(found.best.shape[-1], log_p.shape[-1])
     # a probability of 0 has the logarithm -inf, and adds nothing
-    found.entropy[places] = -(log_p.exp() * log_p.clamp_min(-100.0)).sum(-1).float().cpu()
+    entropy = -(log_p.exp() * log_p.clamp_min(-100.0)).sum(-1)
     inside = tokens[rows] < log_p.shape[-1]  # the mask token is no output
     chosen = log_p.gather(-1, tokens[rows].clamp_max(log_p.shape[-1] - 1)[:, None])[:, 0].exp() * inside
-    found.token[places] = chosen.float().cpu()
+    found.entropy.index_copy_(0, places, entropy.float().cpu())
+    found.token.index_copy_(0, places, chosen.float().cpu())
     if wanted:
-        values, ids = largest(log_p, min(wanted, log_p.shape[-1]))
-        found.best[places, : ids.shape[-1]] = ids.cpu()
-        found.best_probability[places, : ids.shape[-1]] = values.exp().float().cpu()
+        values, ids = largest(log_p, wanted)
+        found.best[:, :wanted].index_copy_(0, places, ids.cpu())
+        found.best_probability[:, :wanted].index_copy_(0, places, values.exp().float().cpu())
 
 
 def largest(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -146,7 +147,8 @@ def largest(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     blocks = rows[:, :whole].reshape(len(rows), -1, _BLOCK)
     first = blocks.amax(-1).topk(count, -1).indices
     places = (first[:, :, None] * _BLOCK + torch.arange(_BLOCK, device=rows.device)).flatten(1)
-    rest = torch.arange(whole, rows.shape[-1], device=rows.device).expand(len(rows), -1)
-    places = torch.cat([places, rest], -1)
+    if whole < rows.shape[-1]:
+        rest = torch.arange(whole, rows.shape[-1], device=rows.device).expand(len(rows), -1)
+        places = torch.cat([places, rest], -1)
     top = rows.gather(-1, places).topk(count, -1)
     return top.values, places.gather(-1, top.indices)
