@@ -64,7 +64,8 @@ function show() {
   current?.hide?.();
   if (!made.has(name)) made.set(name, new VIEWS[name][1](studio));
   current = made.get(name);
-  fill(main, current.node);
+  const titled = current.node.querySelector("h1") !== null;
+  fill(main, titled ? null : el("h1", { class: "hidden" }, VIEWS[name][0]), current.node);
   current.show?.();
   document.title = `${VIEWS[name][0]} · duality studio`;
   for (const link of document.querySelectorAll("nav a")) {
