@@ -42,6 +42,7 @@ class Dense:
 
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("run", ["duo", "mdlm", "ar"])
+@pytest.mark.usefixtures("few_rows")
 def test_the_reading_is_the_belief(shelf: Path, run: str, name: str) -> None:
     model, found = load(shelf / run, device="cpu"), []
     settings = {"length": 8, "steps": None if run == "ar" else 4, "seed": 3, **SETTINGS[name]}
