@@ -1,5 +1,5 @@
 // The studio: one view at a time, chosen by the part of the address after "#".
-import { get } from "./api.js";
+import { get } from "./requests.js";
 import { el, fill } from "./dom.js";
 import { typing } from "./player.js";
 import { DualityView } from "./duality.js";

@@ -1,5 +1,5 @@
 // Train: what the runs have logged, live while they train; their samples by step; their recipes and the differences.
-import { get, runPath } from "./api.js";
+import { get, runPath } from "./requests.js";
 import { choice, labelled, nothingHere, options, problem, redrawn } from "./controls.js";
 import { el, fill, figure } from "./dom.js";
 import { Chart } from "./chart.js";
