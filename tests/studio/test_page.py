@@ -122,6 +122,7 @@ def test_each_view_opens(open_view: Open) -> None:
         page.wait_for_selector(f"nav a[href='#{name}'][aria-current=page]")
         assert page.title().lower().startswith(name)
         assert page.locator("main").inner_text().strip()
+        assert page.locator("h1").count() == 1
     assert page.locator(".charts svg polyline").count() == 0  # the view before the last is gone
 
 
@@ -149,7 +150,7 @@ def test_a_token_has_its_history_and_its_alternatives(open_view: Open, studio: R
     scrub(page, 5)
     place = 11
     page.locator(".tokens .token").nth(place).hover()
-    assert page.locator(".inspector h3").inner_text().startswith("Place 12")
+    assert page.locator(".inspector h2").inner_text().startswith("Place 12")
     probabilities = page.locator(".inspector .bars li > span:last-child").all_inner_texts()
     assert len(probabilities) == 5
     assert float(probabilities[0].removesuffix(" %")) == pytest.approx(100 * events[5]["best"][place][0][1], rel=0.06)
@@ -240,7 +241,7 @@ def test_markup_of_a_model_is_text(open_view: Open, studio: Running) -> None:
     write(page, Prompt=" ".join(MARKUP), Suffix=MARKUP[0])
     assert {text.strip() for text, _ in shown(page)} >= set(MARKUP)
     page.locator(".tokens .token").first.hover()
-    assert MARKUP[0] in page.locator(".inspector h3").inner_text()
+    assert MARKUP[0] in page.locator(".inspector h2").inner_text()
     sample = studio.folder / "runs" / "duo" / "samples" / "step-00000002.jsonl"
     assert MARKUP[0] in sample.read_text(encoding="utf-8")
     page.goto(f"{studio.address}#train")
@@ -258,14 +259,16 @@ def test_markup_of_a_model_is_text(open_view: Open, studio: Running) -> None:
 
 def test_keys_play_step_and_pin(open_view: Open) -> None:
     page = open_view(motion=True)
+    page.get_by_label("Steps", exact=True).fill("4")
+    page.get_by_label("Steps", exact=True).blur()
     page.locator("body").press("Space")  # nothing is written yet: write
     page.wait_for_selector("[data-written='1']")
     page.wait_for_selector(".play[aria-label=Play]")  # played to its end
-    assert page.locator(".sheet .when").inner_text() == "step 8"
+    assert page.locator(".sheet .when").inner_text() == "step 4"
     page.locator("body").press("ArrowLeft")
     page.locator("body").press("ArrowLeft")
     page.locator("body").press("ArrowRight")
-    assert page.locator(".sheet .when").inner_text() == "step 7"
+    assert page.locator(".sheet .when").inner_text() == "step 3"
     page.locator("body").press("Space")
     page.wait_for_selector(".play[aria-label=Play]")
     page.locator(".tokens .token").first.focus()
@@ -273,12 +276,12 @@ def test_keys_play_step_and_pin(open_view: Open) -> None:
         page.keyboard.press(key)
     places = page.evaluate("[...document.querySelectorAll('main .tokens .token')].map((each) => each.ariaPressed)")
     assert [place for place, pressed in enumerate(places) if pressed == "true"] == [2, 23]
-    assert page.locator(".sheet .when").inner_text() == "step 8"  # the arrows moved between tokens
+    assert page.locator(".sheet .when").inner_text() == "step 4"  # the arrows moved between tokens
     page.get_by_role("button", name="Write again").click()
     page.wait_for_selector("[data-written='2'] .play[aria-label=Play]")
     page.keyboard.press("Space")  # the button was pressed, but plays now
     page.wait_for_selector(".play[aria-label=Pause]")
-    scrub(page, 4)
+    scrub(page, 1)
     page.locator(".transport input").first.press("Space")  # also on the slider
     page.wait_for_selector(".play[aria-label=Pause]")
     assert page.locator("[data-written]").get_attribute("data-written") == "2"

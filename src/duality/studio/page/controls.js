@@ -84,7 +84,7 @@ export function command() {
     }
     setTimeout(() => (button.textContent = "Copy"), 1500);
   }
-  const node = el("div", { class: "commandline", hidden: true }, el("h3", {}, "The same text from the command line"), el("div", {}, text, button));
+  const node = el("div", { class: "commandline", hidden: true }, el("h2", {}, "The same text from the command line"), el("div", {}, text, button));
   return {
     node,
     set(words) {

@@ -3,7 +3,7 @@
 // The latent is w_t = a_t x + sqrt(1 - a_t^2) noise, a vector with one number for each of K tokens, x the clean token.
 // Its path is one of the Gaussian process: w_t = r w_s + sqrt(1 - r^2) e with r = a_t / a_s. The argmax of w_t follows a
 // uniform-state process whose signal is T(a_t), which the studio computes.
-import { get } from "./api.js";
+import { get } from "./requests.js";
 import { labelled } from "./controls.js";
 import { el, fill, figure, icon, still, svg } from "./dom.js";
 import { Chart } from "./chart.js";

@@ -1,5 +1,5 @@
 // The studio: one view at a time, chosen by the part of the address after "#".
-import { get } from "./api.js";
+import { get } from "./requests.js";
 import { el, fill } from "./dom.js";
 import { typing } from "./player.js";
 import { DualityView } from "./duality.js";
@@ -64,7 +64,8 @@ function show() {
   current?.hide?.();
   if (!made.has(name)) made.set(name, new VIEWS[name][1](studio));
   current = made.get(name);
-  fill(main, current.node);
+  const titled = current.node.querySelector("h1") !== null;
+  fill(main, titled ? null : el("h1", { class: "hidden" }, VIEWS[name][0]), current.node);
   current.show?.();
   document.title = `${VIEWS[name][0]} · duality studio`;
   for (const link of document.querySelectorAll("nav a")) {

@@ -168,10 +168,10 @@ export class Inspector {
     const best = alternatives(pane, index, place);
     fill(
       this.node,
-      el("h3", {}, `Place ${place + 1} `, el("q", {}, quoted(pane, frame.tokens[place]))),
-      best.length ? el("h4", {}, "What the model found likely") : null,
+      el("h2", {}, `Place ${place + 1} `, el("q", {}, quoted(pane, frame.tokens[place]))),
+      best.length ? el("h3", {}, "What the model found likely") : null,
       best.length ? el("ol", { class: "bars" }, best.map(([id, p]) => bar(pane, id, p, id === frame.tokens[place]))) : null,
-      el("h4", {}, "How it came to be"),
+      el("h3", {}, "How it came to be"),
       el("ol", { class: "history" }, history(pane, index, place).map(([step, id, p]) =>
         el("li", {}, el("span", {}, `step ${step}`), el("q", {}, quoted(pane, id)), el("span", {}, p === null ? "" : percent(p))))),
     );

@@ -21,7 +21,7 @@ class Lane {
     this.problem = problem();
     this.command = el("details", { class: "small", hidden: true }, el("summary", {}, "Command"), el("pre", { class: "command" }));
     this.model.addEventListener("change", () => this.fit());
-    this.node = el("section", { class: "pane", "aria-label": "A model of the race" },
+    this.node = el("section", { class: "pane" },
       el("div", { class: "lane" }, labelled("Model", this.model), labelled("Steps", this.steps), labelled("Tail", this.tail), labelled("Temp.", this.temperature)),
       this.counter, this.problem.node, this.tokens.node, this.facts, this.command,
       el("button", { type: "button", class: "quiet remove", "aria-label": "Remove this model from the race", title: "Remove", onclick: () => race.remove(this) }, "✕"));
@@ -142,6 +142,7 @@ export class RaceView {
 
   #mark() {
     this.add.disabled = this.lanes.length >= 4;
+    this.lanes.forEach((lane, number) => lane.node.setAttribute("aria-label", `Model ${number + 1} of the race`));
     for (const lane of this.lanes) lane.node.querySelector(".remove").disabled = this.lanes.length <= 2;
     this.replay.hidden = true;
     this.save.hidden = true;

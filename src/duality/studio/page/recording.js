@@ -1,5 +1,5 @@
 // A generation that is being written becomes a pane that can be played: event by event.
-import { events, post } from "./api.js";
+import { events, post } from "./requests.js";
 
 const MOST_ALTERNATIVES = 150_000; // places times steps for which alternatives are asked for: they are most of a stream
 

@@ -1,5 +1,5 @@
 // Files to give to others: a recording as one HTML file that needs nothing else, or as a trace for `duality trace`.
-import { Refused } from "./api.js";
+import { Refused } from "./requests.js";
 import { el } from "./dom.js";
 import { packed, trace } from "./recording.js";
 

@@ -1,5 +1,5 @@
 // Score: a text under several models, the surprisal of each token as its shade.
-import { post } from "./api.js";
+import { post } from "./requests.js";
 import { about, labelled, nothingHere, number, numberOf, problem, redrawn } from "./controls.js";
 import { el, fill, figure } from "./dom.js";
 

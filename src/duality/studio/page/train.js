@@ -1,5 +1,5 @@
 // Train: what the runs have logged, live while they train; their samples by step; their recipes and the differences.
-import { get, runPath } from "./api.js";
+import { get, runPath } from "./requests.js";
 import { choice, labelled, nothingHere, options, problem, redrawn } from "./controls.js";
 import { el, fill, figure } from "./dom.js";
 import { Chart } from "./chart.js";
@@ -159,7 +159,7 @@ export class TrainView {
   #showRecipe(recipe, compared, run, other) {
     const rows = compared ? differences(recipe, compared) : Object.entries(flat(recipe));
     const head = compared ? ["field", run, other] : ["field", "value"];
-    fill(this.recipe, compared && !rows.length ? el("p", { class: "hint" }, "The recipes are the same.") : el("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Recipe" },
+    fill(this.recipe, compared && !rows.length ? el("p", { class: "hint" }, "The recipes are the same.") : el("div", { class: "table", tabindex: "0", role: "region", "aria-label": "The fields of the recipe" },
       el("table", {}, el("thead", {}, el("tr", {}, head.map((each) => el("th", { scope: "col" }, each)))),
         el("tbody", {}, rows.map((row) => el("tr", {}, row.map((each, number) => el(number ? "td" : "th", number ? {} : { scope: "row" }, each))))))));
   }
