@@ -17,8 +17,9 @@ from duality.data.tokenizer_specs import BPE, Bytes, Characters, Nucleotides, Nu
 from duality.data.tokenizers import NumberTokenizer, Tokenizer
 from duality.data.transformers_files import ExtraState, byte_characters, transformers_files
 from duality.fused.lazy import belief_of, ratios_of
-from duality.protocols import Denoiser
-from duality.runs.model import Model, load
+from duality.methods.ar import AR
+from duality.protocols import Denoiser, Vocabulary
+from duality.runs.model import Model, load, network
 
 transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
 classes: Any = pytest.importorskip("duality.integrations.transformers", exc_type=ImportError)
@@ -199,6 +200,25 @@ def test_the_autoregressive_model_is_a_causal_one(tmp_path: Path) -> None:
     found.save_pretrained(tmp_path / "again")
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "again")
     assert torch.equal(again(x).logits, found(x).logits)
+
+
+def test_an_autoregressive_model_may_begin_with_a_token(tmp_path: Path) -> None:
+    """As the released one does: the state behind the last token is then never read nor written."""
+    plain = untrained_model("ar-laptop")
+    begin = plain.tokenizer.separator
+    assert begin is not None
+    recipe = replace(plain.recipe, method=AR(begin=begin))
+    denoiser = network(recipe, Vocabulary(plain.tokenizer.vocab_size, 0))
+    denoiser.load_state_dict(plain.denoiser.state_dict())
+    model = replace(plain, recipe=recipe, denoiser=denoiser.requires_grad_(False))
+    model.save_pretrained(tmp_path / "ar")
+    again = load(tmp_path / "ar")
+    assert [each.tokens for each in again.sample(2, seed=4)] == [each.tokens for each in model.sample(2, seed=4)]
+    other = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ar")
+    assert (other.config.bos_token_id, other.config.vocab_size) == (begin, plain.tokenizer.vocab_size + 1)
+    ids = torch.tensor([[7, 8, 9]])
+    read = torch.cat([torch.full((1, 1), begin), ids[:, :-1]], 1)
+    assert torch.equal(other(read).logits, own_logits(model, ids, torch.ones(1, dtype=torch.float64)))
 
 
 def test_a_wrong_class_or_config_is_refused(tmp_path: Path) -> None:
