@@ -15,9 +15,12 @@ import pytest
 from support.studio import Json, Served, asked, studio_of
 
 from duality.cli.main import main
+from duality.cli.studio import divided
 from duality.runs.model import load
-from duality.studio.app import application
+from duality.studio.app import Studio, application
 from duality.studio.guard import LOOPBACK
+from duality.studio.library import Library
+from duality.studio.limits import Limits
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("duo", {"steps": 3, "seed": 7, "num": 2}),
@@ -117,3 +120,24 @@ def test_what_is_not_known_is_null(server: Served) -> None:
     """The standard error of one draw is infinite, for which JSON has no word."""
     found = server.post("/api/likelihood", {"run": "duo", "text": "ab", "draws": 1}).json
     assert [each["stderr"] for each in found["tokens"]] == [None, None]
+
+
+@pytest.mark.slow
+def test_a_model_alone_writes_as_its_run_does(shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What `duality publish` wrote is shown like a run, with its recipe and a command of its own."""
+    load(shelf / "duo", device="cpu").save_pretrained(tmp_path / "published")
+    folders, models = divided([shelf, tmp_path / "published"])
+    assert (folders, [each.folder for each in models]) == ([shelf], [tmp_path / "published"])
+    app = application(Studio(Library(folders, Limits(), "cpu", models)), LOOPBACK)
+    rows = {row["id"]: row for row in asked(app, "GET", "/api/runs").json["runs"]}
+    assert (rows["published"]["state"], rows["published"]["method"], len(rows)) == ("published", "Duo", 6)
+    recipes = [asked(app, "GET", f"/api/runs/{name}/recipe").json for name in ("duo", "published")]
+    assert recipes[0]["method"] == recipes[1]["method"]
+    assert asked(app, "GET", "/api/runs/published/metrics").json == {"rows": []}
+    body = {"steps": 3, "length": 10, "seed": 5}
+    found = [
+        asked(app, "POST", "/api/generate", json.dumps({**body, "run": run}).encode()).json
+        for run in ("duo", "published")
+    ]
+    assert found[0]["samples"][0]["tokens"] == found[1]["samples"][0]["tokens"]
+    assert printed(found[1]["command"], capsys)[0]["tokens"] == found[1]["samples"][0]["tokens"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from duality.cli.common import Device, Flag
 
 if TYPE_CHECKING:
     from duality.evaluation.judge import Judge
+    from duality.runs.model_sources import ModelSource
 
 Sources = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
@@ -28,7 +30,8 @@ def studio(
     """Open a page on which models write step by step, race, fill in, and are watched while they train.
 
     Args:
-        runs: run folders, or folders that hold some; the folder runs if not given.
+        runs: run folders, folders that hold some, folders of `duality publish`, or models of the Hugging Face hub
+            (hf:OWNER/NAME[@REVISION]); the folder runs if not given.
         host: the address to listen at; one that other machines can reach needs a token.
         port: the port to listen at; 0 takes a free one.
         token: what a browser or a client must send; it is a part of the address that is printed.
@@ -52,13 +55,10 @@ def studio(
     from duality.studio.serving import address_of, check_token, listening, serve
 
     check_token(host, token)
-    sources = runs or (Path("runs"),)
-    for source in sources:
-        if not source.is_dir():
-            raise ValueError(f"{source} is not a folder: give run folders, or a folder that holds some")
-    found = sum(1 for source in sources for _ in run_folders(source))
+    folders, models = divided(runs or (Path("runs"),))
+    found = sum(1 for source in folders for _ in run_folders(source)) + len(models)
     with listening(host, port) as listener:
-        made = Studio(Library(sources, Limits(), device), judge=read_judge(judge, device))
+        made = Studio(Library(folders, Limits(), device, models), judge=read_judge(judge, device))
         address = address_of(host, listener.getsockname()[1], token)
         say(f"the studio is at {address} ({found} run{'s' * (found != 1)}, and those to come); Ctrl-C ends it")
         if open:
@@ -67,6 +67,27 @@ def studio(
             webbrowser.open(address)
         serve(made, listener, host, token)
     return 0
+
+
+def divided(sources: Sequence[Path]) -> tuple[list[Path], list[ModelSource]]:
+    """Folders in which runs are looked for, and models alone, which are fetched if the hub has them."""
+    from duality.runs.model_sources import model_source
+    from duality.runs.pretrained_folder import check_config, is_ours
+
+    folders: list[Path] = []
+    models: list[ModelSource] = []
+    for source in sources:
+        if str(source).startswith("hf:") or is_ours(source):
+            found = model_source(source)
+            check_config(found.folder)
+            models.append(found)
+        elif source.is_dir():
+            folders.append(source)
+        else:
+            raise ValueError(
+                f"{source} is not a folder: give run folders, a folder that holds some, or hf:OWNER/NAME of the hub"
+            )
+    return folders, models
 
 
 def read_judge(name: str | None, device: str) -> Judge | None:

@@ -16,7 +16,6 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -172,7 +171,7 @@ def arguments_of(kind: str, values: Values) -> Values:
 def command(loaded: Loaded, kind: str, values: Values) -> str:
     """The command line that makes the same samples; of a run that is not finished, with the step of its weights."""
     model = loaded.model
-    words = ["duality", "sample", as_typed(loaded.folder), "--num", str(values["num"])]
+    words = ["duality", "sample", loaded.place, "--num", str(values["num"])]
     chosen = {name: values[name] for name in SHARED if values[name] is not None}
     if kind == "generate":
         chosen |= {name: values[name] for name in ("length", "prompt", "suffix") if values[name]}
@@ -181,7 +180,7 @@ def command(loaded: Loaded, kind: str, values: Values) -> str:
         chosen["length"], keep = known_tokens(model, values)
     if chosen.get("top_p") == 1.0:
         del chosen["top_p"]
-    if model.step < model.recipe.training.steps:
+    if loaded.newest is not None and model.step < model.recipe.training.steps:
         chosen["step"] = model.step
     for name, value in chosen.items():
         flag, text = f"--{name.replace('_', '-')}", str(value)
@@ -189,12 +188,6 @@ def command(loaded: Loaded, kind: str, values: Values) -> str:
     if isinstance(keep, Mapping) and keep:
         words += ["--keep", *(f"{place}:{token}" for place, token in keep.items())]
     return shlex.join(words)
-
-
-def as_typed(folder: Path) -> str:
-    """The path of a folder in a command: from the folder in which the studio was started, if it is below it."""
-    here = Path.cwd()
-    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
 
 def known_tokens(model: Model, values: Values) -> tuple[int, dict[int, int]]:

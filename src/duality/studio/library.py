@@ -1,7 +1,8 @@
 """The runs that the studio shows: found below the folders that it was given, and loaded when they are needed.
 
-A run is named by an id, the shortest end of its path that no other run has; it keeps that id as long as the studio
-runs. A path from a request never reaches the disk: an id is looked up among the runs that were found.
+Beside them it shows models alone, which `duality publish` wrote or the Hugging Face hub has (``models``). A run is named
+by an id, the shortest end of its path that no other run has; it keeps that id as long as the studio runs. A path from a
+request never reaches the disk: an id is looked up among the runs that were found.
 
 What must hold: a run that is trained meanwhile is loaded again when it has a newer checkpoint; one that is deleted or
 damaged is refused in one sentence, and the others go on.
@@ -21,10 +22,13 @@ from duality.data.jsonfiles import MIB, parse_json, read_bounded
 from duality.registry import suggestion
 from duality.runs.metrics import read_metrics
 from duality.runs.overview import newest_step, overview, run_folders
+from duality.runs.pretrained_folder import CONFIG
 from duality.studio.limits import Limits, Refusal, one_line
 
 if TYPE_CHECKING:
+    from duality.recipes.recipe import Recipe
     from duality.runs.model import Model
+    from duality.runs.model_sources import ModelSource
     from duality.runs.pieces import Pieces
 
 Rows = list[dict[str, object]]
@@ -35,21 +39,25 @@ _FRESH_SECONDS = 1.0  # for so long a list of folders is used again
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model, the folder and the checkpoint it came from, and how its tokens read (which is found once)."""
+    """A model, the checkpoint it came from, how its tokens read (which is found once), and its name in a command."""
 
     model: Model
     pieces: Pieces
-    folder: Path
+    place: str
     newest: int | None
 
 
 class Library:
-    """The runs below some folders, or runs themselves."""
+    """The runs below some folders, or runs themselves; and models alone."""
 
-    def __init__(self, sources: Sequence[Path], limits: Limits, device: str = "auto") -> None:
+    def __init__(
+        self, sources: Sequence[Path], limits: Limits, device: str = "auto", models: Sequence[ModelSource] = ()
+    ) -> None:
         self.sources, self.limits, self.device = tuple(sources), limits, device
+        self.models = {model.folder.resolve(): model for model in models}
         self._loaded: OrderedDict[Path, Loaded] = OrderedDict()
-        self._names: dict[Path, str] = {}
+        hub = {path: model.place.removeprefix("hf:") for path, model in self.models.items() if model.commit}
+        self._names: dict[Path, str] = hub
         self._found: tuple[float, dict[str, Path]] = (-1.0, {})
         self._metrics: OrderedDict[Path, tuple[object, Rows]] = OrderedDict()
         self._lock = threading.Lock()
@@ -61,6 +69,7 @@ class Library:
             if time.monotonic() - when < _FRESH_SECONDS and when >= 0:
                 return found
         paths = [folder.resolve() for source in self.sources for folder in sorted(run_folders(source))]
+        paths += self.models
         with self._lock:
             self._names = named(list(dict.fromkeys(paths)), self._names)
             known = set(paths)
@@ -87,9 +96,7 @@ class Library:
     def row(self, name: str, folder: Path) -> dict[str, object]:
         """What is known of a run."""
         try:
-            about: dict[str, object] = asdict(overview(folder, folder.parent))
-            if about["state"] != "unreadable" and about["step"] is not None:
-                about |= described(folder)
+            about: dict[str, object] = model_overview(folder) if folder in self.models else run_overview(folder)
         except (ValueError, OSError) as error:  # damaged, or deleted while it was looked at
             about = {"state": "unreadable", "step": None, "problem": one_line(error)}
         return {**about, "id": name, "path": str(folder)}
@@ -125,11 +132,17 @@ class Library:
                 if newest_step_of(folder) not in (newest, None):
                     continue
                 raise Refusal(409, f"the run {run} cannot be loaded: {one_line(error)}") from None
-            return Loaded(model, Pieces(model.tokenizer, model.mask_id), folder, newest)
+            alone = self.models.get(folder)
+            place = str(alone.pinned) if alone is not None and alone.commit else as_typed(folder)
+            return Loaded(model, Pieces(model.tokenizer, model.mask_id), place, newest)
 
     def recipe(self, run: str) -> object:
         """The recipe of a run, as it is in its folder."""
-        return parsed_json(self._read(self.folder(run) / "recipe.json"))
+        folder = self.folder(run)
+        if folder not in self.models:
+            return parsed_json(self._read(folder / "recipe.json"))
+        config = parsed_json(self._read(folder / CONFIG))
+        return config.get("recipe") if isinstance(config, dict) else None
 
     def metrics(self, run: str, after: int) -> Rows:
         """The logged steps of a run after one: at most ``limits.rows``, and all rows of the last step among them."""
@@ -215,16 +228,38 @@ def named(folders: Sequence[Path], known: Mapping[Path, str]) -> dict[Path, str]
     return found
 
 
-def described(folder: Path) -> dict[str, object]:
-    """What a run is, from its recipe, and how it can be asked to write."""
+def as_typed(folder: Path) -> str:
+    """The path of a folder in a command: from the folder in which the studio was started, if it is below it."""
+    here = Path.cwd()
+    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+
+
+def run_overview(folder: Path) -> dict[str, object]:
+    """What is known of a run, trained or not."""
     from duality.runs.folder import read_recipe
     from duality.runs.provenance import read_identity
 
-    recipe = read_recipe(folder)
+    about: dict[str, object] = asdict(overview(folder, folder.parent))
+    if about["state"] == "unreadable" or about["step"] is None:
+        return about
+    return about | described(read_recipe(folder), read_identity(folder)["labels"])
+
+
+def model_overview(folder: Path) -> dict[str, object]:
+    """What is known of a model alone."""
+    from duality.runs.pretrained_folder import read_config
+
+    found = read_config(folder)
+    about = {"state": "published", "recipe": found.recipe.name, "step": found.step, "steps": found.step}
+    return about | described(found.recipe, found.label_names)
+
+
+def described(recipe: Recipe, labels: Sequence[str]) -> dict[str, object]:
+    """What a model is, from its recipe, and how it can be asked to write."""
     return {
         "method": type(recipe.method).__name__,
         "length": recipe.data.length,
-        "labels": list(read_identity(folder)["labels"]),
+        "labels": list(labels),
         "distilled": recipe.distillation is not None,
         "infills": recipe.method.process(2) is not None,  # the others write from left to right, or vectors
         "generation": asdict(recipe.generation),
