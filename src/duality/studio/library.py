@@ -1,8 +1,8 @@
 """The runs that the studio shows: found below the folders that it was given, and loaded when they are needed.
 
-Beside them it shows models alone, which `duality publish` wrote or the Hugging Face hub has (``models``). A run is named
-by an id, the shortest end of its path that no other run has; it keeps that id as long as the studio runs. A path from a
-request never reaches the disk: an id is looked up among the runs that were found.
+Beside them it shows models alone, which `duality publish` wrote or the hub has. A run is named by an id, the shortest
+end of its path that no other run has; it keeps that id as long as the studio runs. A path from a request never reaches
+the disk: an id is looked up among the runs that were found.
 
 What must hold: a run that is trained meanwhile is loaded again when it has a newer checkpoint; one that is deleted or
 damaged is refused in one sentence, and the others go on.
