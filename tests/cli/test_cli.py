@@ -252,7 +252,6 @@ def test_a_folder_that_cannot_be_written(
 
 def test_parser_errors_exit_with_2() -> None:
     for arguments in (
-        ["train"],
         ["train", "duo-laptop", "--set"],
         ["sample", "x", "--stepz", "3"],
         ["sample", "x", "--tail", "best"],

@@ -42,13 +42,7 @@ def studio(
     from duality.cli.console import say
     from duality.runs.overview import run_folders
 
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise ValueError(
-            "the studio needs starlette and uvicorn, which are not installed: pip install 'diffusion-duality[studio]'"
-        ) from None
+    check_installed()
     from duality.studio.app import Studio
     from duality.studio.library import Library
     from duality.studio.limits import Limits
@@ -67,6 +61,17 @@ def studio(
             webbrowser.open(address)
         serve(made, listener, host, token)
     return 0
+
+
+def check_installed() -> None:
+    """Refuse to start without the extra."""
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise ValueError(
+            "the studio needs starlette and uvicorn, which are not installed: pip install 'diffusion-duality[studio]'"
+        ) from None
 
 
 def divided(sources: Sequence[Path]) -> tuple[list[Path], list[ModelSource]]:

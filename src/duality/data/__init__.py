@@ -28,6 +28,7 @@
     pretrained       published tokenizers
     extra_tokens     further ids that no text has, for the models of others
     tokenizer_files  any tokenizer.json, on the disk or of the Hugging Face hub
+    transformers_files  our tokenizers as files that Hugging Face transformers reads
     tokenizer_specs  what a recipe says about its tokenizer: what to train or to fetch
     memory           texts and tensors given from Python, written as a corpus
     store            the ids on the disk, mapped into memory, in shards

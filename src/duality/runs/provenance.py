@@ -83,6 +83,8 @@ def unknown_identity(tokenizer: Tokenizer) -> dict[str, object]:
 
 def is_imported(folder: Path) -> bool:
     """Whether the run in ``folder`` does not know its corpus, because others have trained it."""
+    if not (folder / CORPUS).is_file():
+        return False
     identity = read_identity(folder)
     return not identity["train"] and not identity["validation"]
 
