@@ -70,9 +70,8 @@ lint: .venv/complete
 types: .venv/complete
 	$(BIN)/mypy
 
-# Three workers for two cores: many tests wait for processes, browsers and disks.
 tests: .venv/complete
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .
