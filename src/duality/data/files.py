@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -107,6 +108,22 @@ def no_empty_folder(path: Path) -> Iterator[None]:
             with suppress(OSError):  # it holds something, or was never made
                 each.rmdir()
         raise
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A folder under a temporary name, which is ``target`` at the end of the block: it is complete or absent."""
+    with no_empty_folder(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target)
+        temporary = temporary_name(target)
+        try:
+            temporary.mkdir()
+            yield temporary
+            os.replace(temporary, target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        flush_to_disk(target.parent)
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from duality.data.cache import silent
-from duality.data.files import flush_to_disk, no_empty_folder
+from duality.data.files import flush_to_disk, new_folder, no_empty_folder
 from duality.data.jsonfiles import MIB, read_json
 from duality.data.leftovers import remove_leftovers, temporary_name
 from duality.data.tokenizers import Tokenizer
@@ -211,21 +210,12 @@ def checkpoint_content(
 
 def write_folder(target: Path, tensors: dict[str, Tensor], config: dict[str, object]) -> None:
     """Write config.json and model.safetensors into a new folder, which is complete or absent."""
-    with no_empty_folder(target.parent):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(target)
-        temporary = temporary_name(target)
-        try:
-            temporary.mkdir()
-            save_file({name: value.contiguous() for name, value in tensors.items()}, temporary / SAFE, {"format": "pt"})
-            (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-            os.chmod(temporary / SAFE, (temporary / CONFIG).stat().st_mode)  # it is written for its owner alone
-            for file in (temporary / SAFE, temporary / CONFIG, temporary):
-                flush_to_disk(file)
-            os.replace(temporary, target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        flush_to_disk(target.parent)
+    with new_folder(target) as folder:
+        save_file({name: value.contiguous() for name, value in tensors.items()}, folder / SAFE, {"format": "pt"})
+        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        os.chmod(folder / SAFE, (folder / CONFIG).stat().st_mode)  # it is written for its owner alone
+        for file in (folder / SAFE, folder / CONFIG, folder):
+            flush_to_disk(file)
 
 
 def write_checkpoint(target: Path, content: dict[str, object]) -> None:

@@ -16,8 +16,6 @@ same tensors back.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,8 +25,7 @@ from torch import Tensor
 from duality.data import TOKENIZERS
 from duality.data.cache import silent
 from duality.data.extra_tokens import with_extra_tokens
-from duality.data.files import flush_to_disk, no_empty_folder, write_atomically
-from duality.data.leftovers import remove_leftovers, temporary_name
+from duality.data.files import flush_to_disk, new_folder, write_atomically
 from duality.data.tokenizer_specs import FROM_FILES, KeptTokenizer, TokenizerSpec, tokenizer_at
 from duality.data.tokenizers import FILE, Tokenizer, load_tokenizer
 from duality.protocols import Reporter, Vocabulary
@@ -264,19 +261,10 @@ def write_run(
     facts: dict[str, object],
 ) -> None:
     """Write the run under a temporary name and rename it: it is complete or absent."""
-    with no_empty_folder(target.parent):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(target)
-        temporary = temporary_name(target)
-        try:
-            temporary.mkdir()
-            about = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
-            checkpoint.save(temporary / "checkpoints", step, groups, about)
-            write_atomically(temporary / RELEASED, json.dumps(facts, indent=1))
-            write_facts(recipe, temporary, tokenizer, unknown_identity(tokenizer))
-            flush_to_disk(temporary)
-            check_free(target)
-            os.replace(temporary, target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        flush_to_disk(target.parent)
+    with new_folder(target) as folder:
+        about = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
+        checkpoint.save(folder / "checkpoints", step, groups, about)
+        write_atomically(folder / RELEASED, json.dumps(facts, indent=1))
+        write_facts(recipe, folder, tokenizer, unknown_identity(tokenizer))
+        flush_to_disk(folder)
+        check_free(target)

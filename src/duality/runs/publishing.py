@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from duality.data.files import file_sha256, flush_to_disk, no_empty_folder
-from duality.data.leftovers import remove_leftovers, temporary_name
+from duality.data.files import file_sha256, flush_to_disk, new_folder
 from duality.data.tokenizers import FILE
 from duality.data.transformers_files import ExtraState, transformers_files
 from duality.denoisers.readouts import CausalDenoiser
@@ -33,18 +31,8 @@ def save_pretrained(model: Model, folder: Path, fields: CardFields, name: str | 
     """Write a model alone into a new folder; ``name`` is what the model card calls it."""
     target = folder.expanduser().absolute()
     check_new(target)
-    with no_empty_folder(target.parent):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(target)
-        temporary = temporary_name(target)
-        try:
-            temporary.mkdir()
-            write_files(model, temporary, fields, name or target.name)
-            os.replace(temporary, target)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-    flush_to_disk(target.parent)
+    with new_folder(target) as temporary:
+        write_files(model, temporary, fields, name or target.name)
     return target
 
 
