@@ -128,7 +128,7 @@ def short_runs(family: str, steps: int) -> dict[str, Base]:
     return runs
 
 
-def molecules(seeds: Seeds, short: int = 250, rounds: int = 4, round_steps: int = 150) -> Domain:
+def molecules(amount: Amount, short: int = 250, rounds: int = 4, round_steps: int = 150) -> Domain:
     """QM9."""
     bases = {"ar": Base("ar-molecules"), "mdlm": Base("mdlm-molecules"), "duo": Base("duo-molecules")}
     return Domain(
@@ -144,7 +144,7 @@ def molecules(seeds: Seeds, short: int = 250, rounds: int = 4, round_steps: int 
         models={**bases, **students("duo", "mdlm", rounds, round_steps, 1 / 64), **short_runs("molecules", short)},
         rounds=rounds,
         length=24,
-        amount=Amount(seeds),
+        amount=amount,
     )
 
 
@@ -192,8 +192,9 @@ def budget_named(
         return chosen if base_seeds is None else replace(chosen, bases=base_seeds)
 
     budgets = {
-        "quick": Budget("quick", (molecules(number(1, 3, 3)),)),
-        "full": Budget("full", (molecules(number(3, 3, 5)), prose(number(3, 3, 3)))),
+        "quick": Budget("quick", (molecules(Amount(number(1, 3, 3))),)),
+        # twice the samples: the error of novelty moves a whole curve, and decides how wide an interval is
+        "full": Budget("full", (molecules(Amount(number(3, 3, 5), num=512, few_num=1024)), prose(number(3, 3, 3)))),
     }
     if name not in budgets:
         raise ValueError(f"no budget {name!r}: choose quick (molecules) or full (molecules and prose)")
