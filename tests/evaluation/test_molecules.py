@@ -71,6 +71,18 @@ def test_sets_without_pairs(texts: list[str]) -> None:
     assert [value is None for value in found["uniqueness"]] == [value == 0 for value in found["validity"]]
 
 
+def test_a_molecule_whose_canonical_form_cannot_be_read_again(tmp_path: Path) -> None:
+    """RDKit reads this text, and cannot read what it writes for it: the text is a molecule all the same."""
+    odd = "CC1n2c(OC=2)n1"
+    written = canonical(odd)
+    assert written is not None
+    assert canonical(written) is None
+    found = Molecules()([odd, "CCO", "CC", "no molecule"])
+    assert list(found["validity"]) == [1.0, 1.0, 1.0, 0.0]
+    assert all(value is not None and 0 < value < 2 for value in found["diversity"][:3])
+    assert len(draw([odd, "CCO"], tmp_path / "molecules")) == 2
+
+
 def test_diversity_is_the_mean_over_pairs() -> None:
     texts = [*chains(12), "CCO", "CCO"]
     pairs = [1 - similarity(one, other) for one, other in itertools.combinations(texts, 2)]

@@ -30,6 +30,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from duality.data.cache import cache_errors, cache_folder
 from duality.data.files import read_checked, readable_size, write_checked
@@ -42,14 +43,18 @@ _PANEL = (230, 190)
 _WIDTH = 4  # molecules beside each other in a picture
 
 
+def read(text: str) -> Any:
+    """The molecule that RDKit makes of a text, without a word about one that is none; None for that."""
+    with rdkit("rdkit.rdBase").BlockLogs():
+        return rdkit("rdkit.Chem").MolFromSmiles(text)
+
+
 def canonical(text: str) -> str | None:
     """The canonical SMILES of a text, CCO for OCC; None if the text is no molecule."""
-    chemistry = rdkit("rdkit.Chem")
-    with rdkit("rdkit.rdBase").BlockLogs():
-        molecule = chemistry.MolFromSmiles(text)
+    molecule = read(text)
     if molecule is None or not molecule.GetNumAtoms():
         return None
-    return str(chemistry.MolToSmiles(molecule))
+    return str(rdkit("rdkit.Chem").MolToSmiles(molecule))
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ class Molecules:
         }
         if self.context is not None:
             found["novelty"] = spread_over(molecules, [float(text not in self.known) for text in valid])
-        found["diversity"] = spread_over(molecules, diversity(valid))
+        found["diversity"] = spread_over(molecules, diversity([text for text, known in zip(texts, molecules) if known]))
         return found
 
     def draw(self, texts: Texts, path: Path) -> list[Path]:
@@ -137,14 +142,17 @@ def uniqueness(molecules: Sequence[str]) -> list[float]:
     return [mean + math.sqrt(2) * (1 / counts[text] - mean) for text in molecules]
 
 
-def diversity(molecules: Sequence[str]) -> list[float | None]:
-    """The jackknife pseudo-values of the mean distance between two molecules; None without a pair."""
-    size = len(molecules)
+def diversity(texts: Texts) -> list[float | None]:
+    """The jackknife pseudo-values of the mean distance between two molecules; None without a pair.
+
+    The texts are valid ones as they were written: not every canonical SMILES can be read again.
+    """
+    size = len(texts)
     if size < 2:
         return [None] * size
-    chemistry, structures = rdkit("rdkit.Chem"), rdkit("rdkit.DataStructs")
+    structures = rdkit("rdkit.DataStructs")
     generator = rdkit("rdkit.Chem.rdFingerprintGenerator").GetMorganGenerator(radius=RADIUS, fpSize=BITS)
-    prints = [generator.GetFingerprint(chemistry.MolFromSmiles(text)) for text in molecules]
+    prints = [generator.GetFingerprint(read(text)) for text in texts]
     # a fingerprint is in its own row with similarity 1, and thus with distance 0
     means = [sum(structures.BulkTanimotoSimilarity(each, prints, returnDistance=True)) / (size - 1) for each in prints]
     mean = sum(means) / size
@@ -160,9 +168,9 @@ def draw(texts: Texts, path: Path, limit: int = PICTURES) -> list[Path]:
     if not texts:
         raise ValueError("nothing to draw: give at least one text")
     found = [(canonical(text), text) for text in texts[:limit]]
-    valid = [text for text, _ in found if text is not None]
-    legends = [*valid, *(text or "(empty)" for known, text in found if known is None)]
-    molecules = [rdkit("rdkit.Chem").MolFromSmiles(text) for text in valid]
+    valid = [(known, text) for known, text in found if known is not None]
+    legends = [*(known for known, _ in valid), *(text or "(empty)" for known, text in found if known is None)]
+    molecules = [read(text) for _, text in valid]
     molecules += [_word("invalid")] * (len(legends) - len(valid))
     width, height = min(_WIDTH, len(legends)) * _PANEL[0], -(-len(legends) // _WIDTH) * _PANEL[1]
     written = []
