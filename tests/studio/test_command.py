@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 
 from duality.cli.main import main
+from duality.studio.serving import listening
 
 
 @contextmanager
@@ -83,3 +86,29 @@ def test_other_commands_load_neither_starlette_nor_uvicorn() -> None:
     ).stdout
     loaded = shown.partition("LOADED")[2].split()
     assert not {"starlette", "uvicorn", "torch"} & set(loaded)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_small_events_are_sent_at_once(host: str) -> None:
+    """Without TCP_NODELAY an event waits until the client has acknowledged the one before it, up to 40 ms."""
+
+    async def option_of_a_connection() -> int:
+        taken = asyncio.get_running_loop().create_future()
+
+        async def take(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            own = writer.get_extra_info("socket")
+            taken.set_result(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with listening(host, 0) as listener:
+            async with await asyncio.start_server(take, sock=listener):
+                _, writer = await asyncio.open_connection(*listener.getsockname()[:2])
+                found = await asyncio.wait_for(taken, 10)
+                writer.close()
+                return int(found)
+
+    try:
+        socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        pytest.skip(f"this machine has no {host}: {error}")
+    assert asyncio.run(option_of_a_connection())

@@ -100,9 +100,19 @@ def read(noted: Noted, tokens: Tensor, alternatives: int) -> Reading:
         torch.zeros(belief.positions, alternatives, dtype=torch.long),
         torch.zeros(belief.positions, alternatives),
     )
-    unread = torch.ones(belief.positions, dtype=torch.bool, device=flat.device)
     for rows, log_p in noted.notes:
         take(found, flat, rows, log_p)
+    if not (len(noted.notes) == 1 and len(noted.notes[0][0]) == belief.positions):
+        read_rest(noted, flat, found)
+    shape = tokens.shape
+    return Reading(*(each.view(*shape, *each.shape[1:]) for each in vars(found).values()))
+
+
+def read_rest(noted: Noted, flat: Tensor, found: Reading) -> None:
+    """Add what the rows say that the sampler did not read."""
+    belief, alternatives = noted.belief, found.best.shape[-1]
+    unread = torch.ones(belief.positions, dtype=torch.bool, device=flat.device)
+    for rows, _ in noted.notes:
         unread[rows] = False
     if belief.certain is not None:
         state = belief.certain.flatten()
@@ -113,8 +123,6 @@ def read(noted: Noted, tokens: Tensor, alternatives: int) -> Reading:
         unread[sure] = False
     for rows, log_p in belief.each(unread.nonzero()[:, 0]):
         take(found, flat, rows, log_p)
-    shape = tokens.shape
-    return Reading(*(each.view(*shape, *each.shape[1:]) for each in vars(found).values()))
 
 
 def take(found: Reading, tokens: Tensor, rows: Tensor, log_p: Tensor) -> None:

@@ -68,8 +68,12 @@ class Choices:
         self._beliefs: dict[object, Event] = {}
         self._sent: dict[object, str] = {}
 
-    def take(self, event: Event) -> None:
-        """An event of the generation."""
+    def take(self, *events: Event) -> None:
+        """Events of the generation."""
+        for event in events:
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
         if event["type"] == "start":
             self.command = str(event["command"])
         elif event["type"] == "step" and "belief" in event:

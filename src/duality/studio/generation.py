@@ -16,7 +16,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -36,7 +36,13 @@ if TYPE_CHECKING:
     from duality.studio.library import Loaded
 
 Event = dict[str, object]
-Emit = Callable[[Event], None]
+
+
+class Emit(Protocol):
+    """Takes events, in their order; those of one call go to the client together."""
+
+    def __call__(self, *events: Event) -> None: ...
+
 
 # The fields of a request that are arguments of ``Model.sample`` and ``Model.fill``, and options of `duality sample`.
 SHARED = ("steps", "sampler", "eta", "grid", "tail", "temperature", "top_p", "label", "guidance", "seed")
@@ -72,11 +78,15 @@ class Writer:
 
     def step(self, frame: Frame) -> None:
         """The samples after a step."""
-        if self._start is not None:  # from here on nothing that was asked for can be refused
-            self.emit(self._start)
-            self._start = None
-        if not self.stream:
-            return
+        events = [] if self._start is None else [self._start]  # from here on nothing can be refused any more
+        self._start = None
+        if self.stream:
+            events += self._events(frame)
+        if events:
+            self.emit(*events)
+
+    def _events(self, frame: Frame) -> list[Event]:
+        """An event for each sample after a step."""
         rows = frame.tokens.tolist()
         events: list[Event] = []
         for index, tokens in enumerate(rows, frame.first):
@@ -89,7 +99,7 @@ class Writer:
             self._add_beliefs(frame, events)
         for event, tokens in zip(events, rows):
             event["pieces"] = self.texts([*tokens, *alternatives_of(event)])
-            self.emit(event)
+        return events
 
     def _add_beliefs(self, frame: Frame, events: list[Event]) -> None:
         """Add what the model believed when it took the step; of a causal model, at the last place only."""

@@ -35,6 +35,7 @@ Rows = list[dict[str, object]]
 
 _SAMPLE_FILES = 200
 _FRESH_SECONDS = 1.0  # for so long a list of folders is used again
+_READ_AHEAD = 8192  # tokens whose texts are read when a model is loaded: a model with more of them takes longer steps
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,9 @@ class Library:
                 raise Refusal(409, f"the run {run} cannot be loaded: {one_line(error)}") from None
             alone = self.models.get(folder)
             place = str(alone.pinned) if alone is not None and alone.commit else as_typed(folder)
-            return Loaded(model, Pieces(model.tokenizer, model.mask_id), place, newest)
+            pieces = Pieces(model.tokenizer, model.mask_id)
+            pieces.read_ahead(min(model.tokenizer.vocab_size, _READ_AHEAD))
+            return Loaded(model, pieces, place, newest)
 
     def recipe(self, run: str) -> object:
         """The recipe of a run, as it is in its folder."""
