@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.browser import FLAGS, MARKUP, Running, browser_program, serving, train_runs
+from support.runs import small_recipe
 
 from duality.cli.main import main
+from duality.runs import session
 from duality.runs.lock import locked
 from duality.runs.metrics import append_metrics
 from duality.runs.model import load
@@ -296,6 +298,33 @@ def test_a_run_that_is_trained_meanwhile_can_be_chosen(open_view: Open, studio: 
         assert page.get_by_role("radio").count() == 4
     finally:
         shutil.rmtree(copy)
+
+
+def test_a_class_can_be_chosen_and_guided(
+    open_view: Open, studio: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run with labels: its classes are offered, and the text is that of the command with the class and guidance."""
+    rows = [{"text": f"the {animal} sat on a mat.", "label": animal} for animal in ("cat", "mat.") * 60]
+    corpus = studio.folder / "animals.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    settings = ("data.labels=true", "data.packing=document", "data.length=24", "training.steps=4")
+    tokenizer = f"data.tokenizer={studio.folder / 'tokenizer.json'}"
+    session.train(small_recipe(corpus, *settings, tokenizer), studio.folder / "runs" / "animals")
+    try:
+        page = open_view()
+        choose(page, "duo")
+        assert not page.get_by_label("Class", exact=True).is_visible()
+        choose(page, "animals")
+        assert page.get_by_label("Class", exact=True).locator("option").all_inner_texts() == ["none", "cat", "mat."]
+        page.get_by_label("Class", exact=True).select_option("cat")
+        write(page, Guidance="2", Steps="4", Seed="7")
+        command = page.locator(".commandline .command").inner_text()
+        assert "--label cat --guidance 2" in command
+        row = sampled(command, studio, capsys, monkeypatch)
+        decode = load(studio.folder / "runs" / "animals").tokenizer.decode
+        assert [text.strip() for text, _ in shown(page)] == [decode([token]).strip() for token in row["tokens"]]
+    finally:
+        shutil.rmtree(studio.folder / "runs" / "animals")
 
 
 def test_a_refusal_is_shown_and_the_page_goes_on(open_view: Open, said: list[str]) -> None:
