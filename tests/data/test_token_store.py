@@ -180,7 +180,7 @@ from duality.data.documents import Document
 from duality.data.tokenizers import ByteTokenizer
 from duality.data.write import write_store
 def documents():
-    for name in ("one", "two"):  # each is more than is encoded at a time, and the next one is read meanwhile
+    for name in ("one", "two", "three"):  # each is more than is encoded at a time; the next two are read meanwhile
         yield Document(name, ("some text " * 250_000,))
     assert any(Path(sys.argv[1]).rglob("shard-00003.bin"))
     os._exit(9)

@@ -17,6 +17,7 @@ the character.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ PART_CHARACTERS = 1 << 16
 BATCH_CHARACTERS = 1 << 21
 JOINED_CHARACTERS = 1 << 24
 FAST_CHARACTERS = 1 << 20
+_AHEAD = 2  # batches
 BORDER = re.compile(r"(?<=\S)(?=[ \n])")
 
 S = TypeVar("S")
@@ -109,19 +111,20 @@ def encode_texts(batch: Sequence[Part], tokenizer: Tokenizer) -> Iterator[Ids]:
 
 
 def ahead(batches: Iterable[S], work: Callable[[S], T]) -> Iterator[tuple[S, T]]:
-    """Each batch and what ``work`` makes of it; the next one is worked on in a thread meanwhile.
+    """Each batch and what ``work`` makes of it; the next ones are worked on in two threads meanwhile.
 
-    The library encodes without holding Python's lock, so reading and writing cost no time of their own.
+    The library encodes without holding Python's lock, so reading and writing cost no time of their own. Two threads,
+    because one of them makes arrays of what the library gave, which needs the lock.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="encoding") as thread:
-        waiting: tuple[S, Future[T]] | None = None
+    with ThreadPoolExecutor(_AHEAD, thread_name_prefix="encoding") as threads:
+        waiting: deque[tuple[S, Future[T]]] = deque()
         for batch in batches:
-            begun = batch, thread.submit(work, batch)
-            if waiting is not None:
-                yield waiting[0], waiting[1].result()
-            waiting = begun
-        if waiting is not None:
-            yield waiting[0], waiting[1].result()
+            waiting.append((batch, threads.submit(work, batch)))
+            if len(waiting) > _AHEAD:
+                begun, found = waiting.popleft()
+                yield begun, found.result()
+        for begun, found in waiting:
+            yield begun, found.result()
 
 
 def ending(tokenizer: Tokenizer, eos: bool) -> Ids:

@@ -10,7 +10,6 @@ own sample, unchanged.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +29,6 @@ from duality.data.write import required_label
 # without spaces, in which every word is a new one: a megabyte of it takes two seconds.
 SAMPLE_BYTES = 128_000_000
 UNBROKEN_BYTES = 8_000_000
-UNBROKEN = re.compile(rf"(?<!\S)\S{{{LONGEST_WORD + 1},}}")
 
 EXAMPLE_CHARACTERS = 400
 
@@ -82,7 +80,7 @@ def survey(documents: Iterable[Document], labels: bool) -> CorpusSize:
             digest.update(data)
             num_characters += len(piece)
             num_bytes += len(data)
-            num_unbroken += sum(num_bytes_of(word) for word in UNBROKEN.findall(piece))
+            num_unbroken += sum(map(num_bytes_of, unbroken_words(piece)))
         digest.update(_BORDER)
     counts = (num_documents, num_characters, num_bytes, num_unbroken)
     return CorpusSize(*counts, tuple(sorted(names)), digest.hexdigest())
@@ -135,7 +133,12 @@ def evenly(texts: Iterable[str], share: float, unbroken: float) -> Iterator[str]
 
 def num_unbroken_of(text: str) -> int:
     """The number of characters in words that are so long that BPE cuts them for training."""
-    return sum(end - start for start, end in (word.span() for word in UNBROKEN.finditer(text)))
+    return sum(map(len, unbroken_words(text)))
+
+
+def unbroken_words(text: str) -> list[str]:
+    """The words that are so long that BPE cuts them for training."""
+    return [word for word in text.split() if len(word) > LONGEST_WORD]
 
 
 def counted(texts: Iterable[str], advance: Advance) -> Iterator[str]:
