@@ -142,6 +142,12 @@ def test_the_extra_is_named_when_missing(monkeypatch: pytest.MonkeyPatch, name: 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "dog", "ran", "to", "see", "that"]
 
 
+@pytest.mark.parametrize("spec", ["smollm2@float8", "gpt2@", "runs/ar@half"])
+def test_an_unknown_precision_is_refused(spec: str) -> None:
+    with pytest.raises(ValueError, match=r"after @ stands float32 or bfloat16"):
+        load_judge(spec)
+
+
 def library() -> Any:
     """The library of the extra; the test is skipped without it."""
     for name in ("gguf", "accelerate"):
@@ -176,6 +182,19 @@ def tiny(tmp_path: Path) -> Callable[..., tuple[Path, Any]]:
         return folder, model
 
     return make
+
+
+def test_a_judge_in_bfloat16_is_another_one(tiny: Callable[..., tuple[Path, Any]]) -> None:
+    """Its numbers are near, not equal, and in float32; its name says what it is."""
+    folder, _ = tiny("<s>", bos="<s>")
+    plain, rough = load_judge(str(folder)), load_judge(f"{folder}@bfloat16")
+    assert rough.name == f"{folder}@bfloat16" != plain.name
+    texts = [" ".join(WORDS[:length]) for length in (5, 12)]
+    for (nats, count), (other, other_count) in zip(plain.nats(texts), rough.nats(texts)):
+        assert count == other_count
+        assert 0 < abs(nats - other) < 0.05 * nats
+    ids = torch.tensor([[1, 2, 3]])
+    assert rough.logits(ids, torch.ones_like(ids)).dtype == torch.float32
 
 
 @pytest.mark.parametrize(

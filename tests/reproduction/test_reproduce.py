@@ -162,6 +162,13 @@ def test_one_domain_of_a_budget_can_be_chosen() -> None:
         budget_named("quick", domains=("prose",))
 
 
+def test_another_judge() -> None:
+    molecules, prose = budget_named("full", judge="gpt2-large").domains
+    assert (molecules.judge, prose.judge) == (None, "gpt2-large")
+    with pytest.raises(ValueError, match="no samples are judged here"):
+        budget_named("quick", judge="gpt2-large")
+
+
 def test_the_numbers_of_seeds_can_be_chosen() -> None:
     def seeds(every: int | None = None, bases: int | None = None) -> tuple[int, int, int]:
         found = budget_named("full", every, base_seeds=bases).domains[0].amount.seeds

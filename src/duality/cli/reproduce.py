@@ -17,6 +17,7 @@ def reproduce(
     domains: tuple[Literal["molecules", "prose"], ...] = (),
     seeds: int | None = None,
     base_seeds: int | None = None,
+    judge: str | None = None,
     out: Path = Path("runs/reproduction"),
     workers: int = 2,
     threads: int = 1,
@@ -31,6 +32,8 @@ def reproduce(
         seeds: seeds of every training and distillation, instead of the budget's own numbers.
         base_seeds: seeds of the models that are sampled and distilled, the most costly ones, if other than seeds; with
             one, every distillation begins from the same model.
+        judge: the language model that reads prose, instead of smollm2: another name or file, or smollm2@bfloat16,
+            which is faster on processors that have bfloat16; samples that were written are read again.
         out: a folder for runs, samples, scores and the report; what it holds already is used again.
         workers: processes at the same time.
         threads: threads of each process; the digits of the report depend on it.
@@ -41,7 +44,7 @@ def reproduce(
     from duality.reproduction import run
     from duality.reproduction.domains import budget_named
 
-    settings = run.Settings(out, budget_named(budget, seeds, domains, base_seeds), claims, workers, threads)
+    settings = run.Settings(out, budget_named(budget, seeds, domains, base_seeds, judge), claims, workers, threads)
     found = run.reproduce(settings, say, partial(counting_display, "reproducing"))
     print(run.verdict_table(found))
     say(f"the report is {out / 'report.html'} (and report.md)")

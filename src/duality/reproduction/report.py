@@ -87,9 +87,10 @@ def introduction(domain: Domain, found: Mapping[str, Sequence[Finding]]) -> str:
     """What is measured in a domain, and how many verdicts there are of each kind."""
     direction = "higher is better" if domain.better == "higher" else "lower is better"
     every = [finding for rows in found.values() for finding in rows]
+    judge = "" if domain.judge is None else f" under {domain.judge}"
     return (
-        f"Quality is {domain.quality} ({direction}), diversity is {domain.diversity}. Of {len(every)} comparisons: "
-        f"{verdicts(every)} {in_words(domain.amount)}"
+        f"Quality is {domain.quality}{judge} ({direction}), diversity is {domain.diversity}. Of {len(every)} "
+        f"comparisons: {verdicts(every)} {in_words(domain.amount)}"
     )
 
 
