@@ -152,6 +152,16 @@ def test_a_run_that_is_trained_meanwhile_writes_with_its_newest_weights(tmp_path
         assert server.post("/api/generate", {"run": "young", "steps": 1, "length": 2}).json["trained_steps"] == 20
 
 
+def test_a_run_that_has_just_appeared_is_found(shelf: Path, tmp_path: Path) -> None:
+    """The list of runs is kept for a second; a name that is not in it is looked for on the disk."""
+    library = studio_of(tmp_path).library
+    assert library.folders() == {}
+    shutil.copytree(shelf / "duo", tmp_path / "new")
+    assert library.folder("new") == (tmp_path / "new").resolve()
+    with pytest.raises(Refusal, match="there is no run 'other' here"):
+        library.folder("other")
+
+
 def test_models_that_were_not_used_for_long_are_forgotten(shelf: Path) -> None:
     library = studio_of(shelf, Limits(models=2)).library
     first = library.loaded("duo")

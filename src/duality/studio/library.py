@@ -63,11 +63,11 @@ class Library:
         self._metrics: OrderedDict[Path, tuple[object, Rows]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def folders(self) -> dict[str, Path]:
-        """The runs by their ids."""
+    def folders(self, fresh_seconds: float = _FRESH_SECONDS) -> dict[str, Path]:
+        """The runs by their ids; a list that is older than this is made again."""
         with self._lock:
             when, found = self._found
-            if time.monotonic() - when < _FRESH_SECONDS and when >= 0:
+            if time.monotonic() - when < fresh_seconds and when >= 0:
                 return found
         paths = [folder.resolve() for source in self.sources for folder in sorted(run_folders(source))]
         paths += self.models
@@ -81,6 +81,8 @@ class Library:
     def folder(self, run: str) -> Path:
         """The folder of a run."""
         found = self.folders()
+        if run not in found:
+            found = self.folders(0.0)  # it may have appeared since
         if run not in found:
             there = suggestion(run[:80], found) if found else "none has been trained yet"
             raise Refusal(404, f"there is no run {run[:80]!r} here: {there}")
