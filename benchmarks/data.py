@@ -18,7 +18,7 @@ from benchmarks.rows import Report, Row, Size, single, time_row
 from benchmarks.throughput import LAPTOP, laptop_run
 from benchmarks.timing import Runner, take_turns
 from duality.data.corpus import encode_corpus, prepare
-from duality.data.tokenizer_specs import BPE
+from duality.tokenizers.specs import BPE
 
 WORDS_A_DOCUMENT = 1000
 VOCABULARY = 5000

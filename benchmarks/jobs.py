@@ -15,8 +15,8 @@ from duality.data.loader import Loader, Prefetch
 from duality.protocols import Phase
 from duality.recipes.recipe import Recipe
 from duality.runs.corpora import prepared, sequences
-from duality.runs.devices import device_named
 from duality.runs.session import layout_for, phases_of, untrained
+from duality.training.devices import device_named
 from duality.training.loop import StepRecord, take_step
 from duality.training.state import TrainState
 

@@ -24,8 +24,8 @@ from torch.utils._pytree import tree_map_only
 
 from benchmarks.jobs import MEDIUM, output_of, started, written_text
 from duality import ranks
+from duality.models import plan as scaling
 from duality.recipes.catalogue import recipe
-from duality.runs import scaling
 from duality.runs.corpora import prepared
 from duality.training.parallel import local
 

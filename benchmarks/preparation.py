@@ -52,7 +52,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ["RAYON_NUM_THREADS"] = str(arguments.threads)
     from duality.data.corpus import encode_corpus
-    from duality.data.tokenizer_specs import Pretrained
+    from duality.tokenizers.specs import Pretrained
 
     tokenizers = {"tokenizers": Pretrained("gpt2").train(()), "tiktoken": Pretrained("gpt2").train(())}
     tokenizers["tokenizers"].__dict__["fast"] = None  # a cached property

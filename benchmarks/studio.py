@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import Spread
-from duality.runs.model import Model, load
+from duality.models.model import Model, load
 from duality.samplers.generate import Frame
 
 STEPS = 32

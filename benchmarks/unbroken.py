@@ -18,7 +18,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from duality.data.corpus import encode_corpus, prepare
-from duality.data.tokenizer_specs import BPE
+from duality.tokenizers.specs import BPE
 
 ALPHABETS = {"chinese": [chr(0x4E00 + number) for number in range(3500)], "dna": list("ACGT")}
 

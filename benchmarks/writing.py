@@ -13,9 +13,9 @@ from functools import partial
 
 import torch
 
+from duality.models.shaping import with_memo
 from duality.protocols import Vocabulary
 from duality.recipes.catalogue import recipe
-from duality.runs.shaping import with_memo
 from duality.samplers.generate import generate
 
 NAMES = ("ar-laptop", "duo-laptop", "mdlm-laptop")

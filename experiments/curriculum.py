@@ -27,10 +27,10 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 
-from duality.data.files import write_atomically
-from duality.evaluation.quantiles import t_quantile
+from duality.evaluation.statistics import t_quantile
+from duality.files.atomic import write_atomically
+from duality.papers.duo.reproduce.jobs import Advance, Job, execute
 from duality.protocols import Reporter
-from duality.reproduction.jobs import Advance, Job, execute
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": ("method.curriculum=0",),
@@ -110,7 +110,7 @@ def run(trial: Trial, options: argparse.Namespace, advance: Advance) -> None:
     """Train a trial, or continue it, and measure it on the held-out text."""
     import duality
     from duality.runs.corpora import sequences_of_run
-    from duality.runs.metrics import read_metrics
+    from duality.training.metrics import read_metrics
 
     folder = options.out / trial.name
     exists = (folder / "recipe.json").is_file()

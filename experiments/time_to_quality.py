@@ -32,11 +32,12 @@ from torch import Tensor
 from benchmarks import reference
 from benchmarks.models import plain_network
 from duality.data.corpus import Corpus
-from duality.data.files import write_atomically
 from duality.data.loader import Loader
 from duality.data.packing import Sequences
 from duality.diffusion.processes import Uniform
 from duality.evaluation.tables import table
+from duality.files.atomic import write_atomically
+from duality.models.model import Model, network
 from duality.noise import Noise
 from duality.objectives.base import loss_of_nats
 from duality.objectives.continuous_time import ContinuousTimeBound
@@ -45,7 +46,6 @@ from duality.protocols import AnyDenoiser, Loss, Objective, Phase, Valid, Vocabu
 from duality.recipes.catalogue import recipe as find
 from duality.recipes.recipe import Recipe
 from duality.runs.corpora import prepared, sequences
-from duality.runs.model import Model, network
 from duality.runs.session import phases_of, untrained
 from duality.training.loop import take_step
 from duality.training.state import TrainState, load_weights

@@ -11,13 +11,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import pytest
 import torch
 from hypothesis import settings
-from support.runs import ROOT
+from support.runs import ROOT, small_recipe
 
 from duality.data.documents import Document
 from duality.data.store import TokenStore
-from duality.data.tokenizers import ByteTokenizer
 from duality.data.write import write_store
 from duality.fused import lazy, loss
+from duality.runs import session
+from duality.tokenizers.tokenizer import ByteTokenizer
 
 torch.set_num_threads(1)
 
@@ -77,3 +78,42 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy, "chunk_rows", lambda *sizes: 5)
     for module in (lazy, loss):
         monkeypatch.setattr(module, "block_rows", lambda *sizes: 2)
+
+
+@pytest.fixture
+def hub_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """A folder that the library `datasets` reads as it would read the hub."""
+    pytest.importorskip("datasets", reason="the library `datasets` is not installed")
+    from datasets import config, disable_progress_bars
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the variable is read at the import
+    monkeypatch.setattr(config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path / "hf")
+    disable_progress_bars()
+
+    def make(**splits: int) -> str:
+        folder = tmp_path / "data set"
+        folder.mkdir()
+        for split, count in splits.items():
+            lines = [f'{{"body": "{split} {number}", "label": {number}}}\n' for number in range(count)]
+            (folder / f"{split}.jsonl").write_text("".join(lines))
+        return f"hf:{folder}:body"
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, english: Path) -> Path:
+    """A finished Duo run that has kept four checkpoints."""
+    folder = tmp_path_factory.mktemp("variance") / "duo"
+    session.train(small_recipe(english, "training.keep=4"), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def others(tmp_path_factory: pytest.TempPathFactory, english: Path) -> dict[str, Path]:
+    """Short runs of other methods."""
+    folder = tmp_path_factory.mktemp("others")
+    for name in ("mdlm", "sedd-uniform", "ar"):
+        session.train(small_recipe(english, "training.steps=2", name=f"{name}-laptop"), folder / name)
+    return {path.name: path for path in folder.iterdir()}

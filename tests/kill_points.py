@@ -33,16 +33,16 @@ from support.runs import ROOT, quiet, small_recipe
 
 from duality.cli.main import main
 from duality.data.corpus import open_corpus, prepare
-from duality.data.tokenizer_specs import BPE
+from duality.files.lock import LOCK, RunLocked
+from duality.models.folder import read_recipe
+from duality.models.trace import read_trace
 from duality.ranks import joined
 from duality.recipes.recipe import Recipe, distilled
 from duality.runs import session
-from duality.runs.folder import read_recipe
-from duality.runs.lock import LOCK, RunLocked
-from duality.runs.metrics import read_metrics
-from duality.runs.traces import read_trace
+from duality.tokenizers.specs import BPE
 from duality.training import checkpoint
 from duality.training.distillation import DCD
+from duality.training.metrics import read_metrics
 
 SAVE_EVERY = 3
 STEPS = 30

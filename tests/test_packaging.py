@@ -39,7 +39,7 @@ def test_the_wheel_has_every_file_of_the_package_and_nothing_else(tmp_path: Path
         information = {Path(name).name: wheel.read(name).decode() for name in names if ".dist-info/" in name}
     content = {name for name in names if ".dist-info/" not in name}
     assert content == {name.removeprefix("src/") for name in files_below("src/duality")}
-    assert {"duality/py.typed", "duality/runs/listing.json"} <= content
+    assert {"duality/py.typed", "duality/runs/recipe_list.json"} <= content
     assert f"\nVersion: {duality.__version__}\n" in information["METADATA"]
     assert "duality = duality.cli.main:script" in information["entry_points.txt"]
     assert "LICENSE" in information

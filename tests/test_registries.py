@@ -17,8 +17,6 @@ from support.unigram import Unigram
 from torch import Tensor
 
 import duality
-from duality.data import TOKENIZERS
-from duality.data.tokenizer_specs import Characters
 from duality.diffusion import GAUSSIAN_SCHEDULES, PROCESSES, SCHEDULES
 from duality.diffusion.schedules import LinearLogSnr
 from duality.methods import METHODS
@@ -30,9 +28,12 @@ from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.protocols import AnyDenoiser, Loss, Network, Phase, Schedule, Valid
 from duality.recipes.catalogue import components, from_json, recipe, to_json
 from duality.registry import Registry
-from duality.runs import TRACKERS, session
+from duality.runs import session
+from duality.runs.trackers import TRACKERS
 from duality.samplers import GRIDS, SAMPLERS
 from duality.samplers.ancestral import Ancestral
+from duality.tokenizers import TOKENIZERS
+from duality.tokenizers.specs import Characters
 from duality.training import DISTILLATIONS
 from duality.training.distillation import DCD
 

@@ -26,12 +26,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a type checker sees the signatures of what a user calls first
+    from duality.models.model import Model as Model
+    from duality.models.model import load as load
+    from duality.models.sampling import Sample as Sample
     from duality.recipes.catalogue import recipe as recipe
-    from duality.runs.api import distill as distill
-    from duality.runs.api import train as train
-    from duality.runs.model import Model as Model
-    from duality.runs.model import load as load
-    from duality.runs.writing import Sample as Sample
+    from duality.runs.train import distill as distill
+    from duality.runs.train import train as train
 
 __version__ = "0.1.0"
 
@@ -41,11 +41,11 @@ _HOMES = {
     "Analytic": "samplers.analytic",
     "Ancestral": "samplers.ancestral",
     "Autoregressive": "samplers.autoregressive",
-    "BPE": "data.tokenizer_specs",
+    "BPE": "tokenizers.specs",
     "BertMouth": "methods.bert_mouth",
-    "Bytes": "data.tokenizer_specs",
+    "Bytes": "tokenizers.specs",
     "CausalDenoiser": "denoisers.readouts",
-    "Characters": "data.tokenizer_specs",
+    "Characters": "tokenizers.specs",
     "Clamped": "denoisers.clamp",
     "Consistency": "objectives.consistency",
     "ContinuousTimeBound": "objectives.continuous_time",
@@ -64,7 +64,7 @@ _HOMES = {
     "MDLM": "methods.mdlm",
     "MeanDenoiser": "denoisers.readouts",
     "Memoized": "denoisers.memo",
-    "Model": "runs.model",
+    "Model": "models.model",
     "NextToken": "objectives.next_token",
     "Noise": "noise",
     "Plaid": "methods.plaid",
@@ -73,7 +73,7 @@ _HOMES = {
     "Recipe": "recipes.recipe",
     "SDTT": "training.distillation",
     "SEDD": "methods.sedd",
-    "Sample": "runs.writing",
+    "Sample": "models.sampling",
     "ScoreDenoiser": "denoisers.readouts",
     "ScoreEntropy": "objectives.score_entropy",
     "SubsDenoiser": "denoisers.readouts",
@@ -83,19 +83,19 @@ _HOMES = {
     "TopK": "protocols",
     "TopP": "denoisers.filters",
     "Training": "training.settings",
-    "TrainingStopped": "runs.api",
+    "TrainingStopped": "runs.train",
     "UDLM": "methods.udlm",
     "Uniform": "diffusion.processes",
     "Variational": "objectives.variational",
     "Vocabulary": "protocols",
-    "distill": "runs.api",
+    "distill": "runs.train",
     "fit": "training.loop",
     "generate": "samplers.generate",
-    "likelihood": "evaluation.likelihood",
-    "load": "runs.model",
+    "likelihood": "models.likelihood",
+    "load": "models.model",
     "load_judge": "evaluation.judge",
     "recipe": "recipes.catalogue",
-    "train": "runs.api",
+    "train": "runs.train",
     "with_labels": "denoisers.conditioning",
 }
 __all__ = sorted(_HOMES)

@@ -21,7 +21,7 @@ from support.runs import small_recipe
 from duality.cli.commands import COMMANDS
 from duality.cli.main import main
 from duality.runs import session
-from duality.runs.api import plan_distillation
+from duality.runs.train import plan_distillation
 from duality.training.round_changes import RoundChanges
 
 SEED = "must be a whole number from 0 to 2**63 - 1"

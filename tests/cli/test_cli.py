@@ -22,17 +22,17 @@ from duality.cli.commands import COMMANDS
 from duality.cli.common import TailName
 from duality.cli.main import main, spread
 from duality.data.corpus import prepare
-from duality.data.files import file_sha256
-from duality.data.manifest import seal
 from duality.data.store import TokenStore
-from duality.data.tokenizer_specs import Bytes
-from duality.data.tokenizers import CharTokenizer
+from duality.files.atomic import file_sha256
+from duality.files.manifest import seal
+from duality.models import folder
 from duality.protocols import Tail
 from duality.recipes.catalogue import recipe
-from duality.runs import folder
-from duality.runs.metrics import read_metrics
 from duality.samplers import GRIDS, SAMPLERS
+from duality.tokenizers.specs import Bytes
+from duality.tokenizers.tokenizer import CharTokenizer
 from duality.training import DISTILLATIONS
+from duality.training.metrics import read_metrics
 
 SMALL = [
     "--set",

@@ -9,8 +9,8 @@ import pytest
 
 import duality
 from duality.cli.main import main
+from duality.models.folder import read_recipe
 from duality.recipes import catalogue
-from duality.runs.folder import read_recipe
 
 SMALL = ["--set", "data.tokenizer=bytes", "data.length=32", "backbone=nano", "training.batch_size=4"]
 ROWS = "".join(f'{number},"Sentence {number}, of a table\nwith two lines."\n' for number in range(150))

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from duality.cli import console
 from duality.cli.console import counting_display, sampling_display, say, training_display
-from duality.data import progress
+from duality.files import progress
 from duality.samplers.generate import Frame
 from duality.training.loop import StepRecord
 

@@ -10,8 +10,9 @@ import pytest
 
 from duality.cli.main import main
 from duality.cli.show import shortened
-from duality.data.package_index import Package
-from duality.data.sources import SOURCES, DocumentRule, Member, Source
+from duality.data.sources import SOURCES
+from duality.files.archives import DocumentRule, Member, Source
+from duality.files.package_index import Package
 
 TEXT = "one\n\ntwo\n" + "three " * 30 + "\nfour\n"
 

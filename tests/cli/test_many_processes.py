@@ -17,8 +17,8 @@ from support import jobs
 
 from duality.cli.main import main, wait_shortly
 from duality.cli.train import busy_remark
+from duality.models.provenance import code_version
 from duality.ranks import Job
-from duality.runs.provenance import code_version
 from duality.training import parallel
 from duality.training.parallel import layout_of
 from duality.training.settings import Parallel, Strategy
@@ -133,7 +133,7 @@ def test_alone_nothing_is_imported_for_jobs(tmp_path: Path) -> None:
     """Neither DDP's nor FSDP's modules at the start, and no connection at the end."""
     program = (
         "import sys, torch\n"
-        "import duality.cli.main, duality.runs.api, duality.evaluation.sweep\n"
+        "import duality.cli.main, duality.runs.train, duality.evaluation.sweep.sweep\n"
         "heavy = ('torch.distributed.fsdp', 'torch.distributed.tensor', 'torch.distributed.checkpoint')\n"
         "assert not [name for name in sys.modules if name.startswith(heavy)]\n"
         "assert duality.cli.main.main(sys.argv[1:]) == 0\n"

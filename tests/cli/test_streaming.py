@@ -17,9 +17,9 @@ from support.runs import small_recipe
 
 from duality.cli.commands import COMMANDS
 from duality.cli.main import main
+from duality.models.model import load
+from duality.models.trace import read_trace
 from duality.runs import session
-from duality.runs.model import load
-from duality.runs.traces import read_trace
 
 DUALITY = [sys.executable, "-m", "duality"]
 

@@ -21,11 +21,11 @@ from rich.text import Text
 from support.frames import LETTERS, NO_TEXT, frame
 
 from duality.cli.watch import CHANGED, DIM, END, Watcher, bracketed, shown, styled, window
-from duality.data.pretrained import byte_pairs, word_pieces
-from duality.data.tokenizer_specs import BPE, Characters
-from duality.data.tokenizers import ByteTokenizer, Tokenizer
-from duality.runs.pieces import MASK, Pieces
-from duality.runs.traces import changes, visible
+from duality.models.trace import changes, visible
+from duality.tokenizers.pieces import MASK, Pieces
+from duality.tokenizers.published import byte_pairs, word_pieces
+from duality.tokenizers.specs import BPE, Characters
+from duality.tokenizers.tokenizer import ByteTokenizer, Tokenizer
 
 TEXTS = ["the cat sat on the mat. " * 20, "Ünïcödé 😀 “€” 漢字\n\n" * 9]
 WORDS = word_pieces(["[PAD]", "[UNK]", "[SEP]", "the", "cat", "##s", "s", "a", "##a", ".", "'", "n't", "do", "not"])
@@ -336,8 +336,8 @@ def test_ctrl_c_on_a_real_terminal() -> None:
         # a process that was started in the background may ignore SIGINT
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys, torch\nfrom rich.console import Console\n"
-        "from duality.data.tokenizers import CharTokenizer\nfrom duality.samplers.generate import Frame\n"
-        "from duality.runs.pieces import Pieces\nfrom duality.cli.watch import Watcher\n"
+        "from duality.tokenizers.tokenizer import CharTokenizer\nfrom duality.samplers.generate import Frame\n"
+        "from duality.tokenizers.pieces import Pieces\nfrom duality.cli.watch import Watcher\n"
         "with Watcher(Console(stderr=True), Pieces(CharTokenizer('ab')), delay=60) as watcher:\n"
         "    print('result', flush=True)\n"
         "    for step in range(3): watcher.show(Frame(step, 2, 0.5, torch.tensor([[0, 1]]), 0))\n"

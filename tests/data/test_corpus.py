@@ -10,8 +10,8 @@ import pytest
 
 from duality.data import corpus
 from duality.data.corpus import Corpus, encode_corpus, prepare
-from duality.data.tokenizer_specs import BPE, Bytes, Characters, Pretrained, TokenizerSpec
-from duality.data.tokenizers import ByteTokenizer, Tokenizer
+from duality.tokenizers.specs import BPE, Bytes, Characters, Pretrained, TokenizerSpec
+from duality.tokenizers.tokenizer import ByteTokenizer, Tokenizer
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from duality.data.detokenizers import DETOKENIZERS
 from duality.data.documents import read_documents
 from duality.data.places import evaluated_part, has_parts, locate, resolved
 from duality.data.sources import SOURCES
-from duality.data.tokenizer_specs import Bytes, Pretrained, Text8
+from duality.tokenizers.specs import Bytes, Pretrained, Text8
 
 SHARED = ROOT.parent / "shared" / "data"
 
@@ -152,7 +152,7 @@ def test_the_parts_of_text8_are_its_bytes(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_cut_inside_a_character_moves_to_the_next_one() -> None:
-    from duality.data.textfiles import Span
+    from duality.data.readers.text import Span
 
     pieces = ("aé", "béc")
     assert "".join(Span(pieces, 0, 2)) == "aé"  # the second byte of é is the third of all

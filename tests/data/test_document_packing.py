@@ -18,8 +18,8 @@ from duality.data.documents import Document
 from duality.data.loader import Loader
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
-from duality.data.tokenizers import ByteTokenizer
 from duality.data.write import write_store
+from duality.tokenizers.tokenizer import ByteTokenizer
 
 MakeStore = Callable[..., TokenStore]
 LABELS = ("a", "b", "c")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from duality.data.documents import read_documents
 from duality.data.places import CorpusSpec, identity
-from duality.data.textfiles import Excerpt, TextFile
-from duality.data.tokenizer_specs import BPE
+from duality.data.readers.text import Excerpt, TextFile
+from duality.tokenizers.specs import BPE
 
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=80)

@@ -15,16 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.runs import ROOT
 
-from duality.data import encoding, progress, survey
+from duality.data import encode as encoding
+from duality.data import survey
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import Document
-from duality.data.encoding import Count, cut_at_borders, encoded
+from duality.data.encode import Count, cut_at_borders, encoded
 from duality.data.packing import Sequences
 from duality.data.survey import evenly
-from duality.data.symbols import Text8Tokenizer
-from duality.data.tokenizer_specs import BPE, Characters, Numbers
-from duality.data.tokenizers import ByteTokenizer, Tokenizer
 from duality.data.write import write_store
+from duality.files import progress
+from duality.tokenizers.specs import BPE, Characters, Numbers
+from duality.tokenizers.symbols import Text8Tokenizer
+from duality.tokenizers.tokenizer import ByteTokenizer, Tokenizer
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BPE_300 = BPE(300).train(["aa bb ab. ab ba  aa\n\nbb a'b 'ab aa bb\t ab \n ba é é é😀😀   \n\n\n"] * 3)
@@ -91,7 +93,7 @@ import sys
 from pathlib import Path
 from duality.data import encoding
 from duality.data.corpus import prepare
-from duality.data.tokenizer_specs import BPE
+from duality.tokenizers.specs import BPE
 encoding.PART_CHARACTERS = 500
 made = prepare(sys.argv[1], BPE(400), cache=Path(sys.argv[2]))
 print(made.tokenizer.fingerprint, made.train.index.shards[0].sha256, made.validation.index.shards[0].sha256)

@@ -14,14 +14,15 @@ import pytest
 
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import Document, read_documents
-from duality.data.package_index import Package
 from duality.data.places import CorpusSpec, author, identity
-from duality.data.sources import SOURCES, Member, Source
-from duality.data.splitting import Split
+from duality.data.sources import SOURCES
+from duality.data.split import Split
 from duality.data.store import TokenStore
-from duality.data.tokenizer_specs import Bytes
-from duality.data.tokenizers import ByteTokenizer
 from duality.data.write import write_store
+from duality.files.archives import Member, Source
+from duality.files.package_index import Package
+from duality.tokenizers.specs import Bytes
+from duality.tokenizers.tokenizer import ByteTokenizer
 
 REVIEWS = [("fine ", "good"), ("dull ", "bad"), ("long ", "bad"), ("short ", "good"), ("grand ", "best")]
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from duality.data.corpus import Corpus, encode_corpus, prepare
 from duality.data.documents import read_documents
-from duality.data.files import atomic_file
 from duality.data.memory import WrittenCorpus, write_corpus
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
-from duality.data.tokenizer_specs import Bytes, Numbers
-from duality.data.tokenizers import NumberTokenizer
+from duality.files.atomic import atomic_file
+from duality.tokenizers.specs import Bytes, Numbers
+from duality.tokenizers.tokenizer import NumberTokenizer
 
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"]), max_size=40)
 ROWS = st.lists(st.lists(st.integers(0, 70_000), max_size=12), min_size=1, max_size=8).filter(any)

@@ -15,9 +15,9 @@ from duality.data.corpus import prepare
 from duality.data.loader import Loader, epoch_order
 from duality.data.mixtures import PERIOD, MixedOrder, shares_of
 from duality.data.places import resolved
-from duality.data.tokenizer_specs import Bytes
 from duality.runs import session
 from duality.runs.corpora import facts, mixed_order, prepared, sequences, vocabulary_of
+from duality.tokenizers.specs import Bytes
 
 
 @given(

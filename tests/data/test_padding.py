@@ -17,15 +17,9 @@ from duality.data.documents import Document
 from duality.data.loader import Loader
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
-from duality.data.tokenizer_specs import BPE
-from duality.data.tokenizers import (
-    ByteTokenizer,
-    CharTokenizer,
-    NumberTokenizer,
-    Tokenizer,
-    text_before_end,
-)
 from duality.data.write import write_store
+from duality.tokenizers.specs import BPE
+from duality.tokenizers.tokenizer import ByteTokenizer, CharTokenizer, NumberTokenizer, Tokenizer, text_before_end
 
 MakeStore = Callable[..., TokenStore]
 END = ByteTokenizer.separator

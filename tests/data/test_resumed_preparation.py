@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from duality.data import cache
-from duality.data.cache import UNFINISHED
+from duality.files import cache
+from duality.files.cache import UNFINISHED
 
 KILLS = int(os.environ.get("DUALITY_TEST_KILLS", "8"))
 
@@ -24,7 +24,7 @@ import sys, time
 from pathlib import Path
 from duality.data import encoding, write
 from duality.data.corpus import prepare
-from duality.data.tokenizer_specs import BPE
+from duality.tokenizers.specs import BPE
 encoding.BATCH_CHARACTERS, encoding.PART_CHARACTERS, write.SAVED_BATCHES = 1 << 13, 1 << 11, 2
 slow = encoding.encode_parts
 def slowly(parts, tokenizer):

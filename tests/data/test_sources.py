@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from duality.data import sources
-from duality.data.cache import cache_folder
-from duality.data.package_index import Package
-from duality.data.sources import DEFAULT_SOURCE, SOURCES, Member, Source, fetch
+from duality.data.sources import DEFAULT_SOURCE, SOURCES, fetch
+from duality.files.archives import Member, Source
+from duality.files.cache import cache_folder
+from duality.files.package_index import Package
 
 RAW = b"[A Tale by Nobody 1900]\n\nIt was a caf\xe9\nin the rain.\n\nThe end.\n"
 TEXT = "It was a café in the rain.\nThe end.\n"

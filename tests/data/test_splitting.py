@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duality.data.documents import Document
-from duality.data.splitting import Split, check_split, choose_split, cut_position
+from duality.data.split import Split, check_split, choose_split, cut_position
 
 FRACTIONS = st.floats(0.01, 0.99)
 

@@ -22,11 +22,11 @@ from support.runs import ROOT, quiet, small_recipe
 from duality.data.documents import streamed_documents
 from duality.data.loader import Loader
 from duality.data.stream import INDEX, StreamLoader
-from duality.data.tokenizers import ByteTokenizer
+from duality.models.folder import STREAM
 from duality.recipes.recipe import Recipe
 from duality.runs import corpora, session
 from duality.runs.corpora import facts, prepared, sequences
-from duality.runs.folder import STREAM
+from duality.tokenizers.tokenizer import ByteTokenizer
 from duality.training import checkpoint
 
 KILLS = int(os.environ.get("DUALITY_TEST_KILLS", "3"))

@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duality.data import write
-from duality.data.cache import atomic_folder
 from duality.data.documents import Document
 from duality.data.store import Shard, TokenStore
-from duality.data.tokenizer_specs import BPE
-from duality.data.tokenizers import ByteTokenizer
 from duality.data.write import write_store
+from duality.files.cache import atomic_folder
+from duality.tokenizers.specs import BPE
+from duality.tokenizers.tokenizer import ByteTokenizer
 
 MakeStore = Callable[..., TokenStore]
 
@@ -177,7 +177,7 @@ def test_a_killed_writer_leaves_nothing_that_could_be_opened(tmp_path: Path) -> 
 import os, sys
 from pathlib import Path
 from duality.data.documents import Document
-from duality.data.tokenizers import ByteTokenizer
+from duality.tokenizers.tokenizer import ByteTokenizer
 from duality.data.write import write_store
 def documents():
     for name in ("one", "two", "three"):  # each is more than is encoded at a time; the next two are read meanwhile

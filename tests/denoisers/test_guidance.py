@@ -23,11 +23,12 @@ from duality.denoisers.wrapping import unwrapped
 from duality.diffusion import posterior
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear
+from duality.models import folder
+from duality.models import model as run_model
 from duality.networks import SIZES
 from duality.noise import Noise
 from duality.protocols import Dropout, Latent, Valid
-from duality.runs import corpora, folder, session
-from duality.runs import model as run_model
+from duality.runs import corpora, session
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import generate

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.sweep_rows import REAL, row
 
-from duality.evaluation.cases import Score
 from duality.evaluation.figures import at_one_temperature, draw, plot_rounds, plot_steps, style
+from duality.evaluation.sweep.cases import Score
 from duality.evaluation.tables import has_rounds
 
 

@@ -14,7 +14,6 @@ from support.runs import quiet
 from torch import Tensor
 
 from duality.evaluation import frontiers
-from duality.evaluation.cases import Case, Row
 from duality.evaluation.frontiers import (
     Curve,
     Difference,
@@ -28,11 +27,12 @@ from duality.evaluation.frontiers import (
     verdict,
     widening,
 )
-from duality.evaluation.kept_scores import Scores
-from duality.evaluation.samples import Samples
+from duality.evaluation.metrics import distinct, entropies
 from duality.evaluation.scorers import FunctionScorer
-from duality.evaluation.sweep import Advance, Sweep
-from duality.evaluation.text_metrics import distinct, entropies
+from duality.evaluation.sweep.cases import Case, Row
+from duality.evaluation.sweep.samples import Samples
+from duality.evaluation.sweep.sweep import Advance, Sweep
+from duality.files.kept_scores import Scores
 
 NUM = 40
 

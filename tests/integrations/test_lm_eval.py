@@ -19,9 +19,9 @@ import pytest
 from support.runs import ROOT, small_recipe
 
 import duality
-from duality.runs.model import Model, load
-from duality.runs.scoring import Passage
-from duality.runs.writing import write
+from duality.models.model import Model, load
+from duality.models.sampling import write
+from duality.models.scoring import Passage
 
 pytest.importorskip("lm_eval", reason="the harness is not installed: pip install 'diffusion-duality[eval]'")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -174,7 +174,7 @@ def test_the_windows_are_those_of_the_harness() -> None:
     import numpy as np
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-    from duality.runs.scoring import windows
+    from duality.models.scoring import windows
 
     for count in range(1, 40):
         tokens = list(range(count))

@@ -12,14 +12,14 @@ import torch
 from support.pretrained import untrained_model
 from torch import Tensor
 
-from duality.data.pretrained import byte_pairs, word_pieces
-from duality.data.tokenizer_specs import BPE, Bytes, Characters, Nucleotides, Numbers, Pretrained, Smiles, Text8
-from duality.data.tokenizers import NumberTokenizer, Tokenizer
-from duality.data.transformers_files import ExtraState, byte_characters, transformers_files
 from duality.fused.lazy import belief_of, ratios_of
 from duality.methods.ar import AR
+from duality.models.model import Model, load, network
 from duality.protocols import Denoiser, Vocabulary
-from duality.runs.model import Model, load, network
+from duality.tokenizers.published import byte_pairs, word_pieces
+from duality.tokenizers.specs import BPE, Bytes, Characters, Nucleotides, Numbers, Pretrained, Smiles, Text8
+from duality.tokenizers.tokenizer import NumberTokenizer, Tokenizer
+from duality.tokenizers.transformers_files import ExtraState, byte_characters, transformers_files
 
 transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
 classes: Any = pytest.importorskip("duality.integrations.transformers", exc_type=ImportError)

@@ -18,6 +18,7 @@ from duality.data.packing import Sequences
 from duality.methods import METHODS
 from duality.methods.duo import Duo
 from duality.methods.mdlm import MDLM
+from duality.models import model as run_model
 from duality.networks import SIZES
 from duality.noise import Noise, stratified_times
 from duality.objectives import OBJECTIVES
@@ -25,13 +26,12 @@ from duality.protocols import Phase, Valid, Vocabulary
 from duality.recipes import laptop, paper
 from duality.recipes.catalogue import RECIPES, recipe
 from duality.recipes.recipe import Recipe
-from duality.runs import model as run_model
 from duality.runs import session
-from duality.runs.metrics import read_metrics
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
 from duality.training import DISTILLATIONS
 from duality.training.loop import StepRecord
+from duality.training.metrics import read_metrics
 
 # the class-conditional recipe needs labelled text: tests/denoisers/test_guidance.py
 LAPTOP = [make().name for make in laptop.ROWS if not make().data.labels]

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from duality.denoisers.readouts import MeanDenoiser
+from duality.hub.released.weights import weight_names
 from duality.networks import SIZES
 from duality.networks.dit import DiT, DiTNetwork
 from duality.noise import Noise
 from duality.protocols import Prefix, TopK
-from duality.runs.released import weight_names
 
 
 def reference(golden: Path, file: str = "dit_tiny.npz") -> tuple[DiTNetwork, dict[str, torch.Tensor]]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.runs import ROOT
 
 from duality.data.packing import Padding
+from duality.models.describe import parameters
 from duality.networks import SIZES
 from duality.recipes.catalogue import (
     RECIPES,
@@ -26,7 +27,6 @@ from duality.recipes.catalogue import (
 )
 from duality.recipes.config import from_jsonable, to_jsonable
 from duality.recipes.recipe import Recipe
-from duality.runs.describe import parameters
 
 SOURCE = ROOT / "src" / "duality"
 

@@ -18,18 +18,18 @@ from support.trackers import recorded
 
 import duality
 from duality.cli.main import main
-from duality.data.tokenizer_specs import KeptTokenizer
+from duality.models.folder import read_recipe
 from duality.noise import Noise, stratified_times
 from duality.recipes.catalogue import from_json, to_json
 from duality.recipes.recipe import Recipe
 from duality.runs import session
-from duality.runs.api import TrainingPlan, plan_training
 from duality.runs.corpora import loader, prepared, sequences_of_run
-from duality.runs.folder import read_recipe
-from duality.runs.metrics import read_metrics
 from duality.runs.steps import phases_of
+from duality.runs.train import TrainingPlan, plan_training
+from duality.tokenizers.specs import KeptTokenizer
 from duality.training import checkpoint
 from duality.training.loop import StepRecord
+from duality.training.metrics import read_metrics
 
 OTHER = "Nothing of this is in the licence: zebras, quartz and jazz; 1 2 3 äöü.\n" * 60
 SHORT = ["training.save_every=2", "training.log_every=1", "training.eval_every=0"]

@@ -14,13 +14,13 @@ from support.runs import ROOT, small_recipe
 
 import duality
 from duality.cli.main import main
-from duality.data.tokenizer_specs import Bytes
+from duality.models.folder import read_recipe
+from duality.models.provenance import source_commit
 from duality.recipes.recipe import Recipe
-from duality.runs.folder import read_recipe
-from duality.runs.metrics import read_metrics
-from duality.runs.provenance import source_commit
+from duality.tokenizers.specs import Bytes
 from duality.training import checkpoint
 from duality.training.loop import StepRecord
+from duality.training.metrics import read_metrics
 
 TEXTS = [f"Text number {number}, in which a fox meets {number % 7} dogs.\n" for number in range(120)]
 

@@ -12,11 +12,11 @@ import torch
 from support.runs import small_recipe
 
 from duality.cli.main import main
+from duality.evaluation.sweep.runs import SweepSettings, measure_runs
+from duality.models.folder import read_recipe, write_recipe
 from duality.runs import session
-from duality.runs.folder import read_recipe, write_recipe
-from duality.runs.metrics import read_metrics
-from duality.runs.sweep_runs import SweepSettings, measure_runs
 from duality.training import checkpoint
+from duality.training.metrics import read_metrics
 
 SMALL = ("training.steps=6", "training.save_every=3")
 

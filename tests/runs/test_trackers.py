@@ -17,10 +17,10 @@ from support.trackers import FILE, Failing, Recorder, recorded
 
 from duality.recipes.recipe import Recipe
 from duality.runs import session
-from duality.runs.metrics import read_metrics
-from duality.runs.trackers import KEPT, Tracker, Trackers, trackers_named
+from duality.runs.trackers.tracker import KEPT, Tracker, Trackers, trackers_named
 from duality.training import checkpoint
 from duality.training.loop import StepRecord
+from duality.training.metrics import read_metrics
 
 SETTINGS = (
     "training.steps=6",

@@ -10,10 +10,10 @@ import pytest
 from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
-from duality.runs import model as run_model
+from duality.models import model as run_model
+from duality.models.folder import read_recipe
+from duality.models.trace import read_trace
 from duality.runs import session
-from duality.runs.folder import read_recipe
-from duality.runs.traces import read_trace
 from duality.samplers import GRIDS, SAMPLERS
 from duality.samplers.choice import grid_named
 from duality.samplers.psi import Psi

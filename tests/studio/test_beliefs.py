@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from duality.fused.lazy import belief_of
+from duality.models.model import load
 from duality.protocols import AnyDenoiser
-from duality.runs.model import load
 from duality.samplers.generate import Frame
 from duality.studio.beliefs import Observed, largest, observed, read
 

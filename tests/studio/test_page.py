@@ -15,11 +15,11 @@ from support.browser import FLAGS, MARKUP, Running, browser_program, serving, tr
 from support.runs import small_recipe
 
 from duality.cli.main import main
+from duality.files.lock import locked
+from duality.models.model import load
+from duality.models.trace import read_trace
 from duality.runs import session
-from duality.runs.lock import locked
-from duality.runs.metrics import append_metrics
-from duality.runs.model import load
-from duality.runs.traces import read_trace
+from duality.training.metrics import append_metrics
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -16,7 +16,7 @@ from support.studio import Json, Served, asked, studio_of
 
 from duality.cli.main import main
 from duality.cli.studio import divided
-from duality.runs.model import load
+from duality.models.model import load
 from duality.studio.app import Studio, application
 from duality.studio.guard import LOOPBACK
 from duality.studio.library import Library

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from duality.data.tokenizers import CharTokenizer
 from duality.samplers.generate import Frame
+from duality.tokenizers.tokenizer import CharTokenizer
 
 LETTERS = CharTokenizer("\nabcd")  # ids 0 to 4, the separator 5
 NO_TEXT = 6

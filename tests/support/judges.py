@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from duality.evaluation.judge import Judge
-from duality.evaluation.text_metrics import Estimate, perplexity
+from duality.evaluation.metrics import Estimate, perplexity
 
 BOS = 256
 

@@ -10,10 +10,10 @@ import torch
 from support.judges import table_judge
 from torch import Tensor
 
-from duality.evaluation.cases import Case, Row
 from duality.evaluation.judge import Judge
-from duality.evaluation.samples import Samples
-from duality.evaluation.sweep import Sweep
+from duality.evaluation.sweep.cases import Case, Row
+from duality.evaluation.sweep.samples import Samples
+from duality.evaluation.sweep.sweep import Sweep
 
 CASE = Case(label="duo", run=Path("runs/duo"), steps=4, num=3, length=8)
 

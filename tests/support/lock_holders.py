@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from support.runs import ROOT, quiet, small_recipe
 
-from duality.runs import lock, session
+from duality.files import lock
+from duality.runs import session
 from duality.training.loop import StepRecord
 
 STEPS, PAUSE = 20, 7

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from support.runs import ROOT, small_recipe
 
-from duality.data.tokenizers import ByteTokenizer
+from duality.models.model import Model, load, network
 from duality.protocols import Vocabulary
 from duality.runs import session
-from duality.runs.model import Model, load, network
+from duality.tokenizers.tokenizer import ByteTokenizer
 
 MOLECULES = "CCO\nc1ccccc1O\nCC(=O)N\nC1CCCCC1\nCC#N\nOCC(O)CO\nCNC(=O)C\nBrCCCl\n"
 

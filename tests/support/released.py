@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from duality.data.tokenizers import NumberTokenizer
+from duality.tokenizers.tokenizer import NumberTokenizer
 
 NUM_TOKENS = 37  # of both reference networks; the causal one has a state more
 

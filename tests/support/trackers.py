@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from duality.recipes.recipe import Recipe
-from duality.runs.trackers import Row
+from duality.runs.trackers.tracker import Row
 
 FILE = "recorded.jsonl"
 

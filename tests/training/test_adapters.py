@@ -13,17 +13,18 @@ import torch
 from support.runs import quiet, small_recipe
 
 import duality
+from duality.models import model as run_model
+from duality.models import plan as scaling
+from duality.models.describe import describe, trained_parameters
 from duality.protocols import Vocabulary
 from duality.recipes.catalogue import recipe as recipe_named
-from duality.runs import model as run_model
-from duality.runs import scaling, session
-from duality.runs.api import plan_training
-from duality.runs.describe import describe, trained_parameters
-from duality.runs.metrics import read_metrics
-from duality.runs.shapes import parameter_shapes, trained_shapes
+from duality.recipes.shapes import parameter_shapes, trained_shapes
+from duality.runs import session
+from duality.runs.train import plan_training
 from duality.training import checkpoint
 from duality.training.adapters import choose_trained, is_adapter, merged
 from duality.training.loop import StepRecord
+from duality.training.metrics import read_metrics
 
 SHORT = ["training.save_every=2", "training.log_every=1", "training.eval_every=0"]
 CPU = torch.device("cpu")

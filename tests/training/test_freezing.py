@@ -9,10 +9,11 @@ import torch
 from support.runs import quiet, small_recipe
 from torch import nn
 
+from duality.models import model as run_model
+from duality.models import plan as scaling
+from duality.models.describe import describe, trained_parameters
 from duality.protocols import Vocabulary
-from duality.runs import model as run_model
-from duality.runs import scaling, session
-from duality.runs.describe import describe, trained_parameters
+from duality.runs import session
 from duality.training import checkpoint
 from duality.training.freezing import frozen_names, parts_in
 from duality.training.settings import Training

@@ -11,11 +11,11 @@ import pytest
 import torch
 from support.runs import quiet, small_recipe
 
+from duality.models import model as run_model
 from duality.networks import SIZES
 from duality.networks.dit import DiTNetwork
 from duality.noise import Noise
 from duality.protocols import TopK, Vocabulary
-from duality.runs import model as run_model
 from duality.runs import session
 from duality.training.settings import Training
 from duality.training.state import TrainState

@@ -10,9 +10,9 @@ import torch
 from support import jobs
 
 from duality.cli.main import main
+from duality.models.model import load
 from duality.ranks import Job
 from duality.recipes.catalogue import RECIPES
-from duality.runs.model import load
 from duality.training import checkpoint
 
 SMALL = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 def clean(kind: str, yes: bool) -> int:
     """Show what the cache holds, of one kind or of all, and remove it if the user has said so."""
-    from duality.data.cache import cache_folder
-    from duality.data.cleaning import free, holdings
-    from duality.data.files import readable_size
+    from duality.files.atomic import readable_size
+    from duality.files.cache import cache_folder
+    from duality.files.cleaning import free, holdings
 
     root = cache_folder()
     found = holdings(root, kind)

@@ -13,7 +13,7 @@ import tyro
 from duality.cli.common import Assignments, Column, Device
 
 if TYPE_CHECKING:
-    from duality.runs.comparison import ComparedRecipe
+    from duality.evaluation.compare import ComparedRecipe
 
 
 def compare(
@@ -51,13 +51,13 @@ def compare(
         device: where to compute.
     """
     from duality.cli.console import say, training_display
-    from duality.data.files import no_empty_folder
+    from duality.evaluation.compare import Plan
+    from duality.evaluation.compare import compare as compare_recipes
+    from duality.evaluation.judging import judge_named
+    from duality.files.atomic import no_empty_folder
+    from duality.models.folder import with_column, with_corpus
     from duality.recipes.catalogue import recipe as find
-    from duality.runs.comparison import Plan
-    from duality.runs.comparison import compare as compare_recipes
-    from duality.runs.devices import device_named
-    from duality.runs.folder import with_column, with_corpus
-    from duality.runs.judging import judge_named
+    from duality.training.devices import device_named
 
     if not recipes:
         raise ValueError(
@@ -83,7 +83,7 @@ def print_rows(rows: Sequence[ComparedRecipe], remarks: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from duality.runs.comparison import cells, headers
+    from duality.evaluation.compare import cells, headers
 
     table = Table(*headers(rows), box=None)
     for row in rows:

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from duality.data import progress
-from duality.data.progress import Advance, Pace, amount
+from duality.files import progress
+from duality.files.progress import Advance, Pace, amount
 from duality.samplers.generate import Frame
 from duality.training.loop import StepRecord
 
@@ -38,7 +38,7 @@ class _Note(ProgressColumn):
 
 @dataclass
 class Messages:
-    """Prints messages, and shows work in progress (``duality.data.progress.Display``)."""
+    """Prints messages, and shows work in progress (``duality.files.progress.Display``)."""
 
     bars: Progress | None = None
 

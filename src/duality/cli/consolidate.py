@@ -13,7 +13,7 @@ def consolidate(run: Folder, /, kept_step: KeptStep = None) -> int:
         kept_step: the checkpoint of this training step instead of the newest.
     """
     from duality.cli.console import say
-    from duality.runs.consolidation import consolidate as put_together
+    from duality.runs.consolidate import consolidate as put_together
 
     print(f"{put_together(run, kept_step, say)} has whole files now")
     return 0

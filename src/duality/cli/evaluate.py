@@ -11,8 +11,8 @@ from duality.cli.common import Column, Device, Flag, Folder, KeptStep, Round
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from duality.evaluation.likelihood import Likelihood
-    from duality.runs.model import Model
+    from duality.models.likelihood import Likelihood
+    from duality.models.model import Model
 
 SuiteName = Literal["zero-shot", "lm1b", "owt", "text8"]
 Texts = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="TEXT")]
@@ -67,9 +67,9 @@ def evaluate(
         json: print one JSON object instead of text.
     """
     from duality.cli.console import counting_display, say
-    from duality.data.files import json_text
+    from duality.files.atomic import json_text
+    from duality.models.model import load
     from duality.runs.corpora import sequences_of_run
-    from duality.runs.model import load
 
     if suite is not None:
         check_suite(column, split, corpus)
@@ -105,10 +105,12 @@ def check_suite(column: str | None, split: str, corpus: str | None) -> None:
 def evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...], measured: Measured, json: bool) -> int:
     """Print the table of a suite."""
     from duality.cli.console import counting_display, say
-    from duality.data.files import json_text
+    from duality.evaluation.suites import SUITES, Settings, evaluate_suite, remarks, table_rows
     from duality.evaluation.tables import table
-    from duality.runs.folder import exists
-    from duality.runs.suites import KEPT, SUITES, Settings, evaluate_suite, remarks, table_rows
+    from duality.files.atomic import json_text
+    from duality.models.folder import exists
+    from duality.models.likelihood import KEPT
+    from duality.papers.duo.tables import published_rows
 
     places: dict[str, str] = {}
     for each in data:
@@ -132,7 +134,7 @@ def evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...],
         print(json_text({"run": str(run), "step": model.step, "suite": name, "sets": found, "missing": missing}))
         return 0
     print(f"{suite.title}\n{run}, step {model.step}, {settings.num_draws} draws of time and noise for each sequence\n")
-    print(table(table_rows(suite, outcomes, str(run))))
+    print(table(table_rows(suite, outcomes, str(run), published_rows)))
     print("\n".join(["", *remarks(model, suite, outcomes)]))
     return 0
 

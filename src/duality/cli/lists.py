@@ -18,7 +18,7 @@ def recipes(table: Annotated[int | None, tyro.conf.arg(metavar="N")] = None) -> 
     from rich.console import Console
     from rich.table import Table
 
-    from duality.runs.listing import listed
+    from duality.runs.recipe_list import listed
 
     if table is not None:
         show_table(table)
@@ -37,8 +37,8 @@ def show_table(number: int) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from duality.recipes.tables import table as table_numbered
-    from duality.runs.paper_page import column_lines, paper_lines
+    from duality.papers.duo.page import column_lines, paper_lines
+    from duality.papers.duo.tables import table as table_numbered
 
     chosen = table_numbered(number)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)

@@ -9,8 +9,8 @@ from duality.cli.common import Assignments, DistillationName, Flag, Name
 from duality.ranks import divisors
 
 if TYPE_CHECKING:
+    from duality.models.plan import Fit, Sizes, Speed
     from duality.recipes.recipe import Recipe
-    from duality.runs.scaling import Fit, Sizes, Speed
 
 
 def plan(
@@ -41,10 +41,10 @@ def plan(
     """
     import torch
 
-    from duality.data.files import json_text
+    from duality.files.atomic import json_text
+    from duality.models import plan as scaling
+    from duality.models.folder import exists, read_recipe
     from duality.recipes import catalogue
-    from duality.runs import scaling
-    from duality.runs.folder import exists, read_recipe
 
     known = read_recipe(Path(recipe)) if exists(Path(recipe)) else catalogue.recipe(recipe)
     base = known if distill else catalogue.modified(known, assignments)
@@ -75,7 +75,7 @@ def as_json(
     """Everything as one JSON object."""
     from dataclasses import asdict
 
-    from duality.runs.scaling import within
+    from duality.models.plan import within
 
     found = [{**asdict(row), "memory": row.memory, "fits": within(row, room)} for row in rows]
     return {
@@ -95,7 +95,7 @@ def show(recipe: Recipe, sizes: Sizes, rows: list[Fit], room: float, speed: Spee
     from rich.console import Console
     from rich.table import Table
 
-    from duality.runs.scaling import within
+    from duality.models.plan import within
 
     training, length = recipe.training, recipe.data.length
     part = "" if sizes.trained == sizes.parameters else f", of which {sizes.trained / 1e6:,.2f} M are trained"

@@ -25,8 +25,8 @@ def chosen_data(
     eos: bool | None = None,
 ) -> Recipe:
     """The recipe, the default one if none is named, with the data that the flags choose."""
+    from duality.models.folder import with_column, with_corpus
     from duality.recipes.catalogue import recipe as find
-    from duality.runs.folder import with_column, with_corpus
 
     flags = {
         "data.tokenizer": tokenizer,
@@ -66,8 +66,8 @@ def is_store(path: str) -> bool:
 
 def show_store(path: str, recipe: Recipe | None) -> int:
     """Print what is in a folder of prepared tokens."""
-    from duality.data.manifest import verify
     from duality.data.store import TokenStore
+    from duality.files.manifest import verify
     from duality.recipes.recipe import Data
 
     folder, data = Path(path).expanduser(), Data() if recipe is None else recipe.data
@@ -87,7 +87,7 @@ def described_store(store: TokenStore, data: Data) -> Iterator[tuple[str, str]]:
     """Counts, checksum, padding and first sequences of a store, cut as ``data`` says."""
     from duality.cli.show import one_line, shortened
     from duality.data.packing import Sequences
-    from duality.data.tokenizers import load_tokenizer
+    from duality.tokenizers.tokenizer import load_tokenizer
 
     index, folder = store.index, store.folder
     home = next((place for place in (folder, folder.parent) if (place / "tokenizer.json").is_file()), None)

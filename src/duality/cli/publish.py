@@ -43,9 +43,9 @@ def publish(
         dry_run: print the model card and stop.
     """
     from duality.cli.console import say
-    from duality.runs.model import load
-    from duality.runs.model_card import CardFields
-    from duality.runs.publishing import card_of, check_new, push_to_hub, repository_named, save_pretrained
+    from duality.models.card import CardFields
+    from duality.models.model import load
+    from duality.models.publish import card_of, check_new, push_to_hub, repository_named, save_pretrained
 
     check_target(name, folder, private, revision)
     fields = CardFields(license, dataset)

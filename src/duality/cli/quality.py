@@ -14,8 +14,8 @@ from duality.samplers import GRIDS, SAMPLERS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from duality.evaluation.cases import Row
-    from duality.runs.sweep_runs import Rounds, SweepSettings
+    from duality.evaluation.sweep.cases import Row
+    from duality.evaluation.sweep.runs import Rounds, SweepSettings
 
 Folders = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...")]
 Tables = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TABLE ...")]
@@ -139,7 +139,7 @@ def quality(
     from functools import partial
 
     from duality.cli.console import counting_display, say
-    from duality.runs.sweep_runs import measure_runs
+    from duality.evaluation.sweep.runs import measure_runs
 
     judge, scorers = readers.chosen()
     rows = measure_runs(
@@ -161,7 +161,7 @@ def quality(
 
 def settings_of(varied: Varied, shared: Shared) -> SweepSettings:
     """The settings of the sweep that the flags describe."""
-    from duality.runs.sweep_runs import SweepSettings
+    from duality.evaluation.sweep.runs import SweepSettings
 
     return SweepSettings(
         steps=tuple(None if word == "own" else whole(word, "--steps") for word in words(varied.steps)),
@@ -175,8 +175,8 @@ def settings_of(varied: Varied, shared: Shared) -> SweepSettings:
 
 def print_rows(rows: Sequence[Row], out: Path, json: bool) -> None:
     """Print the tables of a sweep, or its rows as JSON."""
-    from duality.data.files import json_text
     from duality.evaluation.frontier_report import has_frontiers
+    from duality.files.atomic import json_text
 
     if json:
         print(json_text([row.to_json() for row in rows]))
@@ -209,7 +209,7 @@ def plot(
     from duality.evaluation.figures import draw
     from duality.evaluation.frontier_report import frontiers as frontiers_of
     from duality.evaluation.frontier_report import has_frontiers, plot_frontiers
-    from duality.evaluation.sweep import read_places
+    from duality.evaluation.sweep.sweep import read_places
     from duality.evaluation.tables import markdown, several_temperatures
 
     if not tables:

@@ -41,8 +41,8 @@ def reproduce(
     from functools import partial
 
     from duality.cli.console import counting_display, say
-    from duality.reproduction import run
-    from duality.reproduction.domains import budget_named
+    from duality.papers.duo.reproduce import run
+    from duality.papers.duo.reproduce.domains import budget_named
 
     settings = run.Settings(out, budget_named(budget, seeds, domains, base_seeds, judge), claims, workers, threads)
     found = run.reproduce(settings, say, partial(counting_display, "reproducing"))

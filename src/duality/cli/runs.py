@@ -11,7 +11,7 @@ import tyro
 from duality.cli.common import Flag
 
 if TYPE_CHECKING:
-    from duality.runs.overview import RunOverview
+    from duality.runs.listing import RunOverview
 
 Directory = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
 
@@ -29,7 +29,7 @@ def runs(directory: Directory = Path("runs"), /, json: Flag = False) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from duality.runs.overview import overviews
+    from duality.runs.listing import overviews
 
     found = overviews(directory.expanduser())
     if json:

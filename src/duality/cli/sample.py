@@ -15,8 +15,8 @@ from duality.cli.common import Device, Flag, Folder, GridName, KeptStep, Round, 
 from duality.ranks import job
 
 if TYPE_CHECKING:
-    from duality.runs.model import Model
-    from duality.runs.writing import Each, Sample, Watch
+    from duality.models.model import Model
+    from duality.models.sampling import Each, Sample, Watch
     from duality.samplers.generate import Frame
 
 
@@ -88,8 +88,8 @@ def sample(
         trace: a file for every step of every sample, as JSON.
     """
     from duality.cli.console import say
-    from duality.data.files import regular_file
-    from duality.runs.model import load
+    from duality.files.atomic import regular_file
+    from duality.models.model import load
 
     if (trace or watch) and not job().alone:
         raise ValueError(
@@ -133,7 +133,7 @@ def printing(step: int, num: int, json: bool, full: bool, later: bool) -> Iterat
     from json import dumps
 
     from duality.cli.console import say
-    from duality.runs.traces import harmless
+    from duality.models.trace import harmless
 
     terminal, waiting = sys.stdout.isatty(), list[str]()
     count = 0
@@ -164,7 +164,7 @@ def display(model: Model, text: bool, batches: int) -> Iterator[Watch]:
     """What is shown of a step: the ``text`` itself, or else a bar."""
     from duality.cli.console import sampling_display, stderr
     from duality.cli.watch import Watcher
-    from duality.runs.pieces import Pieces
+    from duality.tokenizers.pieces import Pieces
 
     if text:
         with Watcher(stderr, Pieces(model.tokenizer, model.mask_id)) as watcher:
@@ -177,8 +177,8 @@ def display(model: Model, text: bool, batches: int) -> Iterator[Watch]:
 @contextmanager
 def tracing(model: Model, path: Path | None, about: dict[str, object], show: Watch) -> Iterator[Watch]:
     """``show``, and with a path also a file with every step, which is written at the end of the block."""
-    from duality.runs.pieces import Pieces
-    from duality.runs.traces import Trace
+    from duality.models.trace import Trace
+    from duality.tokenizers.pieces import Pieces
 
     if path is None:
         yield show

@@ -14,10 +14,10 @@ def show(corpus: str, column: str | None, recipe: str | None, assignments: Seque
     """Print the files, documents, size and first texts of a corpus; with a recipe, its tokens and epochs."""
     from duality.cli.console import say
     from duality.data.survey import inspect
+    from duality.models.folder import with_column, with_corpus
     from duality.recipes.catalogue import recipe as find
     from duality.recipes.recipe import Data
     from duality.runs.corpora import facts, prepared
-    from duality.runs.folder import with_column, with_corpus
 
     if not corpus.strip():
         raise ValueError("nothing to show: give a file, a folder or a named corpus, as duality data show PATH")

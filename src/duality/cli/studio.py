@@ -12,7 +12,7 @@ from duality.cli.common import Device, Flag
 
 if TYPE_CHECKING:
     from duality.evaluation.judge import Judge
-    from duality.runs.model_sources import ModelSource
+    from duality.hub.sources import ModelSource
 
 Sources = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
@@ -40,7 +40,7 @@ def studio(
         open: open the page in the browser of this machine.
     """
     from duality.cli.console import say
-    from duality.runs.overview import run_folders
+    from duality.runs.listing import run_folders
 
     check_installed()
     from duality.studio.app import Studio
@@ -76,8 +76,8 @@ def check_installed() -> None:
 
 def divided(sources: Sequence[Path]) -> tuple[list[Path], list[ModelSource]]:
     """Folders in which runs are looked for, and models alone, which are fetched if the hub has them."""
-    from duality.runs.model_sources import model_source
-    from duality.runs.pretrained_folder import check_config, is_ours
+    from duality.hub.package import check_config, is_ours
+    from duality.hub.sources import model_source
 
     folders: list[Path] = []
     models: list[ModelSource] = []
@@ -98,6 +98,6 @@ def divided(sources: Sequence[Path]) -> tuple[list[Path], list[ModelSource]]:
 def read_judge(name: str | None, device: str) -> Judge | None:
     """The judge of a name; None without one."""
     from duality.cli.console import say
-    from duality.runs.judging import judge_named
+    from duality.evaluation.judging import judge_named
 
     return None if name is None else judge_named(name, device, say)

@@ -29,10 +29,10 @@ def trace(
         columns: characters in a line of the picture.
     """
     from duality.cli.console import say
-    from duality.data.files import readable_size, regular_file, write_atomically
-    from duality.runs.traces import read_trace
-    from duality.studio.picture import picture
-    from duality.studio.share import html as page
+    from duality.files.atomic import readable_size, regular_file, write_atomically
+    from duality.models.picture import picture
+    from duality.models.share import html as page
+    from duality.models.trace import read_trace
 
     if html is None and svg is None:
         raise ValueError("nothing to make: give --html FILE, --svg FILE, or both")

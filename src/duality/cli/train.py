@@ -14,7 +14,7 @@ from duality.ranks import job
 from duality.training.round_changes import RoundChanges
 
 if TYPE_CHECKING:
-    from duality.runs.api import TrainingPlan
+    from duality.runs.train import TrainingPlan
 
 
 _UNCHANGED = RoundChanges()
@@ -61,7 +61,7 @@ def train(
             or in a tracker of yours (module:Class); can be repeated.
         dry_run: print the recipe as it would run, with its parameters and memory, and stop.
     """
-    from duality.runs.api import plan_training
+    from duality.runs.train import plan_training
 
     resume = resume or job().restarts > 0
     plan = plan_training(
@@ -109,7 +109,7 @@ def distill(
             or in a tracker of yours (module:Class); can be repeated.
         dry_run: print the recipe as it would run, with its parameters and memory, and stop.
     """
-    from duality.runs.api import plan_distillation
+    from duality.runs.train import plan_distillation
 
     resume = resume or job().restarts > 0
     plan = plan_distillation(
@@ -138,7 +138,7 @@ def busy_remark(load: float) -> str | None:
 def carried_out(plan: TrainingPlan, device: Device, dry_run: bool, log: Log) -> int:
     """Train as planned and show it, or only describe it; the exit code."""
     from duality.cli.console import say, training_display
-    from duality.runs.describe import describe
+    from duality.models.describe import describe
 
     if dry_run:
         print(describe(plan.recipe))

@@ -53,8 +53,8 @@ def variance(
         json: print the rows as JSON instead of the tables.
     """
     from duality.cli.console import counting_display, say
-    from duality.data.files import json_text
-    from duality.runs.variance import VarianceSettings, measure_variance
+    from duality.files.atomic import json_text
+    from duality.papers.duo.variance.study import VarianceSettings, measure_variance
 
     settings = VarianceSettings(
         objectives=tuple(part.strip() for part in objectives.split(",") if part.strip()),

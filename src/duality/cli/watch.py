@@ -11,10 +11,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from duality.data.tokenizers import END_OF_DOCUMENT
-from duality.runs.pieces import Cell, Pieces
-from duality.runs.traces import changes, visible
+from duality.models.trace import changes, visible
 from duality.samplers.generate import Frame
+from duality.tokenizers.pieces import Cell, Pieces
+from duality.tokenizers.tokenizer import END_OF_DOCUMENT
 
 CHANGED = "bold reverse green"
 DIM = "dim"

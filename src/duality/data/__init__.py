@@ -47,22 +47,3 @@
 Each module imports only from the modules above it. What must hold: no text is dropped or changed, except by a tokenizer
 whose docstring says so; the batch of a step depends on the seed and the step only.
 """
-
-from duality.registry import Registry
-
-TOKENIZERS = Registry(
-    "tokenizer",
-    {
-        "bytes": "duality.data.tokenizer_specs:Bytes",
-        "characters": "duality.data.tokenizer_specs:Characters",
-        "bpe": "duality.data.tokenizer_specs:BPE",
-        "gpt2": "duality.data.tokenizer_specs:gpt2",
-        "bert-base-uncased": "duality.data.tokenizer_specs:bert_base_uncased",
-        "numbers": "duality.data.tokenizer_specs:Numbers",
-        "text8": "duality.data.tokenizer_specs:Text8",
-        "smiles": "duality.data.tokenizer_specs:Smiles",
-        "nucleotides": "duality.data.tokenizer_specs:Nucleotides",
-        "file": "duality.data.tokenizer_specs:TokenizerFile",
-        "hub": "duality.data.tokenizer_specs:HubTokenizer",
-    },
-)

@@ -37,11 +37,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from duality.data.cache import Progress, atomic_folder, cache_errors, cache_folder, remove, silent
 from duality.data.datasets import PartName
 from duality.data.documents import Document, check_rule, read_documents, streamed_documents
-from duality.data.files import readable_size, write_atomically
-from duality.data.manifest import seal, verify
 from duality.data.places import (
     CorpusSpec,
     all_lines,
@@ -53,17 +50,20 @@ from duality.data.places import (
     separate_part,
     text_files,
 )
-from duality.data.progress import working
-from duality.data.records import TEXT_COLUMN
-from duality.data.sources import DocumentRule, Source
-from duality.data.splitting import check_split, choose_split
+from duality.data.readers.records import TEXT_COLUMN
+from duality.data.readers.text import COMPRESSIONS
+from duality.data.split import check_split, choose_split
 from duality.data.store import FORMAT, TokenStore
 from duality.data.survey import CorpusSize, counted, evenly, survey
-from duality.data.textfiles import COMPRESSIONS
-from duality.data.tokenizer_specs import BPE, FROM_FILES, TokenizerSpec
-from duality.data.tokenizers import FILE as TOKENIZER
-from duality.data.tokenizers import Tokenizer, load_tokenizer
 from duality.data.write import write_store
+from duality.files.archives import DocumentRule, Source
+from duality.files.atomic import readable_size, write_atomically
+from duality.files.cache import Progress, atomic_folder, cache_errors, cache_folder, remove, silent
+from duality.files.manifest import seal, verify
+from duality.files.progress import working
+from duality.tokenizers.specs import BPE, FROM_FILES, TokenizerSpec
+from duality.tokenizers.tokenizer import FILE as TOKENIZER
+from duality.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
 TEXT = "text.json"
 GROUPS = "groups.json"

@@ -37,10 +37,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from duality.data.cache import Progress, silent
 from duality.data.datasets import PartName, Placed, part_of
 from duality.data.detokenizers import DETOKENIZERS
-from duality.data.hub import hub_rows
 from duality.data.places import (
     TABLE_ENDINGS,
     CorpusFile,
@@ -52,7 +50,8 @@ from duality.data.places import (
     on_hub,
     text_files,
 )
-from duality.data.records import (
+from duality.data.readers.hub import hub_rows
+from duality.data.readers.records import (
     ARROW_ENDINGS,
     FASTA_ENDINGS,
     TEXT_COLUMN,
@@ -63,8 +62,10 @@ from duality.data.records import (
     row_record,
     table_records,
 )
-from duality.data.sources import DocumentRule, source_named
-from duality.data.textfiles import Span, TextFile, decoded_lines, text_lines
+from duality.data.readers.text import Span, TextFile, decoded_lines, text_lines
+from duality.data.sources import source_named
+from duality.files.archives import DocumentRule
+from duality.files.cache import Progress, silent
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from typing import TextIO
 
 import torch
 
-from duality.data.files import atomic_file
-from duality.data.tokenizer_specs import Numbers, TokenizerSpec
-from duality.data.tokenizers import utf8
+from duality.files.atomic import atomic_file
+from duality.tokenizers.specs import Numbers, TokenizerSpec
+from duality.tokenizers.tokenizer import utf8
 
 FILE = "corpus.jsonl"
 ALLOWED = "an iterable of strings, an integer tensor of shape (N, L), or a sequence of 1-D integer tensors"

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from duality.data.cache import Progress, silent
 from duality.data.datasets import (
     DATASETS,
     HUB,
@@ -28,11 +27,13 @@ from duality.data.datasets import (
     part_of,
     placed,
 )
-from duality.data.hub import hub_parts, streamed
 from duality.data.mixtures import shares_of
-from duality.data.records import ARROW_ENDINGS, FASTA_ENDINGS
-from duality.data.sources import SOURCES, DocumentRule, Source, fetch
-from duality.data.textfiles import COMPRESSIONS, has_mark
+from duality.data.readers.hub import hub_parts, streamed
+from duality.data.readers.records import ARROW_ENDINGS, FASTA_ENDINGS
+from duality.data.readers.text import COMPRESSIONS, has_mark
+from duality.data.sources import SOURCES, fetch
+from duality.files.archives import DocumentRule, Source
+from duality.files.cache import Progress, silent
 from duality.registry import suggestion
 
 TEXT_ENDINGS = (".txt", ".text", ".md", ".jsonl")

@@ -26,8 +26,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from duality.data.files import file_sha256
-from duality.data.tokenizers import Ids
+from duality.files.atomic import file_sha256
+from duality.tokenizers.tokenizer import Ids
 
 FORMAT = 2
 INDEX = "index.json"

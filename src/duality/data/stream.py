@@ -37,12 +37,12 @@ import numpy.typing as npt
 import torch
 
 from duality.data.documents import Document
-from duality.data.files import write_atomically
 from duality.data.loader import Batch, Loader, epoch_order
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
-from duality.data.tokenizers import Tokenizer
 from duality.data.write import write_store
+from duality.files.atomic import write_atomically
+from duality.tokenizers.tokenizer import Tokenizer
 
 INDEX = "blocks.json"
 STEPS_BEHIND = 2  # how far another process that uses the same blocks may be behind

@@ -14,16 +14,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from duality.data.cache import Progress, silent
 from duality.data.documents import Document, read_documents
-from duality.data.encoding import PART_CHARACTERS, cut_at_borders, num_bytes_of
+from duality.data.encode import PART_CHARACTERS, cut_at_borders, num_bytes_of
 from duality.data.places import CorpusSpec, locate, skipped_files, text_files
-from duality.data.progress import Advance
-from duality.data.records import TEXT_COLUMN
-from duality.data.sources import DocumentRule
-from duality.data.textfiles import Excerpt
-from duality.data.tokenizer_specs import LONGEST_WORD
+from duality.data.readers.records import TEXT_COLUMN
+from duality.data.readers.text import Excerpt
 from duality.data.write import required_label
+from duality.files.archives import DocumentRule
+from duality.files.cache import Progress, silent
+from duality.files.progress import Advance
+from duality.tokenizers.specs import LONGEST_WORD
 
 # The pairs of BPE are trained on at most so much text, which is more than any named corpus has, and on at most so much
 # without spaces, in which every word is a new one: a megabyte of it takes two seconds.

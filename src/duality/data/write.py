@@ -24,13 +24,13 @@ from pathlib import Path
 
 import numpy as np
 
-from duality.data.cache import UNFINISHED, atomic_folder
 from duality.data.documents import Document
-from duality.data.encoding import Count, encoded
-from duality.data.files import file_sha256, write_atomically
-from duality.data.progress import Advance, unseen
+from duality.data.encode import Count, encoded
 from duality.data.store import DOCUMENTS, FORMAT, INDEX, LABELS, Shard, StoreIndex, TokenStore
-from duality.data.tokenizers import Ids, Tokenizer
+from duality.files.atomic import file_sha256, write_atomically
+from duality.files.cache import UNFINISHED, atomic_folder
+from duality.files.progress import Advance, unseen
+from duality.tokenizers.tokenizer import Ids, Tokenizer
 
 SHARD_TOKENS = 1 << 26
 SAVED_BATCHES = 16  # 32 million characters: some seconds of work

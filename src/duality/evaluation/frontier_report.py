@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from duality.data.files import json_text, write_atomically
-from duality.evaluation.cases import Row
 from duality.evaluation.figures import Style, style
 from duality.evaluation.frontiers import Curve, Difference, Values, curve_rows, curves_in, difference
+from duality.evaluation.metrics import bootstrap, identity
+from duality.evaluation.sweep.cases import Row
 from duality.evaluation.tables import interval, score_columns, several_temperatures, table
-from duality.evaluation.text_metrics import bootstrap, identity
+from duality.files.atomic import json_text, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

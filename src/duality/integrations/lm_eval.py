@@ -33,14 +33,14 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
-from duality.data.tokenizers import text_before_end
 from duality.denoisers.wrapping import unwrapped
 from duality.integrations.greedy import greedy
+from duality.models.model import load
+from duality.models.sampling import Request, chosen, write
+from duality.models.scoring import Passage, TextLikelihood, passage
+from duality.models.shaping import known_parts
 from duality.protocols import Tail, VectorDenoiser
-from duality.runs.model import load
-from duality.runs.scoring import Passage, TextLikelihood, passage
-from duality.runs.shaping import known_parts
-from duality.runs.writing import Request, chosen, write
+from duality.tokenizers.tokenizer import text_before_end
 
 LOG = logging.getLogger("lm_eval.duality")  # below the harness's own, so that its verbosity holds here too
 Options = dict[str, Any]

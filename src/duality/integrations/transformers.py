@@ -31,9 +31,9 @@ from torch import Tensor, nn
 from duality.denoisers.conditioning import with_labels
 from duality.denoisers.readouts import LEAST_ALPHA, CausalDenoiser, SubsDenoiser
 from duality.fused.lazy import Belief
+from duality.hub.package import FORMAT, MODEL_TYPE, checked_config
 from duality.protocols import Denoiser, Schedule, Score, Valid, Vocabulary
 from duality.recipes.recipe import Recipe
-from duality.runs.pretrained_folder import FORMAT, MODEL_TYPE, checked_config
 
 try:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 
-from duality.data import TOKENIZERS
-from duality.data.tokenizer_specs import KeptTokenizer, tokenizer_at
 from duality.diffusion import GAUSSIAN_SCHEDULES, SCHEDULES
 from duality.methods import METHODS
 from duality.networks import BACKBONES, FORMER_SIZES, SIZES
@@ -18,6 +16,8 @@ from duality.recipes import laptop, molecules, paper
 from duality.recipes.config import Json, component, from_jsonable, override, to_jsonable
 from duality.recipes.recipe import Data, Generation, Recipe
 from duality.registry import suggestion
+from duality.tokenizers import TOKENIZERS
+from duality.tokenizers.specs import KeptTokenizer, tokenizer_at
 from duality.training import DISTILLATIONS
 from duality.training.settings import Parallel, Training
 

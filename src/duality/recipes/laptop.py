@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from duality.data.tokenizer_specs import Characters
 from duality.diffusion.schedules import LinearLogSnr, Polynomial
 from duality.methods.ar import AR
 from duality.methods.bert_mouth import BertMouth
@@ -22,6 +21,7 @@ from duality.methods.sedd import SEDD
 from duality.methods.udlm import UDLM
 from duality.networks import SIZES
 from duality.recipes.recipe import Data, Generation, Recipe, derived, duo_of
+from duality.tokenizers.specs import Characters
 from duality.training.settings import Training
 
 # At 0.8 more of the words are words, and the entropy is still near that of real text (docs/experiments.md).

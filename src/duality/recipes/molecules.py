@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from duality.data.tokenizer_specs import Characters
 from duality.methods.duo import Duo
 from duality.networks.dit import DiT
 from duality.recipes import laptop
 from duality.recipes.recipe import Data, Generation, Recipe
+from duality.tokenizers.specs import Characters
 from duality.training.settings import Training
 
 _DATA = Data(corpus="qm9", tokenizer=Characters(), length=24, packing="document", padding="model")

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from duality.data.tokenizer_specs import BPE, Pretrained
 from duality.methods.ar import AR
 from duality.methods.bert_mouth import BertMouth
 from duality.methods.d3pm import D3PM
@@ -30,6 +29,7 @@ from duality.methods.sedd import SEDD
 from duality.methods.udlm import UDLM
 from duality.networks import SIZES
 from duality.recipes.recipe import Data, Recipe, derived
+from duality.tokenizers.specs import BPE, Pretrained
 from duality.training.settings import Training
 
 

@@ -7,11 +7,12 @@ from typing import Literal
 
 from duality.data.mixtures import shares_of
 from duality.data.packing import Padding
-from duality.data.records import TEXT_COLUMN
-from duality.data.sources import DEFAULT_SOURCE, DocumentRule
-from duality.data.tokenizer_specs import BPE, TokenizerSpec
+from duality.data.readers.records import TEXT_COLUMN
+from duality.data.sources import DEFAULT_SOURCE
+from duality.files.archives import DocumentRule
 from duality.methods.duo import Duo
 from duality.protocols import Backbone, Method, Tail
+from duality.tokenizers.specs import BPE, TokenizerSpec
 from duality.training.distillation import Distillation
 from duality.training.settings import Parallel, Training, of_all_weights
 

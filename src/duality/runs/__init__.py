@@ -51,13 +51,3 @@ folder/  recipe.json  env.json  tokenizer.json  corpus.json  metrics.jsonl  loss
          evaluations.json            (results of suites)
          released.json               (an imported model: the tensors and the configuration of its file)
 """
-
-from duality.registry import Registry
-
-TRACKERS = Registry(
-    "tracker",
-    {
-        "tensorboard": "duality.runs.tensorboard_tracker:TensorBoard",
-        "wandb": "duality.runs.wandb_tracker:WeightsAndBiases",
-    },
-)

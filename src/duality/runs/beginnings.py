@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from duality.hub import package as pretrained_folder
+from duality.hub.sources import ModelSource
+from duality.models import folder as folders
+from duality.models.base import checksums
+from duality.models.load import parts_of_pretrained
 from duality.protocols import Reporter
-from duality.runs import folder as folders
-from duality.runs import pretrained_folder
-from duality.runs.base import checksums
-from duality.runs.loading import parts_of_pretrained
-from duality.runs.model_sources import ModelSource
 from duality.training import checkpoint
 from duality.training.adapters import merged
 from duality.training.checkpoint import Tensors

@@ -22,30 +22,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from duality.data.cache import silent
 from duality.data.corpus import Corpus, accept, encode_corpus, prepare
 from duality.data.datasets import DATASETS, PartName
 from duality.data.documents import Document, streamed_documents
-from duality.data.leftovers import remove_leftovers, temporary_name
 from duality.data.loader import Loader
 from duality.data.memory import write_corpus
 from duality.data.mixtures import MixedOrder, shares_of
 from duality.data.packing import Sequences
 from duality.data.places import all_lines, evaluated_part, has_columns, is_there, separate_part, skipped_files
-from duality.data.records import TEXT_COLUMN
+from duality.data.readers.records import TEXT_COLUMN
 from duality.data.store import TokenStore
 from duality.data.stream import Blocks, StreamLoader
-from duality.data.tokenizer_specs import FROM_FILES
-from duality.data.tokenizers import FILE, Tokenizer
+from duality.files.cache import silent
+from duality.files.temporary import remove_leftovers, temporary_name
+from duality.hub import package as pretrained_folder
+from duality.models.folder import DATA, STREAM, read_recipe, with_corpus
+from duality.models.provenance import CORPUS, check_corpus, check_text, is_imported, read_identity, read_tokenizer
 from duality.protocols import Reporter, Vocabulary
 from duality.ranks import job
 from duality.recipes.recipe import Data, Recipe
-from duality.runs import pretrained_folder
-from duality.runs.folder import DATA, STREAM, read_recipe, with_corpus
-from duality.runs.provenance import CORPUS, check_corpus, check_text, is_imported, read_identity, read_tokenizer
+from duality.tokenizers.specs import FROM_FILES
+from duality.tokenizers.tokenizer import FILE, Tokenizer
 
 if TYPE_CHECKING:
-    from duality.runs.model import Model
+    from duality.models.model import Model
 
 TrainingData = str | Path | Iterable[str] | Tensor | Sequence[Tensor]
 

@@ -24,11 +24,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from duality.data.cache import silent
-from duality.data.files import flush_to_disk, new_folder, no_empty_folder
-from duality.data.jsonfiles import MIB, read_json
-from duality.data.leftovers import remove_leftovers, temporary_name
-from duality.data.tokenizers import Tokenizer
+from duality.files.atomic import flush_to_disk, new_folder, no_empty_folder
+from duality.files.cache import silent
+from duality.files.json_files import MIB, read_json
+from duality.files.temporary import remove_leftovers, temporary_name
+from duality.hub.released import weights as released
+from duality.hub.released.config import METHOD_NAMES, Settings, checkpoint_config, folder_config
+from duality.hub.released.files import CONFIG, SAFE, Layout
+from duality.hub.released.weights import Sizes
 from duality.methods.ar import AR
 from duality.methods.base import last_level
 from duality.methods.d3pm import D3PM
@@ -36,18 +39,15 @@ from duality.methods.duo import Duo
 from duality.methods.mdlm import MDLM
 from duality.methods.sedd import SEDD
 from duality.methods.udlm import UDLM
+from duality.models.folder import read_recipe
+from duality.models.provenance import check_tokenizer, read_identity, read_tokenizer
 from duality.networks.dit import DiT
 from duality.protocols import Method, Reporter, Vocabulary
 from duality.recipes.recipe import Recipe
-from duality.runs import released
-from duality.runs.folder import read_recipe
+from duality.recipes.shapes import trained_shapes
 from duality.runs.importing import PREFIX, check_free
-from duality.runs.overview import RELEASED
-from duality.runs.provenance import check_tokenizer, read_identity, read_tokenizer
-from duality.runs.released import Sizes
-from duality.runs.released_config import METHOD_NAMES, Settings, checkpoint_config, folder_config
-from duality.runs.released_files import CONFIG, SAFE, Layout
-from duality.runs.shapes import trained_shapes
+from duality.runs.listing import RELEASED
+from duality.tokenizers.tokenizer import Tokenizer
 from duality.training import checkpoint
 from duality.training.adapters import merged
 

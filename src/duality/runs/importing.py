@@ -22,23 +22,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from duality.data import TOKENIZERS
-from duality.data.cache import silent
-from duality.data.extra_tokens import with_extra_tokens
-from duality.data.files import flush_to_disk, new_folder, write_atomically
-from duality.data.tokenizer_specs import FROM_FILES, KeptTokenizer, TokenizerSpec, tokenizer_at
-from duality.data.tokenizers import FILE, Tokenizer, load_tokenizer
-from duality.protocols import Reporter, Vocabulary
-from duality.recipes.recipe import Data, Recipe
-from duality.registry import suggestion
-from duality.runs import released
-from duality.runs.folder import write_facts
-from duality.runs.hub_files import PREFIX as HUB
-from duality.runs.hub_files import RELEASED_FILES, folder_of, hub_name
-from duality.runs.overview import RELEASED
-from duality.runs.provenance import unknown_identity
-from duality.runs.released import Sizes
-from duality.runs.released_config import (
+from duality.files.atomic import flush_to_disk, new_folder, write_atomically
+from duality.files.cache import silent
+from duality.hub.fetch import PREFIX as HUB
+from duality.hub.fetch import RELEASED_FILES, folder_of, hub_name
+from duality.hub.released import weights as released
+from duality.hub.released.config import (
     METHOD_NAMES,
     MethodName,
     Settings,
@@ -46,8 +35,19 @@ from duality.runs.released_config import (
     checkpoint_settings,
     folder_settings,
 )
-from duality.runs.released_files import Released, read_released
-from duality.runs.shapes import parameter_shapes
+from duality.hub.released.files import Released, read_released
+from duality.hub.released.weights import Sizes
+from duality.models.folder import write_facts
+from duality.models.provenance import unknown_identity
+from duality.protocols import Reporter, Vocabulary
+from duality.recipes.recipe import Data, Recipe
+from duality.recipes.shapes import parameter_shapes
+from duality.registry import suggestion
+from duality.runs.listing import RELEASED
+from duality.tokenizers import TOKENIZERS
+from duality.tokenizers.extra_tokens import with_extra_tokens
+from duality.tokenizers.specs import FROM_FILES, KeptTokenizer, TokenizerSpec, tokenizer_at
+from duality.tokenizers.tokenizer import FILE, Tokenizer, load_tokenizer
 from duality.training import checkpoint
 from duality.training.settings import Training
 

@@ -15,29 +15,29 @@ from pathlib import Path
 
 import torch
 
-from duality.data.cache import silent
 from duality.data.corpus import Corpus
 from duality.data.stream import StreamLoader
+from duality.files.cache import silent
+from duality.files.lock import locked
+from duality.hub.sources import model_source
+from duality.models.base import check_base
+from duality.models.describe import trained_words
+from duality.models.folder import check_folder, check_no_distillation, continued, create, exists, open_folder
+from duality.models.provenance import code_version, corpus_facts
 from duality.protocols import Reporter
 from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe
-from duality.runs.base import check_base
 from duality.runs.corpora import corpus_of_run, facts, loader, prepared
-from duality.runs.describe import trained_words
-from duality.runs.folder import check_folder, check_no_distillation, continued, create, exists, open_folder
-from duality.runs.lock import locked
-from duality.runs.model_sources import model_source
-from duality.runs.provenance import code_version, corpus_facts
-from duality.runs.starting import begin_finetuning, begin_from, check_fits, check_source
-from duality.runs.starting import layout_for as layout_for  # these were defined here
-from duality.runs.starting import untrained as untrained
+from duality.runs.start import begin_finetuning, begin_from, check_fits, check_source
+from duality.runs.start import layout_for as layout_for  # these were defined here
+from duality.runs.start import untrained as untrained
 from duality.runs.steps import Outcome as Outcome
 from duality.runs.steps import Session
 from duality.runs.steps import Watch as Watch
 from duality.runs.steps import ignore as ignore
 from duality.runs.steps import phases_of as phases_of
-from duality.runs.trackers import NO_TRACKERS, Trackers
+from duality.runs.trackers.tracker import NO_TRACKERS, Trackers
 from duality.training import checkpoint
 from duality.training.adapters import is_adapter
 from duality.training.parallel import layout_of

@@ -18,24 +18,24 @@ import torch
 from torch import nn
 
 from duality.data.corpus import Corpus
-from duality.data.files import flush_to_disk, write_atomically
 from duality.data.loader import Batches
-from duality.evaluation.loss_curve import plot_losses
+from duality.files.atomic import flush_to_disk, write_atomically
+from duality.models.base import is_finetuning
+from duality.models.folder import ROUNDS
+from duality.models.model import Model, network
+from duality.models.plan import operations_per_second
 from duality.protocols import Phase, Reporter, Vocabulary
 from duality.ranks import job, saving_group
+from duality.recipes.longer import method_phases
 from duality.recipes.recipe import Recipe
-from duality.runs.base import is_finetuning
 from duality.runs.corpora import sequences
-from duality.runs.folder import ROUNDS
-from duality.runs.longer import method_phases
-from duality.runs.metrics import append_metrics, log_row, read_metrics, rewind_metrics
-from duality.runs.model import Model, network
-from duality.runs.scaling import operations_per_second
-from duality.runs.trackers import NO_TRACKERS, Trackers
+from duality.runs.trackers.tracker import NO_TRACKERS, Trackers
 from duality.training import checkpoint
 from duality.training.adapters import merged
 from duality.training.interruption import interruptible
 from duality.training.loop import StepRecord, fit, phase_at
+from duality.training.loss_curve import plot_losses
+from duality.training.metrics import append_metrics, log_row, read_metrics, rewind_metrics
 from duality.training.parallel import whole
 from duality.training.saving import Groups, Saver
 from duality.training.state import TrainState, load_weights

@@ -21,16 +21,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from duality.denoisers.wrapping import network_of
-from duality.runs.pieces import PART
 from duality.studio.completion_form import Completion
 from duality.studio.fields import Typed, Values
 from duality.studio.generation import Emit, Event, generated
 from duality.studio.limits import Refusal, one_line
 from duality.studio.patience import Patience
+from duality.tokenizers.pieces import PART
 
 if TYPE_CHECKING:
-    from duality.runs.pieces import Pieces
     from duality.studio.library import Loaded
+    from duality.tokenizers.pieces import Pieces
 
 _DIGITS = 12  # of a probability whose logarithm is given
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from duality.data.jsonfiles import parse_json
+from duality.files.json_files import parse_json
 from duality.registry import suggestion
 from duality.studio.limits import Limits, Refusal, one_line
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from duality.denoisers.wrapping import network_of
+from duality.evaluation.sweep.sampling import count_calls
 from duality.protocols import AnyDenoiser
-from duality.runs.sampling import count_calls
 from duality.samplers.generate import Frame
 from duality.studio.beliefs import Observed, observed, read
 from duality.studio.fields import Typed, Values
@@ -30,10 +30,10 @@ from duality.studio.limits import Limits, Refusal, one_line
 from duality.studio.patience import Patience, interruptible
 
 if TYPE_CHECKING:
-    from duality.runs.model import Model
-    from duality.runs.pieces import Pieces
-    from duality.runs.writing import Sample
+    from duality.models.model import Model
+    from duality.models.sampling import Sample
     from duality.studio.library import Loaded
+    from duality.tokenizers.pieces import Pieces
 
 Event = dict[str, object]
 
@@ -202,7 +202,7 @@ def command(loaded: Loaded, kind: str, values: Values) -> str:
 
 def known_tokens(model: Model, values: Values) -> tuple[int, dict[int, int]]:
     """How many tokens a text with blanks has, and which of them are known."""
-    from duality.runs.shaping import known_parts, parts_around_blanks
+    from duality.models.shaping import known_parts, parts_around_blanks
 
     text, blank, count = (values[name] for name in OWN["fill"])
     assert isinstance(text, str)

@@ -18,18 +18,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from duality.data.jsonfiles import MIB, parse_json, read_bounded
+from duality.files.json_files import MIB, parse_json, read_bounded
+from duality.hub.package import CONFIG
 from duality.registry import suggestion
-from duality.runs.metrics import read_metrics
-from duality.runs.overview import newest_step, overview, run_folders
-from duality.runs.pretrained_folder import CONFIG
+from duality.runs.listing import newest_step, overview, run_folders
 from duality.studio.limits import Limits, Refusal, one_line
+from duality.training.metrics import read_metrics
 
 if TYPE_CHECKING:
+    from duality.hub.sources import ModelSource
+    from duality.models.model import Model
     from duality.recipes.recipe import Recipe
-    from duality.runs.model import Model
-    from duality.runs.model_sources import ModelSource
-    from duality.runs.pieces import Pieces
+    from duality.tokenizers.pieces import Pieces
 
 Rows = list[dict[str, object]]
 
@@ -124,8 +124,8 @@ class Library:
 
     def _load(self, run: str, folder: Path) -> Loaded:
         """Read a run; again, if a training has replaced the checkpoint meanwhile."""
-        from duality.runs.model import load
-        from duality.runs.pieces import Pieces
+        from duality.models.model import load
+        from duality.tokenizers.pieces import Pieces
 
         while True:
             newest = newest_step_of(folder)
@@ -241,8 +241,8 @@ def as_typed(folder: Path) -> str:
 
 def run_overview(folder: Path) -> dict[str, object]:
     """What is known of a run, trained or not."""
-    from duality.runs.folder import read_recipe
-    from duality.runs.provenance import read_identity
+    from duality.models.folder import read_recipe
+    from duality.models.provenance import read_identity
 
     about: dict[str, object] = asdict(overview(folder, folder.parent))
     if about["state"] == "unreadable" or about["step"] is None:
@@ -252,7 +252,7 @@ def run_overview(folder: Path) -> dict[str, object]:
 
 def model_overview(folder: Path) -> dict[str, object]:
     """What is known of a model alone."""
-    from duality.runs.pretrained_folder import read_config
+    from duality.hub.package import read_config
 
     found = read_config(folder)
     about = {"state": "published", "recipe": found.recipe.name, "step": found.step, "steps": found.step}

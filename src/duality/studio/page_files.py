@@ -8,7 +8,7 @@ from importlib import resources
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duality.studio.share import shell
+from duality.models.share import shell
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

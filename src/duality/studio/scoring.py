@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from duality.evaluation.judge import Judge
-    from duality.runs.model import Model
+    from duality.models.model import Model
 
 BIT = math.log(2)
 

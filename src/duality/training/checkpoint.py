@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from duality.data.files import DISK_FULL, file_sha256, flush_to_disk, readable_size, write_atomically
-from duality.data.jsonfiles import MIB, read_json
+from duality.files.atomic import DISK_FULL, file_sha256, flush_to_disk, readable_size, write_atomically
+from duality.files.json_files import MIB, read_json
 from duality.protocols import Reporter
 from duality.ranks import job
 from duality.training.sharded import Tensors as Tensors

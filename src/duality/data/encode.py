@@ -1,0 +1,229 @@
+"""Encoding: the documents of a corpus become blocks of ids, many parts of text at a time.
+
+    documents --cut at borders--> parts of text --encode a batch in parallel, + separator--> blocks of ids
+
+The tokenizers of the library (BPE, word pieces, any tokenizer.json) encode the parts of a batch in parallel, in as many
+threads as there are cores (or RAYON_NUM_THREADS); BPE is encoded by `tiktoken` if it is installed and there is much
+text, with the same ids (fast_pairs.py). For BPE and word pieces a long text is first cut at borders that no token
+crosses (textfiles.py). Another tokenizer.json may treat the beginning of a text in its own way, so for it the pieces of
+a document are joined, up to 16 million characters. Every other tokenizer is given the pieces of a document one by one,
+as they are.
+
+What must hold: the ids are those of the documents in order, each document followed by the separator, if ``eos`` is
+true; they depend neither on the size of parts and batches nor on the number of threads; an error names the document and
+the character.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import IO, TypeVar
+
+import numpy as np
+
+from duality.data.documents import Document
+from duality.files.progress import Advance, unseen
+from duality.tokenizers.library_json import LibraryTokenizer
+from duality.tokenizers.tokenizer import BPETokenizer, Ids, Tokenizer, WordPieceTokenizer, utf8
+
+PART_CHARACTERS = 1 << 16
+BATCH_CHARACTERS = 1 << 21
+JOINED_CHARACTERS = 1 << 24
+FAST_CHARACTERS = 1 << 20
+_AHEAD = 2  # batches
+BORDER = re.compile(r"(?<=\S)(?=[ \n])")
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+@dataclass
+class Count:
+    """The numbers of what has been encoded so far."""
+
+    tokens: int = 0
+    documents: int = 0
+    characters: int = 0
+    bytes: int = 0
+    batches: int = 0
+    """of the texts that were encoded together"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the text of a document, which begins at character ``start`` of it; None is the document's end."""
+
+    document: str
+    start: int
+    text: str | None
+
+    @property
+    def where(self) -> str:
+        """The place of the part, for messages."""
+        return f"{self.document}, after character {self.start}"
+
+
+def encoded(
+    documents: Iterable[Document],
+    tokenizer: Tokenizer,
+    count: Count,
+    ends: IO[bytes],
+    advance: Advance = unseen,
+    *,
+    eos: bool = True,
+) -> Iterator[Ids]:
+    """The ids of all documents in blocks; they are counted, and the end of each document is written to ``ends``.
+
+    Without ``eos`` no separator follows a document. The batches that ``count`` has already are read and not encoded
+    again. ``advance`` is called with the bytes and the tokens of each block.
+    """
+    separator = ending(tokenizer, eos)
+    size = PART_CHARACTERS if isinstance(tokenizer, (BPETokenizer, WordPieceTokenizer)) else None
+    if isinstance(tokenizer, LibraryTokenizer):
+        documents = (replace(document, pieces=joined(document.pieces)) for document in documents)
+    todo = islice(batches(parts_of(documents, size), BATCH_CHARACTERS), count.batches, None)
+    for batch, rows in ahead(todo, partial(encode_texts, tokenizer=tokenizer)):
+        blocks = [separator if part.text is None else next(rows) for part in batch]
+        is_end = np.array([part.text is None for part in batch])
+        after = count.tokens + np.cumsum([len(block) for block in blocks])
+        ends.write(after[is_end].astype("<i8").tobytes())
+        texts = [part.text for part in batch if part.text is not None]
+        num_bytes = sum(num_bytes_of(text) for text in texts)
+        ids = np.concatenate(blocks)
+        count.tokens += len(ids)
+        count.documents += int(is_end.sum())
+        count.characters += sum(map(len, texts))
+        count.bytes += num_bytes
+        count.batches += 1
+        advance(num_bytes, tokens=len(ids))
+        yield ids
+
+
+def encode_texts(batch: Sequence[Part], tokenizer: Tokenizer) -> Iterator[Ids]:
+    """The ids of the parts of a batch that have text."""
+    return iter(encode_parts([part for part in batch if part.text is not None], tokenizer))
+
+
+def ahead(batches: Iterable[S], work: Callable[[S], T]) -> Iterator[tuple[S, T]]:
+    """Each batch and what ``work`` makes of it; the next ones are worked on in two threads meanwhile.
+
+    The library encodes without holding Python's lock, so reading and writing cost no time of their own. Two threads,
+    because one of them makes arrays of what the library gave, which needs the lock.
+    """
+    with ThreadPoolExecutor(_AHEAD, thread_name_prefix="encoding") as threads:
+        waiting: deque[tuple[S, Future[T]]] = deque()
+        for batch in batches:
+            waiting.append((batch, threads.submit(work, batch)))
+            if len(waiting) > _AHEAD:
+                begun, found = waiting.popleft()
+                yield begun, found.result()
+        for begun, found in waiting:
+            yield begun, found.result()
+
+
+def ending(tokenizer: Tokenizer, eos: bool) -> Ids:
+    """The ids that end every document: the separator, or none if ``eos`` is false."""
+    if not eos:
+        return np.array([], dtype=np.int64)
+    if tokenizer.separator is None:
+        raise ValueError(
+            f"the tokenizer has {tokenizer.vocab_size} ids and none to end a document with: set data.eos=false, or use "
+            "a tokenizer that has one, such as Characters or BPE"
+        )
+    return np.array([tokenizer.separator], dtype=np.int64)
+
+
+def parts_of(documents: Iterable[Document], size: int | None) -> Iterator[Part]:
+    """The parts of all documents and their ends; pieces longer than ``size`` characters are cut where they can be."""
+    for document in documents:
+        start = 0
+        for piece in document.pieces:
+            for text in (piece,) if size is None else cut_at_borders(piece, size):
+                yield Part(document.name, start, text)
+                start += len(text)
+        yield Part(document.name, start, None)
+
+
+def joined(pieces: Iterable[str]) -> Iterator[str]:
+    """The same text in few pieces: all of it, or at least ``JOINED_CHARACTERS`` in each piece but the last."""
+    held: list[str] = []
+    for piece in pieces:
+        held.append(piece)
+        if sum(map(len, held)) >= JOINED_CHARACTERS:
+            yield "".join(held)
+            held = []
+    if held:
+        yield "".join(held)
+
+
+def cut_at_borders(text: str, size: int) -> Iterator[str]:
+    """The text in parts of at least ``size`` characters, each up to the next border; the last one is shorter.
+
+    >>> list(cut_at_borders("one two  three", 5))
+    ['one two', '  three']
+    """
+    start = 0
+    while border := BORDER.search(text, start + size):
+        yield text[start : border.start()]
+        start = border.start()
+    yield text[start:]
+
+
+def batches(parts: Iterable[Part], characters: int) -> Iterator[list[Part]]:
+    """The parts in lists of about ``characters`` characters; the end of a document counts as one."""
+    held: list[Part] = []
+    size = 0
+    for part in parts:
+        held.append(part)
+        size += len(part.text or " ")
+        if size >= characters:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+def encode_parts(parts: Sequence[Part], tokenizer: Tokenizer) -> list[Ids]:
+    """The ids of each part; an error names its place in the corpus."""
+    texts = [part.text or "" for part in parts]
+    if isinstance(tokenizer, (BPETokenizer, WordPieceTokenizer, LibraryTokenizer)):
+        for part, text in zip(parts, texts):
+            with_place(part, utf8, text)  # half a surrogate pair is an error
+        rows = library_rows(tokenizer, texts)
+        if isinstance(tokenizer, LibraryTokenizer):
+            rows = [with_place(part, tokenizer.checked, ids) for part, ids in zip(parts, rows)]
+    else:
+        rows = [with_place(part, tokenizer.encode, text) for part, text in zip(parts, texts)]
+    for part, ids in zip(parts, rows):
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < tokenizer.vocab_size:
+            raise ValueError(f"{part.where}: the tokenizer gave an id outside its vocabulary of {tokenizer.vocab_size}")
+    return rows
+
+
+def library_rows(tokenizer: BPETokenizer | WordPieceTokenizer | LibraryTokenizer, texts: Sequence[str]) -> list[Ids]:
+    """The ids of each text by the library, or, if there is much text, by an encoder that gives the same ids sooner."""
+    rows: list[Ids | None] = [None] * len(texts)
+    if isinstance(tokenizer, BPETokenizer) and sum(map(len, texts)) >= FAST_CHARACTERS and tokenizer.fast is not None:
+        rows = tokenizer.fast.encode(texts)
+    rest = [text for text, row in zip(texts, rows) if row is None]
+    found = iter(tokenizer.library.encode_batch_fast(rest, add_special_tokens=False))
+    return [np.array(next(found).ids, dtype=np.int64) if row is None else row for row in rows]
+
+
+def with_place(part: Part, function: Callable[[S], T], given: S) -> T:
+    """What a function gives for the text, or the ids, of a part; an error names its place."""
+    try:
+        return function(given)
+    except ValueError as error:
+        raise ValueError(f"{part.where}: {error}") from None
+
+
+def num_bytes_of(text: str) -> int:
+    """The number of bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8"))

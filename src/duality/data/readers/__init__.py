@@ -1,0 +1,1 @@
+"""Readers: the documents of files of every format."""

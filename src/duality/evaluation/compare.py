@@ -1,0 +1,230 @@
+"""Comparison: several recipes trained and measured; with a judge, also sampled and judged; one table.
+
+    OUT/<recipe>/             a run folder for each recipe, resumed if it exists
+    OUT/samples/, scores.json what the sweep keeps (``evaluation.sweep``), with a judge
+    OUT/table.json            the rows, a list of objects with the fields of ``ComparedRecipe``; ``samples`` is a row of
+                              the sweep (``evaluation.cases.Row``, as in quality.json), or null without a judge
+    OUT/table.md              the same as a table
+
+A comparison is fair if only the method differs. ``other_differences`` lists where else the recipes differ: data,
+network, training. All recipes are measured on the same validation text, with the same draws, each by its own measure;
+the column "measure" gives its kind. What must hold: nothing is trained, sampled or judged twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+
+from duality.data.loader import epoch_order
+from duality.data.packing import Sequences
+from duality.evaluation.judge import Judge
+from duality.evaluation.sweep.cases import Case, Row
+from duality.evaluation.sweep.sampling import RunSampler, held_out_text
+from duality.evaluation.sweep.sweep import Sweep, check
+from duality.evaluation.tables import SHORT, short_cells, table
+from duality.evaluation.tables import remarks as sample_remarks
+from duality.files.atomic import json_text, no_empty_folder, output_folder, write_atomically
+from duality.files.progress import working
+from duality.protocols import Kind, Reporter
+from duality.ranks import job
+from duality.recipes.catalogue import differences
+from duality.recipes.recipe import Recipe
+from duality.runs import corpora, session
+from duality.training.loop import StepRecord
+from duality.training.metrics import read_metrics
+
+Watch = Callable[[StepRecord], None]
+
+
+@dataclass(frozen=True)
+class ComparedRecipe:
+    """One row of the table: the training, the likelihood of held-out text and, with a judge, the row of its samples."""
+
+    recipe: str
+    source: str
+    parameters: int
+    tokens_seen: int
+    seconds: float
+    kind: Kind
+    perplexity: float
+    perplexity_stderr: float
+    bits_per_byte: float
+    samples: Row | None
+
+    def to_json(self) -> dict[str, object]:
+        """All fields, as table.json has them."""
+        return {**asdict(self), "samples": None if self.samples is None else self.samples.to_json()}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done with every recipe. ``sampling_steps`` counts where the sampler leaves a choice."""
+
+    out: Path
+    num_draws: int = 4
+    limit: int | None = None
+    judge: Judge | None = None
+    num_samples: int = 64
+    sampling_steps: int | None = None
+    device: torch.device | str = "cpu"
+
+    def __post_init__(self) -> None:
+        wanted = {
+            "samples": self.num_samples,
+            "draws": self.num_draws,
+            "limit": self.limit,
+            "sample steps": self.sampling_steps,
+        }
+        for name, value in wanted.items():
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: {value}; it must be at least 1")
+
+    def case(self, recipe: Recipe) -> Case:
+        """The samples of a recipe's run: its own sampler, as many steps as planned."""
+        length = recipe.data.length
+        # the number of steps does not depend on the vocabulary
+        steps = recipe.method.sampler(2).steps(length, self.sampling_steps)
+        return Case(label=recipe.name, run=self.out / recipe.name, steps=steps, num=self.num_samples, length=length)
+
+
+def compare(
+    recipes: Sequence[Recipe],
+    plan: Plan,
+    report: Reporter,
+    watching: Callable[[Recipe], AbstractContextManager[Watch]],
+) -> tuple[list[ComparedRecipe], list[str]]:
+    """Train (or resume), measure and judge each recipe; rows and remarks, in files after every recipe.
+
+    ``watching(recipe)`` is a context whose value is called with the record of every training step.
+    """
+    if len({recipe.name for recipe in recipes}) < len(recipes):
+        raise ValueError("a recipe stands twice in the comparison: name each once")
+    sampler = RunSampler(plan.device, report)
+    sweep, real = None, []
+    if plan.judge is not None:
+        check([plan.case(recipe) for recipe in recipes])
+        text = held_out_text(recipes[0], plan.num_samples, recipes[0].data.length, report)
+        sweep = Sweep(plan.out, sampler, report, plan.judge, text)
+        real = job().once(sweep.real_rows)
+    job().once(lambda: output_folder(plan.out))
+    rows: list[ComparedRecipe] = []
+    for recipe in recipes:
+        # Between the first and the last step there is training alone, so that the times can be compared.
+        chosen = replace(recipe, training=replace(recipe.training, eval_every=0))
+        with watching(chosen) as watch:
+            finished = train(chosen, plan, report, watch)
+        if not finished:
+            report(f"stopped in {recipe.name}; the same command continues")
+            break
+        rows.append(measured(chosen, plan, sampler, sweep, report))
+        job().once(lambda: write_table(plan.out, rows, remarks(recipes, rows, real)))
+    return rows, remarks(recipes, rows, real)
+
+
+def write_table(out: Path, rows: Sequence[ComparedRecipe], lines: Sequence[str]) -> None:
+    """Write table.json and table.md."""
+    write_atomically(out / "table.json", json_text([row.to_json() for row in rows], indent=1))
+    write_atomically(out / "table.md", markdown(rows, lines))
+
+
+def train(recipe: Recipe, plan: Plan, report: Reporter, watch: Watch) -> bool:
+    """Train to the end; False if a signal stopped it."""
+    folder = plan.out / recipe.name
+    with no_empty_folder(folder) if job().first else nullcontext():
+        outcome = session.train(recipe, folder, resume=True, device=plan.device, report=report, watch=watch)
+    return outcome.signal == 0
+
+
+def measured(recipe: Recipe, plan: Plan, sampler: RunSampler, sweep: Sweep | None, report: Reporter) -> ComparedRecipe:
+    """The row of a run that has been trained."""
+    case = plan.case(recipe)
+    model = sampler.model(case)
+    corpus = job().in_turn(lambda: corpora.prepared(recipe, report))
+    parts = (corpus.validation, corpus.train)
+    held_out, train = (corpora.sequences(recipe.data, part, corpus.tokenizer) for part in parts)
+    report(f"measuring {recipe.name}")
+    num = min(plan.limit or len(held_out), len(held_out))
+    with working(report, "measuring", num, "sequences") as advance:
+        result = model.likelihood(held_out, num_draws=plan.num_draws, limit=plan.limit, advance=advance)
+    return ComparedRecipe(
+        recipe=recipe.name,
+        source=recipe.source,
+        parameters=sum(value.numel() for value in model.denoiser.parameters()),
+        tokens_seen=tokens_seen(train, recipe),
+        seconds=training_seconds(case.run),
+        kind=result.kind,
+        perplexity=result.perplexity,
+        perplexity_stderr=result.perplexity_stderr,
+        bits_per_byte=result.bits_per_byte,
+        samples=None if sweep is None else sweep.row(case),
+    )
+
+
+def tokens_seen(sequences: Sequences, recipe: Recipe) -> int:
+    """The number of real tokens in all batches: whole epochs, and the beginning of the last one."""
+    training = recipe.training
+    epochs, rest = divmod(training.steps * training.batch_size, len(sequences))
+    begun = epoch_order(training.seed, epochs, len(sequences))[:rest]
+    return epochs * sequences.num_tokens + sum(
+        int(sequences.real(begun[start : start + 4096]).sum()) for start in range(0, rest, 4096)
+    )
+
+
+def training_seconds(folder: Path) -> float:
+    """Wall time of training, summed over its sessions; metrics.jsonl counts the seconds of each from 0."""
+    last = {row.get("since", 0): float(row["seconds"]) for row in read_metrics(folder) if "seconds" in row}
+    return sum(last.values(), 0.0)
+
+
+def other_differences(recipes: Sequence[Recipe]) -> list[str]:
+    """Where recipes differ from the first in anything but name, texts, method and how they are sampled elsewhere."""
+    first = recipes[0]
+    found = []
+    for recipe in recipes[1:]:
+        shared = {name: getattr(first, name) for name in ("name", "summary", "source", "method", "generation")}
+        same = replace(recipe, **shared)
+        found += [f"{recipe.name}: {line}" for line in differences(first, same)]
+    return found
+
+
+HEADERS = ("recipe", "parameters", "tokens seen", "training time", "PPL", "bits per byte", "measure")
+SAMPLE_HEADERS = (*SHORT, "samples", "steps")
+
+
+def headers(rows: Sequence[ComparedRecipe]) -> tuple[str, ...]:
+    """The columns that the rows have."""
+    return (*HEADERS, *SAMPLE_HEADERS) if any(row.samples is not None for row in rows) else HEADERS
+
+
+def cells(row: ComparedRecipe) -> list[str]:
+    """A row as text, in the order of ``headers``."""
+    symbol = {"bound": "≤ ", "exact": "= ", "pseudo-likelihood": "pseudo "}[row.kind]
+    line = [
+        row.recipe,
+        f"{row.parameters / 1e6:.2f} M",
+        f"{row.tokens_seen / 1e6:.2f} M",
+        f"{row.seconds / 60:.1f} min",
+        f"{symbol}{row.perplexity:.1f} ± {row.perplexity_stderr:.1f}",
+        f"{row.bits_per_byte:.3f}",
+        row.kind,
+    ]
+    if row.samples is not None:
+        line += [*short_cells(row.samples), str(row.samples.num), str(row.samples.steps)]
+    return line
+
+
+def remarks(recipes: Sequence[Recipe], rows: Sequence[ComparedRecipe], real: Sequence[Row]) -> list[str]:
+    """Sentences that belong to the table: the remarks of the sweep, and in what else the recipes differ."""
+    sampled = [row.samples for row in rows if row.samples is not None]
+    judged = sample_remarks([*sampled, *real]) if sampled else []
+    return [*judged, *(f"Differs: {line}." for line in other_differences(recipes))]
+
+
+def markdown(rows: Sequence[ComparedRecipe], lines: Sequence[str]) -> str:
+    """The table in Markdown, and its remarks."""
+    return "\n\n".join([table([headers(rows), *map(cells, rows)]).rstrip("\n"), *lines]) + "\n"

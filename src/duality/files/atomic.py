@@ -1,0 +1,163 @@
+"""Files that are complete or absent: checksums, flushing to the disk, atomic replacement.
+
+What must hold: a file written with ``atomic_file`` or ``write_atomically`` has its old content or its new content at
+every moment, also after a crash; a block that fails leaves the old content and no temporary file; nothing but a regular
+file is ever replaced; what a process that was killed has left (leftovers.py) is removed by the next one that writes the
+file.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from duality.files.temporary import remove_leftovers, temporary_name
+
+# What the operating system says if there is no room, on the disk or in the user's share of it.
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """A value as JSON that every program reads: a number that is not finite, for which JSON has no word, is null.
+
+    >>> json_text({"perplexity": float("inf"), "nats": 2.5})
+    '{"perplexity": null, "nats": 2.5}'
+    """
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """The value with None for every number in it that is not finite."""
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file of any size, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def readable_size(num_bytes: float) -> str:
+    """A number of bytes for people.
+
+    >>> readable_size(0), readable_size(1_234), readable_size(56_789_000), readable_size(2.5e9)
+    ('0.0 MB', '0.1 MB', '56.8 MB', '2.50 GB')
+    """
+    if num_bytes >= 1e9:
+        return f"{num_bytes / 1e9:.2f} GB"
+    return f"{max(num_bytes, 1e5 if num_bytes else 0) / 1e6:.1f} MB"
+
+
+def flush_to_disk(path: Path) -> None:
+    """Make a file, or the list of names in a folder, survive a loss of power."""
+    if os.name == "nt":  # Windows opens no folders and refuses to flush what is open for reading only.
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def regular_file(path: Path) -> Path:
+    """Where a file named ``path`` is written: at the end of all symbolic links.
+
+    A folder, a device or a pipe is refused, as is a folder that does not exist: what is there is not replaced.
+    """
+    target = path.resolve()
+    if target.is_dir():
+        raise ValueError(f"{path} is a folder: give the name of a file")
+    if target.exists() and not target.is_file():
+        raise ValueError(f"{path} is a device or a pipe, not a file: give the name of a file")
+    if not target.parent.is_dir():
+        raise ValueError(f"there is no folder {target.parent} to write {path.name} in: make it, or give another name")
+    return target
+
+
+def output_folder(path: Path) -> Path:
+    """A folder for results, which is made if there is none; one that cannot be written is refused before any work."""
+    path.mkdir(parents=True, exist_ok=True)
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "the folder cannot be written", str(path))
+    return path
+
+
+@contextmanager
+def no_empty_folder(path: Path) -> Iterator[None]:
+    """If the block fails, the folder and those above it that it has made and left empty are removed again."""
+    absent = [each for each in (path, *path.parents) if not each.exists()]
+    try:
+        yield
+    except BaseException:
+        for each in absent:
+            with suppress(OSError):  # it holds something, or was never made
+                each.rmdir()
+        raise
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A folder under a temporary name, which is ``target`` at the end of the block: it is complete or absent."""
+    with no_empty_folder(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target)
+        temporary = temporary_name(target)
+        try:
+            temporary.mkdir()
+            yield temporary
+            os.replace(temporary, target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        flush_to_disk(target.parent)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[TextIO]:
+    """A new UTF-8 file to write into, which replaces ``path`` at the end of the block."""
+    path = regular_file(path)
+    remove_leftovers(path)
+    temporary = temporary_name(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            yield stream
+        flush_to_disk(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    flush_to_disk(path.parent)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace the content of ``path`` by ``text``."""
+    with atomic_file(path) as stream:
+        stream.write(text)
+
+
+def write_checked(path: Path, text: str) -> None:
+    """Replace the content of ``path`` by ``text``, after a line with its sha256."""
+    write_atomically(path, f"sha256 {hashlib.sha256(text.encode('utf-8')).hexdigest()}\n{text}")
+
+
+def read_checked(path: Path) -> str | None:
+    """The text that ``write_checked`` wrote; None if it is not there or was changed."""
+    try:
+        first, _, text = path.read_bytes().decode("utf-8").partition("\n")
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    return text if first == f"sha256 {hashlib.sha256(text.encode('utf-8')).hexdigest()}" else None

@@ -1,0 +1,247 @@
+"""The lock of a run folder: one training at a time.
+
+    with locked(folder): ...        refuses with the holder's process, host and time if another training has the folder
+
+The lock is the file ``training.lock``. Its holder has it locked with flock, which the system releases when the process
+ends, however it ends, and has written into it who it is: host, process, when the process started, since when, command.
+Two cases remain in which flock alone does not decide:
+
+    no flock on this file system      the file is made by one process only; a holder on this host is alive if a process
+                                      of its number is there that started when it says
+    a holder on another host          flock may not reach between hosts; a holder alive changes the time of the file
+                                      every ``BEAT`` seconds, and who wants the lock waits ``PATIENCE`` of them
+
+What must hold: two trainings never have a folder at the same time; a killed holder stops nobody; who is refused has
+changed nothing in the folder; at the end of a training the file is gone. Reading a run needs no lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from duality.files import temporary as leftovers
+from duality.files.cache import Progress, silent
+
+LOCK = "training.lock"
+BEAT = 10.0  # seconds between two signs of life
+PATIENCE = 2.5  # beats without a sign after which a holder on another host counts as dead
+
+_NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_MOST_BYTES = 1 << 16
+
+
+class RunLocked(ValueError):
+    """Another training has the run folder."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who has a lock: a process of a host, which is the process that ``started`` then; ``since`` is for people."""
+
+    host: str
+    pid: int
+    started: str
+    since: str
+    command: str
+
+    @staticmethod
+    def here() -> Holder:
+        """This process, now."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+        return Holder(socket.gethostname(), os.getpid(), start_of(os.getpid()) or "", since, " ".join(sys.argv)[:500])
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is a process of this host."""
+        return self.host == socket.gethostname()
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is running; known on its own host only."""
+        return start_of(self.pid) == self.started
+
+
+def start_of(pid: int) -> str | None:
+    """When a process of this host started, in the words of the system; None if there is no such process."""
+    if Path("/proc/self/stat").exists():
+        ticks = leftovers.start_of(pid)
+        return None if ticks in (None, -1) else f"{leftovers.this_host()} {ticks}"
+    try:
+        found = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    except OSError:  # no such command
+        return None
+    return found.stdout.strip() or None
+
+
+@contextmanager
+def locked(folder: Path, report: Progress = silent) -> Iterator[None]:
+    """Have the run folder alone for the duration of a ``with`` block; ``RunLocked`` if another training has it."""
+    path, ended = folder / LOCK, threading.Event()
+    descriptor = take(path, report)
+    try:
+        write_holder(descriptor, Holder.here())
+        beats = threading.Thread(target=show_life, args=(path, ended), name="lock", daemon=True)
+        beats.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            beats.join()
+    finally:
+        if os.name == "nt":  # Windows removes no file that is open
+            os.close(descriptor)
+            path.unlink(missing_ok=True)
+        else:
+            path.unlink(missing_ok=True)  # before the lock is released: who gets this file then sees that it is gone
+            os.close(descriptor)
+
+
+def take(path: Path, report: Progress) -> int:
+    """The open file of a lock that is now ours."""
+    while True:
+        descriptor, new = opened(path)
+        if descriptor is None:
+            continue  # removed by its holder at this moment
+        ours = False
+        try:
+            got = flock(descriptor)
+            if got is False:
+                raise refusal(path, read_holder(path))
+            if got and not is_at(path, descriptor):
+                continue  # its holder removed it before the lock came to us
+            if not new:
+                found = read_holder(path)
+                if found is not None and not found.is_here:
+                    await_death(path, found, report)
+                elif got is None and (found is None or found.runs):
+                    raise refusal(path, found)
+                if got is None and is_at(path, descriptor):
+                    path.unlink(missing_ok=True)  # of a dead process: the next round makes a new one
+                if not is_at(path, descriptor):
+                    continue
+            ours = True
+            return descriptor
+        finally:
+            if not ours:
+                os.close(descriptor)
+
+
+def opened(path: Path) -> tuple[int | None, bool]:
+    """The file, open, and whether it is new; None if it was there and is not any more."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), True
+    except FileExistsError:
+        try:
+            return os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)), False
+        except FileNotFoundError:
+            return None, False
+
+
+def flock(descriptor: int) -> bool | None:
+    """Lock a file: True if it is ours now, False if another process has it, None if the file system has no locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in _NO_FLOCK:
+            return None
+        raise
+    return True
+
+
+def is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file is still the one at ``path``."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    return False
+
+
+def write_holder(descriptor: int, holder: Holder) -> None:
+    """Write who has the lock into its file."""
+    os.ftruncate(descriptor, 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, json.dumps(asdict(holder), indent=1).encode("utf-8"))
+
+
+def read_holder(path: Path) -> Holder | None:
+    """Who has written itself into the file of a lock; None if nobody has, or not yet."""
+    try:
+        if not path.is_file():
+            return None
+        with path.open("rb") as stream:
+            found = json.loads(stream.read(_MOST_BYTES))
+        typed = all(isinstance(value, int if name == "pid" else str) for name, value in found.items())
+        return Holder(**found) if typed else None
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def show_life(path: Path, ended: threading.Event) -> None:
+    """Change the time of the file every ``BEAT`` seconds until ``ended``."""
+    while not ended.wait(BEAT):
+        with contextlib.suppress(OSError):
+            os.utime(path)
+
+
+def await_death(path: Path, holder: Holder, report: Progress) -> None:
+    """Return if a holder on another host shows no sign of life; ``RunLocked`` as soon as it shows one."""
+    report(f"{path} says that process {holder.pid} on {holder.host} trains here since {holder.since}: looking whether")
+    report(f"it still does, for {PATIENCE * BEAT:.0f} seconds; `rm {path}` if you know that it does not")
+    before, until = touched(path), time.monotonic() + PATIENCE * BEAT
+    while time.monotonic() < until:
+        time.sleep(BEAT / 20)
+        now = touched(path)
+        if now is None:
+            return
+        if now != before:
+            raise refusal(path, holder)
+
+
+def touched(path: Path) -> int | None:
+    """When the file was changed, as the file system says; it is opened, because network file systems keep old times."""
+    with contextlib.suppress(OSError), path.open("rb") as stream:
+        return os.fstat(stream.fileno()).st_mtime_ns
+    return None
+
+
+def refusal(path: Path, holder: Holder | None) -> RunLocked:
+    """What is said to who does not get the lock."""
+    if holder is None:
+        return RunLocked(
+            f"{path.parent} is being trained by another process (see {path}): wait until it ends or choose another "
+            f"--out (out=); if no process trains there, delete {path.name}"
+        )
+    where = "" if holder.is_here else f" on {holder.host}"
+    return RunLocked(
+        f"{path.parent} is being trained by process {holder.pid} on {holder.host} since {holder.since} "
+        f"({holder.command}): wait until it ends, stop it with `kill {holder.pid}`{where} (it saves first), or choose "
+        "another --out (out=)"
+    )
+
+
+def holder_of(folder: Path) -> Holder | None:
+    """Who trains in a run folder now, as far as can be seen without trying to lock it; None if nobody does."""
+    found = read_holder(folder / LOCK)
+    if found is None:
+        return None
+    if found.is_here:
+        return found if found.runs else None
+    changed = touched(folder / LOCK)
+    return found if changed is not None and time.time() - changed / 1e9 < 6 * BEAT else None

@@ -1,0 +1,1 @@
+"""The hub: models of other people, and folders that other people can load."""

@@ -1,0 +1,164 @@
+"""A model alone in a folder, in the layout of the Hugging Face hub: what ``Model.save_pretrained`` writes.
+
+    config.json              the recipe, the step, the names of the labels, versions; what `transformers` wants to know
+    model.safetensors        the weights, under ``denoiser.``
+    duality_tokenizer.json   our tokenizer
+    tokenizer.json, tokenizer_config.json   the same for `transformers`, if it can have it
+    corpus.json              checksums of the text that it was trained on, if it comes from a run
+    README.md                the model card
+
+A folder is written under a hidden name and renamed when it is complete.
+
+What must hold: a folder of somebody else is data. Every JSON file is bounded, every field of config.json is known and
+of its type, the tokenizer is the one that config.json names, and tensors are read only after their names, shapes and
+types have been compared with those of the network; nothing is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+from duality.files.json_files import MIB, read_json
+from duality.recipes import catalogue
+from duality.recipes.config import Json, check
+from duality.recipes.recipe import Recipe
+from duality.registry import suggestion
+
+CONFIG, WEIGHTS, TOKENIZER, CARD = "config.json", "model.safetensors", "duality_tokenizer.json", "README.md"
+MODEL_TYPE, FORMAT = "duality", 1
+INSIDE = "denoiser."  # what the names of all tensors begin with
+
+# The layout in which the authors of the paper have released their models.
+RELEASED = frozenset({"model_length", "hidden_dim", "cond_dim", "n_blocks", "n_heads"})
+
+_FIELDS: dict[str, object] = {
+    "model_type": str,
+    "format": int,
+    "recipe": dict,
+    "step": int,
+    "weights": Literal["ema", "model"],
+    "label_names": list,
+    "num_tokens": int,
+    "tokenizer_sha256": str,
+    "versions": dict,
+}
+_OPTIONAL: dict[str, object] = {"weights_sha256": str | None}
+# What `transformers` writes and reads; it decides nothing here.
+_OF_TRANSFORMERS = frozenset(
+    {
+        *("architectures", "dtype", "torch_dtype", "transformers_version", "vocab_size", "tie_word_embeddings"),
+        *("mask_token_id", "bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "is_decoder"),
+        *("is_encoder_decoder", "return_dict", "output_hidden_states", "output_attentions", "problem_type"),
+        *("chunk_size_feed_forward", "id2label", "label2id", "_name_or_path", "name_or_path"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class PretrainedConfig:
+    """The content of config.json: everything that rebuilds a model, but its weights."""
+
+    recipe: Recipe
+    step: int
+    weights: Literal["ema", "model"]
+    label_names: tuple[str, ...]
+    num_tokens: int
+    tokenizer_sha256: str
+    versions: Mapping[str, object]
+    weights_sha256: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """As plain data."""
+        return {
+            "model_type": MODEL_TYPE,
+            "format": FORMAT,
+            "recipe": catalogue.to_json(self.recipe),
+            "step": self.step,
+            "weights": self.weights,
+            "label_names": list(self.label_names),
+            "num_tokens": self.num_tokens,
+            "tokenizer_sha256": self.tokenizer_sha256,
+            "versions": dict(self.versions),
+            "weights_sha256": self.weights_sha256,
+        }
+
+
+def exists(folder: Path) -> bool:
+    """Whether a folder has a model alone, of any library; a run has none."""
+    return (folder / CONFIG).is_file()
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether a folder has a model alone, of this library."""
+    return exists(folder) and (folder / TOKENIZER).is_file()
+
+
+def read_config(folder: Path) -> PretrainedConfig:
+    """config.json of a folder; anything but a whole one of ours is a ``ValueError`` that names what is wrong."""
+    path = folder / CONFIG
+    return checked_config(read_json(path, MIB, "fetch it again"), str(path))
+
+
+def check_config(folder: Path) -> None:
+    """Refuse a folder that has no config.json of ours."""
+    read_config(folder)
+
+
+def checked_config(data: object, where: str) -> PretrainedConfig:
+    """The content of a config.json; ``where`` is its name for errors."""
+    if not isinstance(data, dict):
+        raise ValueError(f"{where} is no config.json of a model (it holds no object): give another folder")
+    if data.keys() >= RELEASED:
+        raise ValueError(
+            f"{where} is in the layout in which the authors of the paper have released their models: import it with "
+            "`duality import FOLDER --out RUN`, or `duality import hf:OWNER/NAME --out RUN`"
+        )
+    if data.get("model_type") != MODEL_TYPE:
+        raise ValueError(
+            f"{where} is of a model of the type {data.get('model_type')!r:.60}, and this library reads "
+            f"{MODEL_TYPE!r}: give a folder that Model.save_pretrained or `duality publish` wrote"
+        )
+    if data.get("format") != FORMAT:
+        raise ValueError(
+            f"{where} has format {data.get('format')!r:.60}, and this version reads {FORMAT}: use another version of "
+            "diffusion-duality"
+        )
+    missing = [name for name in _FIELDS if name not in data]
+    if missing:
+        raise ValueError(f"{where} lacks {', '.join(missing)}: fetch it again")
+    for name in data:
+        if name not in _FIELDS and name not in _OPTIONAL and name not in _OF_TRANSFORMERS:
+            raise ValueError(f"{where} has the unknown field {name!r:.60}: {suggestion(name, _FIELDS)}")
+    try:
+        return _from_fields({name: check(data[name], hint, name) for name, hint in _known(data).items()})
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise ValueError(f"{where}: {str(error)[:500]}") from error
+
+
+def _known(data: Mapping[str, object]) -> dict[str, object]:
+    """The fields of ours that are there, and their types."""
+    return {name: hint for name, hint in (_FIELDS | _OPTIONAL).items() if name in data}
+
+
+def _from_fields(fields: Mapping[str, object]) -> PretrainedConfig:
+    """The configuration of fields that have their types."""
+    recipe = catalogue.from_json(cast(Json, fields["recipe"]))
+    names, versions = cast("list[object]", fields["label_names"]), cast("dict[str, object]", fields["versions"])
+    step, count = cast(int, fields["step"]), cast(int, fields["num_tokens"])
+    if step < 0 or count < 1:
+        raise ValueError(f"step is {step} and num_tokens {count}: they count steps from 0 and tokens from 1")
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"label_names is {names!r:.80}: it must be a list of text")
+    return PretrainedConfig(
+        recipe,
+        step,
+        cast('Literal["ema", "model"]', fields["weights"]),
+        tuple(cast("list[str]", names)),
+        count,
+        cast(str, fields["tokenizer_sha256"]),
+        versions,
+        cast("str | None", fields.get("weights_sha256")),
+    )

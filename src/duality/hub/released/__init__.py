@@ -1,0 +1,1 @@
+"""Released weights: checkpoints of the paper's own code, read and written."""

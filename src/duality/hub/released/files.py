@@ -1,0 +1,285 @@
+"""Files of released models, read as data: a Lightning checkpoint, or a folder with config.json and weights.
+
+A checkpoint (.ckpt, .pt, .bin) is a zip archive of tensors and pickled objects. It is read with ``weights_only``: only
+tensors and plain containers are made. The released checkpoints also hold their configuration (omegaconf) and their
+tokenizer (transformers). Objects of these libraries become an ``Opaque``, which keeps their state and does nothing;
+none of the libraries is imported. Every other object is refused by its name.
+
+What must hold: whatever the bytes of a file are, the result is tensors and plain data, or a ``ValueError`` of one line;
+nothing of a file is run; tensors stay in the file until they are used (they are mapped into memory), and have no more
+numbers than the file has room for.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import warnings
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from duality.files.json_files import MIB, read_json
+
+Layout = Literal["duo-hf", "duo-ckpt"]
+CONFIG, SAFE, BINARY = "config.json", "model.safetensors", "pytorch_model.bin"
+CHECKPOINTS = (".ckpt", ".pt", ".pth", ".bin")
+FETCH = "fetch the file again"
+
+_MOST_OBJECT_BYTES = 256 * MIB  # the objects of a checkpoint without its tensors; a tokenizer has a few million
+
+# Libraries whose objects are in released checkpoints beside the weights; what is read of them is their state.
+_LIBRARIES = ("omegaconf", "transformers", "tokenizers", "lightning", "pytorch_lightning", "lightning_fabric")
+_OPAQUE = tuple(f"{library}." for library in (*_LIBRARIES, "torchmetrics", "typing", "numpy"))
+_OPAQUE_NAMES = {f"builtins.{name}" for name in ("dict", "list", "tuple", "int", "float", "str", "bool")}
+_OPAQUE_NAMES |= {"pathlib.Path", "pathlib.PosixPath"}
+
+
+@dataclass(frozen=True)
+class Average:
+    """The average of a checkpoint: tensors in the order of the parameters, and how it was made."""
+
+    shadow: Sequence[Tensor]
+    decay: float | None
+    num_updates: int | None
+
+
+@dataclass(frozen=True)
+class Released:
+    """A released model: its tensors by the names of the file, in its order, and what it says about itself.
+
+    ``config`` is the content of config.json, or the hyper-parameters of a checkpoint; ``where`` is for messages.
+    """
+
+    layout: Layout
+    where: str
+    tensors: dict[str, Tensor]
+    config: Mapping[str, object] = field(repr=False)
+    average: Average | None = None
+    step: int | None = None
+
+
+class Opaque:
+    """A pickled object of which only the state is kept."""
+
+    state: object = None
+
+    def __new__(cls, *arguments: object, **named: object) -> Opaque:
+        return object.__new__(cls)
+
+    def __init__(self, *arguments: object, **named: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
+
+
+def empty_dict(*_default: object) -> dict[object, object]:
+    """What a ``defaultdict`` is read as: its default is of no use here."""
+    return {}
+
+
+def read_released(path: Path) -> Released:
+    """The model in a checkpoint, or in a folder with config.json and weights."""
+    if path.is_dir():
+        return read_folder(path)
+    if not path.is_file():
+        raise ValueError(
+            f"there is no file or folder {path}: give a .ckpt, a folder with {CONFIG} and {SAFE}, or the name of a "
+            "model on the Hugging Face hub, such as hf:s-sahoo/duo"
+        )
+    if path.suffix == ".safetensors":
+        return read_folder(path.parent, path)
+    if path.suffix not in CHECKPOINTS:
+        raise ValueError(f"{path} is no released model: give one that ends with {', '.join(CHECKPOINTS)}, or a folder")
+    return read_checkpoint(path)
+
+
+def read_folder(folder: Path, weights: Path | None = None) -> Released:
+    """A folder of the Hugging Face hub: config.json, and weights without a name for the average, which they are."""
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f"{folder} has no {CONFIG}: give a .ckpt, or the whole folder of a released model")
+    config = read_json(folder / CONFIG, MIB, FETCH)
+    if not isinstance(config, dict):
+        raise ValueError(f"{folder / CONFIG} holds no object: {FETCH}")
+    files = [weights] if weights is not None else [folder / SAFE, folder / BINARY]
+    found = next((file for file in files if file.is_file()), None)
+    if found is None:
+        raise ValueError(f"{folder} has neither {SAFE} nor {BINARY}: {FETCH}")
+    if found.suffix == ".safetensors":
+        return Released("duo-hf", str(folder), read_safetensors(found), config)
+    content = load_objects(found)
+    return Released("duo-hf", str(folder), tensors_in(content, found, "it"), config)
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, mapped into memory."""
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        raise ValueError(f"{path} is no valid safetensors file ({first_line(error)}): {FETCH}") from None
+
+
+def read_checkpoint(path: Path) -> Released:
+    """A checkpoint of Lightning (``state_dict``), or of the code of the SEDD paper (``model``), with its average."""
+    content = load_objects(path)
+    key = next((key for key in ("state_dict", "model") if key in content), None)
+    if key is None:
+        raise ValueError(
+            f"{path} has no state_dict; it has {', '.join(map(str, list(content)[:8])) or 'nothing'}: give a "
+            "checkpoint of a training with Lightning"
+        )
+    inner = content[key]
+    tensors = tensors_in(inner, path, key)
+    hyper = plain(content.get("hyper_parameters"))
+    config = hyper.get("config", hyper) if isinstance(hyper, dict) else {}
+    step = next((content[name] for name in ("global_step", "step") if type(content.get(name)) is int), None)
+    average = average_in(content["ema"], path) if content.get("ema") is not None else None
+    named = config if isinstance(config, dict) else {}
+    return Released("duo-ckpt", str(path), tensors, named, average, step if isinstance(step, int) else None)
+
+
+def load_objects(path: Path) -> dict[object, object]:
+    """The content of a checkpoint, without running anything of it; its tensors are mapped into memory."""
+    check_archive(path)
+    try:
+        unknown = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
+    except Exception as error:  # an instruction that ``weights_only`` does not know, or a damaged archive
+        named = ", ".join(sorted(names_in(path))) or "none that could be read"
+        raise ValueError(
+            f"{path} cannot be read as weights alone ({first_line(error)}; objects in it: {named}): {FETCH}, or save "
+            "its state_dict alone"
+        ) from None
+    refused = sorted(name for name in unknown if not known(name))
+    if refused:
+        raise ValueError(
+            f"{path} holds pickled objects that are no weights ({', '.join(refused)}): loading them could run code, "
+            "and is refused; give a file that comes from the authors, or save its state_dict alone"
+        )
+    stands = [(Opaque, name) for name in unknown if name != "collections.defaultdict"]
+    if "collections.defaultdict" in unknown:
+        stands.append((empty_dict, "collections.defaultdict"))  # type: ignore[arg-type]
+    try:
+        with torch.serialization.safe_globals(stands), warnings.catch_warnings():  # type: ignore[arg-type]
+            warnings.simplefilter("ignore")
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # of a damaged archive, of many kinds
+        raise ValueError(f"{path} is damaged ({first_line(error)}): {FETCH}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__} instead of named weights: {FETCH}")
+    return content
+
+
+def known(name: str) -> bool:
+    """Whether objects of this name may be in a checkpoint: their state is kept, and nothing of them is run."""
+    return name.startswith(_OPAQUE) or name in _OPAQUE_NAMES or name == "collections.defaultdict"
+
+
+def check_archive(path: Path) -> None:
+    """Refuse what is no whole zip archive of a checkpoint, bytes that have changed, and objects of an absurd size."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            objects = [entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl")]
+            large = sum(entry.file_size for entry in objects)
+            changed = archive.testzip()
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
+        raise ValueError(f"{path} is no whole checkpoint of torch ({first_line(error)}): {FETCH}") from None
+    if changed is not None:
+        raise ValueError(f"{path} is damaged ({changed} does not match its checksum): {FETCH}")
+    if len(objects) != 1 or large > _MOST_OBJECT_BYTES:
+        found = f"{len(objects)} records data.pkl, {large:,} bytes"
+        raise ValueError(f"{path} is no checkpoint of torch ({found}): {FETCH}")
+
+
+def names_in(path: Path) -> set[str]:
+    """The names of the objects in a checkpoint, as far as they can be told without making any."""
+    found: set[str] = set()
+    texts: list[str] = []
+    memo: dict[int, str] = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            record = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+            for operation, argument, _ in pickletools.genops(archive.read(record)):
+                if operation.name in ("GLOBAL", "INST"):
+                    found.add(str(argument).replace(" ", "."))
+                elif operation.name == "STACK_GLOBAL":
+                    found.add(".".join(texts[-2:]))
+                elif isinstance(argument, str):
+                    texts.append(argument)
+                elif operation.name == "MEMOIZE" and texts:
+                    memo[len(memo)] = texts[-1]
+                elif operation.name in ("BINGET", "LONG_BINGET") and argument in memo:
+                    texts.append(memo[argument])
+    except Exception:  # what comes after a fault is not known
+        return found
+    return found
+
+
+def tensors_in(content: object, path: Path, what: str) -> dict[str, Tensor]:
+    """Named tensors; what is not one is refused."""
+    if not isinstance(content, dict) or not content:
+        raise ValueError(f"{what} of {path} holds no named tensors: {FETCH}")
+    odd = [f"{name} ({type(value).__name__})" for name, value in content.items() if not is_plain(name, value)]
+    if odd:
+        raise ValueError(f"{what} of {path} holds what is no tensor ({', '.join(odd[:8])}): {FETCH}")
+    check_room(path, list(content.values()))
+    return {str(name): value.detach() for name, value in content.items()}
+
+
+def is_plain(name: object, value: object) -> bool:
+    """Whether this is a named tensor of ordinary layout."""
+    return isinstance(name, str) and isinstance(value, Tensor) and value.layout is torch.strided
+
+
+def check_room(path: Path, tensors: Sequence[Tensor]) -> None:
+    """Refuse tensors with more numbers than the file has room for, which repeat what is in it."""
+    claimed = sum(value.numel() * value.element_size() for value in tensors)
+    if claimed > path.stat().st_size:
+        raise ValueError(
+            f"the tensors of {path} say that they have {claimed:,} bytes, and the file has {path.stat().st_size:,}: "
+            f"{FETCH}"
+        )
+
+
+def average_in(content: object, path: Path) -> Average:
+    """The average of a checkpoint."""
+    shadow = content.get("shadow_params") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or not isinstance(shadow, (list, tuple)):
+        raise ValueError(f"ema of {path} has no list shadow_params: {FETCH}")
+    odd = [type(value).__name__ for value in shadow if not is_plain("", value)]
+    if odd:
+        raise ValueError(f"ema of {path} holds a {odd[0]} instead of a tensor: {FETCH}")
+    check_room(path, shadow)
+    decay, updates = content.get("decay"), content.get("num_updates")
+    return Average(
+        [value.detach() for value in shadow],
+        float(decay) if isinstance(decay, (int, float)) else None,
+        updates if type(updates) is int else None,
+    )
+
+
+def plain(value: object, depth: int = 0) -> object:
+    """Configuration as plain data: the containers and the nodes of omegaconf are what they contain."""
+    if depth > 32:
+        return None
+    if isinstance(value, Opaque):
+        state = value.state
+        if not isinstance(state, dict):
+            return None
+        return plain(state["_content"] if "_content" in state else state.get("_val"), depth + 1)
+    if isinstance(value, dict):
+        return {key: plain(item, depth + 1) for key, item in value.items() if isinstance(key, str)}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, depth + 1) for item in value]
+    return value if value is None or isinstance(value, (str, int, float, bool)) else None
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message that is not empty."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,1 @@
+"""Models: what a trained model is on the disk, and what it does."""

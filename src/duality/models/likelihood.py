@@ -1,0 +1,197 @@
+"""Likelihood: a bound on -log p(text) in nats per token, with its standard error.
+
+    bound = diffusion term (mean over t of the objective) + prior term KL(q(z_1|x) || prior) + reconstruction term
+
+All three are computed and reported, by the model's own measure (``protocols.Measure``). The value of an autoregressive
+model is exact; that of a masked language model is a pseudo-likelihood, which is no bound. ``kind`` says which it is.
+Sums are in float64, and the ratio sum of nats / sum of tokens is taken once, at the end. Times and noise belong to the
+sequence (its index), so the value does not depend on the batch size. The ranks of a job take the batches in turn; every
+number is computed by one of them, and the sums are taken at the end, so the value is that of a single process.
+
+Sequence i is evaluated at the times (d + v_i) / D, d = 0 .. D-1, where the v_i are stratified over the sequences. The
+loss depends on v_i. The standard error therefore comes from differences between neighbours in v (the estimator of
+systematic sampling): they differ in text and noise and hardly in time, so the spread over time is not counted.
+
+Everything is per real token: a token of the text or the one end-of-text of its document. Where padding is modelled
+(data/packing.py), the nats of the end-of-text tokens after it are part of what a document costs and are in the sum, but
+these tokens are not counted: a model that is certain of them has the number that it would have without them. Their
+share is reported as ``padding``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor, nn
+
+from duality.data.packing import Sequences
+from duality.denoisers.conditioning import with_labels
+from duality.noise import Noise, stratified_times
+from duality.protocols import AnyDenoiser, Kind, Measure
+from duality.ranks import job
+
+KEPT = "evaluations.json"  # likelihoods that are kept beside the other files of a run
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """Nats per token and their terms, over how much text, with which kind of measure.
+
+    ``padding`` is the share of the nats that is paid for the ``num_padding`` tokens of modelled padding.
+    """
+
+    nats_per_token: float
+    stderr: float
+    diffusion: float
+    prior: float
+    reconstruction: float
+    num_tokens: int
+    num_sequences: int
+    num_draws: int
+    kind: Kind
+    bytes_per_token: float
+    characters_per_token: float
+    padding: float
+    num_padding: int
+
+    @property
+    def perplexity(self) -> float:
+        """exp(nats per token)."""
+        # the value of an untrained model may be too large for a float
+        return math.exp(self.nats_per_token) if self.nats_per_token < 700 else math.inf
+
+    @property
+    def perplexity_stderr(self) -> float:
+        """The standard error of the perplexity, to first order."""
+        return self.perplexity * self.stderr
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits for each byte of the text."""
+        return self.nats_per_token / math.log(2) / self.bytes_per_token
+
+    @property
+    def bits_per_character(self) -> float:
+        """Bits for each character of the text."""
+        return self.nats_per_token / math.log(2) / self.characters_per_token
+
+    @property
+    def symbol(self) -> str:
+        """How the number relates to the model's own perplexity: a bound on it, equal to it, or a pseudo-perplexity."""
+        return {"bound": "PPL <=", "exact": "PPL =", "pseudo-likelihood": "pseudo-PPL"}[self.kind]
+
+    def lines(self) -> list[str]:
+        """The result in words."""
+        scale = math.log(2)
+        paid = f"of these, {self.padding:.4f} are paid for the end-of-text tokens after a document's end"
+        return [
+            f"{self.symbol} {self.perplexity:.2f} ± {self.perplexity_stderr:.2f}   ({self.kind}, per token)",
+            f"nats per token      {self.nats_per_token:.4f} ± {self.stderr:.4f}"
+            f"   = diffusion {self.diffusion:.4f} + prior {self.prior:.2e} + reconstruction {self.reconstruction:.2e}",
+            *([f"                    {paid} ({self.num_padding} of them)"] if self.num_padding else []),
+            f"bits per byte       {self.bits_per_byte:.4f} ± {self.stderr / scale / self.bytes_per_token:.4f}",
+            f"bits per character  {self.bits_per_character:.4f}"
+            f" ± {self.stderr / scale / self.characters_per_token:.4f}",
+            f"over {self.num_tokens} tokens in {self.num_sequences} sequences, "
+            f"{self.num_draws} draw{'s' if self.num_draws > 1 else ''} of time and noise each",
+        ]
+
+
+@torch.no_grad()
+def likelihood(
+    denoiser: AnyDenoiser,
+    measure: Measure,
+    sequences: Sequences,
+    *,
+    num_draws: int = 1,
+    limit: int | None = None,
+    batch_size: int = 32,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    advance: Callable[[int], None] = lambda count: None,
+) -> Likelihood:
+    """The bound over ``sequences`` (``limit`` of them, evenly spread), each with ``num_draws`` times.
+
+    ``advance`` is called with the number of sequences of each batch.
+    """
+    if num_draws < 1 or batch_size < 1 or (limit is not None and limit < 1):
+        raise ValueError(f"draws {num_draws}, batch size {batch_size}, limit {limit}: each must be at least 1")
+    if measure.kind == "exact":
+        num_draws = 1  # there is nothing to draw
+    count = len(sequences) if limit is None else min(limit, len(sequences))
+    chosen = torch.arange(count) * len(sequences) // count
+    offsets = stratified_times(seed, 0, count)
+    parts = torch.zeros(count, 3, dtype=torch.float64)
+    padding, tokens, num_padding = torch.zeros(3, count, dtype=torch.float64)
+    place = job()
+    for start in range(place.rank * batch_size, count, place.size * batch_size):
+        index = torch.arange(start, min(start + batch_size, count))
+        rows = chosen[index].numpy()
+        x, paid = (part.to(device) for part in sequences.rows(rows))
+        real, labels = sequences.real(rows).to(device), sequences.labels(rows)
+        valid = None if bool(paid.all()) else paid
+        tokens[index] = real.sum(-1).double().cpu()
+        num_padding[index] = (paid & ~real).sum(-1).double().cpu()
+        conditioned = denoiser if labels is None else with_labels(denoiser, labels.to(device))
+        for draw in range(num_draws):
+            noise = Noise.of(seed, draw, index.to(device)).fold("evaluate")
+            times = ((draw + offsets[index]) / num_draws).to(device)
+            ends = measure.ends(conditioned, x, noise, valid)
+            loss = measure(conditioned, x, times, noise, valid)
+            for part, nats in enumerate((loss.nats, ends.prior, ends.reconstruction)):
+                parts[index, part] += torch.where(paid, nats.double(), 0.0).sum(-1).cpu() / num_draws
+                padding[index] += torch.where(paid & ~real, nats.double(), 0.0).sum(-1).cpu() / num_draws
+        advance(min(place.size * batch_size, count - start))
+    place.sum_(parts, padding, tokens, num_padding)
+    share = float(padding.sum() / tokens.sum()), int(num_padding.sum())
+    return _summarise(parts[offsets.argsort()], tokens[offsets.argsort()], share, sequences, num_draws, measure.kind)
+
+
+def _summarise(
+    parts: Tensor, tokens: Tensor, padding: tuple[float, int], sequences: Sequences, num_draws: int, kind: Kind
+) -> Likelihood:
+    """Totals and their error; ``parts`` and ``tokens`` are in the order of the sequences' times."""
+    total = tokens.sum()
+    diffusion, prior, reconstruction = (parts.sum(0) / total).tolist()
+    rate = diffusion + prior + reconstruction
+    count = len(tokens)
+    steps = (parts.sum(1) - rate * tokens).diff()
+    variance = float((steps**2).mean()) / 2 * count if count > 1 else math.inf
+    store = sequences.store
+    return Likelihood(
+        nats_per_token=rate,
+        stderr=math.sqrt(variance) / float(total),
+        diffusion=diffusion,
+        prior=prior,
+        reconstruction=reconstruction,
+        num_tokens=int(total),
+        num_sequences=count,
+        num_draws=num_draws,
+        kind=kind,
+        bytes_per_token=store.num_bytes / len(store),
+        characters_per_token=store.num_characters / len(store),
+        padding=padding[0],
+        num_padding=padding[1],
+    )
+
+
+def likelihood_of(values: Mapping[str, object]) -> Likelihood | None:
+    """A likelihood as it is kept, with or without the name of its set; None if it is of another form."""
+    known = {name: value for name, value in values.items() if name != "set"}
+    if set(known) != {each.name for each in fields(Likelihood)}:
+        return None
+    return Likelihood(**known)  # type: ignore[arg-type]
+
+
+def weights_digest(network: nn.Module) -> str:
+    """What identifies the weights of a network: a digest of their names and bytes."""
+    digest = hashlib.sha256()
+    for name, value in sorted(network.state_dict().items()):
+        digest.update(name.encode())
+        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(flat.numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,107 @@
+"""Memory that a training or a sampling needs at least, compared with what the machine has before any of it is taken.
+
+The figures are lower bounds: weights and what is kept for each of them, and two vectors for each position of a batch.
+What is refused here would certainly have failed; what is accepted may still need more than there is.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from duality.protocols import Network, Vocabulary
+from duality.ranks import job
+from duality.recipes.recipe import Recipe
+from duality.recipes.shapes import outline
+from duality.training.adapters import num_trained
+
+_FLOAT = 4
+_KEPT = 2 * _FLOAT  # for each weight: itself and its average
+_TRAINED = 3 * _FLOAT  # for each weight that is trained: its gradient and two moments
+_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def memory_of(device: torch.device) -> int:
+    """The bytes of memory that a process can have at most: the device's, or the machine's within its control group.
+
+    The ranks of a job on one machine share its memory, unless each has a GPU.
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")] if hasattr(os, "sysconf") else []
+    for path in _GROUPS:
+        text = path.read_text(encoding="ascii").strip() if path.is_file() else ""
+        limits += [int(text)] if text.isdecimal() else []
+    return min(limits, default=1 << 62) // job().local_size
+
+
+def num_parameters(network: nn.Module) -> int:
+    """The number of weights of a network."""
+    return sum(value.numel() for value in network.parameters())
+
+
+def width_of(network: nn.Module) -> int:
+    """The numbers of a position's vector."""
+    return max((part.head.in_features for part in network.modules() if isinstance(part, Network)), default=1)
+
+
+def trained_bytes(recipe: Recipe, vocabulary: Vocabulary) -> int:
+    """The bytes of everything that a training keeps for its weights, over all ranks that share them."""
+    network, training = outline(recipe, vocabulary), recipe.training
+    count, trained = num_parameters(network), num_trained(network, training)
+    kept = count + (trained if training.lora else 0)
+    return kept * _KEPT + trained * _TRAINED + (count * _FLOAT if recipe.distillation is not None else 0)
+
+
+def check_training(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str, divided: int = 1) -> None:
+    """Refuse a training whose weights, of which a rank has 1 / ``divided``, and vectors do not fit into memory."""
+    network, settings = outline(recipe, vocabulary), recipe.training
+    batch = min(settings.micro_batch or settings.batch_size, -(-settings.batch_size // job().size))
+    count, weights = num_parameters(network), trained_bytes(recipe, vocabulary) // divided
+    check(
+        f"training {recipe.name} ({count:,} parameters, {batch:,} x {recipe.data.length:,} tokens at a time)",
+        weights,
+        batch * recipe.data.length * width_of(network) * 2 * _FLOAT,
+        torch.device(device),
+        "take a smaller backbone" if weights > memory_of(torch.device(device)) else "set training.micro_batch lower",
+    )
+
+
+def check_network(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str) -> None:
+    """Refuse a network whose weights do not fit into memory."""
+    count = num_parameters(outline(recipe, vocabulary))
+    check(f"a network of {count:,} parameters", count * _FLOAT, 0, torch.device(device), "take a smaller model")
+
+
+def check_sampling(network: nn.Module, batch: int, length: int, device: torch.device) -> None:
+    """Refuse samples whose vectors do not fit into memory."""
+    check(
+        f"sampling {batch:,} sequences of {length:,} tokens at a time",
+        num_parameters(network) * _FLOAT,
+        batch * length * width_of(network) * 2 * _FLOAT,
+        device,
+        "take a smaller length or batch size",
+    )
+
+
+def check(what: str, weights: int, vectors: int, device: torch.device, remedy: str) -> None:
+    """Refuse what needs more bytes for weights and vectors than there are; the message says what would fit."""
+    there = memory_of(device)
+    if weights + vectors <= there:
+        return
+    share = max(0, there - weights) / vectors if vectors else 0.0
+    fits = f"; {share:.2g} of the batch would fit" if 0 < share < 1 else ""
+    needed = in_words(weights + vectors)
+    raise ValueError(f"{what} needs at least {needed} of memory, and there are {in_words(there)}{fits}: {remedy}")
+
+
+def in_words(count: int) -> str:
+    """A number of bytes.
+
+    >>> in_words(3 << 29), in_words(5 << 20)
+    ('1.5 GiB', '5.0 MiB')
+    """
+    return f"{count / 2**30:,.1f} GiB" if count >= 1 << 30 else f"{count / 2**20:,.1f} MiB"

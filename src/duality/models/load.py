@@ -1,0 +1,162 @@
+"""The parts of a trained model, read from a run or from a folder with a model alone, before its network is made.
+
+What must hold: the names and shapes of the weights are compared with those of the network before either is allocated;
+whatever is wrong with a folder ends in one line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import nn
+
+from duality.files.atomic import file_sha256
+from duality.hub import package as pretrained_folder
+from duality.hub.package import INSIDE, PretrainedConfig
+from duality.hub.sources import ModelSource, Origin
+from duality.models import folder as folders
+from duality.models.limits import check_network
+from duality.models.provenance import check_tokenizer, read_identity, read_tokenizer
+from duality.protocols import Reporter, Vocabulary
+from duality.recipes.recipe import Recipe
+from duality.recipes.shapes import parameter_shapes, trained_shapes
+from duality.tokenizers.tokenizer import Tokenizer
+from duality.training import checkpoint
+from duality.training.adapters import merged
+from duality.training.checkpoint import Shapes, Tensors
+from duality.training.state import load_weights
+
+FLOATS = ("F64", "F32", "F16", "BF16")
+LISTED = 40  # names of tensors in a message
+_AGAIN = "fetch the folder again"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a model is made of."""
+
+    recipe: Recipe
+    step: int
+    tokenizer: Tokenizer
+    label_names: tuple[str, ...]
+    tensors: Tensors
+    origin: Origin
+
+
+def network(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str = "cpu") -> nn.Module:
+    """The untrained network of a recipe; its first weights depend on the recipe's seed only."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.training.seed)
+        return recipe.method.network(recipe.backbone, vocabulary).to(device)
+
+
+def trained_network(parts: Parts, device: torch.device) -> nn.Module:
+    """The network of a model with its weights, which are not trained any more."""
+    vocabulary = Vocabulary(parts.tokenizer.vocab_size, len(parts.label_names))
+    check_network(parts.recipe, vocabulary, device)
+    made = network(parts.recipe, vocabulary, device)
+    load_weights(made, parts.tensors)
+    return made.requires_grad_(False)
+
+
+def parts_of(
+    source: ModelSource, report: Reporter, weights: Literal["ema", "model"], round: int | None, step: int | None
+) -> Parts:
+    """The parts of the model in a folder; ``load`` has the arguments."""
+    if weights not in ("ema", "model"):
+        raise ValueError(f"weights is {weights!r}: choose 'ema' (averaged) or 'model' (raw)")
+    if round is not None and step is not None:
+        raise ValueError(f"round {round} and step {step}: each says which weights to load; leave one of them out")
+    if folders.exists(source.folder) or not pretrained_folder.exists(source.folder):
+        return parts_of_run(source.folder, report, weights, round, step)
+    if round is not None or step is not None:
+        raise ValueError(
+            f"{source.place} is a model alone: it has neither rounds nor other steps than its own; leave them out"
+        )
+    config = pretrained_folder.read_config(source.folder)
+    if config.weights != weights:
+        raise ValueError(f"{source.place} has the weights {config.weights!r} alone, and {weights!r} were asked for")
+    return parts_of_pretrained(source, config)
+
+
+def parts_of_run(
+    folder: Path, report: Reporter, weights: Literal["ema", "model"], round: int | None, step: int | None
+) -> Parts:
+    """The parts of the model of a run."""
+    recipe, tokenizer = folders.read_recipe(folder), read_tokenizer(folder)
+    names, groups = tuple(read_identity(folder)["labels"]), (weights,)
+    if round is not None:
+        path: Path | None = folders.saved_round(folder, recipe, round, groups)
+    elif step is not None:
+        path = checkpoint.kept_step(folder / "checkpoints", step, groups)
+    else:
+        path = checkpoint.newest_intact(folder / "checkpoints", report, groups)
+    if path is None:
+        raise ValueError(
+            f"{folder} has no checkpoint yet: train it first (duality train {recipe.name} --out {folder} --resume)"
+        )
+    check_tokenizer(checkpoint.load(path, ()), tokenizer, folder)
+    shapes = trained_shapes(recipe, Vocabulary(tokenizer.vocab_size, len(names)))
+    saved = checkpoint.load(path, groups, shapes)
+    tensors = merged(saved.groups[weights], recipe.training)
+    origin = Origin(str(folder.resolve()), checkpoint.checksum_of(path, weights) or "", weights, folder)
+    return Parts(recipe, saved.step, tokenizer, names, tensors, origin)
+
+
+def parts_of_pretrained(source: ModelSource, config: PretrainedConfig) -> Parts:
+    """The parts of a model that is alone in a folder."""
+    folder, tokenizer = source.folder, read_tokenizer(source.folder)
+    found = (tokenizer.vocab_size, tokenizer.fingerprint)
+    if found != (config.num_tokens, config.tokenizer_sha256):
+        raise ValueError(
+            f"{source.place} was trained with a vocabulary of {config.num_tokens} tokens (fingerprint "
+            f"{config.tokenizer_sha256[:12]}), but {folder / pretrained_folder.TOKENIZER} has {found[0]} "
+            f"({found[1][:12]}): put back the file that belongs to it"
+        )
+    path = folder / pretrained_folder.WEIGHTS
+    if not path.is_file():
+        raise ValueError(f"{source.place} has no {path.name}: {_AGAIN}")
+    shapes = parameter_shapes(config.recipe, Vocabulary(config.num_tokens, len(config.label_names)))
+    check_tensors(path, shapes)
+    digest = file_sha256(path)
+    if config.weights_sha256 not in (None, digest):
+        raise ValueError(f"{path} is not the file that {pretrained_folder.CONFIG} was written for (sha256): {_AGAIN}")
+    tensors = {name.removeprefix(INSIDE): value.float() for name, value in load_file(path).items()}
+    place = source.place if source.commit else str(folder.resolve())
+    origin = Origin(place, digest, config.weights, folder, source.commit)
+    return Parts(config.recipe, config.step, tokenizer, config.label_names, tensors, origin)
+
+
+def check_tensors(path: Path, own: Shapes) -> None:
+    """Refuse a file whose tensors are not those of the network, by the names, shapes and types at its beginning."""
+    try:
+        with safe_open(path, framework="pt") as content:
+            found = {name: content.get_slice(name) for name in content.keys()}  # noqa: SIM118
+            shapes = {name: tuple(part.get_shape()) for name, part in found.items()}
+            types = {name: str(part.get_dtype()) for name, part in found.items()}
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is no valid safetensors file ({error}): {_AGAIN}") from None
+    expected = {f"{INSIDE}{name}": shape for name, shape in own.items()}
+    both = sorted(shapes.keys() & expected.keys())
+    problems = {
+        "missing": sorted(expected.keys() - shapes.keys()),
+        "unknown": sorted(shapes.keys() - expected.keys()),
+        "of another shape": [
+            f"{name} {shapes[name]} instead of {expected[name]}" for name in both if shapes[name] != expected[name]
+        ],
+        "no numbers that weights can be": [f"{name} {types[name]}" for name in both if types[name] not in FLOATS],
+    }
+    words = [f"{len(names)} {kind}: {listed(names)}" for kind, names in problems.items() if names]
+    if words:
+        raise ValueError(f"the tensors of {path} do not fit the network of its config.json ({'; '.join(words)})")
+
+
+def listed(names: list[str]) -> str:
+    """Names in a message, which has an end."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(f"{name:.200}" for name in names[:LISTED]) + more

@@ -1,0 +1,407 @@
+"""A trained model: what it writes, how likely it finds a text, what it sees.
+
+    model = duality.load("runs/demo")
+    model.sample(4, steps=8, prompt="The ", tail="greedy")     list of Sample: .text, .full_text, .tokens
+    model.fill("The ___ sat on the ___")                       known text stays, blanks are filled in
+    model.log_likelihood(" cat sat.", context="The")           .nats, .stderr, .kind
+    model.surprisal("A sentence.")                             nats of each token
+    model.hidden(tokens)                                       the network's vectors
+
+What must hold: a seed gives the same samples and the same likelihood whatever the batch size, and whatever else is
+asked for in the same call. Nothing is printed unless ``report`` prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from duality.data.packing import Sequences
+from duality.files.cache import silent
+from duality.hub.sources import Origin, model_source
+from duality.models.card import CardFields
+from duality.models.inside import hidden_vectors
+from duality.models.likelihood import Likelihood, likelihood
+from duality.models.limits import check_sampling
+from duality.models.load import network as network
+from duality.models.load import parts_of, trained_network
+from duality.models.publish import push_to_hub, save_pretrained
+from duality.models.sampling import Each, Request, Sample, Watch, chosen, write
+from duality.models.scoring import (
+    Passage,
+    TextLikelihood,
+    TokenSurprisal,
+    likelihoods,
+    passages,
+    surprisals,
+    token_nats,
+)
+from duality.models.shaping import (
+    Wrap,
+    check_can_infill,
+    known_ends,
+    known_parts,
+    num_tokens_of,
+    parts_around_blanks,
+    unchanged,
+    with_label,
+    with_memo,
+)
+from duality.protocols import Grid, Measure, Process, Reporter, Sampler, Schedule, Tail
+from duality.recipes.recipe import Recipe
+from duality.samplers.choice import sampler_named
+from duality.samplers.generate import generate
+from duality.samplers.grids import LINEAR
+from duality.tokenizers.tokenizer import Tokenizer
+from duality.training.devices import device_named
+
+NOTHING: Mapping[int, int] = MappingProxyType({})
+
+
+def ignore(count: int) -> None:
+    """Progress that is not shown."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained model with all its parts; ``step`` is the training step of its weights, ``origin`` where they were."""
+
+    recipe: Recipe
+    step: int
+    denoiser: nn.Module
+    tokenizer: Tokenizer
+    label_names: tuple[str, ...] = ()
+    origin: Origin | None = None
+
+    # --- parts
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.denoiser.parameters()).device
+
+    @property
+    def length(self) -> int:
+        """The number of tokens of the sequences that it was trained on."""
+        return self.recipe.data.length
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that it is sampled with."""
+        return self.recipe.method.sampling_schedule()
+
+    @property
+    def sampler(self) -> Sampler:
+        """Its own sampler."""
+        return self.recipe.method.sampler(self.tokenizer.vocab_size)
+
+    @property
+    def measure(self) -> Measure:
+        """Its likelihood."""
+        return self.recipe.method.measure(self.tokenizer.vocab_size)
+
+    @property
+    def mask_id(self) -> int | None:
+        """The mask token; None if it has none."""
+        process = self.recipe.method.process(self.tokenizer.vocab_size)
+        return None if process is None else process.mask_id
+
+    def process(self) -> Process:
+        """The discrete process that the model reverses."""
+        process = self.recipe.method.process(self.tokenizer.vocab_size)
+        if process is None:
+            raise ValueError(
+                f"{type(self.recipe.method).__name__} has no discrete process: it is written by its own sampler only; "
+                "leave the sampler out"
+            )
+        return process
+
+    def named_sampler(self, name: str = "own", eta: float | None = None) -> Sampler:
+        """Its own sampler, or another one of its process by name; ``eta`` is the strength of a psi sampler."""
+        if name != "own":
+            return sampler_named(name, self.process(), eta=eta)
+        if eta is not None:
+            raise ValueError(f"eta is {eta}, and the model's own sampler has none: it is the strength of a psi sampler")
+        return self.sampler
+
+    # --- writing
+
+    def sample(
+        self,
+        num: int = 1,
+        *,
+        steps: int | None = None,
+        prompt: str = "",
+        suffix: str = "",
+        keep: Mapping[int, int] = NOTHING,
+        length: int | None = None,
+        tail: Tail | None = None,
+        sampler: str | None = None,
+        eta: float | None = None,
+        grid: str | None = None,
+        top_p: float = 1.0,
+        temperature: float | None = None,
+        label: str | None = None,
+        guidance: float | None = None,
+        seed: int = 0,
+        batch_size: int = 16,
+        watch: Watch | None = None,
+        each: Each | None = None,
+        wrap: Wrap = unchanged,
+    ) -> list[Sample]:
+        """``num`` samples; each begins with ``prompt`` and ends with ``suffix``.
+
+        ``keep`` says which token is at some places. ``steps`` are the network calls of a sample. ``length`` counts all
+        tokens; the length of training if not given. ``tail`` "ancestral" draws the last step too, "greedy" takes its
+        most likely tokens, "posterior" those that are the most likely given the noisy tokens too
+        (``duality.samplers.base``). Where ``steps``, ``sampler``, ``tail`` or ``temperature`` is not given, it is that
+        of the recipe (``recipe.generation``).
+        ``sampler`` and ``grid`` are names of ``duality.samplers.SAMPLERS`` and ``GRIDS``; ``eta`` is the strength of a
+        psi sampler. ``top_p`` and ``temperature`` change the belief; ``label`` is a class to write in, ``guidance`` how
+        much it counts. Sample i of a seed is the same however many there are. ``watch`` gets a ``Frame`` per step,
+        ``each`` every sample as soon as its batch is written. ``wrap`` is put around everything that the sampler asks.
+        A sample's ``text`` ends before the first end-of-text that follows the prompt and, if there is one, the suffix.
+        """
+        size = self.length if length is None else length
+        check_sampling(self.denoiser, min(num, batch_size), size, self.device)
+        known = known_ends(self.tokenizer, size, prompt, suffix).keeping(keep, self.tokenizer.vocab_size)
+        if suffix or keep:
+            check_can_infill(self.denoiser, "suffix" if suffix else "keep")
+        how = chosen(self.recipe.generation, steps, tail, sampler, temperature)
+        request = Request(num, how, eta, grid, top_p, label, guidance, seed, batch_size)
+        return write(self, request, known, watch, each, wrap)
+
+    def fill(
+        self,
+        text: str,
+        num: int = 1,
+        *,
+        blank: str = "___",
+        tokens_per_blank: int | None = None,
+        steps: int | None = None,
+        tail: Tail | None = None,
+        sampler: str | None = None,
+        eta: float | None = None,
+        grid: str | None = None,
+        top_p: float = 1.0,
+        temperature: float | None = None,
+        label: str | None = None,
+        guidance: float | None = None,
+        seed: int = 0,
+        batch_size: int = 16,
+        watch: Watch | None = None,
+        each: Each | None = None,
+        wrap: Wrap = unchanged,
+    ) -> list[Sample]:
+        """``num`` samples in which the blanks of ``text`` are filled in and everything else stays as it is.
+
+        A blank becomes ``tokens_per_blank`` tokens; if not given, as many as a word of the text has on average. The
+        sample is as long as the text with its blanks; its ``text`` is cut at an end-of-text only in a blank behind
+        which nothing is known. The other arguments are those of ``sample``. A model that writes from left to right, or
+        that writes vectors, is refused.
+        """
+        check_can_infill(self.denoiser, "fill")
+        parts = parts_around_blanks(self.tokenizer, text, blank, tokens_per_blank)
+        check_sampling(self.denoiser, min(num, batch_size), num_tokens_of(parts), self.device)
+        how = chosen(self.recipe.generation, steps, tail, sampler, temperature)
+        request = Request(num, how, eta, grid, top_p, label, guidance, seed, batch_size)
+        return write(self, request, known_parts(parts), watch, each, wrap)
+
+    def generate(
+        self,
+        wrap: Wrap = unchanged,
+        sampler: Sampler | None = None,
+        steps: int | None = None,
+        *,
+        num: int,
+        length: int,
+        seed: int = 0,
+        tail: Tail = "ancestral",
+        grid: Grid = LINEAR,
+        batch_size: int = 64,
+        device: torch.device | str | None = None,
+        watch: Watch | None = None,
+    ) -> Tensor:
+        """Tokens (num, length), from parts instead of names: a sampler, a grid, and ``wrap`` around the denoiser."""
+        chosen = self.sampler if sampler is None else sampler
+        return generate(
+            with_memo(wrap(self.denoiser)),
+            self.schedule,
+            chosen,
+            num=num,
+            length=length,
+            steps=chosen.steps(length) if steps is None else steps,
+            seed=seed,
+            tail=tail,
+            grid=grid,
+            batch_size=batch_size,
+            device=self.device if device is None else device,
+            watch=watch,
+        )
+
+    # --- measuring
+
+    def likelihood(
+        self,
+        sequences: Sequences,
+        *,
+        num_draws: int = 1,
+        limit: int | None = None,
+        batch_size: int = 32,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        advance: Callable[[int], None] = ignore,
+    ) -> Likelihood:
+        """Nats per token of the sequences of a store, by the method's own measure: what perplexity is computed from.
+
+        ``runs.corpora.sequences_of_run`` gives sequences as the model was trained on them.
+        """
+        return likelihood(
+            self.denoiser,
+            self.measure,
+            sequences,
+            num_draws=num_draws,
+            limit=limit,
+            batch_size=batch_size,
+            seed=seed,
+            device=self.device if device is None else device,
+            advance=advance,
+        )
+
+    @overload
+    def log_likelihood(  # type: ignore[overload-overlap]  # a str is a sequence of str, and comes first
+        self,
+        texts: str,
+        *,
+        context: str | Sequence[str] = "",
+        num_draws: int = 8,
+        seed: int = 0,
+        batch_size: int = 32,
+        label: str | None = None,
+    ) -> TextLikelihood: ...
+    @overload
+    def log_likelihood(
+        self,
+        texts: Sequence[str],
+        *,
+        context: str | Sequence[str] = "",
+        num_draws: int = 8,
+        seed: int = 0,
+        batch_size: int = 32,
+        label: str | None = None,
+    ) -> list[TextLikelihood]: ...
+    def log_likelihood(
+        self,
+        texts: str | Sequence[str],
+        *,
+        context: str | Sequence[str] = "",
+        num_draws: int = 8,
+        seed: int = 0,
+        batch_size: int = 32,
+        label: str | None = None,
+    ) -> TextLikelihood | list[TextLikelihood]:
+        """-log p of a text, or of each of several, in nats, with its standard error and its kind.
+
+        The mean over ``num_draws`` draws of time and noise; more make the error smaller. ``context`` is what stands
+        before the texts, one string for all or one for each: it is known, and only what follows it is paid for. The
+        value of an autoregressive model is then exact, that of a diffusion a bound for the process that ``sample`` with
+        a prompt simulates (models/scoring.py has the details). A context that does not fit is cut off on the left.
+        ``label`` is the class that a class-conditional model is given. The end-of-document token is not added, nor is
+        padding: what a whole document costs is measured by ``likelihood``.
+        """
+        rows = passages(self.tokenizer, [texts] if isinstance(texts, str) else texts, context, seed)
+        found = self.score(rows, num_draws=num_draws, batch_size=batch_size, label=label)
+        return found[0] if isinstance(texts, str) else found
+
+    def score(
+        self, rows: Sequence[Passage], *, num_draws: int = 8, batch_size: int = 32, label: str | None = None
+    ) -> list[TextLikelihood]:
+        """``log_likelihood`` of tokens: each passage has its own context, seed and manner to be cut into windows."""
+        return likelihoods(self.measure.kind, self._token_nats(rows, num_draws, batch_size, label))
+
+    def surprisal(
+        self, text: str, *, num_draws: int = 16, seed: int = 0, batch_size: int = 32, label: str | None = None
+    ) -> list[TokenSurprisal]:
+        """The nats of each token of a text; their sum is ``log_likelihood`` with the same draws.
+
+        A draw of a masked model says something of the hidden tokens only: of a short text, many draws are cheap. A
+        pseudo-likelihood hides one token per draw: give as many draws as there are tokens.
+        """
+        row = Passage(self.tokenizer.encode(text), seed=seed)
+        (draws,) = self._token_nats([row], num_draws, batch_size, label)
+        return surprisals(self.tokenizer, row, draws, self.measure.kind)
+
+    def _token_nats(self, rows: Sequence[Passage], num_draws: int, batch_size: int, label: str | None) -> list[Tensor]:
+        """The nats of every token at every draw."""
+        denoiser = with_label(self.denoiser, label, None, self.label_names, self.device)
+        return token_nats(denoiser, self.measure, rows, self.length, num_draws, batch_size, self.device)
+
+    # --- looking inside
+
+    @torch.no_grad()
+    def hidden(self, tokens: Tensor, *, alpha: float = 1.0, label: str | None = None) -> Tensor:
+        """The network's vectors (B, L, D) before the head, for tokens (B, L) or (L,) at the signal level ``alpha``.
+
+        The vector of an autoregressive model at a position is what it predicts that token from: it has read the tokens
+        before it. A Gaussian model reads vectors instead of tokens, and is refused.
+        """
+        denoiser = with_label(self.denoiser, label, None, self.label_names, self.device)
+        return hidden_vectors(denoiser, torch.as_tensor(tokens, device=self.device), alpha)
+
+    # --- keeping
+
+    def save_pretrained(self, folder: Path | str, *, license: str = "unknown", datasets: Sequence[str] = ()) -> Path:
+        """Write the model alone into a new folder that ``load``, `transformers` and the Hugging Face hub read.
+
+        ``license`` and ``datasets`` (names of the hub) are for the model card. A folder that is there must be empty.
+        """
+        return save_pretrained(self, Path(folder), CardFields(license, tuple(datasets)))
+
+    @staticmethod
+    def from_pretrained(
+        name_or_folder: Path | str, *, revision: str | None = None, device: torch.device | str = "auto"
+    ) -> Model:
+        """``load`` of a folder of ``save_pretrained`` or of a model of the hub."""
+        return load(name_or_folder, device=device, revision=revision)
+
+    def push_to_hub(
+        self,
+        name: str,
+        *,
+        private: bool = False,
+        revision: str | None = None,
+        license: str = "unknown",
+        datasets: Sequence[str] = (),
+    ) -> str:
+        """Upload what ``save_pretrained`` writes as ``name`` to the hub, to a branch; the address of the new commit."""
+        return push_to_hub(self, name, CardFields(license, tuple(datasets)), private, revision)
+
+
+def load(
+    run: Path | str,
+    report: Reporter = silent,
+    device: torch.device | str = "auto",
+    weights: Literal["ema", "model"] = "ema",
+    round: int | None = None,
+    step: int | None = None,
+    revision: str | None = None,
+) -> Model:
+    """The model of a run (its newest intact checkpoint), of a folder of ``save_pretrained``, or of the hub.
+
+    The hub's are ``owner/name`` or ``hf:owner/name``, at a ``revision`` if one is given; a folder that exists comes
+    first (``model_sources.model_source``). ``weights`` are the averaged ("ema") or the raw ones ("model"). ``round``
+    asks for the weights of a run after that round of a distillation instead; 0 is what it began from. ``step`` asks for
+    another checkpoint that the run has kept. ``report`` is called with what a user should know, such as a damaged
+    checkpoint; ``print`` shows it.
+    """
+    where = device_named(device)
+    found = parts_of(model_source(run, revision), report, weights, round, step)
+    return Model(
+        found.recipe, found.step, trained_network(found, where), found.tokenizer, found.label_names, found.origin
+    )

@@ -1,0 +1,357 @@
+"""What a training needs on many devices, before it is started: memory, batches, bytes over the network, days.
+
+Memory of a device, in bytes:
+
+    state         4 for each weight, 4 for its average; if it is trained, 8 for its two moments and 4 for its gradient;
+                  4 more for a teacher (ddp: of all weights; fsdp: of 1 / shard of them)
+    put together  fsdp only: weights and gradients of everything outside the blocks, and of the blocks in use
+    activations   what the network keeps for its backward pass, counted on the network itself: it is run once without
+                  numbers (``FakeTensorMode``), and every tensor that autograd keeps is weighed
+    loss          a chunk of logits and its slopes, and the gradient of the head, which the fused loss makes at once
+    validation    instead of the last three and of the gradients: the averaged weights, put together on every device
+
+Bytes that a device sends in a step, with N devices, S of which share the weights, and P weights of 4 bytes:
+
+    ddp           2 (N - 1) / N of the gradients (a ring)
+    fsdp          (S - 1) / S of: the weights (forward), those of the blocks again (backward), the gradients (twice on
+                  CPUs, where gloo adds them up on every rank); and 2 (R - 1) / R of its part of the gradients, for
+                  R = N / S groups. Weights are put together for every micro-batch, a teacher's too
+
+A training step of P weights computes 6 operations for each of them and token, those of the embedding excepted, which is
+only looked up, and 12 length x width for the attention of each block; a teacher adds a third. A recomputed block is
+computed a third more. A weight that is not trained, frozen or below an adapter, has 4 and no gradient.
+
+What must hold: the memory of all tensors is within 15 % of what is measured (``benchmarks/memory.py``). A process has
+more: its libraries, and what its allocator keeps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from duality.denoisers.wrapping import unwrapped
+from duality.fused.lazy import chunk_rows
+from duality.noise import Noise
+from duality.protocols import Network, VectorDenoiser
+from duality.ranks import divisors
+from duality.recipes.config import build
+from duality.recipes.recipe import Recipe, default_round_steps, distilled
+from duality.recipes.shapes import expected_vocabulary
+from duality.training.adapters import outline_trained
+from duality.training.distillation import distillation_named, required_sampler
+from duality.training.parallel import blocks_of
+from duality.training.settings import resolve_precision
+
+_FLOAT = 4
+_USABLE = 0.92  # of a device's memory: the rest is the context of the device and what lies between blocks
+
+Strategy = Literal["single", "ddp", "fsdp"]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What of a network counts: numbers of weights, and bytes of activations for a row of a batch.
+
+    Adapters are weights of their block. ``head`` is 0 if it is frozen.
+    """
+
+    parameters: int
+    in_blocks: int
+    largest_block: int
+    head: int
+    embedding: int
+    width: int
+    depth: int
+    num_states: int
+    row: float
+    """bytes that a row of a batch keeps for the backward pass"""
+    fixed: float
+    """bytes that a batch of any size keeps"""
+    trained: int
+    trained_in_blocks: int
+
+    @property
+    def root(self) -> int:
+        """The weights outside of the blocks."""
+        return self.parameters - self.in_blocks
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A training on so many devices: what a device needs, and how the batch is divided."""
+
+    strategy: Strategy
+    devices: int
+    shard: int
+    micro_batch: int
+    accumulations: int
+    state: float
+    gathered: float
+    activations: float
+    loss: float
+    validation: float
+    """bytes that a device needs while the model is validated, between two steps"""
+    sent: float
+    """bytes that a device sends in a step"""
+
+    @property
+    def memory(self) -> float:
+        """The bytes that a device needs."""
+        return max(self.state + self.gathered + self.activations + self.loss, self.validation)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast a job is: ``operations`` of a token, tokens in a second, seconds of a step, days of the training."""
+
+    operations: float
+    tokens_per_second: float
+    step_seconds: float
+    days: float
+
+
+def distillation_of(base: Recipe, name: str) -> Recipe:
+    """The recipe that distills a finished run of ``base``."""
+    kind = distillation_named(name)
+    steps = base.training.steps
+    chosen = distilled(base, build(kind, {"round_steps": default_round_steps(steps)}), steps)
+    required_sampler(chosen.method, 2, name, "its noise")  # refuses a model that it does not fit
+    return chosen
+
+
+# --- the network, counted
+
+
+def sizes_of(recipe: Recipe, device: torch.device) -> Sizes:
+    """The sizes of a recipe's network on a device of this kind; no memory is taken."""
+    one, two = (kept_bytes(recipe, rows, device) for rows in (1, 2))
+    network, model = one[0], one[1]
+    per_block = [numbers(block.parameters()) for block in blocks_of(model)]
+    embedding = dict(model.named_parameters()).get("backbone.embedding")
+    return Sizes(
+        parameters=numbers(model.parameters()),
+        trained=numbers(trained_of(model)),
+        in_blocks=sum(per_block),
+        trained_in_blocks=sum(numbers(trained_of(block)) for block in blocks_of(model)),
+        largest_block=max(per_block, default=0),
+        head=numbers(trained_of(network.head)),
+        embedding=0 if embedding is None else embedding.numel(),
+        width=network.head.in_features,
+        depth=len(per_block),
+        num_states=network.head.out_features,
+        row=two[2] - one[2],
+        fixed=2 * one[2] - two[2],
+    )
+
+
+def numbers(weights: Iterable[Tensor]) -> int:
+    """How many numbers the weights have."""
+    return sum(value.numel() for value in weights)
+
+
+def trained_of(part: nn.Module) -> list[nn.Parameter]:
+    """The weights of a part of a network that are trained."""
+    return [value for value in part.parameters() if value.requires_grad]
+
+
+def precision_on(recipe: Recipe, device: torch.device) -> torch.dtype:
+    """The precision on a device that need not be there: "auto" is bfloat16 on a GPU."""
+    if recipe.training.precision == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return resolve_precision(recipe.training.precision, device)
+
+
+def kept_bytes(recipe: Recipe, rows: int, device: torch.device) -> tuple[Network, nn.Module, float]:
+    """The network, its model, and the bytes that autograd keeps when it reads ``rows`` rows."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    dtype = precision_on(recipe, device)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[]):
+        model = recipe.method.network(recipe.backbone, expected_vocabulary(recipe))
+        outline_trained(model, recipe.training)
+        network = next(part for part in model.modules() if isinstance(part, Network))
+        network.prepare(recompute=recipe.training.recompute, compile=False)
+        own = {each.untyped_storage()._cdata for each in model.parameters()}
+        kept: dict[int, int] = {}
+
+        def weigh(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in own:
+                kept[storage._cdata] = storage.nbytes()
+            held.append(tensor)
+            return tensor
+
+        held: list[Tensor] = []  # a storage that is freed may give its number to another one
+        inputs = inputs_of(model, network, rows, recipe.data.length)
+        noise = Noise(torch.zeros(rows, dtype=torch.int64))
+        lower = torch.autocast("cpu", dtype, enabled=dtype != torch.float32)
+        with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor), lower:
+            vectors = network.hidden(inputs, torch.ones(rows), None, noise)
+        weigh(vectors)
+        return network, model, float(sum(kept.values()))
+
+
+def inputs_of(model: nn.Module, network: nn.Module, rows: int, length: int) -> Tensor:
+    """An input of the network: token ids, or vectors."""
+    if isinstance(unwrapped(model), VectorDenoiser):
+        width = next(part for part in network.children() if isinstance(part, nn.Linear)).in_features
+        return torch.zeros(rows, length, width)
+    return torch.zeros(rows, length, dtype=torch.int64)
+
+
+# --- memory
+
+
+def fits(recipe: Recipe, sizes: Sizes, devices: int, memory: float, device: torch.device) -> Iterator[Fit]:
+    """For every strategy the largest micro-batch that fits, and what a device then needs; one row if none does."""
+    share = recipe.training.batch_size // devices
+    for strategy, shard in strategies(devices):
+        tried = (estimate(recipe, sizes, strategy, devices, shard, rows, device) for rows in reversed(divisors(share)))
+        yield best_of(list(tried), memory)
+
+
+def strategies(devices: int) -> list[tuple[Strategy, int]]:
+    """The ways to divide weights over devices: not at all, over all, and over groups of eight, a machine's."""
+    if devices == 1:
+        return [("single", 1)]
+    groups = [size for size in (8,) if size < devices and devices % size == 0]
+    return [("ddp", 1), ("fsdp", devices), *(("fsdp", size) for size in groups)]
+
+
+def within(fit: Fit, memory: float) -> bool:
+    """Whether a training fits into the memory of a device."""
+    return fit.memory <= _USABLE * memory
+
+
+def best_of(tried: list[Fit], memory: float) -> Fit:
+    """The first that fits into the memory, or the last, which needs the least."""
+    return next((fit for fit in tried if within(fit, memory)), tried[-1])
+
+
+def estimate(
+    recipe: Recipe, sizes: Sizes, strategy: Strategy, devices: int, shard: int, rows: int, device: torch.device
+) -> Fit:
+    """What a device needs when it computes ``rows`` rows at a time."""
+    weights, trained = sizes.parameters * _FLOAT, sizes.trained * _FLOAT
+    teacher = recipe.distillation is not None
+    accumulations = -(-recipe.training.batch_size // (devices * rows))
+    copies = 2 + (1 if teacher else 0)  # weight, average; the teacher's weight
+    gathered = 0.0
+    if strategy == "fsdp":
+        read = 2 if teacher else 1
+        # outside the blocks weights and gradients; of the blocks the one in use and the next, and gradients
+        gathered = _FLOAT * ((read + 1) * sizes.root + (2 * read + 2) * sizes.largest_block)
+    kept = rows * sizes.row + sizes.fixed
+    logits = min(chunk_rows(sizes.num_states, device, learning=True), rows * recipe.data.length) * sizes.num_states
+    # the gradient of the head is new memory unless it becomes the gradient of the weights, in the only micro-batch
+    head = sizes.head * _FLOAT if strategy != "single" or accumulations > 1 else 0
+    # the first pass keeps activations while gradients of the blocks do not exist yet, but for buckets of ddp
+    divisor = shard if strategy == "fsdp" else 1
+    held = weights * copies
+    # and two moments and the gradient of what is trained; a validation needs no gradient
+    state, validation = (held + 3 * trained) / divisor, (held + 2 * trained) / divisor + weights
+    if strategy == "single" and accumulations == 1:
+        state -= min(sizes.trained_in_blocks * _FLOAT, kept)
+    loss = 2 * logits * _FLOAT + head + 2 * rows * recipe.data.length * sizes.width * _FLOAT
+    sent = sent_bytes(sizes, strategy, devices, shard, device, accumulations, teacher)
+    return Fit(strategy, devices, shard, rows, accumulations, state, gathered, kept, loss, validation, sent)
+
+
+def sent_bytes(
+    sizes: Sizes,
+    strategy: Strategy,
+    devices: int,
+    shard: int,
+    device: torch.device,
+    accumulations: int = 1,
+    teacher: bool = False,
+) -> float:
+    """The bytes that a device sends in a step."""
+    weights, gradients = sizes.parameters * _FLOAT, sizes.trained * _FLOAT
+    if strategy == "single":
+        return 0.0
+    if strategy == "ddp":
+        return 2 * (devices - 1) / devices * gradients
+    groups = devices // shard
+    # the blocks twice: they are given back after the forward pass; the teacher's have no other one
+    gathered = accumulations * (weights * (2 if teacher else 1) + sizes.in_blocks * _FLOAT)
+    added = (2 if device.type == "cpu" else 1) * gradients
+    between = 2 * (groups - 1) / groups * gradients / shard
+    return (shard - 1) / shard * (gathered + added) + between
+
+
+def smallest(recipe: Recipe, sizes: Sizes, memory: float, device: torch.device, most: int = 4096) -> Fit | None:
+    """The smallest number of devices on which a training fits; None if none up to ``most`` does."""
+    batch = recipe.training.batch_size
+    for devices in (each for each in divisors(batch) if each <= most):
+        for strategy, shard in strategies(devices):
+            least = estimate(recipe, sizes, strategy, devices, shard, 1, device)
+            if within(least, memory):
+                tried = [
+                    estimate(recipe, sizes, strategy, devices, shard, rows, device)
+                    for rows in reversed(divisors(batch // devices))
+                ]
+                return best_of(tried, memory)
+    return None
+
+
+# --- time
+
+
+def speed_of(recipe: Recipe, sizes: Sizes, devices: int, operations_per_second: float) -> Speed:
+    """How fast ``devices`` are that compute so many operations in a second each, all in all."""
+    training, length = recipe.training, recipe.data.length
+    forward = 2 * (sizes.parameters - sizes.embedding) + 4 * length * sizes.width * sizes.depth
+    gradients = sizes.trained / sizes.parameters  # a pass of their own, as long as the forward one if all are trained
+    passes = 2 + gradients + (1 if recipe.distillation is not None else 0) + (1 if training.recompute else 0)
+    tokens = devices * operations_per_second / (passes * forward)
+    seconds = training.batch_size * length / tokens
+    return Speed(passes * forward, tokens, seconds, training.steps * seconds / 86_400)
+
+
+# Operations per second in bfloat16 without sparsity, as the makers state them, by a part of the device's name.
+PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "4090": 165e12, "3090": 71e12}
+
+
+def peak_of(name: str) -> float | None:
+    """The peak of a device by its name; None if it is not known.
+
+    >>> peak_of("NVIDIA A100-SXM4-80GB"), peak_of("a CPU")
+    (312000000000000.0, None)
+    """
+    return next((peak for part, peak in PEAKS.items() if part in name), None)
+
+
+def operations_per_second(recipe: Recipe, device: torch.device) -> tuple[float, float] | None:
+    """Operations of a token, and the peak of the device; None if the peak is not known for its precision."""
+    if device.type != "cuda" or resolve_precision(recipe.training.precision, device) != torch.bfloat16:
+        return None
+    peak = peak_of(torch.cuda.get_device_name(device))
+    return None if peak is None else (speed_of(recipe, sizes_of(recipe, device), 1, 1.0).operations, peak)
+
+
+def number_of(text: str, name: str, units: dict[str, float]) -> float:
+    """A number with a unit.
+
+    >>> number_of("80GB", "--memory", {"GB": 1e9, "GiB": 2.0**30})
+    80000000000.0
+    >>> number_of("80", "--memory", {"GB": 1e9, "GiB": 2.0**30})
+    Traceback (most recent call last):
+    ValueError: --memory '80': write a number and a unit: GB or GiB, such as 80GB
+    """
+    for unit, size in units.items():
+        if text.endswith(unit):
+            try:
+                value = float(text.removesuffix(unit))
+            except ValueError:
+                break
+            if 0 < value < math.inf:
+                return value * size
+    first = next(iter(units))
+    raise ValueError(f"{name} {text!r}: write a number and a unit: {' or '.join(units)}, such as 80{first}")

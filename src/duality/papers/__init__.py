@@ -1,0 +1,1 @@
+"""Papers: applications of the library, one folder for each paper."""

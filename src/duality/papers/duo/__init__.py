@@ -1,0 +1,1 @@
+"""The paper *The Diffusion Duality*: its index, its claims and its studies."""

@@ -1,0 +1,1 @@
+"""The variance of gradients: the study of the curriculum."""

@@ -1,0 +1,253 @@
+"""Objectives by name, for the study of gradient variance: what a run could be trained on, at which times.
+
+    own               the last phase of the training of the run's method (never a distillation)
+    plain             the bound; at the times of the run's own training
+    plain/polynomial  the same at other times: log-linear, polynomial, cosine
+    window            the bound on the curriculum's range of alpha, with the tokens argmax w as input: tau -> 0
+    tau=0.01          the curriculum's objective, with softmax(w / tau) as input
+    udlm              ``plain`` in the dense form of UDLM: the same value, by another computation
+    mdlm              ``plain`` of absorbing noise
+
+``window`` and ``tau=...`` also take times: those above, within the range of alpha, or the Gaussian schedules
+linear-variance, linear-signal, linear-log-snr. Without a name they have the run's own Gaussian schedule.
+
+Other times change the variance of an objective and not its mean. ``window`` and ``tau=...`` have another mean than
+``plain``: they leave out the levels outside the range, and with tau > 0 the input keeps signal that the bound has lost.
+
+What must hold: all objectives read the same times and, for ``window`` and ``tau=...``, the same Gaussian latents w; as
+tau goes to 0, ``tau=...`` becomes ``window``; a name that has no meaning for the run is refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor
+
+from duality.diffusion import GAUSSIAN_SCHEDULES, SCHEDULES, gaussian
+from duality.diffusion.processes import Uniform
+from duality.diffusion.schedules import Dual, GaussianSchedule, LinearVariance, LogLinear
+from duality.fused.formulas import UniformBound
+from duality.fused.loss import fused_loss
+from duality.methods.base import last_level
+from duality.methods.duo import Duo
+from duality.models.model import Model
+from duality.noise import Noise
+from duality.objectives.base import belief_in, dropout_of
+from duality.objectives.continuous_time import ContinuousTimeBound
+from duality.objectives.curriculum import TemperedBound
+from duality.protocols import AnyDenoiser, Denoiser, Latent, Loss, Objective, Process, Schedule, TopK, Valid
+from duality.registry import suggestion
+
+PLAIN, WINDOW, TAU = "plain", "window", "tau="
+DENSE, MASKED, OWN = "udlm", "mdlm", "own"
+UNIFORM_DEFAULT = ("plain/log-linear", "plain/polynomial", "window", "tau=0.001", "tau=0.01", "tau=0.03")
+ABSORBING_DEFAULT = ("plain/log-linear", "plain/polynomial")
+PAPER_WINDOW = (0.05, 0.95)
+SHARED = 32  # entries of the latent that are drawn for every tau: enough for 0.03 at 2 048 tokens
+
+
+@dataclass(frozen=True)
+class DenseUniform(Uniform):
+    """Uniform noise without its closed form: a process of another type has the general, dense one."""
+
+
+@dataclass(frozen=True)
+class DiscreteTimes:
+    """The times of a discrete schedule as a Gaussian schedule: mu at time t is that of the level alpha(t)."""
+
+    schedule: Schedule
+    vocab_size: int
+
+    def mu(self, time: Tensor) -> Tensor:
+        return gaussian.inverse_level(self.schedule.alpha(time), self.vocab_size)
+
+    def mu_prime(self, time: Tensor) -> Tensor:
+        return self.schedule.alpha_prime(time) / gaussian.level_slope(self.mu(time), self.vocab_size)
+
+    def gaussian_time(self, mu: Tensor) -> Tensor:
+        return self.schedule.time(gaussian.level(mu, self.vocab_size))
+
+
+@dataclass(frozen=True)
+class PairedBound:
+    """``TemperedBound``, and with tau = 0 its limit, from latents that are the same for all taus.
+
+    The largest ``SHARED`` entries of w are drawn, and the network reads as many of them as tau needs: the first ones
+    have the law of fewer entries drawn alone. So two taus differ in the softmax and in nothing else. A tau that needs
+    more entries has draws of its own.
+    """
+
+    schedule: Dual
+    tau: float
+
+    @cached_property
+    def num_kept(self) -> int:
+        """How many entries besides the true token's the network reads; the argmax needs 1."""
+        return TemperedBound(self.schedule, self.tau).num_kept if self.tau > 0 else 1
+
+    @property
+    def num_drawn(self) -> int:
+        """How many entries are drawn."""
+        return max(self.num_kept, min(SHARED, self.schedule.vocab_size - 1))
+
+    def __call__(
+        self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
+    ) -> Loss:
+        states, mu = self.schedule.vocab_size, self.schedule.mu(t)
+        alpha, slope = gaussian.level(mu, states), self.schedule.alpha_prime(t)
+        soft, z = gaussian.tempered_latents(x, mu[:, None], self.tau or 1.0, self.num_drawn, states, noise)
+        read: Latent = z
+        if self.tau > 0:
+            ids, weights = (part[..., : self.num_kept + 1] for part in (soft.ids, soft.weights))
+            read = TopK(ids, weights / weights.sum(-1, keepdim=True))
+        belief = belief_in(Uniform(states), denoiser, read, alpha, valid, dropout_of(noise, dropout))
+        return fused_loss(belief, UniformBound(x, z, alpha[:, None], slope[:, None], states), valid)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A name, taken apart: ``kind`` is plain, window, udlm, mdlm or own; ``tau`` is 0 unless the name has one."""
+
+    name: str
+    kind: str
+    tau: float
+    times: str | None
+
+
+def named(name: str) -> Named:
+    """Take a name apart.
+
+    >>> named("tau=0.01/polynomial")
+    Named(name='tau=0.01/polynomial', kind='window', tau=0.01, times='polynomial')
+    """
+    head, slash, times = name.partition("/")
+    kinds = (PLAIN, WINDOW, DENSE, MASKED, OWN)
+    if slash and (head == OWN or times not in schedule_names(GAUSSIAN_SCHEDULES, SCHEDULES)):
+        known = ", ".join(schedule_names(SCHEDULES, GAUSSIAN_SCHEDULES))
+        raise ValueError(f"objective {name!r} has the times {times!r}: they are {known}; {OWN!r} has its own")
+    if not head.startswith(TAU):
+        if head not in kinds:
+            raise ValueError(f"no objective {name!r}: {suggestion(head, (*kinds, 'tau=0.001'))}")
+        return Named(name, head, 0.0, times or None)
+    try:
+        tau = float(head.removeprefix(TAU))
+    except ValueError:
+        tau = -1.0
+    if not 0 < tau < float("inf"):
+        raise ValueError(
+            f"objective {name!r}: tau must be a positive number, such as tau=0.001; its limit 0 is {WINDOW!r}"
+        )
+    return Named(name, WINDOW, tau, times or None)
+
+
+def schedule_names(*registries: Iterable[str]) -> dict[str, str]:
+    """The registered schedules by their names in small letters: log-linear for LogLinear."""
+    entries = [entry for registry in registries for entry in registry]
+    return {re.sub(r"(?<!^)(?=[A-Z])", "-", entry).lower(): entry for entry in entries}
+
+
+def default_objectives(model: Model) -> tuple[str, ...]:
+    """The names that fit a run: the bound, and for uniform noise the curriculum; or the method's own objective."""
+    own = own_objective(model)
+    if not isinstance(own, ContinuousTimeBound):
+        return (OWN,)
+    return UNIFORM_DEFAULT if isinstance(own.process, Uniform) else ABSORBING_DEFAULT
+
+
+def own_objective(model: Model) -> Objective:
+    """The objective of the last phase of the run's method."""
+    return model.recipe.method.phases(model.tokenizer.vocab_size, model.recipe.training.steps)[-1].objective
+
+
+def objectives_of(
+    model: Model, names: Sequence[str] = (), window: tuple[float, float] | None = None
+) -> dict[str, Objective]:
+    """Objectives by name for a run; those that fit it if none are named.
+
+    ``window`` is the range of alpha of ``window`` and ``tau=...``: the run's own if not given, or the paper's if the
+    run has none.
+    """
+    chosen = [named(name) for name in names or default_objectives(model)]
+    repeated = sorted({each.name for each in chosen if [other.name for other in chosen].count(each.name) > 1})
+    if repeated:
+        raise ValueError(f"{', '.join(repeated)} stands twice in the list of objectives: name each once")
+    for each in chosen:
+        check_fits(each, model)
+    return {
+        each.name: PairedBound(dual_schedule(each, model, window), each.tau)
+        if each.kind == WINDOW
+        else bound_of(each, model)
+        for each in chosen
+    }
+
+
+def check_fits(name: Named, model: Model) -> None:
+    """Refuse an objective that has no meaning for the run's noise or for what its network says."""
+    if name.kind == OWN:
+        return
+    method = model.recipe.method
+    process, about = method.process(model.tokenizer.vocab_size), f"a run of {type(method).__name__}"
+    if process is None or not isinstance(model.denoiser, Denoiser):
+        raise ValueError(
+            f"objective {name.name!r} needs a belief about tokens and a discrete process, which {about} does not have: "
+            f"use {OWN!r}"
+        )
+    if name.kind in (WINDOW, DENSE) and not isinstance(process, Uniform):
+        raise ValueError(f"objective {name.name!r} is for uniform noise, and {about} has {process}: use {PLAIN!r}")
+    if name.kind == MASKED and process.mask_id is None:
+        raise ValueError(f"objective {name.name!r} is for absorbing noise, and {about} has {process}: use {PLAIN!r}")
+
+
+def bound_of(name: Named, model: Model) -> Objective:
+    """The bound at the times that the name says, or the run's own objective."""
+    own = own_objective(model)
+    if name.kind == OWN:
+        return own
+    process: Process = model.process()
+    schedule: Schedule = own.schedule if isinstance(own, ContinuousTimeBound) else LogLinear(end_of(model))
+    if name.times is not None:
+        schedule = discrete_schedule(name, end_of(model))
+    return ContinuousTimeBound(DenseUniform(process.vocab_size) if name.kind == DENSE else process, schedule)
+
+
+def end_of(model: Model) -> float:
+    """The last level alpha(1) of the run's training: 0 with absorbing noise."""
+    own = own_objective(model)
+    if isinstance(own, ContinuousTimeBound):
+        return last_level(own.schedule)
+    return 0.0 if model.mask_id is not None else LogLinear().eps
+
+
+def discrete_schedule(name: Named, end: float) -> Schedule:
+    """The registered schedule that ``name.times`` names, ending at alpha = ``end``."""
+    known = schedule_names(SCHEDULES)
+    if name.times not in known:
+        raise ValueError(
+            f"objective {name.name!r}: {name.times} is a Gaussian schedule, for {WINDOW!r} and 'tau=...' only; the "
+            f"bound has {', '.join(known)}"
+        )
+    entry = SCHEDULES[known[name.times]]
+    made: Schedule = entry(eps=end) if "eps" in inspect.signature(entry).parameters else entry()
+    return made
+
+
+def dual_schedule(name: Named, model: Model, window: tuple[float, float] | None) -> Dual:
+    """The range of alpha, and the times within it."""
+    method, states = model.recipe.method, model.tokenizer.vocab_size
+    own: GaussianSchedule = LinearVariance()
+    low, high = PAPER_WINDOW
+    if isinstance(method, Duo):
+        own, low, high = method.gaussian_schedule, method.alpha_min, method.alpha_max
+    if window is not None:
+        low, high = window
+    gaussians = schedule_names(GAUSSIAN_SCHEDULES)
+    if name.times in gaussians:
+        own = GAUSSIAN_SCHEDULES[gaussians[name.times]]()
+    elif name.times is not None:
+        own = DiscreteTimes(discrete_schedule(name, end_of(model)), states)
+    return Dual(states, own, low, high)

@@ -1,0 +1,70 @@
+"""The shapes of a recipe's weights, known without making them: a network of any size costs milliseconds and no memory.
+
+What must hold: the shapes are those of the network itself, which is built as always, on a device that stores nothing;
+a network that cannot be built there is a ``ValueError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from duality.protocols import Vocabulary
+from duality.recipes.recipe import Recipe
+from duality.tokenizers.specs import FROM_FILES
+from duality.training.adapters import adapted_matrices, adapted_shapes
+
+
+class Uninitialised(TorchFunctionMode):
+    """Leave out what changes a tensor in place: there are no numbers to change, and pretending to takes seconds."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        named = kwargs or {}
+        if func.__name__.endswith("_") and not func.__name__.endswith("__"):
+            return args[0] if args else named["tensor"]
+        return func(*args, **named)
+
+
+def expected_vocabulary(recipe: Recipe) -> Vocabulary:
+    """The vocabulary of a recipe, as far as it is known before its corpus is read.
+
+    The size of an alphabet is not, nor that of a tokenizer that is still to be fetched, nor the number of labels: two
+    are enough to see whether the model can have any.
+    """
+    tokenizer = recipe.data.tokenizer
+    size = tokenizer.known_vocab_size() if isinstance(tokenizer, FROM_FILES) else tokenizer.expected_vocab_size
+    return Vocabulary(size or 100, 2 if recipe.data.labels else 0)
+
+
+def outline(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
+    """A recipe's network without numbers."""
+    try:
+        with torch.device("meta"), Uninitialised():
+            return recipe.method.network(recipe.backbone, vocabulary)
+    except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"the network of {recipe.name} cannot be built ({reason}): make the backbone smaller"
+        ) from None
+
+
+def trained_shapes(recipe: Recipe, vocabulary: Vocabulary) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the weights as a training of the recipe has them: with adapters, if it trains adapters."""
+    shapes, rank = parameter_shapes(recipe, vocabulary), recipe.training.lora
+    if not rank:
+        return shapes
+    return adapted_shapes(shapes, adapted_matrices(outline(recipe, vocabulary), recipe.training), rank)
+
+
+def parameter_shapes(recipe: Recipe, vocabulary: Vocabulary) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the weights of a recipe's network."""
+    return {name: tuple(value.shape) for name, value in outline(recipe, vocabulary).named_parameters()}

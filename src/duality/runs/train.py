@@ -1,0 +1,311 @@
+"""``train`` and ``distill``: a recipe or a run in, a trained model out. The commands of the same names call this.
+
+    model = duality.train("duo-laptop", data=["A text.", "Another text."], out="runs/mine", steps=500)
+    tuned = duality.train(start="runs/mine", data="other.txt", out="runs/tuned")
+    few = duality.distill("runs/mine", rounds=3, round_steps=100)
+
+A plan is what a call resolves to: the recipe with all changes, and its run folder. ``data`` may be a path, the name of
+a corpus, texts (a list, a generator) or tensors of ids; what is in memory is written into the run folder. What must
+hold: the same arguments with ``resume=True`` continue a run that was stopped, and give the model that an uninterrupted
+call gives.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from duality.diffusion import Compare, Divergence
+from duality.files.atomic import no_empty_folder
+from duality.files.cache import silent
+from duality.files.lock import locked
+from duality.hub.package import read_config
+from duality.hub.sources import model_source
+from duality.models.folder import check_folder, exists, read_recipe, with_column, with_corpus
+from duality.models.model import Model, load
+from duality.protocols import Reporter
+from duality.ranks import job
+from duality.recipes import catalogue
+from duality.recipes.config import build
+from duality.recipes.longer import with_rounds
+from duality.recipes.recipe import Recipe, default_round_steps, distilled, finetuned
+from duality.runs import session
+from duality.runs.beginnings import is_model_alone
+from duality.runs.corpora import TrainingData, with_data
+from duality.runs.session import Outcome, Watch, ignore
+from duality.runs.start import StartingPoint, finetuning_from, read_source
+from duality.runs.trackers.tracker import Tracker, trackers_named
+from duality.training import DISTILLATIONS, Growth, TeacherCopy, checkpoint
+from duality.training.devices import device_named
+from duality.training.distillation import distillation_named, suited
+from duality.training.loss_curve import HELD_OUT
+from duality.training.metrics import read_metrics
+from duality.training.round_changes import RoundChanges
+
+
+class TrainingStopped(RuntimeError):
+    """A signal stopped a training, which has been saved: at ``step``, by ``signal``."""
+
+    def __init__(self, folder: Path, outcome: Outcome):
+        super().__init__(
+            f"training in {folder} was stopped by {signal.Signals(outcome.signal).name} at step {outcome.step} and "
+            "saved: the same call with resume=True continues it"
+        )
+        self.step, self.signal = outcome.step, outcome.signal
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """A training that is ready to start: its recipe and its run folder.
+
+    ``base`` is the run that is distilled, ``start`` where the model is that is finetuned.
+    """
+
+    recipe: Recipe
+    folder: Path
+    resume: bool = False
+    base: Path | None = None
+    start: str | None = None
+
+    def run(
+        self,
+        *,
+        device: torch.device | str = "auto",
+        report: Reporter = silent,
+        watch: Watch = ignore,
+        log: Sequence[str | Tracker] = (),
+    ) -> Outcome:
+        """Train until the last step or a signal."""
+        where = device_named(device)
+        trackers = job().together(lambda: trackers_named(log, report))
+        how: Callable[..., Outcome] = session.train
+        if self.base is not None:
+            how = partial(session.distill, self.base)
+        elif self.start is not None:
+            how = partial(session.finetune, self.start)
+        with no_empty_folder(self.folder) if job().first else nullcontext():
+            return how(
+                self.recipe,
+                self.folder,
+                resume=self.resume,
+                device=where,
+                report=report,
+                watch=watch,
+                may_be_longer=True,
+                trackers=trackers,
+            )
+
+    def model(
+        self,
+        *,
+        device: torch.device | str = "auto",
+        report: Reporter = silent,
+        watch: Watch = ignore,
+        log: Sequence[str | Tracker] = (),
+    ) -> Model:
+        """Train until the last step and load the result; ``TrainingStopped`` if a signal came first."""
+        outcome = self.run(device=device, report=report, watch=watch, log=log)
+        if outcome.signal:
+            raise TrainingStopped(self.folder, outcome)
+        return load(self.folder, report, device)
+
+    def result(self) -> str:
+        """The last validation likelihood of the run, in words."""
+        last = [row for row in read_metrics(self.folder) if "validation_nats" in row][-1]
+        value, error = (math.inf if last[name] is None else last[name] for name in HELD_OUT)
+        nats = f"{value:.4f} ± {error:.4f} nats per token"
+        return f"{self.folder}: step {last['step']}, validation {nats} ({last.get('validation_kind', 'bound')})"
+
+
+def plan_training(
+    recipe: str | Recipe | None = None,
+    *,
+    start: Path | str | None = None,
+    data: TrainingData | None = None,
+    column: str | None = None,
+    out: Path | str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    set: Sequence[str] = (),
+    resume: bool = False,
+) -> TrainingPlan:
+    """What ``train`` does with these arguments; data from memory is written into the run folder here."""
+    shorthand = {"training.steps": steps, "training.seed": seed}
+    changes = (*(f"{field}={value}" for field, value in shorthand.items() if value is not None), *set)
+    source = None if start is None else read_source(start, silent)
+    base, folder = first_recipe(recipe, source, changes, None if out is None else Path(out).expanduser(), resume)
+    if source is not None and recipe is None and data is None and not (resume and exists(folder)):
+        raise ValueError(f"nothing to finetune {start} on: give a text with --data (data=), or name a recipe")
+    chosen = with_column(catalogue.modified(base, changes), column)
+    place = None
+    if source is not None:
+        chosen, place = finetuning_from(source, chosen), source.place
+    if data is None or isinstance(data, (str, Path)):
+        chosen = with_corpus(chosen, chosen.data.corpus if data is None else data)
+        return TrainingPlan(chosen, folder, resume, start=place)
+    if column is not None:
+        raise ValueError(f"column={column!r} belongs to files; data from memory has no columns: leave it out")
+    if source is not None and not source.reads_ids and holds_ids(data):
+        raise ValueError(f"data is ids, and {start} reads text: give texts, which its own tokenizer makes into ids")
+    check_folder(folder, resume)
+    with locked(folder):
+        written = with_data(chosen, data, folder)
+    if source is not None:  # ids have a tokenizer of their own, which the source has already
+        written = replace(written, data=replace(written.data, tokenizer=source.tokenizer))
+    return TrainingPlan(written, folder, resume, start=place)
+
+
+def first_recipe(
+    recipe: str | Recipe | None, source: StartingPoint | None, changes: Sequence[str], out: Path | None, resume: bool
+) -> tuple[Recipe, Path]:
+    """The recipe before any changes, and its run folder: by name, as it is, of the run that is there, or of a source.
+
+    A finetuning has the last phase of its method alone, unless its recipe divides the phases.
+    """
+    if recipe is None and source is None and not (resume and out is not None and exists(out)):
+        raise ValueError(
+            "nothing to train: name a RECIPE (`duality recipes` lists them), a model to begin from (--from, start=), "
+            "or with --resume the --out folder of a run"
+        )
+    if isinstance(recipe, Recipe):
+        base: Recipe | None = recipe
+    elif recipe is None and source is not None:
+        asked = catalogue.modified(finetuned(source.recipe, source.step), tuple(changes)).training
+        base = finetuned(source.recipe, source.step, asked.steps, adapters=asked.lora > 0)
+    else:
+        base = None
+    name = recipe if isinstance(recipe, str) else None if base is None else base.name
+    folder = out if out is not None else Path("runs") / str(name)
+    goes_on = not isinstance(recipe, Recipe) and resume and exists(folder)
+    if goes_on:
+        base = read_recipe(folder)
+    elif base is None:
+        base = catalogue.recipe(str(name))
+    if name is not None and base.name != name:
+        raise ValueError(f"{folder} holds a run of {base.name}, not of {name}: resume it by its name")
+    if source is not None and not goes_on and base.training.phase_steps is None:
+        base = replace(base, training=replace(base.training, phase_steps=0))
+    return base, folder
+
+
+def holds_ids(data: object) -> bool:
+    """Whether data from memory is tensors of ids."""
+    return isinstance(data, torch.Tensor) or (
+        isinstance(data, Sequence) and any(isinstance(each, torch.Tensor) for each in data[:1])
+    )
+
+
+def train(
+    recipe: str | Recipe | None = None,
+    *,
+    start: Path | str | None = None,
+    data: TrainingData | None = None,
+    column: str | None = None,
+    out: Path | str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    set: Sequence[str] = (),
+    resume: bool = False,
+    device: torch.device | str = "auto",
+    report: Reporter = silent,
+    watch: Watch = ignore,
+    log: Sequence[str | Tracker] = (),
+) -> Model:
+    """Train a recipe into the run folder ``out`` (``runs/<name>`` if not given) and load the model.
+
+    ``recipe`` is a name (``duality recipes`` lists them) or a ``Recipe``. ``data`` replaces its corpus: a path, a named
+    corpus, texts or tensors of ids. ``column`` is the key of a .jsonl file, or the column of a .csv or .tsv file, that
+    holds the text. ``set`` changes fields, such as ``set=["training.batch_size=8", "backbone=mini"]``; ``steps`` and
+    ``seed`` are short for two of them. With ``resume`` a run that is in ``out`` continues. ``report`` is called with
+    messages, ``watch`` with the ``StepRecord`` of every step. A signal (Ctrl-C) saves the run and raises
+    ``TrainingStopped``.
+
+    With ``start`` the training begins from the model of a run, or of whatever else ``load`` reads, with its tokenizer:
+    a finetuning. Without a ``recipe`` it has that of the source, with less training (``recipes.recipe.finetuned``).
+    ``log`` are trackers, by name ("tensorboard", "wandb") or as objects (``trackers.Tracker``).
+    """
+    plan = plan_training(
+        recipe, start=start, data=data, column=column, out=out, steps=steps, seed=seed, set=set, resume=resume
+    )
+    return plan.model(device=device, report=report, watch=watch, log=log)
+
+
+def plan_distillation(
+    run: Path | str,
+    changes: RoundChanges,
+    *,
+    method: str | None = None,
+    out: Path | str | None = None,
+    corpus: Path | str | None = None,
+    seed: int | None = None,
+    set: Sequence[str] = (),
+    resume: bool = False,
+) -> TrainingPlan:
+    """What ``distill`` does with these arguments."""
+    source = model_source(run)
+    folder, base = source.folder, read_recipe(source.folder)
+    if out is None and source.commit is not None:
+        raise ValueError(f"a distillation of {source.place} needs a place: say where with --out (out=)")
+    # without a distillation that fits, the first one says why
+    name = method or suited(base.method) or next(iter(DISTILLATIONS))
+    kind = distillation_named(name)
+    given = changes.resolved(build(kind, {})).given()
+    target = folder.with_name(f"{folder.name}-{name}") if out is None else Path(out).expanduser()
+    fields = (*(() if seed is None else (f"training.seed={seed}",)), *set)
+    if resume and exists(target):
+        held = read_recipe(target)
+        asked = with_rounds(held, int(str(given["rounds"]))) if "rounds" in given else held
+        rounds = (f"distillation.{field}={value}" for field, value in given.items())
+        again = catalogue.modified(asked, (*rounds, *fields))
+        return TrainingPlan(again if corpus is None else with_corpus(again, corpus), target, True, source.pinned)
+    distillation = build(kind, {"round_steps": default_round_steps(base.training.steps), **given})
+    chosen = distilled(base, distillation, step_of(folder))
+    chosen = catalogue.modified(chosen if corpus is None else with_corpus(chosen, corpus), fields)
+    return TrainingPlan(chosen, target, resume, source.pinned)
+
+
+def step_of(folder: Path) -> int:
+    """The training step of the weights of a run or of a model alone."""
+    return read_config(folder).step if is_model_alone(folder) else checkpoint.latest_step(folder / "checkpoints")
+
+
+def distill(
+    run: Path | str,
+    *,
+    method: str | None = None,
+    rounds: int | None = None,
+    round_steps: int | None = None,
+    delta: float | None = None,
+    growth: Growth | None = None,
+    teacher: TeacherCopy | None = None,
+    divergence: Divergence | None = None,
+    compare: Compare | None = None,
+    for_steps: int | None = None,
+    out: Path | str | None = None,
+    corpus: Path | str | None = None,
+    seed: int | None = None,
+    set: Sequence[str] = (),
+    resume: bool = False,
+    device: torch.device | str = "auto",
+    report: Reporter = silent,
+    watch: Watch = ignore,
+    log: Sequence[str | Tracker] = (),
+) -> Model:
+    """Distill what ``load`` takes into a model that needs fewer steps, in the run folder ``out``, and load it.
+
+    ``method`` is a name of ``duality.training.DISTILLATIONS``; the one that suits the model's noise if not given. The
+    next seven arguments are fields of the distillation (``duality.DCD``, ``duality.SDTT``). If not given,
+    ``round_steps`` is a hundredth of the run's own steps, but at least 150, and ``out`` is ``<run>-<method>``.
+    ``for_steps`` chooses ``rounds`` and ``delta`` for a model that will be sampled with so many steps. ``corpus`` is
+    where the corpus of the run is now, if it was moved. The rest is as for ``train``.
+    """
+    changes = RoundChanges(rounds, round_steps, teacher, delta, growth, divergence, compare, for_steps)
+    plan = plan_distillation(run, changes, method=method, out=out, corpus=corpus, seed=seed, set=set, resume=resume)
+    return plan.model(device=device, report=report, watch=watch, log=log)

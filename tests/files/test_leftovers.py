@@ -1,0 +1,126 @@
+"""What dead processes leave is removed by the next writer; what living ones write, and foreign files, stay."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from duality.files import temporary as leftovers
+from duality.files.atomic import atomic_file, write_atomically
+from duality.files.cache import atomic_folder
+from duality.files.temporary import A_DAY, abandoned, temporary_name
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from duality.files.cache import atomic_folder
+from duality.files.atomic import atomic_file
+with atomic_file(Path(sys.argv[1]) / "notes.json") as stream, atomic_folder(Path(sys.argv[1]) / "store") as folder:
+    stream.write("half")
+    (folder / "shard").write_text("half")
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+
+
+def hidden(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
+
+
+def start_writer(folder: Path) -> subprocess.Popen[str]:
+    """A process that has begun to write a file and a folder."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(folder)], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    return process
+
+
+def write_again(folder: Path) -> None:
+    write_atomically(folder / "notes.json", "whole")
+    with atomic_folder(folder / "other") as target:
+        (target / "shard").write_text("whole")
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_writer(tmp_path: Path) -> None:
+    process = start_writer(tmp_path)
+    try:
+        assert len(hidden(tmp_path)) == 2
+        write_again(tmp_path)
+        assert len(hidden(tmp_path)) == 2  # it runs still
+        process.send_signal(signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while leftovers.start_of(process.pid) != -1 and time.monotonic() < deadline:  # until it is a zombie
+            time.sleep(0.01)
+        (tmp_path / "other").rename(tmp_path / "first")
+        write_again(tmp_path)
+        assert hidden(tmp_path) == []
+    finally:
+        process.kill()
+        process.wait()
+    assert (tmp_path / "notes.json").read_text() == "whole"
+
+
+def test_a_number_that_another_process_has_by_now_is_no_owner(tmp_path: Path) -> None:
+    mine = temporary_name(tmp_path / "notes.json")
+    mine.write_text("half")
+    assert not abandoned(mine)
+    host, pid, start, token = mine.name.rpartition(".")[2].split("-")
+    earlier = mine.with_name(f".notes.json.{host}-{pid}-{int(start) - 1}-{token}")
+    earlier.write_text("half")
+    assert abandoned(earlier)
+    write_atomically(tmp_path / "notes.json", "whole")
+    assert hidden(tmp_path) == [mine.name]
+
+
+def test_another_host_is_left_alone_for_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "this_host", lambda: "0123abcd")
+    theirs = temporary_name(tmp_path / "store", ".partial-")
+    theirs.mkdir()
+    (theirs / "shard").write_text("half")
+    monkeypatch.undo()
+    old = time.time() - A_DAY - 10
+    os.utime(theirs, (old, old))
+    write_again(tmp_path)
+    assert hidden(tmp_path) == [theirs.name]
+    os.utime(theirs / "shard", (old, old))
+    os.utime(theirs, (old, old))
+    (tmp_path / "other").rename(tmp_path / "first")
+    write_again(tmp_path)
+    assert hidden(tmp_path) == []
+
+
+def test_foreign_hidden_files_are_never_removed(tmp_path: Path) -> None:
+    names = [".notes.json.swp", ".notes.json.12", ".notes.json.00000000-1-2-abc", ".notes.json.x.1f0c53a2-9-9-9ab2c4"]
+    old = time.time() - 10 * A_DAY
+    for name in names:
+        (tmp_path / name).write_text("mine")
+        os.utime(tmp_path / name, (old, old))
+    write_atomically(tmp_path / "notes.json", "whole")
+    assert hidden(tmp_path) == sorted(names)
+
+
+def test_a_partial_folder_of_an_older_version_is_removed_after_a_day(tmp_path: Path) -> None:
+    for name, age in (("new", 0.0), ("old", A_DAY + 10)):
+        folder = tmp_path / f".partial-{name}-0123456789ab"
+        folder.mkdir()
+        os.utime(folder, (time.time() - age, time.time() - age))
+    (tmp_path / ".partial-mine").mkdir()
+    os.utime(tmp_path / ".partial-mine", (0, 0))
+    write_again(tmp_path)
+    assert hidden(tmp_path) == [".partial-mine", ".partial-new-0123456789ab"]
+
+
+def test_a_long_name_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 250)
+    with atomic_file(path) as stream:
+        stream.write("whole")
+    assert path.read_text() == "whole"

@@ -1,0 +1,146 @@
+"""`duality plan`: its figures are those of the network itself, and its memory is what a training takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support.runs import small_recipe
+
+from benchmarks.memory import Live
+from duality.cli.main import main
+from duality.data.loader import Loader
+from duality.models import plan as scaling
+from duality.recipes.catalogue import RECIPES, recipe
+from duality.runs.corpora import prepared, sequences
+from duality.runs.session import phases_of, untrained
+from duality.training.loop import StepRecord, take_step
+from duality.training.metrics import log_row
+
+CPU = torch.device("cpu")
+WIDE = ("backbone.width=128", "backbone.depth=3", "backbone.heads=4", "data.length=128", "training.batch_size=32")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("duo-laptop", ()),
+        ("mdlm-laptop", ("training.micro_batch=8",)),
+        ("ar-laptop", ("backbone.dropout=0.1",)),
+        ("sedd-absorb-laptop", ("backbone.conv=0",)),
+        ("duo-laptop", ("backbone.mlp_ratio=8", "training.batch_size=16", "training.micro_batch=4")),
+        ("duo-laptop", ("training.freeze=embedding,blocks.0-1",)),
+    ],
+)
+def test_the_memory_is_what_a_step_takes(name: str, settings: tuple[str, ...], english: Path) -> None:
+    """All tensors that are alive at a time, within 15 %."""
+    chosen = small_recipe(english, *WIDE, *settings, name=name)
+    corpus = prepared(chosen)
+    state = untrained(chosen, corpus, CPU)
+    rows = sequences(chosen.data, corpus.train, corpus.tokenizer)
+    loader = Loader(rows, chosen.training.batch_size, chosen.training.seed)
+    phases = phases_of(chosen, corpus, None)
+    take_step(state, loader, phases, chosen.training)  # which makes the optimizer's moments
+    live = Live([tensor for group in state.groups().values() for tensor in group.values()])
+    with live:
+        take_step(state, loader, phases, chosen.training)
+    training = chosen.training
+    at_a_time = training.micro_batch or training.batch_size
+    planned = scaling.estimate(chosen, scaling.sizes_of(chosen, CPU), "single", 1, 1, at_a_time, CPU)
+    assert planned.memory == pytest.approx(live.most, rel=0.15)
+
+
+@pytest.mark.parametrize("name", ["duo-lm1b", "mdlm-lm1b", "ar-lm1b", "plaid-lm1b", "sedd-uniform-lm1b"])
+def test_the_sizes_are_those_of_the_network(name: str) -> None:
+    sizes = scaling.sizes_of(recipe(name), CPU)
+    assert sizes.parameters > 90e6
+    assert sizes.depth == 12
+    assert sizes.width == 768
+    assert 0 < sizes.in_blocks < sizes.parameters
+    assert sizes.largest_block * 12 == sizes.in_blocks
+    assert sizes.row > 128 * 768 * 4 * 12
+
+
+def test_bytes_over_the_network() -> None:
+    sizes = scaling.Sizes(100, 80, 10, 5, 5, 4, 8, 10, 1.0, 0.0, 100, 80)
+    gpu = torch.device("cuda")
+    assert scaling.sent_bytes(sizes, "single", 1, 1, gpu) == 0
+    assert scaling.sent_bytes(sizes, "ddp", 4, 1, gpu) == pytest.approx(2 * 3 / 4 * 400)
+    assert scaling.sent_bytes(sizes, "fsdp", 4, 4, gpu) == pytest.approx(3 / 4 * (400 + 320 + 400))
+    assert scaling.sent_bytes(sizes, "fsdp", 4, 4, CPU) == pytest.approx(3 / 4 * (400 + 320 + 800))
+    assert scaling.sent_bytes(sizes, "fsdp", 4, 4, gpu, 2, True) == pytest.approx(3 / 4 * (2 * (800 + 320) + 400))
+    assert scaling.sent_bytes(sizes, "fsdp", 8, 4, gpu) == pytest.approx(3 / 4 * (400 + 320 + 400) + 400 / 4)
+
+
+def test_a_validation_puts_all_weights_together() -> None:
+    """Weights, moments and average are divided, the averaged weights of a validation are not; gradients are gone."""
+    sizes = scaling.Sizes(1000, 800, 10, 5, 5, 4, 80, 10, 1.0, 0.0, 1000, 800)
+    chosen = recipe("duo-laptop", ("training.batch_size=64",))
+    alone = scaling.estimate(chosen, sizes, "single", 1, 1, 1, CPU)
+    ddp = scaling.estimate(chosen, sizes, "ddp", 8, 1, 1, CPU)
+    fsdp = scaling.estimate(chosen, sizes, "fsdp", 8, 8, 1, CPU)
+    assert (alone.validation, ddp.validation) == (20_000, 20_000)
+    assert fsdp.validation == 4 * 4000 / 8 + 4000
+    many = scaling.estimate(chosen, replace(sizes, row=0.0, largest_block=1, in_blocks=999), "fsdp", 64, 64, 1, CPU)
+    assert many.memory >= many.validation > 4000
+
+
+def test_operations_and_days() -> None:
+    chosen = recipe("duo-lm1b")
+    sizes = scaling.sizes_of(chosen, CPU)
+    plain = scaling.speed_of(chosen, sizes, 8, 1e12)
+    assert plain.operations == pytest.approx(6 * (sizes.parameters - sizes.embedding) + 12 * 128 * 768 * 12)
+    assert plain.step_seconds * plain.tokens_per_second == pytest.approx(512 * 128)
+    assert plain.days == pytest.approx(1_000_000 * plain.step_seconds / 86_400)
+    again = replace(chosen, training=replace(chosen.training, recompute=True))
+    assert scaling.speed_of(again, sizes, 8, 1e12).operations == pytest.approx(4 / 3 * plain.operations)
+    taught = scaling.distillation_of(chosen, "dcd")
+    assert scaling.speed_of(taught, sizes, 8, 1e12).operations == pytest.approx(4 / 3 * plain.operations)
+    assert taught.training.batch_size == 128
+
+
+def test_what_does_not_fit_is_divided_or_recomputed(capsys: pytest.CaptureFixture[str]) -> None:
+    def planned(*arguments: str) -> dict[str, object]:
+        assert main(["plan", "duo-owt", "--json", *arguments]) == 0
+        found: dict[str, object] = json.loads(capsys.readouterr().out)
+        return found
+
+    small = planned("--devices", "8", "--memory", "4GB")
+    assert [row["fits"] for row in small["strategies"]] == [False, True]  # type: ignore[attr-defined]
+    large = planned("--devices", "8", "--memory", "80GB", "--peak", "989T")
+    assert all(row["fits"] for row in large["strategies"])  # type: ignore[attr-defined]
+    assert large["speed"]["days"] > 1  # type: ignore[index]
+    assert planned("--devices", "1", "--memory", "1GB", "--set", "training.batch_size=8")["smallest"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--devices", "7"], "--devices 7: a batch of 512 can be divided over 1, 2, 4, 8, 16, 32, 64, 128, 256, 512"),
+        (["--memory", "80"], "--memory '80': write a number and a unit"),
+        (["--memory", "-3GB"], "write a number and a unit"),
+        (["--peak", "fast"], "--peak 'fast': write a number and a unit"),
+        (["--mfu", "2"], "--mfu 2.0: it is a share of the peak"),
+        (["--distill", "sdtt"], "use --method dcd"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "duo-owt", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_every_recipe_can_be_planned() -> None:
+    for name in (each for each in RECIPES if each.endswith("-lm1b")):  # one for each method
+        fit = scaling.estimate(recipe(name), scaling.sizes_of(recipe(name), CPU), "ddp", 2, 1, 1, CPU)
+        assert fit.memory > 0, name
+
+
+def test_the_share_of_the_peak_is_logged_where_it_is_known() -> None:
+    record = StepRecord(10, "bound", 5.0, 1e-3, 1.0, 100)
+    row = log_row(record, 0, 2.0, 500.0, (1e9, 1e12))
+    assert row["mfu"] == 0.5
+    assert "mfu" not in log_row(record, 0, 2.0, 500.0)
+    assert scaling.operations_per_second(recipe("duo-lm1b"), CPU) is None

@@ -1,0 +1,157 @@
+"""docs/paper.md is written from the index; its GPU-days, numbers, links and commands are true."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from support.runs import ROOT
+
+from duality.cli import main as command_line
+from duality.cli.commands import COMMANDS
+from duality.papers.duo.figures import FIGURES
+from duality.papers.duo.gpu_days import computed, kept, total, trainings
+from duality.papers.duo.index import Figure, Remark, Series
+from duality.papers.duo.page import ABLATED, SMALL, page, row_label
+from duality.papers.duo.tables import REMARKS, TABLES
+from duality.recipes import catalogue
+
+DOCS = ROOT / "docs"
+PAGE = (DOCS / "paper.md").read_text(encoding="utf-8")
+INDEXED: tuple[Series | Figure | Remark, ...] = (
+    *(series for table in TABLES.values() for series in table.series),
+    *FIGURES.values(),
+    *REMARKS,
+)
+# Suites of test sets are measured where `duality eval` has the option.
+MEASURED = "suite" in inspect.signature(COMMANDS["eval"]).parameters
+EVERY_COMMAND = sorted({command for each in INDEXED for command in each.commands} | {each.plan for each in trainings()})
+KNOWN_COMMANDS = [command for command in EVERY_COMMAND if MEASURED or "--suite" not in command]
+
+
+def test_the_page_is_that_of_the_index() -> None:
+    assert page() == PAGE, "the index has changed: run `python -m duality.papers.duo.page > docs/paper.md`"
+
+
+def test_every_row_figure_and_command_is_on_the_page() -> None:
+    for table in TABLES.values():
+        section = PAGE.partition(f"\n## Table {table.number}: ")[2].partition("\n## ")[0]
+        for number, row in enumerate(table.rows):
+            lines = [line for line in section.splitlines() if line.startswith(f"| {row_label(table, number)} |")]
+            assert lines, row.label
+            shown = {cell.strip() for line in lines for cell in line.split("|")}
+            assert {value for value in row.numbers if value != "-"} <= shown
+    for figure in FIGURES.values():
+        assert f"\n| {figure.number} | {figure.title} |" in PAGE
+    printed = set(PAGE.splitlines())
+    assert {command for each in INDEXED for command in each.commands} <= printed
+
+
+def test_every_training_has_its_gpu_days() -> None:
+    assert set(kept()) == {each.plan for each in trainings()}, "run `python -m duality.papers.duo.gpu_days`"
+    assert all(value > 0 for value in kept().values())
+
+
+def test_a_distillation_includes_its_base_and_a_training_is_counted_once() -> None:
+    series = TABLES[7].series[0]
+    days = kept()
+    base, distilled = (days[each.plan] for each in series.trainings)
+    assert total(series.trainings, days) == pytest.approx(base + distilled)
+    assert total((*series.trainings, *series.trainings), days) == pytest.approx(base + distilled)
+
+
+def test_gpu_days_are_days_times_devices_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """One training and one distillation, by the command itself."""
+    for name in ("duo-owt", "duo-owt --distill dcd"):
+        recipe, _, option = name.partition(" ")
+        (plan,) = [
+            each for each in kept() if each.startswith(f"duality plan {recipe} ") and each.endswith(option or "0.4")
+        ]
+        assert command_line.main([*shlex.split(plan)[1:], "--json"]) == 0
+        days = json.loads(capsys.readouterr().out)["speed"]["days"]
+        assert kept()[plan] == pytest.approx(days * 8, abs=6e-4)
+
+
+@pytest.mark.slow
+def test_gpu_days_are_those_of_the_recipes() -> None:
+    assert computed(kept()) == kept(), "a recipe has changed: run `python -m duality.papers.duo.gpu_days`"
+
+
+def test_our_numbers_are_those_of_the_results() -> None:
+    results = (DOCS / "results.md").read_text(encoding="utf-8")
+    for name, value in (*SMALL.items(), *ABLATED.items()):
+        (line,) = [
+            line
+            for line in results.splitlines()
+            if line.startswith(f"| {name} | 1.") or line.startswith(f"| {name} | 0.")
+        ]
+        assert f"| {value} |" in line
+
+
+def anchor(heading: str) -> str:
+    """The anchor that Markdown gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def test_links_lead_to_headings() -> None:
+    links = re.findall(r"\]\((\w+\.md)#([\w-]+)\)", PAGE)
+    assert len(links) >= 7
+    for file, target in links:
+        headings = re.findall(r"^#+ (.*)$", (DOCS / file).read_text(encoding="utf-8"), re.MULTILINE)
+        assert target in {anchor(heading) for heading in headings}, target
+
+
+def stub(command: Callable[..., int]) -> Callable[..., int]:
+    """A command with the same arguments that does nothing."""
+
+    @functools.wraps(command)
+    def nothing(*_arguments: object, **_options: object) -> int:
+        return 0
+
+    return nothing
+
+
+def test_every_command_is_understood(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(command_line, "COMMANDS", {name: stub(command) for name, command in COMMANDS.items()})
+    assert len(KNOWN_COMMANDS) > 60
+    for command in KNOWN_COMMANDS:
+        program, *arguments = shlex.split(command)
+        assert program == "duality"
+        assert command_line.main(arguments) == 0, (command, capsys.readouterr().err)
+    with pytest.raises(SystemExit):  # of the parser: a wrong option would be seen
+        command_line.main(["plan", "duo-owt", "--device", "8"])
+
+
+def test_every_change_of_a_recipe_is_accepted() -> None:
+    for command in EVERY_COMMAND:
+        words = shlex.split(command)
+        if words[1] in ("train", "plan") and "--set" in words:
+            assert catalogue.recipe(words[2], tuple(words[words.index("--set") + 1 :])) != catalogue.recipe(words[2])
+
+
+def test_showing_a_table_imports_no_torch() -> None:
+    script = (
+        "import sys\nfrom duality.cli.main import main\n"
+        "assert main(['recipes', '--table', '2']) == 0\nassert 'torch' not in sys.modules"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    (line,) = [line for line in shown.splitlines() if "Duo (Ours)    duo-owt" in line]
+    assert line.split()[-7:] == list(TABLES[2].rows[7].numbers)
+    assert "duality eval runs/duo-owt --suite zero-shot" in shown
+
+
+@pytest.mark.parametrize("number", TABLES)
+def test_every_table_can_be_shown(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["recipes", "--table", str(number)]) == 0
+    shown = capsys.readouterr().out
+    for series in TABLES[number].series:
+        assert all(f"  {command}\n" in shown for command in series.commands)
+    for row in TABLES[number].rows:
+        assert all(value in shown for value in row.numbers if value != "-")
