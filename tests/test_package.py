@@ -41,6 +41,7 @@ PARTS = (
     "papers",
     "cli",
 )
+DEPTH = 26  # modules in the longest chain of imports
 # In these parts files do not import each other, except the files listed here.
 SEPARATE = {"objectives": {"base"}, "samplers": {"base", "grids"}, "methods": {"base"}}
 
@@ -77,6 +78,56 @@ def test_a_part_imports_only_earlier_parts() -> None:
             continue
         for imported in imports_of(path):
             assert PARTS.index(imported.split(".")[0]) <= PARTS.index(part), f"{module} imports {imported}"
+
+
+def loaded_by(path: Path, inside_functions: bool) -> set[str]:
+    """Modules that a file imports when it is imported; with ``inside_functions`` also when its functions run."""
+    found: set[str] = set()
+    nodes: list[ast.AST] = [ast.parse(path.read_text())]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not inside_functions:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("duality."):
+            base = node.module.removeprefix("duality.")
+            found |= {f"{base}.{each.name}" if f"{base}.{each.name}" in MODULES else base for each in node.names}
+        nodes.extend(ast.iter_child_nodes(node))
+    return found & MODULES - {module_of(path)}
+
+
+def longest_chains(graph: dict[str, set[str]]) -> dict[str, tuple[str, ...]]:
+    """The longest chain of imports from each module; a cycle is an error."""
+    chains: dict[str, tuple[str, ...]] = {}
+
+    def chain(module: str, above: tuple[str, ...]) -> tuple[str, ...]:
+        assert module not in above, f"a cycle of imports: {' > '.join((*above, module))}"
+        if module not in chains:
+            below = (chain(each, (*above, module)) for each in sorted(graph[module]))
+            chains[module] = (module, *max(below, key=len, default=()))
+        return chains[module]
+
+    for module in graph:
+        chain(module, ())
+    return chains
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Neither when it is imported nor when its functions run."""
+    longest_chains({module_of(path): loaded_by(path, inside_functions=True) for path in SOURCE.rglob("*.py")})
+
+
+def test_chains_of_imports_are_short() -> None:
+    chains = longest_chains({module_of(path): loaded_by(path, inside_functions=False) for path in SOURCE.rglob("*.py")})
+    longest = max(chains.values(), key=len)
+    assert len(longest) <= DEPTH, " > ".join(longest)
+
+
+def test_a_folder_has_few_modules() -> None:
+    for folder in {path.parent for path in SOURCE.rglob("*.py")}:
+        modules = [path.stem for path in folder.glob("*.py") if not path.name.startswith("_")]
+        assert len(modules) <= 27, f"{folder.name} has {len(modules)} modules: {sorted(modules)}"
 
 
 def test_siblings_do_not_import_each_other() -> None:
@@ -173,6 +224,6 @@ def test_names_in_docstrings_exist() -> None:
         for module, name in re.findall(r"``(?:\w+\.)*?(\w+)\.(\w+)(?:\(\))?``", text):
             if name == "py":
                 assert module in stems, f"{path.name} mentions {module}.py"
-            elif module in stems:
+            elif module in stems and not (SOURCE / module).is_dir():  # a name of a room is not that of a module
                 defined = any(re.search(rf"\b{name}\b", texts[other]) for other in texts if other.stem == module)
                 assert defined, f"{path.name} mentions {module}.{name}"
