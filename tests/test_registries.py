@@ -47,9 +47,9 @@ REGISTRIES = {
     "duality.samplers:SAMPLERS": SAMPLERS,
     "duality.samplers:GRIDS": GRIDS,
     "duality.methods:METHODS": METHODS,
-    "duality.data:TOKENIZERS": TOKENIZERS,
+    "duality.tokenizers:TOKENIZERS": TOKENIZERS,
     "duality.training:DISTILLATIONS": DISTILLATIONS,
-    "duality.runs:TRACKERS": TRACKERS,
+    "duality.runs.trackers:TRACKERS": TRACKERS,
 }
 
 
