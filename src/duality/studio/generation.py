@@ -27,7 +27,7 @@ from duality.samplers.generate import Frame
 from duality.studio.beliefs import Observed, observed, read
 from duality.studio.fields import Typed, Values
 from duality.studio.limits import Limits, Refusal, one_line
-from duality.studio.patience import Patience, interruptible
+from duality.studio.patience import Patience
 
 if TYPE_CHECKING:
     from duality.models.model import Model
@@ -159,7 +159,7 @@ def generated(loaded: Loaded, kind: str, values: Values, emit: Emit, patience: P
     make: Callable[..., list[Sample]] = model.sample if kind == "generate" else model.fill
     network, started = network_of(model.denoiser), time.perf_counter()
     try:
-        with count_calls(network) as calls, interruptible(network, patience), torch.inference_mode():
+        with count_calls(network, patience.check) as calls, torch.inference_mode():
             make(num=num, watch=writer.step, each=writer.end, wrap=writer.wrap, **arguments_of(kind, values))
     except (ValueError, TypeError) as error:
         raise Refusal(400, one_line(error)) from None

@@ -8,14 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
-from duality.noise import Noise
-from duality.protocols import Latent, Network
 from duality.studio.limits import Cancelled, Refusal
 
 
@@ -35,29 +29,3 @@ class Patience:
             raise Refusal(503, "the studio is being closed: start it again")
         if time.monotonic() > self.deadline:
             raise Refusal(503, "the request took too long: ask for fewer steps, samples, draws or tokens")
-
-
-@contextmanager
-def interruptible(network: Network, patience: Patience) -> Iterator[None]:
-    """Ask at every call of the network whether to go on, for the duration of a ``with`` block."""
-    hidden = network.hidden
-
-    def asked(
-        z: Latent,
-        condition: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
-    ) -> Tensor:
-        patience.check()
-        return hidden(z, condition, valid, dropout, labels)
-
-    own = vars(network).get("hidden")  # not None inside another such block
-    vars(network)["hidden"] = asked
-    try:
-        yield
-    finally:
-        if own is None:
-            del vars(network)["hidden"]
-        else:
-            vars(network)["hidden"] = own

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from duality.denoisers.wrapping import network_of
+from duality.evaluation.sweep.sampling import count_calls
 from duality.studio.fields import Typed, Values
 from duality.studio.limits import Refusal, one_line
-from duality.studio.patience import Patience, interruptible
+from duality.studio.patience import Patience
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +30,7 @@ def surprisal(model: Model, values: Values, patience: Patience) -> dict[str, obj
     text, label = Typed(str).of(values, "text"), Typed(str).maybe(values, "label")
     draws, seed = Typed(int).of(values, "draws"), Typed(int).of(values, "seed")
     try:
-        with interruptible(network_of(model.denoiser), patience):
+        with count_calls(network_of(model.denoiser), patience.check):
             found = model.surprisal(text, num_draws=draws, seed=seed, label=label)
     except (ValueError, TypeError) as error:
         raise Refusal(400, one_line(error)) from None

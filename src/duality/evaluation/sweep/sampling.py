@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +43,12 @@ class Calls:
 
 
 @contextmanager
-def count_calls(network: Network) -> Iterator[Calls]:
+def count_calls(network: Network, check: Callable[[], None] = lambda: None) -> Iterator[Calls]:
     """Count the sequences that the network is called with, for the duration of a ``with`` block.
 
-    Every call goes through ``hidden``, and not every one through the head.
+    ``check`` runs before every call and ends the work by an error. Every call goes through ``hidden``, and not every
+    one through the head. A wrapper around the denoiser would not see that a memo saves calls or that guidance doubles
+    them.
     """
     calls, hidden = Calls(), network.hidden
 
@@ -57,6 +59,7 @@ def count_calls(network: Network) -> Iterator[Calls]:
         dropout: Noise | None = None,
         labels: Tensor | None = None,
     ) -> Tensor:
+        check()
         vectors = hidden(z, condition, valid, dropout, labels)
         calls.sequences += len(vectors)
         return vectors
