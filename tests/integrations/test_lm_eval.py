@@ -20,7 +20,8 @@ from support.runs import ROOT, small_recipe
 
 import duality
 from duality.models.model import Model, load
-from duality.models.sampling import write
+from duality.models.requests import ScoreRequest
+from duality.models.sampling import write_around
 from duality.models.scoring import Passage
 
 pytest.importorskip("lm_eval", reason="the harness is not installed: pip install 'diffusion-duality[eval]'")
@@ -157,7 +158,7 @@ def test_a_rolling_likelihood_pays_for_every_token_once(place: Place, name: str)
     rows = [
         Passage(model.tokenizer.encode(text), seed=noise_seed(0, text), filled=name != "plaid-laptop") for text in TEXTS
     ]
-    scores = model.score(rows, num_draws=DRAWS)
+    scores = model.score(rows, ScoreRequest(DRAWS))
     assert [score.num_tokens for score in scores] == [len(text.encode()) for text in TEXTS]
     nats, size = sum(score.nats for score in scores), sum(len(text.encode()) for text in TEXTS)
     results = place.evaluate(name, "whole")["results"]["duality_whole"]
@@ -213,14 +214,14 @@ def test_a_long_generation_is_written_in_parts(place: Place, name: str, monkeypa
         held = int(known.fixed.sum())
         assert LENGTH // 2 <= len(known) <= LENGTH
         assert known.tokens[:held].tolist() == row[len(row) - held :]  # what stands directly before it
-        (sample,) = write(model, request, known, *rest)
+        (sample,) = write_around(model, request, known, *rest)
         assert sample.tokens[:held] == row[len(row) - held :]
         # end-of-text and bytes that are no text would end the generation, or hide how many there are
         made = [token if token < 128 else 65 for token in sample.tokens[held:]]
         row.extend(made)
         return [replace(sample, tokens=sample.tokens[:held] + made)]
 
-    monkeypatch.setattr(adapter, "write", spy)
+    monkeypatch.setattr(adapter, "write_around", spy)
     (found,) = lm.generate_until(requests_of((text, {"max_gen_toks": wanted, "until": []})), disable_tqdm=True)
     assert len(found) == wanted
     assert found == lm.model.tokenizer.decode(row[before:])

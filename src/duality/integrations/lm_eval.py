@@ -36,7 +36,8 @@ from tqdm import tqdm
 from duality.denoisers.wrapping import unwrapped
 from duality.integrations.greedy import greedy
 from duality.models.model import load
-from duality.models.sampling import Request, chosen, write
+from duality.models.requests import SampleChoices, ScoreRequest
+from duality.models.sampling import write_around
 from duality.models.scoring import Passage, TextLikelihood, passage
 from duality.models.shaping import known_parts
 from duality.protocols import Tail, VectorDenoiser
@@ -108,9 +109,10 @@ class DualityLM(LM):
         self._device = self.model.device
         self.draws, self.batch_size = whole("draws", draws, 8), whole("batch_size", batch_size, 32)
         self.max_gen_toks = whole("max_gen_toks", max_gen_toks, 256)
-        self.seed, self.label, self.top_p = seed, label, float(top_p)
-        self.how = chosen(self.model.recipe.generation, steps, tail, sampler, temperature)
-        self.tail = tail
+        self.seed, self.label = seed, label
+        self.choices = SampleChoices(
+            1, steps, sampler, tail=tail, top_p=float(top_p), temperature=temperature, label=label, batch_size=1
+        )
         self.autoregressive = self.model.measure.kind == "exact"
 
     @classmethod
@@ -144,7 +146,7 @@ class DualityLM(LM):
         scores: list[TextLikelihood] = []
         for some in self._parts(requests, "loglikelihood", disable_tqdm):
             rows = [row(*request.args) for request in some]
-            values = self.model.score(rows, num_draws=self.draws, batch_size=self.batch_size, label=self.label)
+            values = self.model.score(rows, ScoreRequest(self.draws, self.seed, self.batch_size, self.label))
             best = greedy(self.model, rows, self.batch_size, self.label)
             scores += values
             for request, value, is_greedy in zip(some, values, best, strict=True):
@@ -166,7 +168,7 @@ class DualityLM(LM):
                 for row, text in zip(ids, texts, strict=True)
                 if len(row)
             ]
-            values = self.model.score(rows, num_draws=self.draws, batch_size=self.batch_size, label=self.label)
+            values = self.model.score(rows, ScoreRequest(self.draws, self.seed, self.batch_size, self.label))
             scores += values
             left = iter(values)
             for request, row in zip(some, ids, strict=True):
@@ -216,21 +218,19 @@ class DualityLM(LM):
             size = min(count - len(made), max(length - len(before) - len(made), length // 2, 1))
             known = (before + made)[max(0, len(before) + len(made) + size - length) :]
             request = self._request(noise_seed(self.seed, context, str(len(made))), options)
-            (sample,) = write(self.model, request, known_parts([np.array(known, dtype=np.int64), size]), None, None)
+            (sample,) = write_around(self.model, request, known_parts([np.array(known, dtype=np.int64), size]))
             made += sample.tokens[len(known) :]
             text = text_before_end(tokenizer, made)
             if tokenizer.separator in made or before_stop(text, stops) != text:
                 break
         return before_stop(text_before_end(tokenizer, made), stops)
 
-    def _request(self, seed: int, options: Options) -> Request:
+    def _request(self, seed: int, options: Options) -> SampleChoices:
         """How a text is sampled: as the request says, then the model's arguments, then the recipe."""
-        how, top_p, temperature = self.how, self.top_p, float(options.get("temperature") or 0.0)
+        choices, temperature = replace(self.choices, seed=seed), float(options.get("temperature") or 0.0)
         if options.get("do_sample"):
-            how = replace(how, temperature=temperature) if temperature > 0 else how
-            top_p = float(options.get("top_p") or top_p)
-        elif self.autoregressive:
-            top_p = ONLY_THE_BEST
-        elif self.tail is None:
-            how = replace(how, tail="greedy")
-        return Request(1, how, None, None, top_p, self.label, None, seed, 1)
+            choices = replace(choices, temperature=temperature) if temperature > 0 else choices
+            return replace(choices, top_p=float(options.get("top_p") or choices.top_p))
+        if self.autoregressive:
+            return replace(choices, top_p=ONLY_THE_BEST)
+        return replace(choices, tail="greedy") if choices.tail is None else choices

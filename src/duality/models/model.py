@@ -13,11 +13,10 @@ asked for in the same call. Nothing is printed unless ``report`` prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +27,11 @@ from duality.hub.sources import Origin, model_source
 from duality.models.card import CardFields
 from duality.models.inside import hidden_vectors
 from duality.models.likelihood import Likelihood, likelihood
-from duality.models.limits import check_sampling
 from duality.models.load import network as network
 from duality.models.load import parts_of, trained_network
 from duality.models.publish import push_to_hub, save_pretrained
-from duality.models.sampling import Each, Request, Sample, Watch, chosen, write
+from duality.models.requests import FillRequest, SampleRequest, ScoreRequest
+from duality.models.sampling import Each, Sample, Watch, known_tokens, write_around
 from duality.models.scoring import (
     Passage,
     TextLikelihood,
@@ -42,17 +41,7 @@ from duality.models.scoring import (
     surprisals,
     token_nats,
 )
-from duality.models.shaping import (
-    Wrap,
-    check_can_infill,
-    known_ends,
-    known_parts,
-    num_tokens_of,
-    parts_around_blanks,
-    unchanged,
-    with_label,
-    with_memo,
-)
+from duality.models.shaping import Wrap, unchanged, with_label, with_memo
 from duality.protocols import Grid, Measure, Process, Reporter, Sampler, Schedule, Tail
 from duality.recipes.recipe import Recipe
 from duality.samplers.choice import sampler_named
@@ -61,7 +50,10 @@ from duality.samplers.grids import LINEAR
 from duality.tokenizers.tokenizer import Tokenizer
 from duality.training.devices import device_named
 
-NOTHING: Mapping[int, int] = MappingProxyType({})
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from duality.models.requests import ChoiceOptions, SampleOptions, ScoreOptions
 
 
 def ignore(count: int) -> None:
@@ -132,28 +124,24 @@ class Model:
 
     # --- writing
 
+    def write(
+        self,
+        request: SampleRequest | FillRequest,
+        watch: Watch | None = None,
+        each: Each | None = None,
+        wrap: Wrap = unchanged,
+    ) -> list[Sample]:
+        """The samples of a request; ``sample`` and ``fill`` are the same from keywords."""
+        return write_around(self, request, known_tokens(self, request), watch, each, wrap)
+
     def sample(
         self,
         num: int = 1,
         *,
-        steps: int | None = None,
-        prompt: str = "",
-        suffix: str = "",
-        keep: Mapping[int, int] = NOTHING,
-        length: int | None = None,
-        tail: Tail | None = None,
-        sampler: str | None = None,
-        eta: float | None = None,
-        grid: str | None = None,
-        top_p: float = 1.0,
-        temperature: float | None = None,
-        label: str | None = None,
-        guidance: float | None = None,
-        seed: int = 0,
-        batch_size: int = 16,
         watch: Watch | None = None,
         each: Each | None = None,
         wrap: Wrap = unchanged,
+        **options: Unpack[SampleOptions],
     ) -> list[Sample]:
         """``num`` samples; each begins with ``prompt`` and ends with ``suffix``.
 
@@ -168,14 +156,7 @@ class Model:
         ``each`` every sample as soon as its batch is written. ``wrap`` is put around everything that the sampler asks.
         A sample's ``text`` ends before the first end-of-text that follows the prompt and, if there is one, the suffix.
         """
-        size = self.length if length is None else length
-        check_sampling(self.denoiser, min(num, batch_size), size, self.device)
-        known = known_ends(self.tokenizer, size, prompt, suffix).keeping(keep, self.tokenizer.vocab_size)
-        if suffix or keep:
-            check_can_infill(self.denoiser, "suffix" if suffix else "keep")
-        how = chosen(self.recipe.generation, steps, tail, sampler, temperature)
-        request = Request(num, how, eta, grid, top_p, label, guidance, seed, batch_size)
-        return write(self, request, known, watch, each, wrap)
+        return self.write(SampleRequest(num, **options), watch, each, wrap)
 
     def fill(
         self,
@@ -184,20 +165,10 @@ class Model:
         *,
         blank: str = "___",
         tokens_per_blank: int | None = None,
-        steps: int | None = None,
-        tail: Tail | None = None,
-        sampler: str | None = None,
-        eta: float | None = None,
-        grid: str | None = None,
-        top_p: float = 1.0,
-        temperature: float | None = None,
-        label: str | None = None,
-        guidance: float | None = None,
-        seed: int = 0,
-        batch_size: int = 16,
         watch: Watch | None = None,
         each: Each | None = None,
         wrap: Wrap = unchanged,
+        **options: Unpack[ChoiceOptions],
     ) -> list[Sample]:
         """``num`` samples in which the blanks of ``text`` are filled in and everything else stays as it is.
 
@@ -206,12 +177,8 @@ class Model:
         which nothing is known. The other arguments are those of ``sample``. A model that writes from left to right, or
         that writes vectors, is refused.
         """
-        check_can_infill(self.denoiser, "fill")
-        parts = parts_around_blanks(self.tokenizer, text, blank, tokens_per_blank)
-        check_sampling(self.denoiser, min(num, batch_size), num_tokens_of(parts), self.device)
-        how = chosen(self.recipe.generation, steps, tail, sampler, temperature)
-        request = Request(num, how, eta, grid, top_p, label, guidance, seed, batch_size)
-        return write(self, request, known_parts(parts), watch, each, wrap)
+        request = FillRequest(num, text=text, blank=blank, tokens_per_blank=tokens_per_blank, **options)
+        return self.write(request, watch, each, wrap)
 
     def generate(
         self,
@@ -276,35 +243,14 @@ class Model:
 
     @overload
     def log_likelihood(  # type: ignore[overload-overlap]  # a str is a sequence of str, and comes first
-        self,
-        texts: str,
-        *,
-        context: str | Sequence[str] = "",
-        num_draws: int = 8,
-        seed: int = 0,
-        batch_size: int = 32,
-        label: str | None = None,
+        self, texts: str, *, context: str | Sequence[str] = "", **options: Unpack[ScoreOptions]
     ) -> TextLikelihood: ...
     @overload
     def log_likelihood(
-        self,
-        texts: Sequence[str],
-        *,
-        context: str | Sequence[str] = "",
-        num_draws: int = 8,
-        seed: int = 0,
-        batch_size: int = 32,
-        label: str | None = None,
+        self, texts: Sequence[str], *, context: str | Sequence[str] = "", **options: Unpack[ScoreOptions]
     ) -> list[TextLikelihood]: ...
     def log_likelihood(
-        self,
-        texts: str | Sequence[str],
-        *,
-        context: str | Sequence[str] = "",
-        num_draws: int = 8,
-        seed: int = 0,
-        batch_size: int = 32,
-        label: str | None = None,
+        self, texts: str | Sequence[str], *, context: str | Sequence[str] = "", **options: Unpack[ScoreOptions]
     ) -> TextLikelihood | list[TextLikelihood]:
         """-log p of a text, or of each of several, in nats, with its standard error and its kind.
 
@@ -315,32 +261,33 @@ class Model:
         ``label`` is the class that a class-conditional model is given. The end-of-document token is not added, nor is
         padding: what a whole document costs is measured by ``likelihood``.
         """
-        rows = passages(self.tokenizer, [texts] if isinstance(texts, str) else texts, context, seed)
-        found = self.score(rows, num_draws=num_draws, batch_size=batch_size, label=label)
+        request = ScoreRequest(**options)
+        rows = passages(self.tokenizer, [texts] if isinstance(texts, str) else texts, context, request.seed)
+        found = self.score(rows, request)
         return found[0] if isinstance(texts, str) else found
 
-    def score(
-        self, rows: Sequence[Passage], *, num_draws: int = 8, batch_size: int = 32, label: str | None = None
-    ) -> list[TextLikelihood]:
+    def score(self, rows: Sequence[Passage], request: ScoreRequest) -> list[TextLikelihood]:
         """``log_likelihood`` of tokens: each passage has its own context, seed and manner to be cut into windows."""
-        return likelihoods(self.measure.kind, self._token_nats(rows, num_draws, batch_size, label))
+        return likelihoods(self.measure.kind, self._token_nats(rows, request))
 
-    def surprisal(
-        self, text: str, *, num_draws: int = 16, seed: int = 0, batch_size: int = 32, label: str | None = None
-    ) -> list[TokenSurprisal]:
-        """The nats of each token of a text; their sum is ``log_likelihood`` with the same draws.
+    def surprisal(self, text: str, **options: Unpack[ScoreOptions]) -> list[TokenSurprisal]:
+        """The nats of each token of a text, in 16 draws if ``num_draws`` says no other number.
+
+        Their sum is ``log_likelihood`` with the same draws.
 
         A draw of a masked model says something of the hidden tokens only: of a short text, many draws are cheap. A
         pseudo-likelihood hides one token per draw: give as many draws as there are tokens.
         """
-        row = Passage(self.tokenizer.encode(text), seed=seed)
-        (draws,) = self._token_nats([row], num_draws, batch_size, label)
+        options.setdefault("num_draws", 16)
+        request = ScoreRequest(**options)
+        row = Passage(self.tokenizer.encode(text), seed=request.seed)
+        (draws,) = self._token_nats([row], request)
         return surprisals(self.tokenizer, row, draws, self.measure.kind)
 
-    def _token_nats(self, rows: Sequence[Passage], num_draws: int, batch_size: int, label: str | None) -> list[Tensor]:
+    def _token_nats(self, rows: Sequence[Passage], request: ScoreRequest) -> list[Tensor]:
         """The nats of every token at every draw."""
-        denoiser = with_label(self.denoiser, label, None, self.label_names, self.device)
-        return token_nats(denoiser, self.measure, rows, self.length, num_draws, batch_size, self.device)
+        denoiser = with_label(self.denoiser, request.label, None, self.label_names, self.device)
+        return token_nats(denoiser, self.measure, rows, self.length, request.num_draws, request.batch_size, self.device)
 
     # --- looking inside
 

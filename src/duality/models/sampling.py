@@ -10,20 +10,55 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from duality.models.shaping import Known, Wrap, transform, unchanged, with_known, with_label, with_memo
-from duality.protocols import Tail
-from duality.recipes.recipe import Generation
+import torch
+from torch import nn
+
+from duality.models.limits import check_sampling
+from duality.models.requests import FillRequest, SampleChoices, SampleRequest
+from duality.models.shaping import (
+    Known,
+    Wrap,
+    check_can_infill,
+    known_ends,
+    known_parts,
+    num_tokens_of,
+    parts_around_blanks,
+    transform,
+    unchanged,
+    with_known,
+    with_label,
+    with_memo,
+)
+from duality.protocols import Sampler, Schedule, Tail
+from duality.recipes.recipe import Generation, Recipe
 from duality.samplers.choice import grid_named
 from duality.samplers.generate import Frame, batches
-from duality.tokenizers.tokenizer import text_before_end
-
-if TYPE_CHECKING:
-    from duality.models.model import Model
+from duality.tokenizers.tokenizer import Tokenizer, text_before_end
 
 Watch = Callable[[Frame], None]
 Each = Callable[["Sample"], None]
+
+
+class SampledModel(Protocol):
+    """What of a ``Model`` is used to write samples."""
+
+    @property
+    def recipe(self) -> Recipe: ...
+    @property
+    def denoiser(self) -> nn.Module: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def label_names(self) -> tuple[str, ...]: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def schedule(self) -> Schedule: ...
+    def named_sampler(self, name: str = "own", eta: float | None = None) -> Sampler: ...
 
 
 @dataclass(frozen=True)
@@ -61,75 +96,74 @@ class Sample:
         return made | ({"full_text": self.full_text} if full else {}) | {"tokens": self.tokens}
 
 
-@dataclass(frozen=True)
-class Request:
-    """The choices that ``Model.sample`` and ``Model.fill`` share."""
-
-    num: int
-    how: Generation
-    eta: float | None
-    grid: str | None
-    top_p: float
-    label: str | None
-    guidance: float | None
-    seed: int
-    batch_size: int
-
-
-def chosen(
-    standard: Generation, steps: int | None, tail: Tail | None, sampler: str | None, temperature: float | None
-) -> Generation:
+def resolve_generation(choices: SampleChoices, standard: Generation) -> Generation:
     """How a model is sampled: as was chosen, and where nothing was (None) as its recipe says.
 
     Another sampler than the recipe's has its own number of steps.
 
-    >>> chosen(Generation(steps=8, tail="posterior"), None, None, None, 0.8)
+    >>> resolve_generation(SampleChoices(temperature=0.8), Generation(steps=8, tail="posterior"))
     Generation(steps=8, sampler='own', tail='posterior', temperature=0.8)
-    >>> chosen(Generation(steps=8), None, None, "psi-loop", None).steps is None
+    >>> resolve_generation(SampleChoices(sampler="psi-loop"), Generation(steps=8)).steps is None
     True
     """
-    own = sampler is None or sampler == standard.sampler
+    own = choices.sampler is None or choices.sampler == standard.sampler
     return Generation(
-        steps=standard.steps if steps is None and own else steps,
-        sampler=standard.sampler if sampler is None else sampler,
-        tail=standard.tail if tail is None else tail,
-        temperature=standard.temperature if temperature is None else temperature,
+        steps=standard.steps if choices.steps is None and own else choices.steps,
+        sampler=standard.sampler if choices.sampler is None else choices.sampler,
+        tail=standard.tail if choices.tail is None else choices.tail,
+        temperature=standard.temperature if choices.temperature is None else choices.temperature,
     )
 
 
-def write(
-    model: Model,
-    request: Request,
+def known_tokens(model: SampledModel, request: SampleRequest | FillRequest) -> Known:
+    """The tokens of a request that are known; what the model cannot do, or the machine cannot hold, is refused."""
+    tokenizer, batch = model.tokenizer, min(request.num, request.batch_size)
+    if isinstance(request, FillRequest):
+        check_can_infill(model.denoiser, "fill")
+        parts = parts_around_blanks(tokenizer, request.text, request.blank, request.tokens_per_blank)
+        check_sampling(model.denoiser, batch, num_tokens_of(parts), model.device)  # before they are allocated
+        return known_parts(parts)
+    length = model.length if request.length is None else request.length
+    check_sampling(model.denoiser, batch, length, model.device)
+    known = known_ends(tokenizer, length, request.prompt, request.suffix).keeping(request.keep, tokenizer.vocab_size)
+    if request.suffix or request.keep:
+        check_can_infill(model.denoiser, "suffix" if request.suffix else "keep")
+    return known
+
+
+def write_around(
+    model: SampledModel,
+    choices: SampleChoices,
     known: Known,
-    watch: Watch | None,
-    each: Each | None,
+    watch: Watch | None = None,
+    each: Each | None = None,
     wrap: Wrap = unchanged,
 ) -> list[Sample]:
-    """The samples of a request around known tokens; ``each`` gets every one as soon as its batch is written."""
+    """The samples around known tokens; ``each`` gets every one as soon as its batch is written."""
     process = model.recipe.method.process(model.tokenizer.vocab_size)
-    how = request.how
-    sampler = model.named_sampler(how.sampler, request.eta)
+    how = resolve_generation(choices, model.recipe.generation)
+    sampler = model.named_sampler(how.sampler, choices.eta)
     steps = sampler.steps(len(known)) if how.steps is None else how.steps
-    denoiser = with_label(model.denoiser, request.label, request.guidance, model.label_names, model.device)
-    denoiser = with_known(transform(denoiser, request.top_p, how.temperature), known.to(model.device), process)
+    denoiser = with_label(model.denoiser, choices.label, choices.guidance, model.label_names, model.device)
+    denoiser = with_known(transform(denoiser, choices.top_p, how.temperature), known.to(model.device), process)
     made = batches(
         wrap(with_memo(denoiser)),
         model.schedule,
         sampler,
         steps=steps,
-        num=request.num,
+        num=choices.num,
         length=len(known),
-        seed=request.seed,
+        seed=choices.seed,
         tail=how.tail,
-        grid=grid_named(request.grid, how.sampler),
-        batch_size=request.batch_size,
+        grid=grid_named(choices.grid, how.sampler),
+        batch_size=choices.batch_size,
         device=model.device,
         watch=watch,
     )
     samples: list[Sample] = []
     for row in (row for tokens in made for row in tokens.tolist()):
         text, full_text = text_before_end(model.tokenizer, row, known.end), model.tokenizer.decode(row)
-        sample = Sample(text, full_text, row, len(samples), request.seed, steps, how.tail, how.temperature)
+        sample = Sample(text, full_text, row, len(samples), choices.seed, steps, how.tail, how.temperature)
         samples.append(sample)
         if each is not None:
             each(sample)
