@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from support.studio import Served
 
 # Without the extra [studio], which `make test` installs, there is nothing to test here.
-if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
+if any(importlib.util.find_spec(name) is None for name in ("pydantic", "starlette", "uvicorn")):
     collect_ignore_glob = ["test_*.py"]
 
 METHODS = ("duo", "mdlm", "ar", "sedd-uniform", "plaid")

@@ -15,7 +15,7 @@ from duality.fused.lazy import belief_of
 from duality.models.model import load
 from duality.protocols import AnyDenoiser
 from duality.samplers.generate import Frame
-from duality.studio.beliefs import Observed, largest, observed, read
+from duality.studio.beliefs import Observed, largest, read
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -51,10 +51,8 @@ def test_the_reading_is_the_belief(shelf: Path, run: str, name: str) -> None:
 
     def wrap(denoiser: AnyDenoiser) -> AnyDenoiser:
         dense.append(Dense(denoiser))
-        made = observed(dense[0])
-        assert isinstance(made, Observed)
-        watched.append(made)
-        return made
+        watched.append(Observed(dense[0]))
+        return watched[0]
 
     def see(frame: Frame) -> None:
         last, place = watched[0].last, watched[0].place

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from duality.cli.main import main
-from duality.studio.serving import listening
+from duality.studio.server import listen
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def test_without_the_extra_there_is_one_line(
     real = builtins.__import__
 
     def without(name: str, *more: Any, **named: Any) -> Any:
-        if name.split(".")[0] in ("starlette", "uvicorn"):
+        if name.split(".")[0] in ("starlette", "uvicorn", "pydantic"):
             raise ImportError(name)
         return real(name, *more, **named)
 
@@ -85,7 +85,7 @@ def test_other_commands_load_neither_starlette_nor_uvicorn() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env={**os.environ}
     ).stdout
     loaded = shown.partition("LOADED")[2].split()
-    assert not {"starlette", "uvicorn", "torch"} & set(loaded)
+    assert not {"starlette", "uvicorn", "pydantic", "torch"} & set(loaded)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -100,7 +100,7 @@ def test_small_events_are_sent_at_once(host: str) -> None:
             taken.set_result(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             writer.close()
 
-        with listening(host, 0) as listener:
+        with listen(host, 0) as listener:
             async with await asyncio.start_server(take, sock=listener):
                 _, writer = await asyncio.open_connection(*listener.getsockname()[:2])
                 found = await asyncio.wait_for(taken, 10)

@@ -16,10 +16,9 @@ from support.runs import small_recipe
 from support.studio import Served, posted, served, studio_of, until
 
 from duality.runs import session
-from duality.studio.generation import Emit
-from duality.studio.limits import Cancelled, Limits, Refusal
-from duality.studio.patience import Patience
-from duality.studio.workers import Task, Workers
+from duality.studio.generation import Check, Emit
+from duality.studio.queues import Patience, Queues, Task
+from duality.studio.schemas import Cancelled, Limits, Refusal
 
 LONG = {"run": "duo", "steps": 4000, "length": 64, "stream": True}
 
@@ -53,7 +52,7 @@ def test_clients_that_leave_end_their_work(server: Served) -> None:
 def test_a_likelihood_ends_too_when_its_client_leaves(server: Served) -> None:
     body = {"run": "duo", "text": "word " * 3000, "draws": 256}
     connection = server.raw(posted("/api/likelihood", body))
-    until(lambda: server.studio.jobs.workers.waiting() == 0)
+    until(lambda: server.studio.queues.waiting() == 0)
     connection.close()
     until(idle(server))
 
@@ -63,7 +62,7 @@ def test_a_full_queue(shelf: Path) -> None:
         held = server.raw(posted("/api/generate", LONG))
         assert held.recv(10)  # its work has begun
         waiting = [server.raw(posted("/api/generate", LONG)) for _ in range(2)]
-        until(lambda: server.studio.jobs.workers.waiting() == 2)
+        until(lambda: server.studio.queues.waiting() == 2)
         found = server.post("/api/generate", LONG)
         assert found.status == 429
         assert "2 requests are waiting" in found.message
@@ -177,7 +176,7 @@ def test_a_fault_of_the_studio_is_no_end_of_it(shelf: Path, monkeypatch: pytest.
     studio = studio_of(shelf)
     with served(studio) as server:
         with monkeypatch.context() as patch:
-            patch.setattr("duality.studio.app.generated", lambda *_: 1 / 0)
+            patch.setattr("duality.studio.app.generate", lambda *_: 1 / 0)
             found = server.post("/api/generate", {"run": "duo"})
             assert found.status == 500
             assert "ZeroDivisionError" in found.message
@@ -185,11 +184,11 @@ def test_a_fault_of_the_studio_is_no_end_of_it(shelf: Path, monkeypatch: pytest.
 
 
 def test_an_error_behind_the_first_event_ends_the_stream(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half(_loaded: object, _kind: str, _values: object, emit: Emit, _patience: Patience) -> None:
+    def half(_loaded: object, _request: object, emit: Emit, _check: Check) -> None:
         emit({"type": "start"})
         raise Refusal(503, "no more")
 
-    monkeypatch.setattr("duality.studio.app.generated", half)
+    monkeypatch.setattr("duality.studio.app.generate", half)
     with served(studio_of(shelf)) as server:
         events = server.post("/api/generate", {"run": "duo", "stream": True}).events
     assert [event["type"] for event in events] == ["start", "error"]
@@ -198,27 +197,27 @@ def test_an_error_behind_the_first_event_ends_the_stream(shelf: Path, monkeypatc
 
 def test_threads_end() -> None:
     """A thread without work ends; when the studio is closed, all do, and what is waiting is told."""
-    workers = Workers(Limits(idle_seconds=0.05))
+    queues = Queues(Limits(idle_seconds=0.05))
     done: list[Exception | None] = []
-    workers.add("a", Task(lambda _: None, done.append))
+    queues.add("a", Task(lambda _: None, done.append))
     until(lambda: done == [None])
-    until(lambda: not workers._queues and not workers._threads)
+    until(lambda: not queues._queues and not queues._threads)
     begun = threading.Event()
 
-    def wait(patience: Patience) -> None:
+    def wait(check: Check) -> None:
         begun.set()
         while True:
-            patience.check()
+            check()
             time.sleep(0.01)
 
     for _ in range(3):
-        workers.add("b", Task(wait, done.append))
+        queues.add("b", Task(wait, done.append))
     begun.wait(10)
-    workers.close()
+    queues.close()
     until(lambda: len(done) == 4)
     assert all(isinstance(error, Refusal) and error.status == 503 for error in done[1:])
     with pytest.raises(Refusal, match="being closed"):
-        workers.add("c", Task(wait, done.append))
+        queues.add("c", Task(wait, done.append))
 
 
 def test_patience() -> None:

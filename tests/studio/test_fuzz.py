@@ -13,17 +13,10 @@ from hypothesis import strategies as st
 from support.studio import Served, asked, studio_of
 
 from duality.studio.app import application
-from duality.studio.completion_form import COMPLETION
-from duality.studio.forms import FILL, GENERATE, JUDGE, LIKELIHOOD
-from duality.studio.guard import LOOPBACK, Guard
+from duality.studio.openapi import OPERATIONS
+from duality.studio.server import LOOPBACK, Guard
 
-FORMS = {
-    "/api/generate": GENERATE,
-    "/api/fill": FILL,
-    "/api/likelihood": LIKELIHOOD,
-    "/api/judge": JUDGE,
-    "/v1/completions": COMPLETION,
-}
+FORMS = {path: operation.form for path, operation in OPERATIONS.items() if operation.form is not None}
 NUMBERS = st.one_of(
     st.integers(-(1 << 70), 1 << 70),
     st.floats(),
@@ -64,9 +57,9 @@ def requests(draw: st.DrawFn) -> tuple[str, bytes]:
         return path, draw(st.binary(max_size=60))
     if kind == 1:
         return path, json.dumps(draw(ANYTHING)).encode()
-    form = FORMS[path]
-    body = {name: draw(SENSIBLE[name]) for name, each in form.fields.items() if each.required}
-    for name in draw(st.lists(st.sampled_from(list(form.fields)), max_size=4)):
+    fields = FORMS[path].model_fields
+    body = {name: draw(SENSIBLE[name]) for name, each in fields.items() if each.is_required()}
+    for name in draw(st.lists(st.sampled_from(list(fields)), max_size=4)):
         body[name] = draw(SENSIBLE.get(name, ANYTHING) if draw(st.booleans()) else ANYTHING)
     return path, json.dumps(body).encode()
 

@@ -8,8 +8,7 @@ import pytest
 from support.studio import Served, asked, studio_of
 
 from duality.studio.app import application
-from duality.studio.guard import LOOPBACK, Guard
-from duality.studio.serving import address_of, check_token, names_of
+from duality.studio.server import LOOPBACK, Guard, address_of, check_token, host_names
 
 TOKEN = "a-token-of-some-length"
 
@@ -95,9 +94,9 @@ def test_an_open_address_needs_a_good_token() -> None:
 
 
 def test_the_names_of_a_studio() -> None:
-    assert names_of("127.0.0.1") == LOOPBACK
-    assert names_of("0.0.0.0") is None
-    assert names_of("Host.Example") == (*LOOPBACK, "host.example")
+    assert host_names("127.0.0.1") == LOOPBACK
+    assert host_names("0.0.0.0") is None
+    assert host_names("Host.Example") == (*LOOPBACK, "host.example")
     assert "0.0.0.0" not in address_of("0.0.0.0", 80, TOKEN)
 
 

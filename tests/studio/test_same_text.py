@@ -18,9 +18,9 @@ from duality.cli.main import main
 from duality.cli.studio import divided
 from duality.models.model import load
 from duality.studio.app import Studio, application
-from duality.studio.guard import LOOPBACK
 from duality.studio.library import Library
-from duality.studio.limits import Limits
+from duality.studio.schemas import Limits
+from duality.studio.server import LOOPBACK
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("duo", {"steps": 3, "seed": 7, "num": 2}),

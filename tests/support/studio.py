@@ -17,10 +17,9 @@ from typing import Any
 import uvicorn
 
 from duality.studio.app import Studio, application
-from duality.studio.guard import LOOPBACK
 from duality.studio.library import Library
-from duality.studio.limits import Limits
-from duality.studio.serving import listening
+from duality.studio.schemas import Limits
+from duality.studio.server import LOOPBACK, listen
 
 Json = Any
 
@@ -102,7 +101,7 @@ def studio_of(source: Path, limits: Limits | None = None, **more: Any) -> Studio
 @contextmanager
 def served(studio: Studio, hosts: tuple[str, ...] | None = LOOPBACK, token: str | None = None) -> Iterator[Served]:
     """The studio behind a real socket, for the duration of a ``with`` block."""
-    listener = listening("127.0.0.1", 0)
+    listener = listen("127.0.0.1", 0)
     config = uvicorn.Config(application(studio, hosts, token), log_level="critical", timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
@@ -112,7 +111,7 @@ def served(studio: Studio, hosts: tuple[str, ...] | None = LOOPBACK, token: str 
         yield Served(studio, listener.getsockname()[1])
     finally:
         server.should_exit = True
-        studio.jobs.workers.close()
+        studio.queues.close()
         thread.join(10)
         listener.close()
 

@@ -43,15 +43,15 @@ def studio(
     from duality.runs.listing import run_folders
 
     check_installed()
-    from duality.studio.app import Studio
+    from duality.studio.app import Studio, serve
     from duality.studio.library import Library
-    from duality.studio.limits import Limits
-    from duality.studio.serving import address_of, check_token, listening, serve
+    from duality.studio.schemas import Limits
+    from duality.studio.server import address_of, check_token, listen
 
     check_token(host, token)
     folders, models = divided(runs or (Path("runs"),))
     found = sum(1 for source in folders for _ in run_folders(source)) + len(models)
-    with listening(host, port) as listener:
+    with listen(host, port) as listener:
         made = Studio(Library(folders, Limits(), device, models), judge=read_judge(judge, device))
         address = address_of(host, listener.getsockname()[1], token)
         say(f"the studio is at {address} ({found} run{'s' * (found != 1)}, and those to come); Ctrl-C ends it")
@@ -66,11 +66,13 @@ def studio(
 def check_installed() -> None:
     """Refuse to start without the extra."""
     try:
+        import pydantic  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
         raise ValueError(
-            "the studio needs starlette and uvicorn, which are not installed: pip install 'diffusion-duality[studio]'"
+            "the studio needs pydantic, starlette and uvicorn, which are not installed: pip install "
+            "'diffusion-duality[studio]'"
         ) from None
 
 

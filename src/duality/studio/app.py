@@ -4,39 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import resources
 from typing import TYPE_CHECKING
 
+import torch
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 import duality
+from duality.diffusion.gaussian import level, level_slope
+from duality.models.share import shell
 from duality.studio import completions
-from duality.studio.answers import answered, refused, server_sent
-from duality.studio.completion_form import COMPLETION
-from duality.studio.fields import Form, Typed, Values, parsed
-from duality.studio.forms import FILL, GENERATE, JUDGE, LIKELIHOOD
-from duality.studio.generation import Emit, Event, generated
-from duality.studio.guard import Guard
-from duality.studio.jobs import Jobs
+from duality.studio.generation import Check, Emit, Event, generate
 from duality.studio.library import Library
-from duality.studio.limits import Cancelled, Limits, Refusal
-from duality.studio.openapi import described
-from duality.studio.operator_table import operator_table
-from duality.studio.page_files import page_files
-from duality.studio.patience import Patience
-from duality.studio.scoring import judged, surprisal
+from duality.studio.openapi import OPERATIONS, describe_interface
+from duality.studio.queues import Queues
+from duality.studio.schemas import (
+    AnyForm,
+    Cancelled,
+    Completion,
+    Fill,
+    Generate,
+    Judgement,
+    Likelihood,
+    Limits,
+    Refusal,
+)
+from duality.studio.scoring import judge_text, measure_surprisal
+from duality.studio.server import Guard, answer, error_answer, host_names, run_server, server_sent_event
 
 if TYPE_CHECKING:
     from duality.evaluation.judge import Judge
 
-Endpoint = Callable[[Request], Awaitable[ASGIApp]]
+_Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 
 _JUDGE = "the judge"  # the name of its thread; those of models are paths
+_MEDIA = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
 
 @dataclass
@@ -48,16 +59,16 @@ class Studio:
     judge: Judge | None = None
 
     def __post_init__(self) -> None:
-        self.jobs, self.numbers = Jobs(self.limits), itertools.count(1)
+        self.queues, self.numbers = Queues(self.limits), itertools.count(1)
 
     # --- reading a request
 
-    async def form(self, request: Request, form: Form) -> Values:
+    async def read(self, request: Request, form: type[AnyForm]) -> AnyForm:
         """The checked fields of a request."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Refusal(415, f"the body is of the type {kind[:60]!r}: send application/json")
-        return form.read(parsed(await self.body(request)))
+        return form.read(await self.body(request))
 
     async def body(self, request: Request) -> bytes:
         """The body of a request, within its limits of size and time."""
@@ -75,139 +86,140 @@ class Studio:
             raise Refusal(408, f"the body did not arrive within {seconds:g} seconds: send it at once") from None
         return bytes(found)
 
-    async def run_of(self, values: Values, name: str) -> tuple[str, str]:
-        """The run that a request names, and the name of its thread."""
-        run = Typed(str).of(values, name)
+    async def thread(self, run: str) -> str:
+        """The name of the thread of a run."""
         known = self.library.listed(run)  # whether it is still there is seen when it is loaded
-        return run, str(known or await asyncio.to_thread(self.library.folder, run))
+        return str(known or await asyncio.to_thread(self.library.folder, run))
 
     # --- writing and scoring
 
-    async def write(self, request: Request, kind: str, form: Form) -> ASGIApp:
+    async def write(self, request: Request, form: type[Generate] | type[Fill]) -> ASGIApp:
         """Write text: as a stream of events, or as one answer."""
-        values = await self.form(request, form)
-        run, thread = await self.run_of(values, "run")
+        own = await self.read(request, form)
+        thread = await self.thread(own.run)
 
-        def work(emit: Emit, patience: Patience) -> None:
-            generated(self.library.loaded(run), kind, values, emit, patience)
+        def work(emit: Emit, check: Check) -> None:
+            generate(self.library.loaded(own.run), own, emit, check)
 
-        if values["stream"]:
-            return await self.jobs.stream(request, thread, work, lambda event: server_sent(event, str(event["type"])))
-        found = await self.jobs.all_of(request, thread, work)
+        if own.stream:
+            return await self.queues.stream(
+                request, thread, work, lambda event: server_sent_event(event, event["type"])
+            )
+        found = await self.queues.collect(request, thread, work)
         start, *samples, done = [{name: each[name] for name in each if name != "type"} for each in found]
-        return answered({**start, **done, "samples": samples})
+        return answer({**start, **done, "samples": samples})
 
     async def generate(self, request: Request) -> ASGIApp:
         """POST /api/generate."""
-        return await self.write(request, "generate", GENERATE)
+        return await self.write(request, Generate)
 
     async def fill(self, request: Request) -> ASGIApp:
         """POST /api/fill."""
-        return await self.write(request, "fill", FILL)
+        return await self.write(request, Fill)
 
     async def likelihood(self, request: Request) -> ASGIApp:
         """POST /api/likelihood."""
-        values = await self.form(request, LIKELIHOOD)
-        run, thread = await self.run_of(values, "run")
+        own = await self.read(request, Likelihood)
 
-        def work(emit: Emit, patience: Patience) -> None:
-            emit(surprisal(self.library.loaded(run).model, values, patience))
+        def work(emit: Emit, check: Check) -> None:
+            emit(measure_surprisal(self.library.loaded(own.run).model, own, check))
 
-        (found,) = await self.jobs.all_of(request, thread, work)
-        return answered(found)
+        (found,) = await self.queues.collect(request, await self.thread(own.run), work)
+        return answer(found)
 
     async def judged(self, request: Request) -> ASGIApp:
         """POST /api/judge."""
-        judge, values = self.judge, await self.form(request, JUDGE)
+        judge, own = self.judge, await self.read(request, Judgement)
         if judge is None:
             raise Refusal(404, "this studio has no judge: start it with --judge and an autoregressive run, or a name")
-        text = Typed(str).of(values, "text")
-        (found,) = await self.jobs.all_of(request, _JUDGE, lambda emit, patience: emit(judged(judge, text, patience)))
-        return answered(found)
+
+        def work(emit: Emit, check: Check) -> None:
+            emit(judge_text(judge, own.text, check))
+
+        (found,) = await self.queues.collect(request, _JUDGE, work)
+        return answer(found)
 
     async def complete(self, request: Request) -> ASGIApp:
         """POST /v1/completions."""
-        values = await self.form(request, COMPLETION)
-        run, thread = await self.run_of(values, "model")
-        head = completions.Head(run, next(self.numbers))
+        own = await self.read(request, Completion)
+        thread = await self.thread(own.model)
+        head = completions.Head(own.model, next(self.numbers))
 
-        def work(emit: Emit, patience: Patience) -> None:
-            completions.completed(self.library.loaded(run), values, emit, patience)
+        def work(emit: Emit, check: Check) -> None:
+            completions.complete(self.library.loaded(own.model), own, emit, check)
 
         def show(event: Event) -> str:
             if "error" in event:
-                return server_sent(event)
-            parts = [server_sent(each) for each in completions.chunks(head, values, event)]
+                return server_sent_event(event)
+            parts = [server_sent_event(each) for each in completions.chunks(head, own, event)]
             return "".join(parts) + ("data: [DONE]\n\n" if event["type"] == "usage" else "")
 
-        if values["stream"]:
-            return await self.jobs.stream(request, thread, work, show)
-        return answered(completions.answer(head, await self.jobs.all_of(request, thread, work)))
+        if own.stream:
+            return await self.queues.stream(request, thread, work, show)
+        return answer(completions.whole_answer(head, await self.queues.collect(request, thread, work)))
 
     # --- looking
 
-    async def runs(self, request: Request) -> ASGIApp:
+    async def runs(self, _request: Request) -> ASGIApp:
         """GET /api/runs."""
         rows = await asyncio.to_thread(self.library.rows)
-        return answered({"runs": rows, "judge": None if self.judge is None else self.judge.name})
+        return answer({"runs": rows, "judge": None if self.judge is None else self.judge.name})
 
-    async def models(self, request: Request) -> ASGIApp:
+    async def models(self, _request: Request) -> ASGIApp:
         """GET /v1/models."""
         found = await asyncio.to_thread(self.library.folders)
         rows = [{"id": name, "object": "model", "created": 0, "owned_by": "duality"} for name in found]
-        return answered({"object": "list", "data": rows})
+        return answer({"object": "list", "data": rows})
 
     async def recipe(self, request: Request) -> ASGIApp:
         """GET /api/runs/{run}/recipe."""
-        return answered(await asyncio.to_thread(self.library.recipe, request.path_params["run"]))
+        return answer(await asyncio.to_thread(self.library.recipe, request.path_params["run"]))
 
     async def metrics(self, request: Request) -> ASGIApp:
         """GET /api/runs/{run}/metrics."""
-        rows = await asyncio.to_thread(self.library.metrics, request.path_params["run"], after(request))
-        return answered({"rows": rows})
+        return answer({"rows": await asyncio.to_thread(self.library.metrics, *_run_and_step(request))})
 
     async def samples(self, request: Request) -> ASGIApp:
         """GET /api/runs/{run}/samples."""
-        rows = await asyncio.to_thread(self.library.samples, request.path_params["run"], after(request))
-        return answered({"rows": rows})
+        return answer({"rows": await asyncio.to_thread(self.library.samples, *_run_and_step(request))})
 
     async def operator(self, request: Request) -> ASGIApp:
         """GET /api/operator."""
-        return answered(await asyncio.to_thread(operator_table, whole(request, "states", 8, 2, 1 << 20)))
+        return answer(await asyncio.to_thread(_operator_table, _whole_number(request, "states", 8, 2, 1 << 20)))
 
-    async def health(self, request: Request) -> ASGIApp:
+    async def health(self, _request: Request) -> ASGIApp:
         """GET /api/health."""
-        return answered({"status": "ok", "waiting": self.jobs.workers.waiting(), "version": duality.__version__})
+        return answer({"status": "ok", "waiting": self.queues.waiting(), "version": duality.__version__})
 
-    async def openapi(self, request: Request) -> ASGIApp:
+    async def openapi(self, _request: Request) -> ASGIApp:
         """GET /api/openapi.json."""
-        return answered(described(duality.__version__))
+        return answer(describe_interface(duality.__version__))
 
     def routes(self) -> list[Route]:
-        """All routes."""
-        get: dict[str, Endpoint] = {
+        """All routes: those that ``openapi.OPERATIONS`` describes, and the files of the page."""
+        endpoints: dict[str, _Endpoint] = {
             "/api/runs": self.runs,
-            "/api/runs/{run:path}/recipe": self.recipe,
-            "/api/runs/{run:path}/metrics": self.metrics,
-            "/api/runs/{run:path}/samples": self.samples,
+            "/api/runs/{run}/recipe": self.recipe,
+            "/api/runs/{run}/metrics": self.metrics,
+            "/api/runs/{run}/samples": self.samples,
             "/api/operator": self.operator,
             "/api/health": self.health,
             "/api/openapi.json": self.openapi,
             "/v1/models": self.models,
-            **page_files(),
-        }
-        post: dict[str, Endpoint] = {
             "/api/generate": self.generate,
             "/api/fill": self.fill,
             "/api/likelihood": self.likelihood,
             "/api/judge": self.judged,
             "/v1/completions": self.complete,
         }
-        made = [Route(path, endpoint, methods=["GET"]) for path, endpoint in get.items()]
-        return made + [Route(path, endpoint, methods=["POST"]) for path, endpoint in post.items()]
+        found = [Route(path, endpoint, methods=["GET"]) for path, endpoint in _page_files().items()]
+        for path, operation in OPERATIONS.items():
+            method = "GET" if operation.form is None else "POST"
+            found.append(Route(path.replace("{run}", "{run:path}"), endpoints[path], methods=[method]))
+        return found
 
 
-def whole(request: Request, name: str, default: int, least: int, most: int) -> int:
+def _whole_number(request: Request, name: str, default: int, least: int, most: int) -> int:
     """A whole number of the query of a request."""
     text = request.query_params.get(name, str(default))
     if not (text.removeprefix("-").isdecimal() and len(text) <= 20 and least <= int(text) <= most):
@@ -215,18 +227,54 @@ def whole(request: Request, name: str, default: int, least: int, most: int) -> i
     return int(text)
 
 
-def after(request: Request) -> int:
-    """The step after which rows are wanted."""
-    return whole(request, "after", -1, -1, (1 << 62))
+def _run_and_step(request: Request) -> tuple[str, int]:
+    """The run of an address, and the step after which rows are wanted."""
+    return request.path_params["run"], _whole_number(request, "after", -1, -1, 1 << 62)
+
+
+@lru_cache(64)
+def _operator_table(states: int, points: int = 201) -> dict[str, object]:
+    """The operator T of the paper: the signal of a Gaussian diffusion, the signal T of its argmax, the slope of T."""
+    gaussian = torch.linspace(0, 1, points, dtype=torch.float64)
+    inside = gaussian[1:-1]
+    mu = inside / (1 - inside**2).sqrt()
+    slope = level_slope(mu, states) / (1 - inside**2) ** 1.5
+    return {
+        "states": states,
+        "gaussian": [round(value, 6) for value in gaussian.tolist()],
+        "discrete": [0.0, *(round(value, 6) for value in level(mu, states).tolist()), 1.0],
+        "slope": [0.0, *(round(value, 6) for value in slope.tolist()), 0.0],
+    }
+
+
+def _page_files() -> dict[str, _Endpoint]:
+    """The files of the page, read once, by their addresses; and the empty file that it saves recordings into."""
+
+    def endpoint(content: bytes, media: str) -> _Endpoint:
+        async def send_file(_request: Request) -> Response:
+            return Response(content, media_type=media)
+
+        return send_file
+
+    found = {"/share.html": endpoint(shell().encode("utf-8"), "text/html")}
+    for file in (resources.files("duality.studio") / "page").iterdir():
+        media = _MEDIA.get(file.name.rpartition(".")[2])
+        if media is not None:
+            found["/" if file.name == "index.html" else f"/{file.name}"] = endpoint(file.read_bytes(), media)
+    return found
 
 
 def application(studio: Studio, hosts: tuple[str, ...] | None, token: str | None = None) -> Guard:
     """The application for a server."""
     known = (Refusal, Cancelled, ClientDisconnect, HTTPException, Exception)
-    app = Starlette(routes=studio.routes(), exception_handlers=dict.fromkeys(known, refused))
+    app = Starlette(routes=studio.routes(), exception_handlers=dict.fromkeys(known, error_answer))
+    return Guard(app, hosts, token)
 
-    async def refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await refused(Request(scope), refusal)
-        await response(scope, receive, send)
 
-    return Guard(app, refuse, hosts, token)
+def serve(studio: Studio, listener: socket.socket, host: str, token: str | None) -> None:
+    """Answer until a signal comes."""
+    app = application(studio, host_names(host), token)
+    try:
+        run_server(app, listener, studio.limits.connections, studio.queues.closing.set)
+    finally:
+        studio.queues.close()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from duality.fused.lazy import Belief, belief_of, materialised_log_probs
-from duality.protocols import AnyDenoiser, Denoiser, Dropout, Labels, Latent, Prefix, Valid
+from duality.protocols import AnyDenoiser, Dropout, Labels, Latent, Prefix, Valid
 
 _KEPT = 1 << 24  # numbers of a belief that are kept at most, 64 MB; larger ones are read again
 _BLOCK = 32  # states of which only the largest is compared at first
@@ -35,7 +35,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Noted:
+class _Noted:
     """A belief as a sampler reads it, and copies of the rows that were read: flat positions, log-probabilities."""
 
     belief: Belief
@@ -72,26 +72,21 @@ class Observed:
 
     def __init__(self, denoiser: AnyDenoiser) -> None:
         self.denoiser = denoiser
-        self.last: Noted | None = None
+        self.last: _Noted | None = None
         self.place: int | None = None
 
     def belief(
         self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
-        self.last = Noted(belief_of(self.denoiser, z, alpha, valid, dropout, labels))
+        self.last = _Noted(belief_of(self.denoiser, z, alpha, valid, dropout, labels))
         self.place = z.position if isinstance(z, Prefix) else None
         return cast(Belief, self.last)  # a sampler uses what LazyBelief has
 
     log_probs = materialised_log_probs
 
 
-def observed(denoiser: AnyDenoiser) -> AnyDenoiser:
-    """The denoiser, observed if it has a belief."""
-    return Observed(denoiser) if isinstance(denoiser, Denoiser) else denoiser
-
-
 @torch.no_grad()
-def read(noted: Noted, tokens: Tensor, alternatives: int) -> Reading:
+def read(noted: _Noted, tokens: Tensor, alternatives: int) -> Reading:
     """What a belief says of the tokens (B, L), and the ``alternatives`` most likely ones of each place."""
     flat, belief = tokens.flatten(), noted.belief
     found = Reading(
@@ -101,14 +96,14 @@ def read(noted: Noted, tokens: Tensor, alternatives: int) -> Reading:
         torch.zeros(belief.positions, alternatives),
     )
     for rows, log_p in noted.notes:
-        take(found, flat, rows, log_p)
+        _add_rows(found, flat, rows, log_p)
     if not (len(noted.notes) == 1 and len(noted.notes[0][0]) == belief.positions):
-        read_rest(noted, flat, found)
+        _add_unread(noted, flat, found)
     shape = tokens.shape
     return Reading(*(each.view(*shape, *each.shape[1:]) for each in vars(found).values()))
 
 
-def read_rest(noted: Noted, flat: Tensor, found: Reading) -> None:
+def _add_unread(noted: _Noted, flat: Tensor, found: Reading) -> None:
     """Add what the rows say that the sampler did not read."""
     belief, alternatives = noted.belief, found.best.shape[-1]
     unread = torch.ones(belief.positions, dtype=torch.bool, device=flat.device)
@@ -122,10 +117,10 @@ def read_rest(noted: Noted, flat: Tensor, found: Reading) -> None:
             found.best[sure.cpu(), 0], found.best_probability[sure.cpu(), 0] = state[sure].cpu(), 1.0
         unread[sure] = False
     for rows, log_p in belief.each(unread.nonzero()[:, 0]):
-        take(found, flat, rows, log_p)
+        _add_rows(found, flat, rows, log_p)
 
 
-def take(found: Reading, tokens: Tensor, rows: Tensor, log_p: Tensor) -> None:
+def _add_rows(found: Reading, tokens: Tensor, rows: Tensor, log_p: Tensor) -> None:
     """Add what some rows of log-probabilities (n, K) say."""
     places, wanted = rows.cpu(), min(found.best.shape[-1], log_p.shape[-1])
     # a probability of 0 has the logarithm -inf, and adds nothing

@@ -15,19 +15,17 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from duality.denoisers.wrapping import network_of
 from duality.evaluation.sweep.sampling import count_calls
-from duality.protocols import AnyDenoiser
+from duality.protocols import AnyDenoiser, Denoiser
 from duality.samplers.generate import Frame
-from duality.studio.beliefs import Observed, observed, read
-from duality.studio.fields import Typed, Values
-from duality.studio.limits import Limits, Refusal, one_line
-from duality.studio.patience import Patience
+from duality.studio.beliefs import Observed, read
+from duality.studio.schemas import LIMITS, Fill, Generate, Refusal, Sampling, one_line
 
 if TYPE_CHECKING:
     from duality.models.model import Model
@@ -35,7 +33,8 @@ if TYPE_CHECKING:
     from duality.studio.library import Loaded
     from duality.tokenizers.pieces import Pieces
 
-Event = dict[str, object]
+Event = dict[str, Any]
+Check = Callable[[], None]  # raises an error if the work is to end
 
 
 class Emit(Protocol):
@@ -44,20 +43,12 @@ class Emit(Protocol):
     def __call__(self, *events: Event) -> None: ...
 
 
-# The fields of a request that are arguments of ``Model.sample`` and ``Model.fill``, and options of `duality sample`.
-SHARED = ("steps", "sampler", "eta", "grid", "tail", "temperature", "top_p", "label", "guidance", "seed")
-OWN = {"generate": ("prompt", "suffix", "keep", "length"), "fill": ("text", "blank", "tokens_per_blank")}
-
-LIMITS = Limits()
-_WHOLE = Typed(int)
-
-
-class Writer:
+class _Writer:
     """Turns the steps of a generation into events."""
 
-    def __init__(self, pieces: Pieces, values: Values, start: Event, emit: Emit, digits: int = 4) -> None:
+    def __init__(self, pieces: Pieces, request: Sampling, start: Event, emit: Emit, digits: int = 4) -> None:
         self.pieces, self.emit, self.digits = pieces, emit, digits
-        self.alternatives, self.stream = _WHOLE.of(values, "alternatives"), bool(values["stream"])
+        self.alternatives, self.stream = request.alternatives, request.stream
         self.observed: Observed | None = None
         self._start: Event | None = start
         self._before: dict[int, list[int]] = {}
@@ -65,10 +56,9 @@ class Writer:
         self._known: set[int] = set()
 
     def wrap(self, denoiser: AnyDenoiser) -> AnyDenoiser:
-        """The denoiser, observed."""
-        found = observed(denoiser) if self.stream else denoiser
-        self.observed = found if isinstance(found, Observed) else None
-        return found
+        """The denoiser, observed if it has a belief that is sent."""
+        self.observed = Observed(denoiser) if self.stream and isinstance(denoiser, Denoiser) else None
+        return self.observed or denoiser
 
     def texts(self, ids: Iterable[int]) -> dict[str, str]:
         """The texts of the tokens that were not sent before."""
@@ -98,7 +88,8 @@ class Writer:
         if frame.step and self.observed is not None and self.observed.last is not None:
             self._add_beliefs(frame, events)
         for event, tokens in zip(events, rows):
-            event["pieces"] = self.texts([*tokens, *alternatives_of(event)])
+            best = [pair[0] for place in event.get("best", ()) for pair in place]
+            event["pieces"] = self.texts([*tokens, *best])
         return events
 
     def _add_beliefs(self, frame: Frame, events: list[Event]) -> None:
@@ -126,68 +117,50 @@ class Writer:
         row = sample.row(0, full=True)
         fields = ("index", "text", "full_text", "tokens", "steps", "seed", "tail", "temperature")
         event: Event = {"type": "end", **{name: row[name] for name in fields}}
-        event["token_entropy"] = round(token_entropy(sample.tokens), 4)
+        event["token_entropy"] = round(_token_entropy(sample.tokens), 4)
         event["pieces"] = self.texts(sample.tokens)
         self.emit(event)
 
 
-def alternatives_of(event: Mapping[str, object]) -> list[int]:
-    """The tokens that an event names beside those of the sample."""
-    best = event.get("best")
-    return [pair[0] for place in best for pair in place] if isinstance(best, list) else []
-
-
-def token_entropy(tokens: list[int]) -> float:
+def _token_entropy(tokens: list[int]) -> float:
     """The entropy of a sample's tokens in nats, as the paper has it: low if it repeats itself."""
     counts = Counter(tokens)
     return -sum(count / len(tokens) * math.log(count / len(tokens)) for count in counts.values())
 
 
-def generated(loaded: Loaded, kind: str, values: Values, emit: Emit, patience: Patience, digits: int = 4) -> None:
+def generate(
+    loaded: Loaded, request: Generate | Fill, emit: Emit, check: Check, digits: int = 4
+) -> None:
     """Write what a request asks for, and tell it step by step; probabilities have so many ``digits``."""
-    model, num = loaded.model, _WHOLE.of(values, "num")
-    check_length(model, kind, values)
+    model, started = loaded.model, time.perf_counter()
     start: Event = {
         "type": "start",
-        "run": values["run"],
+        "run": request.run,
         "trained_steps": model.step,
         "mask": model.mask_id,
-        "num": num,
-        "command": command(loaded, kind, values),
+        "num": request.num,
+        "command": _command(loaded, request),
     }
-    writer = Writer(loaded.pieces, values, start, emit, digits)
-    make: Callable[..., list[Sample]] = model.sample if kind == "generate" else model.fill
-    network, started = network_of(model.denoiser), time.perf_counter()
+    writer = _Writer(loaded.pieces, request, start, emit, digits)
+    make: Callable[..., list[Sample]] = model.sample if isinstance(request, Generate) else model.fill
     try:
-        with count_calls(network, patience.check) as calls, torch.inference_mode():
-            make(num=num, watch=writer.step, each=writer.end, wrap=writer.wrap, **arguments_of(kind, values))
+        with count_calls(network_of(model.denoiser), check) as calls, torch.inference_mode():
+            make(watch=writer.step, each=writer.end, wrap=writer.wrap, **request.arguments())
     except (ValueError, TypeError) as error:
         raise Refusal(400, one_line(error)) from None
     emit({"type": "done", "seconds": round(time.perf_counter() - started, 4), "calls": calls.sequences})
 
 
-def check_length(model: Model, kind: str, values: Values) -> None:
-    """Refuse a text with blanks that has too many tokens; the length of other samples is a field of the request."""
-    most = max(LIMITS.length, model.length)
-    if kind == "fill" and (count := known_tokens(model, values)[0]) > most:
-        raise Refusal(400, f"the text with its blanks has {count:,} tokens: at most {most:,} are allowed")
-
-
-def arguments_of(kind: str, values: Values) -> Values:
-    """The arguments of ``Model.sample`` or ``Model.fill``."""
-    return {name: values[name] for name in (*SHARED, *OWN[kind])}
-
-
-def command(loaded: Loaded, kind: str, values: Values) -> str:
+def _command(loaded: Loaded, request: Generate | Fill) -> str:
     """The command line that makes the same samples; of a run that is not finished, with the step of its weights."""
-    model = loaded.model
-    words = ["duality", "sample", loaded.place, "--num", str(values["num"])]
-    chosen = {name: values[name] for name in SHARED if values[name] is not None}
-    if kind == "generate":
-        chosen |= {name: values[name] for name in ("length", "prompt", "suffix") if values[name]}
-        keep = values["keep"]
+    model, own = loaded.model, request.arguments()
+    words = ["duality", "sample", loaded.source, "--num", str(request.num)]
+    chosen = {name: own[name] for name in Sampling.model_fields if name != "num" and own.get(name) is not None}
+    if isinstance(request, Generate):
+        chosen |= {name: own[name] for name in ("length", "prompt", "suffix") if own[name]}
+        keep = own["keep"]
     else:
-        chosen["length"], keep = known_tokens(model, values)
+        chosen["length"], keep = _known_tokens(model, request)
     if chosen.get("top_p") == 1.0:
         del chosen["top_p"]
     if loaded.newest is not None and model.step < model.recipe.training.steps:
@@ -195,22 +168,22 @@ def command(loaded: Loaded, kind: str, values: Values) -> str:
     for name, value in chosen.items():
         flag, text = f"--{name.replace('_', '-')}", str(value)
         words += [f"{flag}={text}"] if text.startswith("-") else [flag, text]
-    if isinstance(keep, Mapping) and keep:
+    if keep:
         words += ["--keep", *(f"{place}:{token}" for place, token in keep.items())]
     return shlex.join(words)
 
 
-def known_tokens(model: Model, values: Values) -> tuple[int, dict[int, int]]:
-    """How many tokens a text with blanks has, and which of them are known."""
+def _known_tokens(model: Model, request: Fill) -> tuple[int, dict[int, int]]:
+    """How many tokens a text with blanks has, and which of them are known; too many are refused."""
     from duality.models.shaping import known_parts, parts_around_blanks
 
-    text, blank, count = (values[name] for name in OWN["fill"])
-    assert isinstance(text, str)
-    assert isinstance(blank, str)
-    assert count is None or isinstance(count, int)
     try:
-        known = known_parts(parts_around_blanks(model.tokenizer, text, blank, count))
+        parts = parts_around_blanks(model.tokenizer, request.text, request.blank, request.tokens_per_blank)
+        known = known_parts(parts)
     except ValueError as error:
         raise Refusal(400, one_line(error)) from None
+    most = max(LIMITS.length, model.length)
+    if len(known) > most:
+        raise Refusal(400, f"the text with its blanks has {len(known):,} tokens: at most {most:,} are allowed")
     places = known.fixed.nonzero()[:, 0].tolist()
     return len(known), {place: int(known.tokens[place]) for place in places}

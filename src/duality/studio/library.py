@@ -22,7 +22,7 @@ from duality.files.json_files import MIB, parse_json, read_bounded
 from duality.hub.package import CONFIG
 from duality.registry import suggestion
 from duality.runs.listing import newest_step, overview, run_folders
-from duality.studio.limits import Limits, Refusal, one_line
+from duality.studio.schemas import Limits, Refusal, one_line
 from duality.training.metrics import read_metrics
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Loaded:
 
     model: Model
     pieces: Pieces
-    place: str
+    source: str
     newest: int | None
 
 

@@ -1,134 +1,121 @@
-"""The description of the interface, in OpenAPI 3.1; the forms of requests are those that are checked.
+"""The description of the interface in OpenAPI 3.1; the forms of requests are those that are checked.
 
 What must hold: every route of the application is described, and answers what is described; tests compare them.
 """
 
 from __future__ import annotations
 
-from duality.studio.completion_form import COMPLETION
-from duality.studio.fields import Form
-from duality.studio.forms import FILL, GENERATE, JUDGE, LIKELIHOOD
+from dataclasses import dataclass
+from typing import Any
 
-Schema = dict[str, object]
+from pydantic import TypeAdapter
 
-_TEXT: Schema = {"type": "string"}
-_WHOLE: Schema = {"type": "integer"}
-_NUMBER: Schema = {"type": "number"}
-_ANYTHING: Schema = {"type": "object"}
+from duality.studio.schemas import Completion, Fill, Form, Generate, Judgement, Likelihood, Schema
 
 
-def maybe(schema: Schema) -> Schema:
-    """What is described, or null."""
-    return {"anyOf": [schema, {"type": "null"}]}
+@dataclass(frozen=True)
+class Operation:
+    """What an address does: its answer, the form of its body if it is sent one, and the parameters of its address."""
+
+    about: str
+    answer: Schema
+    form: type[Form] | None = None
+    parameters: tuple[Schema, ...] = ()
+
+    def describe(self) -> Schema:
+        """The operation for OpenAPI."""
+        content: Schema = {"application/json": {"schema": self.answer}}
+        error = _record(error=_record(message=str, type=str, code=int))
+        sentence = "one sentence that says what is allowed"
+        refused = {"description": sentence, "content": {"application/json": {"schema": error}}}
+        answers = {"200": {"description": self.about, "content": content}, "4XX": refused, "503": refused}
+        found: Schema = {"summary": self.about, "responses": answers}
+        if self.form is None:
+            return {"get": {**found, "parameters": list(self.parameters)}}
+        if "stream" in self.form.model_fields:
+            content["text/event-stream"] = {"schema": {"type": "string"}}
+        body = {"required": True, "content": {"application/json": {"schema": self.form.schema_of_body()}}}
+        return {"post": {**found, "requestBody": body}}
 
 
-def many(schema: Schema) -> Schema:
+def describe_interface(version: str) -> Schema:
+    """The description of the interface."""
+    paths = {path: operation.describe() for path, operation in OPERATIONS.items()}
+    return {"openapi": "3.1.0", "info": {"title": "duality studio", "version": version}, "paths": paths}
+
+
+def _record(**properties: Any) -> Schema:
+    """An object with at least these properties: each a type, or a schema."""
+    schemas = {
+        name: each if isinstance(each, dict) else TypeAdapter(each).json_schema() for name, each in properties.items()
+    }
+    return {"type": "object", "required": list(properties), "properties": schemas}
+
+
+def _many(schema: Schema) -> Schema:
     """A list of what is described."""
     return {"type": "array", "items": schema}
 
 
-def record(**properties: Schema) -> Schema:
-    """An object with at least these properties."""
-    return {"type": "object", "required": list(properties), "properties": properties}
-
-
-ERROR = record(error=record(message=_TEXT, type=_TEXT, code=_WHOLE))
-SAMPLE = record(
-    index=_WHOLE,
-    text=_TEXT,
-    full_text=_TEXT,
-    tokens=many(_WHOLE),
-    steps=_WHOLE,
-    seed=_WHOLE,
-    tail=_TEXT,
-    temperature=_NUMBER,
-    token_entropy=_NUMBER,
-    pieces=_ANYTHING,
+_SAMPLE = _record(
+    **dict.fromkeys(("text", "full_text", "tail"), str),
+    **dict.fromkeys(("index", "steps", "seed"), int),
+    **dict.fromkeys(("temperature", "token_entropy"), float),
+    tokens=list[int],
+    pieces=dict,
 )
-WRITTEN = record(
-    run=_TEXT,
-    trained_steps=_WHOLE,
-    mask=maybe(_WHOLE),
-    num=_WHOLE,
-    command=_TEXT,
-    seconds=_NUMBER,
-    calls=_WHOLE,
-    samples=many(SAMPLE),
+_WRITTEN = _record(
+    **dict.fromkeys(("run", "command"), str),
+    **dict.fromkeys(("trained_steps", "num", "calls"), int),
+    mask=int | None,
+    seconds=float,
+    samples=_many(_SAMPLE),
 )
-TOKEN = record(token=_WHOLE, text=_TEXT, nats=maybe(_NUMBER), stderr=maybe(_NUMBER))
-SCORED = record(run=_TEXT, kind=_TEXT, tokens=many(TOKEN), nats=maybe(_NUMBER), bits_per_character=maybe(_NUMBER))
-CHOICE = record(index=_WHOLE, text=_TEXT, finish_reason=maybe(_TEXT), logprobs=maybe(_ANYTHING))
-USAGE = record(prompt_tokens=_WHOLE, completion_tokens=_WHOLE, total_tokens=_WHOLE)
-COMPLETED = record(
-    id=_TEXT, object=_TEXT, created=_WHOLE, model=_TEXT, choices=many(CHOICE), usage=USAGE, command=_TEXT
+_TOKEN = _record(token=int, text=str, nats=float | None, stderr=float | None)
+_SCORED = _record(run=str, kind=str, tokens=_many(_TOKEN), nats=float | None, bits_per_character=float | None)
+_CHOICE = _record(index=int, text=str, finish_reason=str | None, logprobs=dict | None)
+_USAGE = _record(prompt_tokens=int, completion_tokens=int, total_tokens=int)
+_COMPLETED = _record(id=str, object=str, created=int, model=str, choices=_many(_CHOICE), usage=_USAGE, command=str)
+_RUN = _record(id=str, path=str, state=str, step=int | None, problem=str | None)
+_NUMBERS = list[float]
+_MODEL = _record(id=str, object=str, created=int, owned_by=str)
+
+_NAME: Schema = {"name": "run", "in": "path", "required": True, "schema": {"type": "string"}}
+_AFTER, _STATES = (
+    {"name": name, "in": "query", "schema": {"type": "integer"}, "description": about}
+    for name, about in (("after", "only steps after this one"), ("states", "how many tokens; 8 if absent"))
 )
-RUN = record(id=_TEXT, path=_TEXT, state=_TEXT, step=maybe(_WHOLE), problem=maybe(_TEXT))
-LOGGED = record(rows=many(record(step=_WHOLE)))
-WROTE = record(rows=many(record(step=_WHOLE, texts=many(_TEXT))))
-OPERATOR = record(states=_WHOLE, gaussian=many(_NUMBER), discrete=many(_NUMBER), slope=many(_NUMBER))
-MODELS = record(object=_TEXT, data=many(record(id=_TEXT, object=_TEXT, created=_WHOLE, owned_by=_TEXT)))
 
-_AFTER: Schema = {"name": "after", "in": "query", "schema": _WHOLE, "description": "only steps after this one"}
-_STATES: Schema = {
-    "name": "states",
-    "in": "query",
-    "schema": _WHOLE,
-    "description": "how many tokens; 8 if absent",
-}
-_NAME: Schema = {"name": "run", "in": "path", "required": True, "schema": _TEXT}
-
-GET: dict[str, tuple[str, tuple[Schema, ...], Schema]] = {
-    "/api/runs": (
-        "the runs, and what is known of them without loading them",
-        (),
-        record(runs=many(RUN), judge=maybe(_TEXT)),
+OPERATIONS = {
+    "/api/runs": Operation(
+        "the runs, and what is known of them without loading them", _record(runs=_many(_RUN), judge=str | None)
     ),
-    "/api/runs/{run}/recipe": ("the recipe of a run", (_NAME,), _ANYTHING),
-    "/api/runs/{run}/metrics": ("the logged steps of a run", (_NAME, _AFTER), LOGGED),
-    "/api/runs/{run}/samples": ("the samples that a run wrote while it was trained", (_NAME, _AFTER), WROTE),
-    "/api/operator": ("the operator T of the paper, for a number of states", (_STATES,), OPERATOR),
-    "/api/health": (
-        "whether the studio answers, and how much is waiting",
-        (),
-        record(status=_TEXT, waiting=_WHOLE, version=_TEXT),
+    "/api/runs/{run}/recipe": Operation("the recipe of a run", {"type": "object"}, parameters=(_NAME,)),
+    "/api/runs/{run}/metrics": Operation(
+        "the logged steps of a run", _record(rows=_many(_record(step=int))), parameters=(_NAME, _AFTER)
     ),
-    "/api/openapi.json": ("this description", (), _ANYTHING),
-    "/v1/models": ("the runs, as OpenAI lists models", (), MODELS),
-}
-POST: dict[str, tuple[str, Form, Schema]] = {
-    "/api/generate": ("write text; with stream, every step as an event", GENERATE, WRITTEN),
-    "/api/fill": ("fill in the blanks of a text; with stream, every step as an event", FILL, WRITTEN),
-    "/api/likelihood": ("the nats of each token of a text", LIKELIHOOD, SCORED),
-    "/api/judge": (
+    "/api/runs/{run}/samples": Operation(
+        "the samples that a run wrote while it was trained",
+        _record(rows=_many(_record(step=int, texts=list[str]))),
+        parameters=(_NAME, _AFTER),
+    ),
+    "/api/operator": Operation(
+        "the operator T of the paper, for a number of states",
+        _record(states=int, gaussian=_NUMBERS, discrete=_NUMBERS, slope=_NUMBERS),
+        parameters=(_STATES,),
+    ),
+    "/api/health": Operation(
+        "whether the studio answers, and how much is waiting", _record(status=str, waiting=int, version=str)
+    ),
+    "/api/openapi.json": Operation("this description", {"type": "object"}),
+    "/v1/models": Operation("the runs, as OpenAI lists models", _record(object=str, data=_many(_MODEL))),
+    "/api/generate": Operation("write text; with stream, every step as an event", _WRITTEN, Generate),
+    "/api/fill": Operation("fill in the blanks of a text; with stream, every step as an event", _WRITTEN, Fill),
+    "/api/likelihood": Operation("the nats of each token of a text", _SCORED, Likelihood),
+    "/api/judge": Operation(
         "the perplexity of a text under the judge that the studio was started with",
-        JUDGE,
-        record(judge=_TEXT, perplexity=maybe(_NUMBER)),
+        _record(judge=str, perplexity=float | None),
+        Judgement,
     ),
-    "/v1/completions": ("write text, as OpenAI's completions", COMPLETION, COMPLETED),
+    "/v1/completions": Operation("write text, as OpenAI's completions", _COMPLETED, Completion),
 }
-
-
-def described(version: str) -> Schema:
-    """The description."""
-    paths: dict[str, Schema] = {}
-    for path, (about, parameters, answer) in GET.items():
-        paths[path] = {"get": {**operation(about, answer), "parameters": list(parameters)}}
-    for path, (about, form, answer) in POST.items():
-        body = {"required": True, "content": {"application/json": {"schema": form.schema()}}}
-        paths[path] = {"post": {**operation(about, answer, "stream" in form.fields), "requestBody": body}}
-    return {"openapi": "3.1.0", "info": {"title": "duality studio", "version": version}, "paths": paths}
-
-
-def operation(about: str, answer: Schema, streams: bool = False) -> Schema:
-    """One operation."""
-    content: Schema = {"application/json": {"schema": answer}}
-    if streams:
-        content["text/event-stream"] = {"schema": _TEXT}
-    refused = {
-        "description": "one sentence that says what is allowed",
-        "content": {"application/json": {"schema": ERROR}},
-    }
-    return {
-        "summary": about,
-        "responses": {"200": {"description": about, "content": content}, "4XX": refused, "503": refused},
-    }

@@ -1,0 +1,348 @@
+"""The requests of the interface, how much one may ask for, and how one that asks for something else is refused.
+
+    Generate.read(b'{"run": "demo", "steps": 8}')   ->   Generate(run="demo", steps=8, prompt="", ...)
+
+What must hold: whatever JSON is given, ``read`` gives a value of the right type for every field, or refuses it in one
+sentence that names the field, what was got and what is allowed. The fields of writing are arguments of ``Model.sample``
+and ``Model.fill``, with their names. A field of OpenAI's that has no meaning here is refused unless its value changes
+nothing. Every limit that is crossed is named in the answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from duality.files.json_files import parse_json
+from duality.protocols import Tail
+from duality.registry import suggestion
+from duality.samplers import GRIDS, SAMPLERS
+
+AnyForm = TypeVar("AnyForm", bound="Form")
+Schema = dict[str, Any]
+
+
+# --- limits
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that a request may ask for, and that the studio keeps."""
+
+    body: int = 1 << 18
+    """bytes"""
+    text: int = 20_000
+    """characters of a prompt, a suffix, a text"""
+    length: int = 2048
+    """tokens of a sample; a model that was trained on longer ones writes these too"""
+    steps: int = 4096
+    samples: int = 16
+    draws: int = 256
+    rows: int = 10_000
+    """logged steps in one answer"""
+    queue: int = 16
+    """requests that wait for one model"""
+    models: int = 6
+    """models that are kept in memory"""
+    connections: int = 256
+    """open at the same time"""
+    backlog: int = 64
+    """events of one request that its client has not read yet"""
+    seconds: float = 300.0
+    """of computing for one request"""
+    waiting_seconds: float = 300.0
+    """in the queue of a model"""
+    body_seconds: float = 10.0
+    """until a body must have arrived"""
+    stalled_seconds: float = 20.0
+    """in which a client reads nothing of what is waiting for it"""
+    idle_seconds: float = 300.0
+    """after which a thread without work ends"""
+
+
+class Refusal(Exception):
+    """A request that is not answered: the status, and one sentence that says what is allowed."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+class Cancelled(Exception):
+    """Nobody waits for this work any more."""
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, on one line."""
+    return " ".join(str(error).split())
+
+
+# --- kinds of fields
+
+LIMITS = Limits()
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    _SamplerName: TypeAlias = str
+    _GridName: TypeAlias = str
+else:
+    _SamplerName, _GridName = Literal[("own", *SAMPLERS)], Literal[tuple(GRIDS)]
+
+
+def _check_text(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("has the character NUL: leave it out, as no command line can hold it")
+    return text
+
+
+_Text = Annotated[str, Field(max_length=LIMITS.text), AfterValidator(_check_text)]
+_Name = Annotated[str, Field(max_length=300), AfterValidator(_check_text)]
+_Blank = Annotated[str, Field(max_length=100), AfterValidator(_check_text)]
+_Run = Annotated[_Name, Field(description="which model: an id that GET /api/runs lists")]
+_Label = Annotated[_Name, Field(description="the class to write in")]
+_Steps = Annotated[int, Field(ge=1, le=LIMITS.steps, description="network calls; the model's own number if absent")]
+_Sampler = Annotated[_SamplerName, Field(description="how it is written; the model's own sampler if absent")]
+_Tail = Annotated[Tail, Field(description="how the last step chooses the tokens")]
+_Length = Annotated[int, Field(ge=1, le=LIMITS.length)]
+_Id = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
+_Pair = Annotated[list[_Id], Field(min_length=2, max_length=2)]
+_Seed = Annotated[int, Field(ge=0, le=(1 << 63) - 1, description="the same seed gives the same text")]
+_Num = Annotated[int, Field(ge=1, le=LIMITS.samples)]
+_Share = Annotated[float, Field(gt=0, le=1, description="the share of the belief that is drawn from")]
+
+
+# --- requests
+
+
+class Form(BaseModel):
+    """A kind of request; a field that is null has its default, like one that is absent."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def read(cls: type[AnyForm], body: bytes) -> AnyForm:
+        """The request of a body in JSON, or a refusal."""
+        try:
+            data = parse_json(body, "the body", "send a JSON object in UTF-8")
+        except ValueError as error:
+            raise Refusal(400, one_line(error)[:300]) from None
+        if not isinstance(data, dict):
+            kinds = {list: "a list", str: "a string", int: "a number", float: "a number", bool: "true or false"}
+            raise Refusal(400, f"the body is {kinds.get(type(data), 'null')}: send a JSON object")
+        fields, given = _fields(cls), dict[str, object]()
+        for name, value in data.items():
+            if name not in fields:
+                raise Refusal(400, f"unknown field {_show(name)}: {suggestion(str(name)[:80], fields)}")
+            whole = type(value) is float and value.is_integer() and fields[name].get("type") == "integer"
+            if value is not None:
+                given[name] = int(value) if whole else value
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise Refusal(400, _describe_mistake(error, fields, data)) from None
+
+    @classmethod
+    def schema_of_body(cls) -> Schema:
+        """The form for OpenAPI."""
+        required = [name for name, each in cls.model_fields.items() if each.is_required()]
+        properties = {name: about if name in required else _or_null(about) for name, about in _fields(cls).items()}
+        return {"type": "object", "additionalProperties": False, "required": required, "properties": properties}
+
+
+class Sampling(Form):
+    """What requests to write have in common."""
+
+    run: _Run
+    steps: _Steps | None = None
+    sampler: _Sampler | None = None
+    eta: float | None = Field(None, ge=0, le=1, description="the strength of a psi sampler")
+    grid: _GridName | None = Field(None, description="where the steps are")
+    tail: _Tail | None = None
+    temperature: float | None = Field(None, gt=0, le=100, description="below 1 sharpens the belief")
+    top_p: _Share = 1.0
+    label: _Label | None = None
+    guidance: float | None = Field(None, ge=0, le=100, description="how much the class counts")
+    seed: _Seed = 0
+    num: _Num = Field(1, description="how many samples")
+    stream: bool = Field(False, description="whether every step is sent as it is taken (server-sent events)")
+    alternatives: int = Field(
+        0, ge=0, le=10, description="how many of the most likely tokens of each place are sent with every step"
+    )
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``Model.sample`` or ``Model.fill``."""
+        return {name: value for name, value in self if name not in ("run", "stream", "alternatives")}
+
+
+class Generate(Sampling):
+    """A request to write a text."""
+
+    prompt: _Text = Field("", description="what the text begins with")
+    suffix: _Text = Field("", description="what the text ends with")
+    keep: list[_Pair] = Field([], max_length=LIMITS.length, description="tokens that stay: pairs [place, token]")
+    length: _Length | None = Field(None, description="tokens of a sample; those of training if absent")
+
+    def arguments(self) -> dict[str, Any]:
+        return {**super().arguments(), "keep": {pair[0]: pair[1] for pair in self.keep}}
+
+
+class Fill(Sampling):
+    """A request to fill in the blanks of a text."""
+
+    text: _Text = Field(description="a text with blanks")
+    blank: _Blank = Field("___", description="how a blank is written")
+    tokens_per_blank: _Length | None = Field(None, description="tokens of a blank; those of a word if absent")
+
+
+class Likelihood(Form):
+    """A request for the nats of a text."""
+
+    run: _Run
+    text: _Text = Field(description="the text to measure")
+    draws: int = Field(16, ge=1, le=LIMITS.draws, description="draws of time and noise")
+    seed: _Seed = 0
+    label: _Label | None = None
+
+
+class Judgement(Form):
+    """A request for the perplexity of a text."""
+
+    text: _Text = Field(description="the text that the judge reads")
+
+
+class Completion(Form):
+    """A request of OpenAI's completions."""
+
+    model: _Name = Field(description="which model: an id that GET /v1/models lists")
+    prompt: _Text | Annotated[list[_Text], Field(max_length=1)] = Field(
+        "", description="what the text begins with: a string, or a list of one"
+    )
+    suffix: _Text = Field("", description="what follows the text")
+    max_tokens: _Length = Field(16, description="tokens to write")
+    temperature: float | None = Field(
+        None, gt=0, le=100, description="below 1 sharpens the belief; the model's own if absent"
+    )
+    top_p: _Share = 1.0
+    seed: _Seed = 0
+    n: _Num = Field(1, description="how many choices")
+    best_of: _Num | None = Field(None, description="as n: all choices are returned")
+    stop: _Text | Annotated[list[_Text], Field(max_length=4)] = Field(
+        [], description="the text ends before the first of these"
+    )
+    logprobs: int | None = Field(
+        None, ge=0, le=5, description="how many of the most likely tokens of each place are returned"
+    )
+    echo: bool = Field(False, description="whether the prompt is returned too")
+    stream: bool = Field(False, description="whether the text is sent as it is written")
+    stream_options: dict[Literal["include_usage"], bool] = Field({}, description="what the last part of a stream has")
+    frequency_penalty: Any = Field(0, description="models here have no such penalty", json_schema_extra={"const": 0})
+    presence_penalty: Any = Field(0, description="models here have no such penalty", json_schema_extra={"const": 0})
+    logit_bias: Any = Field({}, description="models here have no such bias", json_schema_extra={"const": {}})
+    steps: _Steps | None = None
+    sampler: _Sampler | None = None
+    tail: _Tail | None = None
+    user: Any = Field(None, description="ignored")
+
+    @field_validator("frequency_penalty", "presence_penalty", "logit_bias")
+    @classmethod
+    def _check_neutral(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, bool) or value != cls.model_fields[str(info.field_name)].default:
+            raise ValueError("it changes something")
+        return value
+
+    @property
+    def prompt_text(self) -> str:
+        """What the text begins with."""
+        return self.prompt if isinstance(self.prompt, str) else "".join(self.prompt)
+
+    @property
+    def stops(self) -> list[str]:
+        """What the text ends before."""
+        return [stop for stop in ([self.stop] if isinstance(self.stop, str) else self.stop) if stop]
+
+    def as_generation(self, num_known: int, stream: bool) -> Generate:
+        """The same as a request to generate; prompt and suffix have ``num_known`` tokens."""
+        length = num_known + self.max_tokens
+        if length > LIMITS.length:
+            raise Refusal(
+                400, f"prompt, max_tokens and suffix are {length} tokens: at most {LIMITS.length} are allowed"
+            )
+        if self.best_of not in (None, self.n):
+            raise Refusal(400, f"best_of is {self.best_of} and n is {self.n}: leave best_of out, all are returned")
+        shared = self.model_dump(include={"steps", "sampler", "tail", "temperature", "top_p", "seed", "suffix"})
+        shared |= {"run": self.model, "prompt": self.prompt_text, "length": length, "num": self.n}
+        return Generate.model_construct(None, **shared, stream=stream, alternatives=self.logprobs or 0)
+
+
+@lru_cache
+def _fields(form: type[Form]) -> dict[str, Schema]:
+    """The schema of every field of a form, without null."""
+    found = {}
+    for name, own in form.model_json_schema()["properties"].items():
+        kinds = [kind for kind in own.pop("anyOf", []) if kind != {"type": "null"}]
+        own |= kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {}
+        found[name] = {key: value for key, value in own.items() if key != "title" and value is not None}
+    return found
+
+
+def _or_null(schema: Schema) -> Schema:
+    """A schema that allows null too; its ``enum`` stays where a reader looks for it."""
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
+    if "const" in schema:
+        return {"enum": [schema["const"], None], "description": schema["description"]}
+    words = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
+    return {**schema, "type": [schema["type"], "null"], **words} if "type" in schema else schema
+
+
+def _describe_mistake(error: ValidationError, fields: Mapping[str, Schema], data: Mapping[str, object]) -> str:
+    """What is wrong with the first field that is wrong, in one sentence."""
+    mistakes = error.errors(include_url=False)
+    name = str(mistakes[0]["loc"][0])
+    about, kinds = fields[name], {each["type"]: each for each in mistakes if each["loc"][0] == name}
+    if "missing" in kinds:
+        return f"the field {name} is missing: {about['description']}"
+    if long := kinds.get("string_too_long"):
+        most = long["ctx"]["max_length"]
+        return f"{name} has {len(long['input']):,} characters: at most {most:,} are allowed"
+    if "string_unicode" in kinds:
+        return f"{name} has half a surrogate pair: send whole characters"
+    if "value_error" in kinds and "const" not in about:
+        return f"{name} {kinds['value_error']['ctx']['error']}"
+    value, allowed = data[name], f"it must be {_describe_allowed(about)}"
+    if "enum" in about and isinstance(value, str):
+        allowed = suggestion(value, about["enum"])
+    return f"{name} is {_show(value)}: {allowed}"
+
+
+def _describe_allowed(about: Schema) -> str:
+    """What a field may be, in words."""
+    low, most = about.get("minimum"), about.get("maximum")
+    if "const" in about:
+        return f"{about['const']}, or left out, because {about['description']}"
+    if "enum" in about:
+        return f"one of {', '.join(about['enum'])}"
+    if "anyOf" in about:
+        return f"a string, or a list of at most {about['anyOf'][1]['maxItems']}"
+    if about["type"] == "number":
+        least = f"above {about['exclusiveMinimum']:g}" if low is None else f"of at least {low:g}"
+        return f"a number {least} and at most {most:g}"
+    return {
+        "string": "a string",
+        "boolean": "true or false",
+        "integer": f"a whole number from {low} to {most}",
+        "array": f"a list of at most {about.get('maxItems')} pairs [place, token] of whole numbers",
+        "object": 'an object such as {"include_usage": true}',
+    }[about["type"]]
+
+
+def _show(value: object) -> str:
+    """A value in a message: short, and on one line."""
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,289 @@
+"""The server: where it listens and who may ask; answers in JSON, events of a stream, errors.
+
+A page of another site can make a browser send requests to this machine, and a name of another site can be made to
+point to it. So the Host header must be one that the studio was started for, an Origin must be the same, a body must say
+that it is JSON (which another site cannot send without asking), and where there is a token it must be right. A link on
+another site may open the page, which tells that site nothing.
+
+What must hold: no answer but a refusal leaves before these were looked at; tokens are compared in constant time; an
+address that other machines can reach is not opened without a token; when the server is told to end, its work ends at
+its next step. Whatever happens, an answer is JSON that every program reads, and an error has a status and one sentence.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import logging
+import re
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from urllib.parse import parse_qs
+
+import torch
+import uvicorn
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from duality.files.atomic import json_text
+from duality.studio.schemas import Cancelled, Refusal
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_COOKIE = "duality-token"
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = [
+    (b"content-security-policy", _POLICY.encode("latin-1")),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+]
+_TOKEN = re.compile(r"[A-Za-z0-9._~-]{12,200}")  # what stands in an address, a header and a cookie as it is
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
+
+
+# --- answers
+
+
+def _encode(value: object) -> str:
+    """A value as JSON in which a number that is not finite is null."""
+    try:
+        return _ENCODER.encode(value)
+    except ValueError:
+        return json_text(value)
+
+
+def answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A value as an answer."""
+    return Response(_encode(value), status, headers, "application/json")
+
+
+def server_sent_event(event: Mapping[str, object], name: str | None = None) -> str:
+    """An event of a stream."""
+    head = "" if name is None else f"event: {name}\n"
+    return f"{head}data: {_encode(event)}\n\n"
+
+
+def _status_and_sentence(error: Exception) -> tuple[int, str]:
+    """The status and the sentence of an error."""
+    if isinstance(error, Refusal):
+        return error.status, error.message
+    if isinstance(error, (Cancelled, ClientDisconnect)):
+        return 499, "the client has left"
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another one")
+        return 405, f"this address has another method: use {allowed}"
+    if isinstance(error, HTTPException) and error.status_code == 404:
+        return 404, "there is no such address: GET /api/openapi.json lists those that exist"
+    if isinstance(error, HTTPException):
+        return error.status_code, str(error.detail)
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return 503, "there is not enough memory: ask for fewer samples or tokens"
+    logging.getLogger("duality.studio").error("a fault of the studio", exc_info=error)
+    return 500, f"a fault of the studio ({type(error).__name__}): it has printed the details"
+
+
+def error_event(error: Exception) -> dict[str, object]:
+    """An error in the form of OpenAI, as the last event of a stream."""
+    status, message = _status_and_sentence(error)
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return {"type": "error", "error": {"message": message, "type": kind, "param": None, "code": status}}
+
+
+async def error_answer(_request: Request | None, error: Exception) -> Response:
+    """An error as an answer."""
+    details = error_event(error)["error"]
+    assert isinstance(details, dict)
+    more = {"retry-after": "2"} if details["code"] in (429, 503) else {}
+    return answer({"error": details}, details["code"], more)
+
+
+# --- who may ask
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Refuses requests that this studio was not started for; ``hosts`` are without ports, and None allows any."""
+
+    app: ASGIApp
+    hosts: tuple[str, ...] | None
+    token: str | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Look at a request, and give it on."""
+        if scope["type"] != "http":  # the start and the end of the server; there are no web sockets
+            await self.app(scope, receive, send)
+            return
+        app, more = self.app, [*_HEADERS]
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", []), *more]}
+            await send(message)
+
+        try:
+            # the names are in lower case; of several headers with one name, the last counts
+            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+            _check_host(headers, self.hosts)
+            _check_site(headers, opens_page=scope["method"] == "GET" and scope["path"] == "/")
+            if self.token is not None and _check_sent_token(scope, headers, self.token):
+                cookie = f"{_COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
+                more.append((b"set-cookie", cookie.encode("latin-1")))
+        except Refusal as refusal:
+            app = await error_answer(None, refusal)
+        await app(scope, receive, send_with_headers)
+
+
+def _check_sent_token(scope: Scope, headers: Mapping[str, str], token: str) -> bool:
+    """Refuse a wrong token; whether it came with the address, and the browser is to keep it."""
+    in_address = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
+    cookies = dict(part.strip().partition("=")[::2] for part in headers.get("cookie", "").split(";"))
+    bearer = headers.get("authorization", "").removeprefix("Bearer ").strip()
+    # all are compared, so that the time says nothing
+    given = (bearer, in_address, cookies.get(_COOKIE, ""))
+    right = [hmac.compare_digest(each.encode("utf-8", "replace"), token.encode("utf-8")) for each in given]
+    if not any(right):
+        raise Refusal(401, "this studio asks for a token: open the address that it printed, or send it as a Bearer")
+    return right[1]
+
+
+def _check_host(headers: Mapping[str, str], hosts: tuple[str, ...] | None) -> None:
+    """Refuse a host that the studio was not started for.
+
+    >>> _check_host({"host": "localhost:8000"}, LOOPBACK)
+    """
+    host = headers.get("host", "")
+    if hosts is not None and _without_port(host).lower() not in hosts:
+        names = ", ".join(hosts)
+        raise Refusal(
+            403, f"the host {host[:80]!r} is not one of this studio ({names}): open the address that it printed"
+        )
+
+
+def _check_site(headers: Mapping[str, str], opens_page: bool = False) -> None:
+    """Refuse a request that a page of another site has caused.
+
+    >>> _check_site({"host": "localhost:8000", "origin": "http://localhost:8000"})
+    """
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != headers.get("host", ""):
+        raise Refusal(
+            403, f"the origin {origin[:80]!r} is another site than this studio: open the address that it printed"
+        )
+    link = opens_page and headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not link:
+        raise Refusal(403, "another site has caused this request: open the address that the studio printed")
+
+
+def _without_port(host: str) -> str:
+    """The name or the address of a host.
+
+    >>> _without_port("localhost:8000"), _without_port("[::1]:80"), _without_port("::1")
+    ('localhost', '[::1]', '::1')
+    """
+    if host.startswith("[") and "]" in host:
+        return host[: host.index("]") + 1]
+    return host.partition(":")[0] if host.count(":") == 1 else host
+
+
+# --- where it listens
+
+
+class _Server(uvicorn.Server):
+    """A server that ends the work of its studio before it waits for its connections."""
+
+    def __init__(self, config: uvicorn.Config, end_work: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.end_work = end_work
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal to end."""
+        self.end_work()
+        super().handle_exit(sig, frame)
+
+
+def run_server(app: ASGIApp, listener: socket.socket, connections: int, end_work: Callable[[], None]) -> None:
+    """Answer until a signal comes, and then end the work."""
+    config = uvicorn.Config(
+        app,
+        log_level="error",
+        access_log=False,
+        limit_concurrency=connections,
+        timeout_graceful_shutdown=3,
+        server_header=False,
+    )
+    _Server(config, end_work).run(sockets=[listener])
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address.
+
+    >>> _is_loopback("127.0.0.1"), _is_loopback("::1"), _is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_token(host: str, token: str | None) -> None:
+    """Refuse an address for others without a token, and a token that is no safe one."""
+    if token is None and not _is_loopback(host):
+        raise ValueError(
+            f"--host {host} can be reached from other machines: give a --token that they must know, such as "
+            f"{secrets.token_urlsafe(16)}, or leave --host out"
+        )
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise ValueError(
+            "--token needs 12 to 200 letters, digits or characters of -._~, so that nobody guesses it: take one such "
+            f"as {secrets.token_urlsafe(16)}"
+        )
+
+
+def host_names(host: str) -> tuple[str, ...] | None:
+    """The hosts that a request may name; None for any, where the address is that of all networks of the machine."""
+    bare = host.strip("[]")
+    if bare in ("", "0.0.0.0", "::"):
+        return None  # the machine has names that it does not know; the token keeps others out
+    own = f"[{bare}]" if ":" in bare else bare.lower()
+    return LOOPBACK if own in LOOPBACK else (*LOOPBACK, own)
+
+
+def address_of(host: str, port: int, token: str | None) -> str:
+    """What to type into a browser.
+
+    >>> address_of("::1", 8321, None), address_of("127.0.0.1", 80, "abc")
+    ('http://[::1]:8321/', 'http://127.0.0.1:80/?token=abc')
+    """
+    bare = host.strip("[]")
+    name = socket.gethostname() if host_names(host) is None else f"[{bare}]" if ":" in bare else bare
+    return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; a port that is taken is refused."""
+    bare = host.strip("[]")
+    # with its protocol named, asyncio lets small events go at once (TCP_NODELAY); else they wait 40 ms for an answer
+    made = socket.socket(socket.AF_INET6 if ":" in bare else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((bare, port))
+        made.listen(128)
+    except (OSError, OverflowError) as error:
+        made.close()
+        raise ValueError(f"cannot listen at {host}, port {port} ({error}): choose another --port, such as 0") from None
+    return made
