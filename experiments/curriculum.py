@@ -29,8 +29,8 @@ from pathlib import Path
 
 from duality.evaluation.statistics import t_quantile
 from duality.files.atomic import write_atomically
+from duality.files.progress import Reporter
 from duality.papers.duo.reproduce.jobs import Advance, Job, execute
-from duality.protocols import Reporter
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": ("method.curriculum=0",),

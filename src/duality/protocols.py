@@ -45,7 +45,6 @@ Labels = Tensor | None  # (B,) int64; None without labels
 Dropout = Noise | None  # the noise that dropout is drawn from; None without dropout
 Kind = Literal["bound", "exact", "pseudo-likelihood"]
 Tail = Literal["ancestral", "greedy", "posterior"]
-Reporter = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -58,9 +58,9 @@ from duality.data.survey import CorpusSize, counted, evenly, survey
 from duality.data.write import write_store
 from duality.files.archives import DocumentRule, Source
 from duality.files.atomic import readable_size, write_atomically
-from duality.files.cache import Progress, atomic_folder, cache_errors, cache_folder, remove, silent
+from duality.files.cache import atomic_folder, cache_errors, cache_folder, remove
 from duality.files.manifest import seal, verify
-from duality.files.progress import working
+from duality.files.progress import Reporter, silent, working
 from duality.tokenizers.specs import BPE, FROM_FILES, TokenizerSpec
 from duality.tokenizers.tokenizer import FILE as TOKENIZER
 from duality.tokenizers.tokenizer import Tokenizer, load_tokenizer
@@ -106,7 +106,7 @@ def prepare(
     eos: bool = True,
     stream: int = 0,
     cache: Path | None = None,
-    progress: Progress = silent,
+    progress: Reporter = silent,
     check_text: Callable[[str], None] = accept,
 ) -> Corpus:
     """The corpus, split and tokenized; it comes from the cache if it was prepared before.
@@ -186,7 +186,7 @@ def beginning(
     rule: DocumentRule,
     column: str,
     cache: Path | None,
-    progress: Progress,
+    progress: Reporter,
     part: PartName | None = None,
 ) -> Iterator[Document]:
     """The documents of a corpus: all of them, or the first ``size`` of one that is streamed."""
@@ -233,7 +233,7 @@ def encode_corpus(
     eos: bool = True,
     part: PartName | None = None,
     cache: Path | None = None,
-    progress: Progress = silent,
+    progress: Reporter = silent,
 ) -> TokenStore:
     """All documents of a corpus in one store, with a given tokenizer and, for labels, given names.
 
@@ -295,7 +295,7 @@ def as_choice(documents: DocumentRule, column: str, eos: bool, stream: int = 0) 
 
 
 def trained_tokenizer(
-    tokenizer: TokenizerSpec | Tokenizer, texts: Iterable[str], size: CorpusSize, cache: Path | None, progress: Progress
+    tokenizer: TokenizerSpec | Tokenizer, texts: Iterable[str], size: CorpusSize, cache: Path | None, progress: Reporter
 ) -> Tokenizer:
     """The tokenizer itself, or the one that its specification makes from the texts, of which there is ``size``."""
     if not isinstance(tokenizer, TokenizerSpec):
@@ -342,7 +342,7 @@ def room_for(spec: CorpusSpec, tokenizer: TokenizerSpec | Tokenizer, stream: int
     return f"{beyond} {readable_size(per_token * (named + sum(path.stat().st_size for path in files)))}"
 
 
-def from_cache(folder: Path, open_it: Callable[[Path], T], build: Callable[[Path], None], progress: Progress) -> T:
+def from_cache(folder: Path, open_it: Callable[[Path], T], build: Callable[[Path], None], progress: Reporter) -> T:
     """The content of a folder, which is made if it is absent and made again if any of its files was changed."""
     if os.path.lexists(folder):
         try:

@@ -65,7 +65,7 @@ from duality.data.readers.records import (
 from duality.data.readers.text import Span, TextFile, decoded_lines, text_lines
 from duality.data.sources import source_named
 from duality.files.archives import DocumentRule
-from duality.files.cache import Progress, silent
+from duality.files.progress import Reporter, silent
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Overview:
     examples: tuple[str, ...]
 
 
-def overview(name: str, *, cache: Path | None = None, progress: Progress = silent, lines: int = 3) -> Overview:
+def overview(name: str, *, cache: Path | None = None, progress: Reporter = silent, lines: int = 3) -> Overview:
     """What a named corpus is; it is fetched if it is not in the cache."""
     there = text_files(source_named(name), cache, progress)
     files, found = tuple(file.path for file in there), (each for file in there for each in documents_of(file))
@@ -102,7 +102,7 @@ def read_documents(
     *,
     part: PartName | None = None,
     cache: Path | None = None,
-    progress: Progress = silent,
+    progress: Reporter = silent,
 ) -> Iterator[Document]:
     """The documents of a corpus; a wrong specification is an error at the call, before the first document.
 
@@ -132,7 +132,7 @@ def streamed_documents(
     *,
     part: PartName | None = None,
     cache: Path | None = None,
-    progress: Progress = silent,
+    progress: Reporter = silent,
 ) -> Iterator[Document]:
     """The documents of a corpus from number ``start`` on; a dataset of the hub is read from there and not kept."""
     place = on_hub(spec)

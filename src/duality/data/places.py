@@ -33,7 +33,7 @@ from duality.data.readers.records import ARROW_ENDINGS, FASTA_ENDINGS
 from duality.data.readers.text import COMPRESSIONS, has_mark
 from duality.data.sources import SOURCES, fetch
 from duality.files.archives import DocumentRule, Source
-from duality.files.cache import Progress, silent
+from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
 
 TEXT_ENDINGS = (".txt", ".text", ".md", ".jsonl")
@@ -234,7 +234,7 @@ def identity(
 
 
 def text_files(
-    place: Place, cache: Path | None = None, progress: Progress = silent, part: PartName | None = None
+    place: Place, cache: Path | None = None, progress: Reporter = silent, part: PartName | None = None
 ) -> list[CorpusFile]:
     """The files of one part of a corpus; of a dataset with parts those of the ``part``, or all of them."""
     if isinstance(place, Source):
@@ -253,7 +253,7 @@ def text_files(
     return [CorpusFile(name, place / name, name.partition("/")[0] if "/" in name else None) for name in found]
 
 
-def dataset_files(place: Placed, cache: Path | None, progress: Progress, part: PartName | None) -> list[CorpusFile]:
+def dataset_files(place: Placed, cache: Path | None, progress: Reporter, part: PartName | None) -> list[CorpusFile]:
     """The files of a dataset: those of a part, or of all parts, each once."""
     dataset, names = place.dataset, list(place.dataset.parts) if part is None else [part]
     if place.packaged:

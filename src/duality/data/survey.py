@@ -21,8 +21,7 @@ from duality.data.readers.records import TEXT_COLUMN
 from duality.data.readers.text import Excerpt
 from duality.data.write import required_label
 from duality.files.archives import DocumentRule
-from duality.files.cache import Progress, silent
-from duality.files.progress import Advance
+from duality.files.progress import Advance, Reporter, silent
 from duality.tokenizers.specs import LONGEST_WORD
 
 # The pairs of BPE are trained on at most so much text, which is more than any named corpus has, and on at most so much
@@ -103,7 +102,7 @@ def inspect(
     *,
     num_examples: int = 3,
     cache: Path | None = None,
-    progress: Progress = silent,
+    progress: Reporter = silent,
 ) -> Inspection:
     """Read a corpus and count what is in it; the examples are the beginnings of its first documents."""
     examples: list[str] = []

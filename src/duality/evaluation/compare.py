@@ -29,8 +29,8 @@ from duality.evaluation.sweep.sweep import Sweep, check
 from duality.evaluation.tables import SHORT, short_cells, table
 from duality.evaluation.tables import remarks as sample_remarks
 from duality.files.atomic import json_text, no_empty_folder, output_folder, write_atomically
-from duality.files.progress import working
-from duality.protocols import Kind, Reporter
+from duality.files.progress import Reporter, working
+from duality.protocols import Kind
 from duality.ranks import job
 from duality.recipes.catalogue import differences
 from duality.recipes.recipe import Recipe

@@ -40,8 +40,8 @@ from duality.evaluation.sweep.samples import Samples, stored_samples
 from duality.evaluation.sweep.sweep import sample_path
 from duality.evaluation.tables import TEMPERATURE, columns, grouped, round_of
 from duality.files.atomic import file_sha256
-from duality.files.cache import silent
 from duality.files.kept_scores import FILE, Scores
+from duality.files.progress import silent
 from duality.noise import Noise
 
 RESAMPLES = 2000

@@ -31,8 +31,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from duality.files.archives import Member, Source, fetch_files
-from duality.files.cache import Progress, silent
 from duality.files.package_index import Package
+from duality.files.progress import Reporter, silent
 from duality.tokenizers.tokenizer import END_OF_DOCUMENT
 
 # The default is a language model that the package index has.
@@ -176,7 +176,7 @@ def batches(pieces: Iterable[Window]) -> Iterator[list[Window]]:
 
 
 def load_judge(
-    spec: str, device: torch.device | str = "cpu", progress: Progress = silent, *, cache: Path | None = None
+    spec: str, device: torch.device | str = "cpu", progress: Reporter = silent, *, cache: Path | None = None
 ) -> Judge:
     """The judge that ``spec`` names: smollm2, a .gguf file, a local Hugging Face folder, or a Hugging Face model name.
 

@@ -21,14 +21,13 @@ from duality.denoisers.readouts import CausalDenoiser
 from duality.evaluation.judge import Judge, load_judge
 from duality.evaluation.scorers import Scorer, ScorerContext, scorer_named
 from duality.evaluation.sweep.sampling import weights_id
-from duality.files.cache import silent
+from duality.files.progress import Reporter, silent
 from duality.fused.lazy import belief_of
 from duality.hub.fetch import PREFIX
 from duality.hub.package import is_ours
 from duality.models.folder import exists, read_recipe
 from duality.models.model import Model, load
 from duality.models.provenance import read_identity
-from duality.protocols import Reporter
 from duality.runs import corpora
 from duality.tokenizers.tokenizer import text_before_end
 

@@ -27,12 +27,10 @@ from duality.data.datasets import DATASETS, how_to_get
 from duality.data.packing import Sequences
 from duality.data.places import evaluated_part
 from duality.data.store import TokenStore
-from duality.files.cache import silent
 from duality.files.kept_scores import Scores
-from duality.files.progress import Advance
+from duality.files.progress import Advance, Reporter, silent
 from duality.models.likelihood import Likelihood, likelihood_of, weights_digest
 from duality.models.model import Model
-from duality.protocols import Reporter
 from duality.ranks import job
 from duality.recipes.recipe import Data
 from duality.registry import suggestion

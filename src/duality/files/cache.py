@@ -44,12 +44,6 @@ UNFINISHED = "progress.json"
 A_WEEK = 7 * A_DAY
 OLD_PARTIAL = re.compile(r"\.partial-.+-[0-9a-f]{12}")  # of older versions
 
-Progress = Callable[[str], None]
-
-
-def silent(message: str) -> None:
-    """A progress callback that prints nothing."""
-
 
 def cache_folder(cache: Path | None = None) -> Path:
     """The folder given, else $DUALITY_CACHE, else the user's cache folder."""

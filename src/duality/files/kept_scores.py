@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from duality.files.atomic import write_atomically
-from duality.protocols import Reporter
+from duality.files.progress import Reporter
 
 FILE = "scores.json"
 T = TypeVar("T")

@@ -32,7 +32,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from duality.files import temporary as leftovers
-from duality.files.cache import Progress, silent
+from duality.files.progress import Reporter, silent
 
 LOCK = "training.lock"
 BEAT = 10.0  # seconds between two signs of life
@@ -86,7 +86,7 @@ def start_of(pid: int) -> str | None:
 
 
 @contextmanager
-def locked(folder: Path, report: Progress = silent) -> Iterator[None]:
+def locked(folder: Path, report: Reporter = silent) -> Iterator[None]:
     """Have the run folder alone for the duration of a ``with`` block; ``RunLocked`` if another training has it."""
     path, ended = folder / LOCK, threading.Event()
     descriptor = take(path, report)
@@ -108,7 +108,7 @@ def locked(folder: Path, report: Progress = silent) -> Iterator[None]:
             os.close(descriptor)
 
 
-def take(path: Path, report: Progress) -> int:
+def take(path: Path, report: Reporter) -> int:
     """The open file of a lock that is now ours."""
     while True:
         descriptor, new = opened(path)
@@ -200,7 +200,7 @@ def show_life(path: Path, ended: threading.Event) -> None:
             os.utime(path)
 
 
-def await_death(path: Path, holder: Holder, report: Progress) -> None:
+def await_death(path: Path, holder: Holder, report: Reporter) -> None:
     """Return if a holder on another host shows no sign of life; ``RunLocked`` as soon as it shows one."""
     report(f"{path} says that process {holder.pid} on {holder.host} trains here since {holder.since}: looking whether")
     report(f"it still does, for {PATIENCE * BEAT:.0f} seconds; `rm {path}` if you know that it does not")

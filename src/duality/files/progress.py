@@ -21,6 +21,12 @@ from typing import Protocol, runtime_checkable
 
 INTERVAL = 30.0  # seconds between two lines
 
+Reporter = Callable[[str], None]  # called with each message for the user
+
+
+def silent(message: str) -> None:
+    """A reporter that shows nothing."""
+
 
 class Advance(Protocol):
     """Called with the amount of work, and the number of tokens in it, that was done since the last call."""
@@ -112,7 +118,7 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def lines(report: Callable[[str], None], label: str, total: float, unit: str) -> Iterator[Advance]:
+def lines(report: Reporter, label: str, total: float, unit: str) -> Iterator[Advance]:
     """Work in progress as a line every 30 seconds."""
     pace = Pace(label, total, unit)
 
@@ -124,7 +130,7 @@ def lines(report: Callable[[str], None], label: str, total: float, unit: str) ->
     yield advance
 
 
-def working(report: Callable[[str], None], label: str, total: float, unit: str = "") -> AbstractContextManager[Advance]:
+def working(report: Reporter, label: str, total: float, unit: str = "") -> AbstractContextManager[Advance]:
     """Show work in progress as the reporter can: by itself, or as lines."""
     return report.working(label, total, unit) if isinstance(report, Display) else lines(report, label, total, unit)
 

@@ -22,8 +22,8 @@ from torch import nn
 
 from duality.files.atomic import file_sha256, write_atomically
 from duality.files.json_files import MIB, read_json
+from duality.files.progress import Reporter
 from duality.hub import package as pretrained_folder
-from duality.protocols import Reporter
 from duality.training import checkpoint
 
 BASE = "base.json"

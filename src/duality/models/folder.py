@@ -20,10 +20,10 @@ from duality.data.places import resolved
 from duality.files.atomic import write_atomically
 from duality.files.json_files import MIB, read_json
 from duality.files.lock import LOCK
+from duality.files.progress import Reporter
 from duality.hub import package as pretrained_folder
 from duality.models.base import BASE, is_finetuning
 from duality.models.provenance import corpus_identity, environment
-from duality.protocols import Reporter
 from duality.recipes import catalogue
 from duality.recipes.config import Json
 from duality.recipes.longer import check_steps, longer, news

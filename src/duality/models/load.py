@@ -16,13 +16,14 @@ from safetensors.torch import load_file
 from torch import nn
 
 from duality.files.atomic import file_sha256
+from duality.files.progress import Reporter
 from duality.hub import package as pretrained_folder
 from duality.hub.package import INSIDE, PretrainedConfig
 from duality.hub.sources import ModelSource, Origin
 from duality.models import folder as folders
 from duality.models.limits import check_network
 from duality.models.provenance import check_tokenizer, read_identity, read_tokenizer
-from duality.protocols import Reporter, Vocabulary
+from duality.protocols import Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.recipes.shapes import parameter_shapes, trained_shapes
 from duality.tokenizers.tokenizer import Tokenizer

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from duality.data.packing import Sequences
-from duality.files.cache import silent
+from duality.files.progress import Reporter, silent
 from duality.hub.sources import Origin, model_source
 from duality.models.card import CardFields
 from duality.models.inside import hidden_vectors
@@ -42,7 +42,7 @@ from duality.models.scoring import (
     token_nats,
 )
 from duality.models.shaping import Wrap, unchanged, with_label, with_memo
-from duality.protocols import Grid, Measure, Process, Reporter, Sampler, Schedule, Tail
+from duality.protocols import Grid, Measure, Process, Sampler, Schedule, Tail
 from duality.recipes.recipe import Recipe
 from duality.samplers.choice import sampler_named
 from duality.samplers.generate import generate

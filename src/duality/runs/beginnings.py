@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from duality.files.progress import Reporter
 from duality.hub import package as pretrained_folder
 from duality.hub.sources import ModelSource
 from duality.models import folder as folders
 from duality.models.base import checksums
 from duality.models.load import parts_of_pretrained
-from duality.protocols import Reporter
 from duality.training import checkpoint
 from duality.training.adapters import merged
 from duality.training.checkpoint import Tensors

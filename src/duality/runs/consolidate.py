@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duality.files.cache import silent
 from duality.files.lock import locked
+from duality.files.progress import Reporter, silent
 from duality.models.folder import read_recipe
-from duality.protocols import Reporter
 from duality.training import checkpoint
 
 

@@ -33,12 +33,12 @@ from duality.data.places import all_lines, evaluated_part, has_columns, is_there
 from duality.data.readers.records import TEXT_COLUMN
 from duality.data.store import TokenStore
 from duality.data.stream import Blocks, StreamLoader
-from duality.files.cache import silent
+from duality.files.progress import Reporter, silent
 from duality.files.temporary import remove_leftovers, temporary_name
 from duality.hub import package as pretrained_folder
 from duality.models.folder import DATA, STREAM, read_recipe, with_corpus
 from duality.models.provenance import CORPUS, check_corpus, check_text, is_imported, read_identity, read_tokenizer
-from duality.protocols import Reporter, Vocabulary
+from duality.protocols import Vocabulary
 from duality.ranks import job
 from duality.recipes.recipe import Data, Recipe
 from duality.tokenizers.specs import FROM_FILES

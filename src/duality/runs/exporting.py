@@ -25,8 +25,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from duality.files.atomic import flush_to_disk, new_folder, no_empty_folder
-from duality.files.cache import silent
 from duality.files.json_files import MIB, read_json
+from duality.files.progress import Reporter, silent
 from duality.files.temporary import remove_leftovers, temporary_name
 from duality.hub.released import weights as released
 from duality.hub.released.config import METHOD_NAMES, Settings, checkpoint_config, folder_config
@@ -42,7 +42,7 @@ from duality.methods.udlm import UDLM
 from duality.models.folder import read_recipe
 from duality.models.provenance import check_tokenizer, read_identity, read_tokenizer
 from duality.networks.dit import DiT
-from duality.protocols import Method, Reporter, Vocabulary
+from duality.protocols import Method, Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.recipes.shapes import trained_shapes
 from duality.runs.importing import PREFIX, check_free

@@ -23,7 +23,7 @@ from pathlib import Path
 from torch import Tensor
 
 from duality.files.atomic import flush_to_disk, new_folder, write_atomically
-from duality.files.cache import silent
+from duality.files.progress import Reporter, silent
 from duality.hub.fetch import PREFIX as HUB
 from duality.hub.fetch import RELEASED_FILES, folder_of, hub_name
 from duality.hub.released import weights as released
@@ -39,7 +39,7 @@ from duality.hub.released.files import Released, read_released
 from duality.hub.released.weights import Sizes
 from duality.models.folder import write_facts
 from duality.models.provenance import unknown_identity
-from duality.protocols import Reporter, Vocabulary
+from duality.protocols import Vocabulary
 from duality.recipes.recipe import Data, Recipe
 from duality.recipes.shapes import parameter_shapes
 from duality.registry import suggestion

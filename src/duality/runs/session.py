@@ -17,14 +17,13 @@ import torch
 
 from duality.data.corpus import Corpus
 from duality.data.stream import StreamLoader
-from duality.files.cache import silent
 from duality.files.lock import locked
+from duality.files.progress import Reporter, silent
 from duality.hub.sources import model_source
 from duality.models.base import check_base
 from duality.models.describe import trained_words
 from duality.models.folder import check_folder, check_no_distillation, continued, create, exists, open_folder
 from duality.models.provenance import code_version, corpus_facts
-from duality.protocols import Reporter
 from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe

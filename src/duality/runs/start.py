@@ -20,13 +20,14 @@ import torch
 from torch import nn
 
 from duality.data.corpus import Corpus
+from duality.files.progress import Reporter
 from duality.hub.sources import model_source
 from duality.models.base import is_finetuning, read_base, weights_checksum, write_base, write_source
 from duality.models.folder import create, exists, open_folder, read_recipe
 from duality.models.limits import check_training, memory_of, trained_bytes
 from duality.models.model import Model, load, network
 from duality.models.provenance import check_tokenizer
-from duality.protocols import Reporter, Vocabulary
+from duality.protocols import Vocabulary
 from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe

@@ -20,11 +20,12 @@ from torch import nn
 from duality.data.corpus import Corpus
 from duality.data.loader import Batches
 from duality.files.atomic import flush_to_disk, write_atomically
+from duality.files.progress import Reporter
 from duality.models.base import is_finetuning
 from duality.models.folder import ROUNDS
 from duality.models.model import Model, network
 from duality.models.plan import operations_per_second
-from duality.protocols import Phase, Reporter, Vocabulary
+from duality.protocols import Phase, Vocabulary
 from duality.ranks import job, saving_group
 from duality.recipes.longer import method_phases
 from duality.recipes.recipe import Recipe

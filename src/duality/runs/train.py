@@ -24,13 +24,12 @@ import torch
 
 from duality.diffusion import Compare, Divergence
 from duality.files.atomic import no_empty_folder
-from duality.files.cache import silent
 from duality.files.lock import locked
+from duality.files.progress import Reporter, silent
 from duality.hub.package import read_config
 from duality.hub.sources import model_source
 from duality.models.folder import check_folder, exists, read_recipe, with_column, with_corpus
 from duality.models.model import Model, load
-from duality.protocols import Reporter
 from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.config import build

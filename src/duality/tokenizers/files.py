@@ -17,8 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from duality.files.cache import Progress, silent
 from duality.files.json_files import MIB, read_json
+from duality.files.progress import Reporter, silent
 from duality.tokenizers.base import FILE, canonical
 from duality.tokenizers.library_json import LibraryTokenizer
 
@@ -29,7 +29,7 @@ SHOWN = 8  # names of tokens in a message
 INSTALL = 'pip install "diffusion-duality[data]"'
 
 
-def read_tokenizer_file(path: Path, separator: str = "", progress: Progress = silent) -> LibraryTokenizer:
+def read_tokenizer_file(path: Path, separator: str = "", progress: Reporter = silent) -> LibraryTokenizer:
     """The tokenizer in a tokenizer.json; an empty ``separator`` is read from the file beside it, or found by name."""
     remedy = f"give a {FILE} of the library `tokenizers`, as models on the Hugging Face hub have it"
     if not path.is_file():
@@ -77,7 +77,7 @@ def configured_ending(path: Path) -> str:
     return token if isinstance(token, str) else ""
 
 
-def report_unused(tokenizer: LibraryTokenizer, progress: Progress) -> None:
+def report_unused(tokenizer: LibraryTokenizer, progress: Reporter) -> None:
     """Say which ids no text has, if there are any."""
     special, gaps = tokenizer.special, tokenizer.gaps
     unused = len(special) + len(gaps)
@@ -134,7 +134,7 @@ def known_absent(hub: ModuleType, name: str, file: str, revision: str) -> bool:
 
 
 def read_hub_tokenizer(
-    name: str, revision: str, separator: str = "", progress: Progress = silent, fetch: bool = True
+    name: str, revision: str, separator: str = "", progress: Reporter = silent, fetch: bool = True
 ) -> LibraryTokenizer:
     """The tokenizer of a model on the hub."""
     names = (FILE,) if separator else (FILE, CONFIG)

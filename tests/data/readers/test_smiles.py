@@ -18,8 +18,9 @@ from duality.data.readers import smiles
 from duality.data.readers.smiles import canonical_lines
 from duality.data.sources import SOURCES, fetch
 from duality.files.archives import Member, Source
-from duality.files.cache import cache_folder, silent
+from duality.files.cache import cache_folder
 from duality.files.package_index import Package
+from duality.files.progress import silent
 from duality.tokenizers.specs import Characters
 
 # Two ways to write ethanol, two to write benzene; a long field with commas and quotes, as the real tables have.

@@ -14,13 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from duality.files.cache import Progress, silent
+from duality.files.progress import Reporter, silent
 
 INSTALL = "pip install 'diffusion-duality[data]'"
 
 
 def hub_parts(
-    name: str, config: str | None = None, revision: str | None = None, progress: Progress = silent
+    name: str, config: str | None = None, revision: str | None = None, progress: Reporter = silent
 ) -> dict[str, list[Path]]:
     """The files of Arrow of each split of a dataset, fetched if they are not there."""
     progress(f"looking for {shown(name, config)} on the Hugging Face hub")

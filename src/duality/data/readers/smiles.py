@@ -20,7 +20,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import IO
 
-from duality.files.cache import Progress
+from duality.files.progress import Reporter
 
 COLUMN = "SMILES"
 # The release that wrote the text whose checksum is pinned (sources.py); 2026.03.6 writes the same. Releases up to
@@ -37,7 +37,7 @@ def rdkit(module: str = "rdkit") -> ModuleType:
         raise ValueError(f"molecules need RDKit, which cannot be imported ({error}); install it: {INSTALL}") from None
 
 
-def canonical_lines(tables: Iterable[IO[bytes]], progress: Progress) -> str:
+def canonical_lines(tables: Iterable[IO[bytes]], progress: Reporter) -> str:
     """The canonical SMILES of all tables, one per line; each molecule once, in the order of their hashes."""
     found: set[str] = set()
     with rdkit("rdkit.rdBase").BlockLogs():  # which would be remarks on single molecules

@@ -31,11 +31,10 @@ from duality.evaluation.sweep.samples import Samples, stored_samples
 from duality.evaluation.sweep.sampling import RunSampler, held_out_text
 from duality.evaluation.sweep.sweep import Advance, Sweep, check, sample_path
 from duality.files.atomic import output_folder
-from duality.files.cache import silent
+from duality.files.progress import Reporter, silent
 from duality.hub.sources import model_folder
 from duality.models.folder import read_recipe, rounds_saved
 from duality.noise import check_seed
-from duality.protocols import Reporter
 from duality.ranks import job
 from duality.registry import suggestion
 from duality.runs.beginnings import is_model_alone

@@ -18,7 +18,7 @@ from torch import Tensor
 from duality.data.packing import Sequences
 from duality.evaluation.sweep.cases import REAL_TEXT, Case
 from duality.files.atomic import write_atomically
-from duality.protocols import Reporter
+from duality.files.progress import Reporter
 from duality.tokenizers.tokenizer import Tokenizer, text_before_end
 
 FORMAT = 2

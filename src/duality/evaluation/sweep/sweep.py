@@ -37,7 +37,7 @@ from duality.evaluation.sweep.samples import Samples, kept_samples, real_text_ca
 from duality.evaluation.tables import details, markdown, remarks
 from duality.files.atomic import file_sha256, json_text, write_atomically
 from duality.files.kept_scores import FILE, Scores
-from duality.protocols import Reporter
+from duality.files.progress import Reporter
 from duality.ranks import job
 
 Advance = Callable[[int], None]

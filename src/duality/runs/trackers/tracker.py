@@ -30,9 +30,8 @@ from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
 
 from duality.files.atomic import write_atomically
-from duality.files.cache import silent
 from duality.files.json_files import MIB, read_json
-from duality.protocols import Reporter
+from duality.files.progress import Reporter, silent
 from duality.ranks import job
 from duality.recipes.recipe import Recipe
 from duality.registry import Entry, suggestion

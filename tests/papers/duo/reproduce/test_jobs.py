@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from duality.files.progress import Reporter
 from duality.papers.duo.reproduce.jobs import Advance, Job, JobFailed, Stopped, execute
-from duality.protocols import Reporter
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 
-from duality.protocols import Reporter
+from duality.files.progress import Reporter
 
 Advance = Callable[[float], None]
 _ENDED, _FAILED, _DONE, _SAID = "ended", "failed", "done", "said"

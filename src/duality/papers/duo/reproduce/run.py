@@ -19,6 +19,7 @@ from pathlib import Path
 from duality.evaluation.sweep.cases import Case
 from duality.evaluation.tables import table
 from duality.files.atomic import output_folder, write_atomically
+from duality.files.progress import Reporter
 from duality.papers.duo.reproduce.claims import Claim, chosen_claims
 from duality.papers.duo.reproduce.domains import Budget, Domain
 from duality.papers.duo.reproduce.findings import Evidence, Finding, cases_of, findings_of
@@ -26,7 +27,6 @@ from duality.papers.duo.reproduce.jobs import Advance, Job, execute
 from duality.papers.duo.reproduce.models import Base, Student
 from duality.papers.duo.reproduce.report import Chapter, verdicts, write_report
 from duality.papers.duo.reproduce.work import BATCH, Measure, Several, Train, Vary, Write
-from duality.protocols import Reporter
 from duality.recipes import catalogue
 from duality.runs.corpora import prepared
 

@@ -21,6 +21,7 @@ from duality.evaluation.sweep.cases import Case
 from duality.evaluation.sweep.sampling import RunSampler
 from duality.evaluation.sweep.sweep import Sweep
 from duality.files.atomic import write_atomically
+from duality.files.progress import Reporter
 from duality.models.folder import exists, read_recipe
 from duality.models.model import load
 from duality.papers.duo.reproduce.jobs import Advance, Stopped
@@ -28,7 +29,6 @@ from duality.papers.duo.reproduce.models import Base, Student, run_folder
 from duality.papers.duo.variance.gradients import ALL, LOSS, TOP, Repeated
 from duality.papers.duo.variance.objectives import PAPER_WINDOW, objectives_of
 from duality.papers.duo.variance.study import VarianceSettings, compare_objectives
-from duality.protocols import Reporter
 from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe
 from duality.runs.corpora import sequences_of_run

@@ -29,7 +29,7 @@ from duality.data.packing import Sequences
 from duality.diffusion.schedules import Dual
 from duality.evaluation.sweep.cases import run_names
 from duality.files.atomic import json_text, output_folder, write_atomically
-from duality.files.cache import silent
+from duality.files.progress import Reporter, silent
 from duality.models.model import Model, ignore, load, network
 from duality.noise import check_seed
 from duality.objectives.continuous_time import ContinuousTimeBound
@@ -44,7 +44,7 @@ from duality.papers.duo.variance.gradients import (
 )
 from duality.papers.duo.variance.objectives import PairedBound, objectives_of
 from duality.papers.duo.variance.tables import VarianceRow, markdown, plot_variance
-from duality.protocols import Objective, Phase, Reporter, Schedule, Vocabulary
+from duality.protocols import Objective, Phase, Schedule, Vocabulary
 from duality.runs.corpora import sequences_of_run
 from duality.training import checkpoint
 from duality.training.adapters import merged
