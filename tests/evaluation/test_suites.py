@@ -15,7 +15,7 @@ from duality.data.packing import Sequences
 from duality.evaluation import suites
 from duality.models.likelihood import KEPT, Likelihood
 from duality.models.model import Model, load
-from duality.papers.duo.tables import table
+from duality.papers.duo.index import table
 from duality.protocols import Kind
 from duality.runs import session
 

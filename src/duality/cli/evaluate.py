@@ -110,7 +110,7 @@ def evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...],
     from duality.files.atomic import json_text
     from duality.models.folder import exists
     from duality.models.likelihood import KEPT
-    from duality.papers.duo.tables import published_rows
+    from duality.papers.duo.index import published_rows
 
     places: dict[str, str] = {}
     for each in data:

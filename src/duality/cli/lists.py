@@ -37,8 +37,8 @@ def show_table(number: int) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from duality.papers.duo.index import table as table_numbered
     from duality.papers.duo.page import column_lines, paper_lines
-    from duality.papers.duo.tables import table as table_numbered
 
     chosen = table_numbered(number)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)

@@ -16,16 +16,14 @@ from support.runs import ROOT
 
 from duality.cli import main as command_line
 from duality.cli.commands import COMMANDS
-from duality.papers.duo.figures import FIGURES
-from duality.papers.duo.gpu_days import computed, kept, total, trainings
-from duality.papers.duo.index import Figure, Remark, Series
-from duality.papers.duo.page import ABLATED, SMALL, page, row_label
-from duality.papers.duo.tables import REMARKS, TABLES
+from duality.papers.duo.gpu_days import compute_days, read_days, sum_days
+from duality.papers.duo.index import FIGURES, REMARKS, TABLES, Measured, trainings
+from duality.papers.duo.page import row_label, write_page
 from duality.recipes import catalogue
 
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "paper.md").read_text(encoding="utf-8")
-INDEXED: tuple[Series | Figure | Remark, ...] = (
+INDEXED: tuple[Measured, ...] = (
     *(series for table in TABLES.values() for series in table.series),
     *FIGURES.values(),
     *REMARKS,
@@ -37,7 +35,7 @@ KNOWN_COMMANDS = [command for command in EVERY_COMMAND if MEASURED or "--suite" 
 
 
 def test_the_page_is_that_of_the_index() -> None:
-    assert page() == PAGE, "the index has changed: run `python -m duality.papers.duo.page > docs/paper.md`"
+    assert write_page() == PAGE, "the index has changed: run `python -m duality.papers.duo.page > docs/paper.md`"
 
 
 def test_every_row_figure_and_command_is_on_the_page() -> None:
@@ -55,16 +53,16 @@ def test_every_row_figure_and_command_is_on_the_page() -> None:
 
 
 def test_every_training_has_its_gpu_days() -> None:
-    assert set(kept()) == {each.plan for each in trainings()}, "run `python -m duality.papers.duo.gpu_days`"
-    assert all(value > 0 for value in kept().values())
+    assert set(read_days()) == {each.plan for each in trainings()}, "run `python -m duality.papers.duo.gpu_days`"
+    assert all(value > 0 for value in read_days().values())
 
 
 def test_a_distillation_includes_its_base_and_a_training_is_counted_once() -> None:
     series = TABLES[7].series[0]
-    days = kept()
+    days = read_days()
     base, distilled = (days[each.plan] for each in series.trainings)
-    assert total(series.trainings, days) == pytest.approx(base + distilled)
-    assert total((*series.trainings, *series.trainings), days) == pytest.approx(base + distilled)
+    assert sum_days(series.trainings, days) == pytest.approx(base + distilled)
+    assert sum_days((*series.trainings, *series.trainings), days) == pytest.approx(base + distilled)
 
 
 def test_gpu_days_are_days_times_devices_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,21 +70,25 @@ def test_gpu_days_are_days_times_devices_of_the_plan(capsys: pytest.CaptureFixtu
     for name in ("duo-owt", "duo-owt --distill dcd"):
         recipe, _, option = name.partition(" ")
         (plan,) = [
-            each for each in kept() if each.startswith(f"duality plan {recipe} ") and each.endswith(option or "0.4")
+            each
+            for each in read_days()
+            if each.startswith(f"duality plan {recipe} ") and each.endswith(option or "0.4")
         ]
         assert command_line.main([*shlex.split(plan)[1:], "--json"]) == 0
         days = json.loads(capsys.readouterr().out)["speed"]["days"]
-        assert kept()[plan] == pytest.approx(days * 8, abs=6e-4)
+        assert read_days()[plan] == pytest.approx(days * 8, abs=6e-4)
 
 
 @pytest.mark.slow
 def test_gpu_days_are_those_of_the_recipes() -> None:
-    assert computed(kept()) == kept(), "a recipe has changed: run `python -m duality.papers.duo.gpu_days`"
+    assert compute_days(read_days()) == read_days(), "a recipe has changed: run `python -m duality.papers.duo.gpu_days`"
 
 
 def test_our_numbers_are_those_of_the_results() -> None:
     results = (DOCS / "results.md").read_text(encoding="utf-8")
-    for name, value in (*SMALL.items(), *ABLATED.items()):
+    assert TABLES[1].small
+    assert TABLES[3].small
+    for name, value in (*TABLES[1].small.items(), *TABLES[3].small.items()):
         (line,) = [
             line
             for line in results.splitlines()

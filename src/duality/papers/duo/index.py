@@ -1,75 +1,75 @@
-"""What the index of the paper is made of: tables and figures, their numbers, and the runs and commands that give ours.
+"""The index of the paper: tables and figures, their numbers, and the trainings and commands that give ours.
 
-    Run, Distilled   a training, or the distillation of one: its commands, for the work itself and for `duality plan`
+    Training         a training, or the distillation of one: its commands, for the work itself and for `duality plan`
     Row              a row of a table as the paper prints it
     Series           the numbers of a table that one run gives: of one row, or of some columns in all rows
     Table, Figure    by the number that LaTeX gives it
     Remark           a number that stands in the text only
 
-``recipes.tables``, ``recipes.sample_tables`` and ``recipes.paper_figures`` hold the paper's content. Nothing here
-imports torch.
+paper.json holds the content, with the fields of these classes. Its numbers are text, as printed, those of a row in one
+string. Trainings are named by their folder; one that is not listed under "trainings" is the recipe of that name. The
+corpora are datasets by name, as the recipes say. The judge of samples is GPT-2 Large; the paper does not say how many
+samples it measured, and ``--num`` of `duality quality` is left at its default.
+
+Numbers of tables and figures are those of LaTeX: the environments ``table`` and ``table*``, and separately ``figure``
+and ``figure*``, counted in the order of the source, main text and appendix in one count (each has one caption, nothing
+sets the counters, and algorithms have a counter of their own). tests/papers/duo/test_paper_tables.py counts them again
+and compares every label, heading and number with the source, where that is present. Nothing here imports torch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 DEVICES = "--devices 8 --memory 80GB --peak 989T --mfu 0.4"
 NONE = "-"  # what the paper prints where it has no number
 
 
 @dataclass(frozen=True)
-class Run:
-    """A training: the recipe, the fields that are changed, the folder if not the recipe's."""
+class Training:
+    """A training: its folder, the recipe, and the fields that are changed; or a distillation of ``base``.
 
+    ``distill`` is dcd or sdtt, with more options if there are any.
+    """
+
+    name: str
     recipe: str
     changes: tuple[str, ...] = ()
-    name: str = ""
+    base: str = ""
+    distill: str = ""
+    options: str = ""
 
     @property
     def folder(self) -> str:
-        return f"runs/{self.name or self.recipe}"
+        return f"runs/{self.name}"
 
     @property
-    def changed(self) -> str:
+    def command(self) -> str:
+        if self.base:
+            options = f"--method {self.distill}{self._option} --out {self.folder}"
+            return f"duality distill runs/{self.base} {options}"
+        return f"duality train {self.recipe} --out {self.folder}{self._changed}"
+
+    @property
+    def plan(self) -> str:
+        return f"duality plan {self.recipe} {DEVICES}{f' --distill {self.distill}' if self.base else self._changed}"
+
+    @property
+    def description(self) -> str:
+        """The recipe with what is changed in it, or how it is distilled."""
+        return f"{self.recipe}, {self.distill}{self._option}" if self.base else self.recipe + self._changed
+
+    @property
+    def _changed(self) -> str:
         return f" --set {' '.join(self.changes)}" if self.changes else ""
 
     @property
-    def command(self) -> str:
-        return f"duality train {self.recipe} --out {self.folder}{self.changed}"
-
-    @property
-    def plan(self) -> str:
-        return f"duality plan {self.recipe} {DEVICES}{self.changed}"
-
-
-@dataclass(frozen=True)
-class Distilled:
-    """The distillation of a training, by dcd or sdtt, with more options if there are any."""
-
-    base: Run
-    kind: str
-    options: str = ""
-    suffix: str = ""
-
-    @property
-    def recipe(self) -> str:
-        return self.base.recipe
-
-    @property
-    def folder(self) -> str:
-        return f"{self.base.folder}-{self.kind}{self.suffix}"
-
-    @property
-    def command(self) -> str:
-        return f"duality distill {self.base.folder} --method {self.kind}{self.options} --out {self.folder}"
-
-    @property
-    def plan(self) -> str:
-        return f"duality plan {self.base.recipe} {DEVICES} --distill {self.kind}"
-
-
-Training = Run | Distilled
+    def _option(self) -> str:
+        return f" {self.options}" if self.options else ""
 
 
 @dataclass(frozen=True)
@@ -82,39 +82,34 @@ class Row:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Series:
-    """The numbers of a table that the last of ``trainings`` gives, by the commands ``measure``.
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Numbers that the last of ``trainings`` gives, by the commands ``measure``."""
 
-    They are in these columns, from 0, and in one row, from 0, or in all if ``row`` is None.
-    """
-
-    model: str
-    columns: tuple[int, ...]
-    trainings: tuple[Training, ...]
-    measure: tuple[str, ...]
-    row: int | None = None
-
-    @property
-    def recipe(self) -> str:
-        return self.trainings[-1].recipe
-
-    @property
-    def described(self) -> str:
-        """The recipe with what is changed in it, or how it is distilled."""
-        last = self.trainings[-1]
-        if isinstance(last, Distilled):
-            return f"{last.recipe}, {last.kind}{last.options}"
-        return last.recipe + last.changed
+    trainings: tuple[Training, ...] = ()
+    measure: tuple[str, ...] = ()
 
     @property
     def commands(self) -> tuple[str, ...]:
         return (*(each.command for each in self.trainings), *self.measure)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class Series(Measured):
+    """The numbers of a model in a table: in these columns, from 0, and in one row, from 0, or in all if it is None."""
+
+    model: str
+    columns: tuple[int, ...]
+    row: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table of the paper: its number, its label in LaTeX, what it shows, its columns, rows and series."""
+    """A table of the paper: its number, its label in LaTeX, what it shows, its columns, rows and series.
+
+    ``ours`` says what there is of ours at small scale; ``small`` are perplexities of docs/results.md by recipe, none of
+    which is comparable with the paper's.
+    """
 
     number: int
     label: str
@@ -122,8 +117,10 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     series: tuple[Series, ...]
+    ours: str
     rows_are: str = "row"
     note: str = ""
+    small: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def by_rows(self) -> bool:
@@ -137,49 +134,71 @@ class Table:
         return tuple(value if shown and column in series.columns else "" for column, value in enumerate(printed))
 
 
-@dataclass(frozen=True)
-class Figure:
+@dataclass(frozen=True, kw_only=True)
+class Figure(Measured):
     """A figure of the paper; ``numbers`` are those of its caption, ``tables`` those that print what it draws.
 
     Without trainings ``reason`` says why.
     """
 
     number: int
-    label: str
     title: str
-    trainings: tuple[Training, ...] = ()
-    measure: tuple[str, ...] = ()
+    label: str = ""
     numbers: tuple[str, ...] = ()
     tables: tuple[int, ...] = ()
     reason: str = ""
     note: str = ""
 
-    @property
-    def commands(self) -> tuple[str, ...]:
-        return (*(each.command for each in self.trainings), *self.measure)
 
-
-@dataclass(frozen=True)
-class Remark:
+@dataclass(frozen=True, kw_only=True)
+class Remark(Measured):
     """A number that stands in the text only: where, what, and the words around it in LaTeX."""
 
     where: str
     title: str
     number: str
     words: str
-    trainings: tuple[Training, ...]
-    measure: tuple[str, ...]
-
-    @property
-    def commands(self) -> tuple[str, ...]:
-        return (*(each.command for each in self.trainings), *self.measure)
 
 
-def rows_of(text: str, group: str = "") -> tuple[Row, ...]:
-    """A row for each line, which is a label, a colon and numbers.
+def table(number: int) -> Table:
+    """A table of the paper by its number."""
+    if number not in TABLES:
+        raise ValueError(f"the paper has no table {number}: its tables are {', '.join(map(str, TABLES))}")
+    return TABLES[number]
 
-    >>> rows_of("1024: 77.69 5.55")
-    (Row(label='1024', numbers=('77.69', '5.55'), group='', note=''),)
-    """
-    split = [line.partition(":") for line in text.strip().splitlines()]
-    return tuple(Row(label.strip(), tuple(numbers.split()), group) for label, _, numbers in split)
+
+def published_rows(number: int, headings: list[str]) -> list[list[str]]:
+    """The rows of a table of the paper under these headings; rows that have none of them are left out."""
+    found = table(number)
+    columns = [found.columns.index(heading) for heading in headings]
+    rows = [[f"paper: {row.label}", *(row.numbers[column] for column in columns)] for row in found.rows]
+    return [row for row in rows if any(cell != NONE for cell in row[1:])]
+
+
+def trainings() -> Iterator[Training]:
+    """All trainings of the index, several times those of several tables."""
+    series = (each for found in TABLES.values() for each in found.series)
+    for measured in (*series, *FIGURES.values(), *REMARKS):
+        yield from measured.trainings
+
+
+def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an object of paper.json; a list is a tuple, and the names of trainings are these trainings."""
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+    if "trainings" in fields:
+        fields["trainings"] = tuple(_LISTED.get(name) or Training(name, name) for name in fields["trainings"])
+    return fields
+
+
+def _table(entry: Mapping[str, Any]) -> Table:
+    """A table of paper.json."""
+    rows = tuple(Row(**{**row, "numbers": tuple(row["numbers"].split())}) for row in entry["rows"])
+    series = tuple(Series(**_tuples(each)) for each in entry["series"])
+    return Table(**{**_tuples(entry), "rows": rows, "series": series})
+
+
+_CONTENT = json.loads(Path(__file__).with_name("paper.json").read_text(encoding="utf-8"))
+_LISTED = {name: Training(name, **_tuples(entry)) for name, entry in _CONTENT["trainings"].items()}
+TABLES: dict[int, Table] = {entry["number"]: _table(entry) for entry in _CONTENT["tables"]}
+FIGURES: dict[int, Figure] = {entry["number"]: Figure(**_tuples(entry)) for entry in _CONTENT["figures"]}
+REMARKS = tuple(Remark(**_tuples(entry)) for entry in _CONTENT["remarks"])

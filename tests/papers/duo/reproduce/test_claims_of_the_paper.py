@@ -6,10 +6,9 @@ import re
 
 import pytest
 
-from duality.papers.duo.figures import FIGURES
+from duality.papers.duo.index import FIGURES, TABLES
 from duality.papers.duo.reproduce.claims import Claim, claims_of
 from duality.papers.duo.reproduce.domains import budget_named
-from duality.papers.duo.tables import TABLES
 
 CLAIMS = {each.name: each for domain in budget_named("full").domains for each in claims_of(domain).values()}
 

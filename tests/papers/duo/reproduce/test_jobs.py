@@ -118,14 +118,14 @@ def test_the_processes_of_a_killed_parent_end(tmp_path: Path) -> None:
     place = tmp_path / "pid"
     program = (
         "from pathlib import Path\n"
-        "from tests.reproduction.test_jobs import Sleep, job\n"
+        "from tests.papers.duo.reproduce.test_jobs import Sleep, job\n"
         "from duality.papers.duo.reproduce.jobs import execute\n"
         "if __name__ == '__main__':\n"
         f"    execute([job('long', Sleep(Path({str(place)!r})))], workers=1, threads=1, report=print)\n"
     )
     script = tmp_path / "program.py"
     script.write_text(program)
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[4]
     parent = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(root)})
     try:
         wait_for(lambda: place.exists() and place.read_text() != "")

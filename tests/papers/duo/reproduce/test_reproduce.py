@@ -52,7 +52,7 @@ def tiny(folder: Path) -> Budget:
         unit="points",
         scale=100.0,
         diversity="entropy",
-        scorer="tests.reproduction.test_reproduce:words",
+        scorer="tests.papers.duo.reproduce.test_reproduce:words",
         judge=None,
         models={**bases, **students("duo", "mdlm", 2, 2, 1 / 16), **short},
         rounds=2,
@@ -107,11 +107,11 @@ def test_a_killed_reproduction_goes_on_and_reports_the_same(done: Path, tmp_path
     program = tmp_path / "program.py"
     program.write_text(
         "from pathlib import Path\n"
-        "from tests.reproduction.test_reproduce import reproduced\n"
+        "from tests.papers.duo.reproduce.test_reproduce import reproduced\n"
         "if __name__ == '__main__':\n"
         f"    reproduced(Path({str(tmp_path)!r}), [])\n"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[4]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
     process = subprocess.Popen([sys.executable, str(program)], env=environment)
     runs = tmp_path / "out" / "words" / "runs"
