@@ -7,7 +7,7 @@ import itertools
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -22,22 +22,12 @@ from starlette.types import ASGIApp
 import duality
 from duality.diffusion.gaussian import level, level_slope
 from duality.models.share import shell
-from duality.studio import completions
+from duality.studio import completions, schemas
 from duality.studio.generation import Check, Emit, Event, generate
 from duality.studio.library import Library
-from duality.studio.openapi import OPERATIONS, describe_interface
+from duality.studio.openapi import describe_interface
 from duality.studio.queues import Queues
-from duality.studio.schemas import (
-    AnyForm,
-    Cancelled,
-    Completion,
-    Fill,
-    Generate,
-    Judgement,
-    Likelihood,
-    Limits,
-    Refusal,
-)
+from duality.studio.schemas import AnyForm, Cancelled, Limits, Refusal
 from duality.studio.scoring import judge_text, measure_surprisal
 from duality.studio.server import Guard, answer, error_answer, host_names, run_server, server_sent_event
 
@@ -93,7 +83,7 @@ class Studio:
 
     # --- writing and scoring
 
-    async def write(self, request: Request, form: type[Generate] | type[Fill]) -> ASGIApp:
+    async def write(self, request: Request, form: type[schemas.Generate] | type[schemas.Fill]) -> ASGIApp:
         """Write text: as a stream of events, or as one answer."""
         own = await self.read(request, form)
         thread = await self.thread(own.run)
@@ -102,46 +92,34 @@ class Studio:
             generate(self.library.loaded(own.run), own, emit, check)
 
         if own.stream:
-            return await self.queues.stream(
-                request, thread, work, lambda event: server_sent_event(event, event["type"])
-            )
+            return await self.queues.stream(request, thread, work, lambda each: server_sent_event(each, each["type"]))
         found = await self.queues.collect(request, thread, work)
         start, *samples, done = [{name: each[name] for name in each if name != "type"} for each in found]
         return answer({**start, **done, "samples": samples})
 
-    async def generate(self, request: Request) -> ASGIApp:
-        """POST /api/generate."""
-        return await self.write(request, Generate)
-
-    async def fill(self, request: Request) -> ASGIApp:
-        """POST /api/fill."""
-        return await self.write(request, Fill)
-
-    async def likelihood(self, request: Request) -> ASGIApp:
-        """POST /api/likelihood."""
-        own = await self.read(request, Likelihood)
+    async def score(self, request: Request) -> ASGIApp:
+        """The nats of a text."""
+        own = await self.read(request, schemas.Likelihood)
 
         def work(emit: Emit, check: Check) -> None:
             emit(measure_surprisal(self.library.loaded(own.run).model, own, check))
 
-        (found,) = await self.queues.collect(request, await self.thread(own.run), work)
-        return answer(found)
+        return answer((await self.queues.collect(request, await self.thread(own.run), work))[0])
 
-    async def judged(self, request: Request) -> ASGIApp:
-        """POST /api/judge."""
-        judge, own = self.judge, await self.read(request, Judgement)
+    async def ask_judge(self, request: Request) -> ASGIApp:
+        """The perplexity of a text under the judge."""
+        judge, own = self.judge, await self.read(request, schemas.Judgement)
         if judge is None:
             raise Refusal(404, "this studio has no judge: start it with --judge and an autoregressive run, or a name")
 
         def work(emit: Emit, check: Check) -> None:
             emit(judge_text(judge, own.text, check))
 
-        (found,) = await self.queues.collect(request, _JUDGE, work)
-        return answer(found)
+        return answer((await self.queues.collect(request, _JUDGE, work))[0])
 
     async def complete(self, request: Request) -> ASGIApp:
-        """POST /v1/completions."""
-        own = await self.read(request, Completion)
+        """Write text, as OpenAI's completions."""
+        own = await self.read(request, schemas.Completion)
         thread = await self.thread(own.model)
         head = completions.Head(own.model, next(self.numbers))
 
@@ -160,63 +138,47 @@ class Studio:
 
     # --- looking
 
-    async def runs(self, _request: Request) -> ASGIApp:
-        """GET /api/runs."""
-        rows = await asyncio.to_thread(self.library.rows)
-        return answer({"runs": rows, "judge": None if self.judge is None else self.judge.name})
+    def list_runs(self) -> dict[str, object]:
+        """The runs, and the name of the judge."""
+        return {"runs": self.library.rows(), "judge": None if self.judge is None else self.judge.name}
 
-    async def models(self, _request: Request) -> ASGIApp:
-        """GET /v1/models."""
-        found = await asyncio.to_thread(self.library.folders)
-        rows = [{"id": name, "object": "model", "created": 0, "owned_by": "duality"} for name in found]
-        return answer({"object": "list", "data": rows})
-
-    async def recipe(self, request: Request) -> ASGIApp:
-        """GET /api/runs/{run}/recipe."""
-        return answer(await asyncio.to_thread(self.library.recipe, request.path_params["run"]))
-
-    async def metrics(self, request: Request) -> ASGIApp:
-        """GET /api/runs/{run}/metrics."""
-        return answer({"rows": await asyncio.to_thread(self.library.metrics, *_run_and_step(request))})
-
-    async def samples(self, request: Request) -> ASGIApp:
-        """GET /api/runs/{run}/samples."""
-        return answer({"rows": await asyncio.to_thread(self.library.samples, *_run_and_step(request))})
-
-    async def operator(self, request: Request) -> ASGIApp:
-        """GET /api/operator."""
-        return answer(await asyncio.to_thread(_operator_table, _whole_number(request, "states", 8, 2, 1 << 20)))
-
-    async def health(self, _request: Request) -> ASGIApp:
-        """GET /api/health."""
-        return answer({"status": "ok", "waiting": self.queues.waiting(), "version": duality.__version__})
-
-    async def openapi(self, _request: Request) -> ASGIApp:
-        """GET /api/openapi.json."""
-        return answer(describe_interface(duality.__version__))
+    def list_models(self) -> dict[str, object]:
+        """The runs, as OpenAI lists models."""
+        about = {"object": "model", "created": 0, "owned_by": "duality"}
+        return {"object": "list", "data": [{"id": name, **about} for name in self.library.folders()]}
 
     def routes(self) -> list[Route]:
         """All routes: those that ``openapi.OPERATIONS`` describes, and the files of the page."""
-        endpoints: dict[str, _Endpoint] = {
-            "/api/runs": self.runs,
-            "/api/runs/{run}/recipe": self.recipe,
-            "/api/runs/{run}/metrics": self.metrics,
-            "/api/runs/{run}/samples": self.samples,
-            "/api/operator": self.operator,
-            "/api/health": self.health,
-            "/api/openapi.json": self.openapi,
-            "/v1/models": self.models,
-            "/api/generate": self.generate,
-            "/api/fill": self.fill,
-            "/api/likelihood": self.likelihood,
-            "/api/judge": self.judged,
+        library, version = self.library, duality.__version__
+        look: dict[str, Callable[[Request], object]] = {
+            "/api/runs": lambda _: self.list_runs(),
+            "/api/runs/{run}/recipe": lambda request: library.recipe(request.path_params["run"]),
+            "/api/runs/{run}/metrics": lambda request: {"rows": library.metrics(*_run_and_step(request))},
+            "/api/runs/{run}/samples": lambda request: {"rows": library.samples(*_run_and_step(request))},
+            "/api/operator": lambda request: _operator_table(_whole_number(request, "states", 8, 2, 1 << 20)),
+            "/api/health": lambda _: {"status": "ok", "waiting": self.queues.waiting(), "version": version},
+            "/api/openapi.json": lambda _: describe_interface(version),
+            "/v1/models": lambda _: self.list_models(),
+        }
+        work: dict[str, _Endpoint] = {
+            "/api/generate": partial(self.write, form=schemas.Generate),
+            "/api/fill": partial(self.write, form=schemas.Fill),
+            "/api/likelihood": self.score,
+            "/api/judge": self.ask_judge,
             "/v1/completions": self.complete,
         }
-        found = [Route(path, endpoint, methods=["GET"]) for path, endpoint in _page_files().items()]
-        for path, operation in OPERATIONS.items():
-            method = "GET" if operation.form is None else "POST"
-            found.append(Route(path.replace("{run}", "{run:path}"), endpoints[path], methods=[method]))
-        return found
+        get = _page_files() | {path.replace("{run}", "{run:path}"): _look(function) for path, function in look.items()}
+        found = [Route(path, endpoint, methods=["GET"]) for path, endpoint in get.items()]
+        return found + [Route(path, endpoint, methods=["POST"]) for path, endpoint in work.items()]
+
+
+def _look(function: Callable[[Request], object]) -> _Endpoint:
+    """An endpoint that answers with what a function finds, which may read files."""
+
+    async def endpoint(request: Request) -> Response:
+        return answer(await asyncio.to_thread(function, request))
+
+    return endpoint
 
 
 def _whole_number(request: Request, name: str, default: int, least: int, most: int) -> int:
