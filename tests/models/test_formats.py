@@ -62,7 +62,8 @@ def test_prepared_tokens_are_read(formats: Path) -> None:
     assert "".join(parts) == (formats / "english.txt").read_text(encoding="utf-8")
 
 
-def test_a_training_goes_on(formats: Path) -> None:
+@pytest.mark.usefixtures("formats")
+def test_a_training_goes_on() -> None:
     """With two more steps than it was planned for, and again after a copy: the same weights."""
     shutil.copytree("run", "copy")
     first = duality.train("duo-laptop", out="run", steps=6, resume=True, report=quiet)
