@@ -124,9 +124,9 @@ def split(text: str) -> tuple[str, str]:
 
 def direct(model: Model, context: str, continuation: str) -> float:
     """log p with the noise that the adapter gives a context."""
-    from duality.integrations.lm_eval import noise_seed
+    from duality.integrations.lm_eval import _noise_seed
 
-    seed = noise_seed(0, context)
+    seed = _noise_seed(0, context)
     return -model.log_likelihood(continuation, context=context, num_draws=DRAWS, seed=seed).nats
 
 
@@ -152,11 +152,12 @@ def test_choices_are_compared_with_the_same_noise(place: Place) -> None:
 
 @pytest.mark.parametrize("name", ["ar-laptop", "mdlm-laptop", "plaid-laptop"])
 def test_a_rolling_likelihood_pays_for_every_token_once(place: Place, name: str) -> None:
-    from duality.integrations.lm_eval import noise_seed
+    from duality.integrations.lm_eval import _noise_seed
 
     model = load(place.runs[name], device="cpu")
     rows = [
-        Passage(model.tokenizer.encode(text), seed=noise_seed(0, text), filled=name != "plaid-laptop") for text in TEXTS
+        Passage(model.tokenizer.encode(text), seed=_noise_seed(0, text), filled=name != "plaid-laptop")
+        for text in TEXTS
     ]
     scores = model.score(rows, ScoreRequest(DRAWS))
     assert [score.num_tokens for score in scores] == [len(text.encode()) for text in TEXTS]
@@ -166,7 +167,7 @@ def test_a_rolling_likelihood_pays_for_every_token_once(place: Place, name: str)
     short = [text for text in TEXTS if len(text.encode()) <= LENGTH]  # one window: no question of how to cut
     assert short
     for text in short:
-        alone = model.log_likelihood(text, num_draws=DRAWS, seed=noise_seed(0, text)).nats
+        alone = model.log_likelihood(text, num_draws=DRAWS, seed=_noise_seed(0, text)).nats
         assert scores[TEXTS.index(text)].nats == pytest.approx(alone, rel=1e-4)
 
 
@@ -228,10 +229,10 @@ def test_a_long_generation_is_written_in_parts(place: Place, name: str, monkeypa
 
 
 def test_a_text_ends_before_the_first_stop_string() -> None:
-    from duality.integrations.lm_eval import before_stop
+    from duality.integrations.lm_eval import _before_stop
 
-    assert before_stop("yes. Q: no\n\n", ["\n\n", "Q:", ""]) == "yes. "
-    assert before_stop("yes", ["no"]) == "yes"
+    assert _before_stop("yes. Q: no\n\n", ["\n\n", "Q:", ""]) == "yes. "
+    assert _before_stop("yes", ["no"]) == "yes"
 
 
 def test_greedy_generation_is_what_is_greedy_says(place: Place) -> None:

@@ -37,13 +37,13 @@ def greedy(model: Model, rows: Sequence[Passage], batch_size: int, label: str | 
         together = list(alike)
         for start in range(0, len(together), batch_size):
             some = together[start : start + batch_size]
-            for window, row in zip(some, most_likely(model, some, label).cpu(), strict=True):
+            for window, row in zip(some, _most_likely(model, some, label).cpu(), strict=True):
                 ids = torch.from_numpy(window.ids)[window.known :]
                 found[window.text] &= bool((row[window.known : len(window.ids)] == ids).all())
     return found
 
 
-def most_likely(model: Model, rows: Sequence[Window], label: str | None) -> Tensor:
+def _most_likely(model: Model, rows: Sequence[Window], label: str | None) -> Tensor:
     """The most likely token at each place of windows of one shape, (B, L); known places have no meaning."""
     x, real, known = padded(rows, model.device)
     valid = real if rows[0].shape[1] else None

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -45,19 +45,19 @@ from duality.tokenizers.tokenizer import text_before_end
 
 LOG = logging.getLogger("lm_eval.duality")  # below the harness's own, so that its verbosity holds here too
 Options = dict[str, Any]
-ARGUMENTS = (
+_ARGUMENTS = (
     "run, draws, batch_size, seed, weights, round, step, label, steps, sampler, tail, temperature, top_p, max_gen_toks"
 )
-ONLY_THE_BEST = 2.0**-40  # top-p of greedy decoding: one token is left
+_ONLY_THE_BEST = 2.0**-40  # top-p of greedy decoding: one token is left
 
 
-def noise_seed(seed: int, *texts: str) -> int:
+def _noise_seed(seed: int, *texts: str) -> int:
     """The seed of the noise of these texts."""
     digest = hashlib.sha256("\0".join((str(seed), *texts)).encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:7], "big")
 
 
-def whole(name: str, value: object, default: int) -> int:
+def _whole_number(name: str, value: object, default: int) -> int:
     """A whole number of at least 1; ``default`` for None and for the harness's "auto"."""
     if value is None or str(value).startswith("auto"):
         return default
@@ -66,7 +66,7 @@ def whole(name: str, value: object, default: int) -> int:
     return int(str(value))
 
 
-def before_stop(text: str, stops: Sequence[str]) -> str:
+def _before_stop(text: str, stops: Sequence[str]) -> str:
     """The text up to the first stop string."""
     return text[: min((text.index(stop) for stop in stops if stop and stop in text), default=len(text))]
 
@@ -104,11 +104,11 @@ class DualityLM(LM):
         super().__init__()
         if unknown or not run:
             wrong = f"no argument {', '.join(map(repr, unknown))}" if unknown else "an argument 'run', the run's folder"
-            raise ValueError(f"model_args: the model duality has {wrong}; allowed are {ARGUMENTS}")
+            raise ValueError(f"model_args: the model duality has {wrong}; allowed are {_ARGUMENTS}")
         self.model = load(run, LOG.warning, "auto" if device is None else device, weights, round, step)
         self._device = self.model.device
-        self.draws, self.batch_size = whole("draws", draws, 8), whole("batch_size", batch_size, 32)
-        self.max_gen_toks = whole("max_gen_toks", max_gen_toks, 256)
+        self.draws, self.batch_size = _whole_number("draws", draws, 8), _whole_number("batch_size", batch_size, 32)
+        self.max_gen_toks = _whole_number("max_gen_toks", max_gen_toks, 256)
         self.seed, self.label = seed, label
         self.choices = SampleChoices(
             1, steps, sampler, tail=tail, top_p=float(top_p), temperature=temperature, label=label, batch_size=1
@@ -140,57 +140,47 @@ class DualityLM(LM):
         """log p(continuation | context) in nats, and whether the continuation is greedy."""
 
         def row(context: str, continuation: str) -> Passage:
-            return passage(self.model.tokenizer, continuation, context, noise_seed(self.seed, context or continuation))
+            return passage(self.model.tokenizer, continuation, context, _noise_seed(self.seed, context or continuation))
 
         found: list[tuple[float, bool]] = []
-        scores: list[TextLikelihood] = []
-        for some in self._parts(requests, "loglikelihood", disable_tqdm):
-            rows = [row(*request.args) for request in some]
-            values = self.model.score(rows, ScoreRequest(self.draws, self.seed, self.batch_size, self.label))
+        for some, rows, nats in self._score(requests, "loglikelihood", row, disable_tqdm):
             best = greedy(self.model, rows, self.batch_size, self.label)
-            scores += values
-            for request, value, is_greedy in zip(some, values, best, strict=True):
-                found.append((-value.nats, is_greedy))
+            for request, value, is_greedy in zip(some, nats, best, strict=True):
+                found.append((-value, is_greedy))
                 self.cache_hook.add_partial("loglikelihood", request.args, found[-1])
-        self._log_errors("loglikelihood", scores)
         return found
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """log p(text) in nats; that of an empty text is 0."""
         filled = not isinstance(unwrapped(self.model.denoiser), VectorDenoiser)
+
+        def row(text: str) -> Passage:
+            return Passage(self.model.tokenizer.encode(text), seed=_noise_seed(self.seed, text), filled=filled)
+
         found: list[float] = []
-        scores: list[TextLikelihood] = []
-        for some in self._parts(requests, "loglikelihood_rolling", disable_tqdm):
-            texts = [request.args[0] for request in some]
-            ids = [self.model.tokenizer.encode(text) for text in texts]
-            rows = [
-                Passage(row, seed=noise_seed(self.seed, text), filled=filled)
-                for row, text in zip(ids, texts, strict=True)
-                if len(row)
-            ]
-            values = self.model.score(rows, ScoreRequest(self.draws, self.seed, self.batch_size, self.label))
-            scores += values
-            left = iter(values)
-            for request, row in zip(some, ids, strict=True):
-                found.append(-next(left).nats if len(row) else 0.0)
+        for some, _, nats in self._score(requests, "loglikelihood_rolling", row, disable_tqdm):
+            for request, value in zip(some, nats, strict=True):
+                found.append(-value if value else 0.0)
                 self.cache_hook.add_partial("loglikelihood_rolling", request.args, found[-1])
-        self._log_errors("loglikelihood_rolling", scores)
         return found
 
-    def _parts(self, requests: list[Instance], name: str, quiet: bool) -> list[list[Instance]]:
-        """The requests, some batches at a time, with a progress bar."""
-        size = 16 * self.batch_size
+    def _score(
+        self, requests: list[Instance], name: str, row: Callable[..., Passage], quiet: bool
+    ) -> Iterator[tuple[list[Instance], list[Passage], list[float]]]:
+        """Some batches of requests at a time: their passages, and the nats of each; a passage without tokens has 0."""
+        size, scores = 16 * self.batch_size, list[TextLikelihood]()
         parts = [requests[start : start + size] for start in range(0, len(requests), size)]
-        shown: list[list[Instance]] = tqdm(parts, desc=f"duality {name}", disable=quiet or len(parts) < 2)
-        return shown
-
-    def _log_errors(self, name: str, scores: Sequence[TextLikelihood]) -> None:
-        """Log what kind of numbers they are, and the mean of their standard errors."""
-        if not scores:
-            return
-        mean = math.fsum(score.stderr for score in scores) / len(scores)
-        draws = "" if self.autoregressive else f", {self.draws} draws each, mean standard error {mean:.4f} nats"
-        LOG.info("%s of %d requests: kind %r%s", name, len(scores), scores[0].kind, draws)
+        settings = ScoreRequest(self.draws, self.seed, self.batch_size, self.label)
+        for some in tqdm(parts, desc=f"duality {name}", disable=quiet or len(parts) < 2):
+            rows = [row(*request.args) for request in some]
+            values = self.model.score([each for each in rows if len(each.ids)], settings)
+            scores += values
+            left = iter(values)
+            yield some, rows, [next(left).nats if len(each.ids) else 0.0 for each in rows]
+        if scores:
+            mean = math.fsum(score.stderr for score in scores) / len(scores)
+            draws = "" if self.autoregressive else f", {self.draws} draws each, mean standard error {mean:.4f} nats"
+            LOG.info("%s of %d requests: kind %r%s", name, len(scores), scores[0].kind, draws)
 
     # --- generation
 
@@ -201,7 +191,7 @@ class DualityLM(LM):
             context, options = request.args
             stops = options.get("until") or []
             stops = [stops] if isinstance(stops, str) else list(stops)
-            count = whole("max_gen_toks", options.get("max_gen_toks"), self.max_gen_toks)
+            count = _whole_number("max_gen_toks", options.get("max_gen_toks"), self.max_gen_toks)
             found.append(self._written(context, stops, count, options))
             self.cache_hook.add_partial("generate_until", request.args, found[-1])
         return found
@@ -217,13 +207,13 @@ class DualityLM(LM):
         while len(made) < count:
             size = min(count - len(made), max(length - len(before) - len(made), length // 2, 1))
             known = (before + made)[max(0, len(before) + len(made) + size - length) :]
-            request = self._request(noise_seed(self.seed, context, str(len(made))), options)
+            request = self._request(_noise_seed(self.seed, context, str(len(made))), options)
             (sample,) = write_around(self.model, request, known_parts([np.array(known, dtype=np.int64), size]))
             made += sample.tokens[len(known) :]
             text = text_before_end(tokenizer, made)
-            if tokenizer.separator in made or before_stop(text, stops) != text:
+            if tokenizer.separator in made or _before_stop(text, stops) != text:
                 break
-        return before_stop(text_before_end(tokenizer, made), stops)
+        return _before_stop(text_before_end(tokenizer, made), stops)
 
     def _request(self, seed: int, options: Options) -> SampleChoices:
         """How a text is sampled: as the request says, then the model's arguments, then the recipe."""
@@ -232,5 +222,5 @@ class DualityLM(LM):
             choices = replace(choices, temperature=temperature) if temperature > 0 else choices
             return replace(choices, top_p=float(options.get("top_p") or choices.top_p))
         if self.autoregressive:
-            return replace(choices, top_p=ONLY_THE_BEST)
+            return replace(choices, top_p=_ONLY_THE_BEST)
         return replace(choices, tail="greedy") if choices.tail is None else choices

@@ -44,8 +44,6 @@ except ImportError as error:
         f"transformers cannot be imported ({error}); install it: pip install 'diffusion-duality[hf]'"
     ) from error
 
-IGNORED = -100  # of labels, the convention of transformers
-
 
 class DualityConfig(PreTrainedConfig):
     """config.json of a model alone (``pretrained_folder``), as `transformers` holds it."""
@@ -71,7 +69,7 @@ class DualityConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
 
-def denoiser_of(config: DualityConfig) -> tuple[Recipe, nn.Module]:
+def _build_denoiser(config: DualityConfig) -> tuple[Recipe, nn.Module]:
     """The recipe of a configuration and its untrained denoiser; a configuration that is not sound is refused."""
     names = ("format", "recipe", "step", "weights", "label_names", "num_tokens", "tokenizer_sha256", "versions")
     fields = {"model_type": MODEL_TYPE} | {name: getattr(config, name) for name in names}
@@ -81,22 +79,38 @@ def denoiser_of(config: DualityConfig) -> tuple[Recipe, nn.Module]:
     return found.recipe, found.recipe.method.network(found.recipe.backbone, vocabulary)
 
 
-def valid_of(attention_mask: Tensor | None) -> Valid:
+def _valid_tokens(attention_mask: Tensor | None) -> Valid:
     """Where tokens are; None if they are everywhere, which is computed sooner and as our own models do."""
     if attention_mask is None or bool(attention_mask.all()):
         return None
     return attention_mask.bool()
 
 
-class DualityForMaskedLM(PreTrainedModel):
-    """A diffusion model: noisy tokens and their times in, the belief about the clean tokens out."""
+def _cross_entropy(logits: Tensor, labels: Tensor | None) -> Tensor | None:
+    """The loss of labels, of which -100 is ignored, as transformers has it."""
+    return None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+
+
+class _DualityModel(PreTrainedModel):
+    """What both kinds of models share: the recipe and the denoiser of a configuration."""
 
     config_class = DualityConfig
     main_input_name = "input_ids"
 
     def __init__(self, config: DualityConfig):
         super().__init__(config)
-        self.recipe, self.denoiser = denoiser_of(config)
+        self.recipe, self.denoiser = _build_denoiser(config)
+        self._check_kind()
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Weights are initialised where they are made."""
+
+
+class DualityForMaskedLM(_DualityModel):
+    """A diffusion model: noisy tokens and their times in, the belief about the clean tokens out."""
+
+    def _check_kind(self) -> None:
         if isinstance(self.denoiser, CausalDenoiser):
             raise ValueError("this model is autoregressive: use AutoModelForCausalLM")
         if not isinstance(self.denoiser, (Denoiser, Score)):
@@ -104,10 +118,6 @@ class DualityForMaskedLM(PreTrainedModel):
                 f"{type(self.recipe.method).__name__} reads vectors, not tokens, and has no logits of tokens to give: "
                 "use duality.load"
             )
-        self.post_init()
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Weights are initialised where they are made."""
 
     def forward(
         self,
@@ -119,7 +129,7 @@ class DualityForMaskedLM(PreTrainedModel):
         return_dict: bool | None = None,
     ) -> MaskedLMOutput | tuple[Tensor, ...]:
         """The belief about each clean token, (B, L, vocab_size), and with ``labels`` its cross-entropy."""
-        valid = valid_of(attention_mask)
+        valid = _valid_tokens(attention_mask)
         alpha = self.signal_levels(input_ids, timesteps, valid)
         conditioned = self.denoiser if class_labels is None else with_labels(self.denoiser, class_labels)
         if isinstance(conditioned, Denoiser):
@@ -127,8 +137,7 @@ class DualityForMaskedLM(PreTrainedModel):
         else:
             assert isinstance(conditioned, Score)
             logits = conditioned.log_ratios(input_ids, alpha, valid)
-        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
-        output = MaskedLMOutput(loss=loss, logits=logits)
+        output = MaskedLMOutput(loss=_cross_entropy(logits, labels), logits=logits)
         return output if return_dict is None or return_dict else output.to_tuple()
 
     def signal_levels(self, input_ids: Tensor, timesteps: Tensor | float | None, valid: Valid) -> Tensor:
@@ -155,24 +164,14 @@ class DualityForMaskedLM(PreTrainedModel):
         return share.clamp_min(LEAST_ALPHA)
 
 
-class DualityForCausalLM(PreTrainedModel, GenerationMixin):
+class DualityForCausalLM(_DualityModel, GenerationMixin):
     """The autoregressive model: the law of the next token, given the begin-of-sequence and the tokens behind it."""
 
-    config_class = DualityConfig
-    main_input_name = "input_ids"
-
-    def __init__(self, config: DualityConfig):
-        super().__init__(config)
-        self.recipe, denoiser = denoiser_of(config)
-        if not isinstance(denoiser, CausalDenoiser):
+    def _check_kind(self) -> None:
+        if not isinstance(self.denoiser, CausalDenoiser):
             raise ValueError(
                 f"{type(self.recipe.method).__name__} does not write from left to right: use AutoModelForMaskedLM"
             )
-        self.denoiser = denoiser
-        self.post_init()
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Weights are initialised where they are made."""
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -191,15 +190,14 @@ class DualityForCausalLM(PreTrainedModel, GenerationMixin):
         return_dict: bool | None = None,
     ) -> CausalLMOutput | tuple[Tensor, ...]:
         """log p of the token after each one, (B, L, num_tokens), and with ``labels`` the cross-entropy."""
-        valid = valid_of(attention_mask)
+        valid = _valid_tokens(attention_mask)
         if valid is not None and bool((valid[:, 1:] & ~valid[:, :-1]).any()):
             raise ValueError("attention_mask has padding before tokens: pad on the right (padding_side='right')")
+        assert isinstance(self.denoiser, CausalDenoiser)
         network, count = self.denoiser.backbone, self.denoiser.num_tokens
         unused = torch.ones(len(input_ids), dtype=torch.float64, device=input_ids.device)
         logits = Belief(network.hidden(input_ids, unused, valid), network.head, count, count).log_probs()
-        loss = None
-        if labels is not None:
-            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
+        loss = None if labels is None else _cross_entropy(logits[:, :-1], labels[:, 1:])
         output = CausalLMOutput(loss=loss, logits=logits)
         return output if return_dict is None or return_dict else output.to_tuple()
 
