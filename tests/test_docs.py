@@ -15,7 +15,7 @@ import pytest
 from support import hub as hubs
 from support.runs import ROOT
 
-from duality.cli.commands import COMMANDS as CLI
+from duality.cli import COMMANDS as CLI
 from duality.cli.main import main
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

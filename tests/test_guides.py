@@ -13,7 +13,7 @@ import pytest
 from support.pages import TINY, Follower
 from support.runs import ROOT
 
-from duality.cli.commands import COMMANDS
+from duality.cli import COMMANDS
 
 GUIDES = ROOT / "docs" / "guides"
 SMILES = ["CCO", "CCN", "c1ccccc1", "CC(=O)O", "C1CC1CO", "OCC(O)CO", "CC(C)CO", "C#CC1CCC(O)C1=O", "COc1cncn1", "CC=O"]

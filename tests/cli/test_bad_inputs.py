@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 from support.runs import small_recipe
 
-from duality.cli.commands import COMMANDS
+from duality.cli import COMMANDS
 from duality.cli.main import main
 from duality.runs import session
+from duality.runs.requests import DistillRequest
 from duality.runs.train import plan_distillation
 from duality.training.round_changes import RoundChanges
 
@@ -452,7 +453,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, english: Path) -> dict[str, 
     for name in ("run", "mdlm", "ar"):
         method = "duo" if name == "run" else name
         session.train(small_recipe(english, "training.steps=2", name=f"{method}-laptop"), places[name])
-    plan_distillation(places["run"], RoundChanges(rounds=1, round_steps=2), out=places["dcd"]).run(device="cpu")
+    rounds = RoundChanges(rounds=1, round_steps=2)
+    plan_distillation(DistillRequest(places["run"], changes=rounds, out=places["dcd"])).run(device="cpu")
     shutil.copytree(places["run"], places["norecipe"])
     (places["norecipe"] / "recipe.json").unlink()
     places["pictures"].mkdir()

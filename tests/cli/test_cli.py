@@ -18,9 +18,9 @@ from typing import Any, get_args
 import pytest
 from support.runs import small_recipe
 
-from duality.cli.commands import COMMANDS
-from duality.cli.common import TailName
+from duality.cli import COMMANDS
 from duality.cli.main import main, spread
+from duality.cli.options import TailName
 from duality.data.corpus import prepare
 from duality.data.store import TokenStore
 from duality.files.atomic import file_sha256

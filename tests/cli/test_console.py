@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from duality.cli import console
-from duality.cli.console import counting_display, sampling_display, say, training_display
+from duality.cli.console import sampling_display, say, training_display
 from duality.files import progress
 from duality.samplers.generate import Frame
 from duality.training.loop import StepRecord
@@ -37,7 +37,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 def test_short_work_prints_nothing_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with counting_display("evaluating", 10) as advance:
+    with say.working("evaluating", 10) as advance:
         advance(5)
     with training_display(10) as watch:
         watch(record(1))
@@ -83,6 +83,6 @@ def test_on_a_terminal_work_inside_work_has_a_bar_of_its_own(terminal: io.String
 
 @pytest.mark.usefixtures("terminal")
 def test_a_display_that_fails_leaves_none_behind() -> None:
-    with pytest.raises(ValueError, match="stop"), counting_display("evaluating", 10):
+    with pytest.raises(ValueError, match="stop"), say.working("evaluating", 10):
         raise ValueError("stop")
     assert say.bars is None

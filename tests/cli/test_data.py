@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from duality.cli.data import _shorten
 from duality.cli.main import main
-from duality.cli.show import shortened
 from duality.data.sources import SOURCES
 from duality.files.archives import DocumentRule, Member, Source
 from duality.files.package_index import Package
@@ -98,8 +98,8 @@ def test_an_unknown_corpus_gets_a_suggestion(capsys: pytest.CaptureFixture[str])
 
 
 def test_long_lines_are_shortened() -> None:
-    assert shortened("a" * 80) == "a" * 80
-    assert shortened("a" * 81) == "a" * 79 + "…"
+    assert _shorten("a" * 80) == "a" * 80
+    assert _shorten("a" * 81) == "a" * 79 + "…"
 
 
 def test_a_folder_is_shown_with_what_is_read_and_what_is_not(

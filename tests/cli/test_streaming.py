@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.runs import small_recipe
 
-from duality.cli.commands import COMMANDS
+from duality.cli import COMMANDS
 from duality.cli.main import main
 from duality.models.model import load
 from duality.models.trace import read_trace
@@ -138,7 +138,7 @@ def test_every_exception_is_one_line(
         """Fail, as a command with a fault would."""
         raise error
 
-    monkeypatch.setitem(COMMANDS, "recipes", fail)
+    monkeypatch.setattr("duality.cli.main.COMMANDS", {**dict.fromkeys(COMMANDS), "recipes": fail})
     assert main(["recipes"]) == code
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1

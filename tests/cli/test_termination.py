@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from duality.cli.main import main
-from duality.cli.termination import Terminated, terminable
+from duality.cli.main import Terminated, main, terminable
 
 # A command that has begun to write into the cache and waits there, in Python or for a process that it has started.
 PREPARING = """

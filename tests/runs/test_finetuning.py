@@ -24,6 +24,7 @@ from duality.recipes.catalogue import from_json, to_json
 from duality.recipes.recipe import Recipe
 from duality.runs import session
 from duality.runs.corpora import loader, prepared, sequences_of_run
+from duality.runs.requests import TrainRequest
 from duality.runs.steps import phases_of
 from duality.runs.train import TrainingPlan, plan_training
 from duality.tokenizers.specs import KeptTokenizer
@@ -58,7 +59,7 @@ def other(tmp_path: Path) -> Path:
 
 
 def planned(base: Path, out: Path, *assignments: str, steps: int = 4, **more: Any) -> TrainingPlan:
-    return plan_training(start=base, out=out, steps=steps, set=[*SHORT, *assignments], **more)
+    return plan_training(TrainRequest(start=base, out=out, steps=steps, set=[*SHORT, *assignments], **more))
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -139,9 +140,9 @@ def test_interrupted_and_resumed_is_uninterrupted_bit_for_bit(base: Path, other:
     for stop in (1, 3):
         plan = planned(base, parts, *extra, data=other, steps=6, resume=True)
         assert plan.run(device="cpu", watch=stop_at(stop)).step == stop
-    plan = plan_training("duo-laptop-finetuned", out=parts, resume=True)
+    plan = plan_training(TrainRequest("duo-laptop-finetuned", out=parts, resume=True))
     assert plan.run(device="cpu", watch=stop_at(5)).step == 5
-    plan_training(out=parts, resume=True).run(device="cpu")
+    plan_training(TrainRequest(out=parts, resume=True)).run(device="cpu")
     whole, found = tensors(tmp_path / "whole"), tensors(parts)
     assert whole.keys() == found.keys()
     assert all(torch.equal(whole[name], found[name]) for name in whole)
@@ -170,7 +171,7 @@ def test_a_run_continues_with_the_source_that_it_began_from(base: Path, other: P
     with pytest.raises(ValueError, match=r"is a finetuning of step 12 of .*source, and the weights of .*stranger"):
         planned(tmp_path / "stranger", tuned, resume=True).run(device="cpu")
     with pytest.raises(ValueError, match="did not begin as a finetuning"):
-        plan_training("duo-laptop", start=base, out=source, resume=True).run(device="cpu")
+        plan_training(TrainRequest("duo-laptop", start=base, out=source, resume=True)).run(device="cpu")
     # a source that went on and has not kept the checkpoint is trusted at its place
     shutil.rmtree(source / "checkpoints" / "step-00000012")
     messages: list[str] = []

@@ -22,6 +22,7 @@ from duality.models import folder
 from duality.recipes import longer
 from duality.recipes.recipe import Recipe
 from duality.runs import session
+from duality.runs.requests import DistillRequest
 from duality.runs.train import plan_distillation
 from duality.training import checkpoint
 from duality.training.loop import StepRecord
@@ -166,7 +167,9 @@ def test_a_distillation_gets_more_rounds(english: Path, tmp_path: Path) -> None:
     def plan(out: str, rounds: int, resume: bool = False) -> Any:
         changes = RoundChanges(rounds=rounds, round_steps=4, delta=1 / 16)
         settings = ("training.log_every=1", "training.save_every=3")
-        return plan_distillation(tmp_path / "base", changes, out=tmp_path / out, set=settings, resume=resume)
+        return plan_distillation(
+            DistillRequest(tmp_path / "base", changes=changes, out=tmp_path / out, set=settings, resume=resume)
+        )
 
     plan("whole", 4).run(device="cpu")
     assert plan("few", 2).run(device="cpu") == session.Outcome(8, 0)

@@ -1,4 +1,4 @@
-"""The list of recipes in listing.json is that of the recipes, and showing it is cheap."""
+"""The list of recipes in recipe_list.json is that of the recipes, and showing it is cheap."""
 
 from __future__ import annotations
 

@@ -131,8 +131,7 @@ def work(commands: Sequence[Sequence[str]]) -> int:
     from contextlib import nullcontext
 
     from duality import ranks
-    from duality.cli.main import command, exit_code, silent, spread
-    from duality.cli.termination import terminable
+    from duality.cli.main import command, exit_code, silent, spread, terminable
     from duality.training import saving
 
     saving.LARGE = int(os.environ.get(SMALLEST_FOR_THREAD, saving.LARGE))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import tyro
 
-from duality.cli.commands import COMMANDS
+from duality.cli import COMMANDS
 from duality.cli.main import main, spread
 
 # Fields of a recipe that make a training take a second; a guide's own assignments come before them and stay.

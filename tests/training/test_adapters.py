@@ -20,6 +20,7 @@ from duality.protocols import Vocabulary
 from duality.recipes.catalogue import recipe as recipe_named
 from duality.recipes.shapes import parameter_shapes, trained_shapes
 from duality.runs import session
+from duality.runs.requests import TrainRequest
 from duality.runs.train import plan_training
 from duality.training import checkpoint
 from duality.training.adapters import choose_trained, is_adapter, merged
@@ -114,7 +115,9 @@ def tuned(base: Path, english: Path, tmp_path_factory: pytest.TempPathFactory) -
     """A finetuning of adapters on the text of the base."""
     pytest.importorskip("peft", reason="peft is not installed")
     folder = tmp_path_factory.mktemp("adapters") / "tuned"
-    plan_training(start=base, data=english, out=folder, steps=4, set=[*SHORT, "training.lora=4"]).run(device="cpu")
+    plan_training(TrainRequest(start=base, data=english, out=folder, steps=4, set=[*SHORT, "training.lora=4"])).run(
+        device="cpu"
+    )
     return folder
 
 
@@ -132,7 +135,7 @@ def test_only_adapters_are_trained_and_the_first_step_sees_the_old_model(
     assert all(is_adapter(name.rpartition(".")[0]) for name in after["optimizer"])
     moved = [name for name, value in after["model"].items() if name.endswith("lora_B.default.weight") and value.any()]
     assert len(moved) == 8
-    full = plan_training(start=base, data=english, out=tuned.with_name("full"), steps=4, set=SHORT)
+    full = plan_training(TrainRequest(start=base, data=english, out=tuned.with_name("full"), steps=4, set=SHORT))
     full.run(device="cpu")
     rows = [read_metrics(each)[:2] for each in (tuned, full.folder)]
     assert rows[0][0]["validation_nats"] == rows[1][0]["validation_nats"]
@@ -172,7 +175,9 @@ def test_interrupted_and_resumed_is_uninterrupted_bit_for_bit(
 ) -> None:
     for stop in (1, 3, 4):
         plan = plan_training(
-            start=base, data=english, out=tmp_path / "run", steps=4, set=[*SHORT, "training.lora=4"], resume=True
+            TrainRequest(
+                start=base, data=english, out=tmp_path / "run", steps=4, set=[*SHORT, "training.lora=4"], resume=True
+            )
         )
         assert plan.run(device="cpu", watch=stop_at(stop)).step == stop
     whole, parts = groups(tuned), groups(tmp_path / "run")

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from duality.cli.common import Assignments, Column, Flag
-from duality.cli.show import shortened, show
+from duality.cli.console import say
+from duality.cli.options import Assignments, Column, Flag
+
+if TYPE_CHECKING:
+    from duality.data.store import TokenStore
+    from duality.recipes.recipe import Data, Recipe
+
+_EXAMPLES = 2  # sequences of a store that are shown
+_Lines = Iterable[tuple[str, str]]
 
 
 def data(
@@ -46,22 +56,33 @@ def data(
         workers: prepare: threads that encode; all cores if not given. The result does not depend on it.
         yes: clean: remove what is shown.
     """
-    own = (tokenizer, length, one_of(pack, no_pack, "pack"), one_of(eos, no_eos, "eos"), workers)
-    check_flags(action, yes, any(each is not None for each in own), bool(column or recipe or assignments))
-    if action == "clean":
-        from duality.cli.clean import clean
+    packed, ended = _choose(pack, no_pack, "pack"), _choose(eos, no_eos, "eos")
+    preparing = any(each is not None for each in (tokenizer, length, packed, ended, workers))
+    _check_flags(action, yes, preparing, bool(column or recipe or assignments))
+    if action == "list":
+        lines = _list_corpora()
+    elif action == "get":
+        lines = _fetch(name)
+    elif action == "clean":
+        lines = _clean_cache(name, yes)
+    elif action == "show":
+        lines = _show(name, column, recipe, assignments)
+    else:
+        changes = (*_changes_of(tokenizer, length, packed, ended), *assignments)
+        lines = _prepare(_resolve_recipe(name, column, recipe or "duo-laptop", changes), workers)
+    for line in lines:
+        print(line.rstrip())
+    return 0
 
-        return clean(name, yes)
-    if action == "prepare":
-        from duality.cli.prepare import chosen_data, prepare
 
-        return prepare(chosen_data(name, column, recipe, assignments, *own[:4]), workers)
-    if action == "show":
-        return shown(name, column, recipe, assignments)
-    return fetched(name) if action == "get" else listed()
+def _choose(yes: bool, no: bool, name: str) -> bool | None:
+    """What a pair of flags says; None if neither is given."""
+    if yes and no:
+        raise ValueError(f"--{name} and --no-{name} are given: leave one of them out")
+    return True if yes else False if no else None
 
 
-def check_flags(action: str, yes: bool, preparing: bool, reading: bool) -> None:
+def _check_flags(action: str, yes: bool, preparing: bool, reading: bool) -> None:
     """Refuse flags of another action."""
     if yes and action != "clean":
         raise ValueError(f"--yes belongs to `duality data clean`, not to `data {action}`: leave it out")
@@ -75,19 +96,42 @@ def check_flags(action: str, yes: bool, preparing: bool, reading: bool) -> None:
         )
 
 
-def shown(name: str, column: str | None, recipe: str | None, assignments: tuple[str, ...]) -> int:
-    """What is read of a corpus, or what is in a folder of tokens."""
-    from duality.cli.prepare import chosen_data, is_store, show_store
+def _changes_of(tokenizer: str | None, length: int | None, pack: bool | None, eos: bool | None) -> Iterator[str]:
+    """The fields of a recipe that the flags of `prepare` change."""
+    flags = {
+        "data.tokenizer": tokenizer,
+        "data.length": length,
+        "data.packing": None if pack is None else ("wrap" if pack else "document"),
+        "data.eos": None if eos is None else str(eos).lower(),
+        "data.padding": "ignore" if eos is False and pack is False else None,
+    }
+    yield from (f"{field}={value}" for field, value in flags.items() if value is not None)
 
-    if column is None and is_store(name):
-        chosen = None if recipe is None else chosen_data("", None, recipe, assignments)
-        return show_store(name, chosen)
-    return show(name, column, recipe, assignments)
+
+def _resolve_recipe(name: str, column: str | None, recipe: str, changes: Sequence[str]) -> Recipe:
+    """The recipe on the corpus and with the changes that the flags choose."""
+    from duality.models.folder import with_column, with_corpus
+    from duality.recipes.catalogue import recipe as find
+
+    base = find(recipe, tuple(changes))
+    return with_column(with_corpus(base, name or base.data.corpus), column)
 
 
-def fetched(name: str) -> int:
+def _list_corpora() -> Iterator[str]:
+    """The named corpora, and the datasets of the literature."""
+    from duality.data.datasets import DATASETS
+    from duality.data.sources import DEFAULT_SOURCE, SOURCES
+
+    for known, source in SOURCES.items():
+        default = " (default)" if known == DEFAULT_SOURCE else ""
+        yield f"{known}{default}: {source.title}. {source.license}."
+    for known, dataset in DATASETS.items():
+        if known not in SOURCES:
+            yield f"{known}: {dataset.title}. {dataset.license}. {dataset.citation}."
+
+
+def _fetch(name: str) -> Iterator[str]:
     """Fetch a named corpus and say what it is."""
-    from duality.cli.console import say
     from duality.data.datasets import DATASETS, placed
     from duality.data.documents import overview
     from duality.data.places import text_files
@@ -96,36 +140,164 @@ def fetched(name: str) -> int:
     chosen = name or DEFAULT_SOURCE
     if chosen in DATASETS and chosen not in SOURCES:
         dataset, files = DATASETS[chosen], text_files(placed(chosen), progress=say)
-        print(f"{chosen}: {dataset.title}\nlicence    {dataset.license}\ncitation   {dataset.citation}")
-        print("\n".join(f"{'' if number else 'files':<11}{file.path}" for number, file in enumerate(files)))
-        return 0
-    found = overview(chosen, progress=say)
-    unit = "one per line" if SOURCES[chosen].documents == "lines" else "one per file"
-    print(f"{chosen}: {SOURCES[chosen].title}")
-    print(f"licence    {SOURCES[chosen].license}")
-    print(f"size       {found.num_bytes / 1e6:.1f} MB in {len(found.files)} file{'s' * (len(found.files) > 1)}")
-    print(f"documents  {found.num_documents:,}, {unit}")
-    for title, lines in (("files", map(str, found.files)), ("examples", map(shortened, found.examples))):
-        print("\n".join(f"{title if not number else '':<11}{line}" for number, line in enumerate(lines)))
-    return 0
+        yield f"{chosen}: {dataset.title}"
+        about = [("licence", dataset.license), ("citation", dataset.citation)]
+        yield from _align([*about, *_give_title("files", (str(file.path) for file in files))])
+        return
+    found, source = overview(chosen, progress=say), SOURCES[chosen]
+    yield f"{chosen}: {source.title}"
+    unit = "one per line" if source.documents == "lines" else "one per file"
+    about = [
+        ("licence", source.license),
+        ("size", f"{found.num_bytes / 1e6:.1f} MB in {len(found.files)} file{'s' * (len(found.files) > 1)}"),
+        ("documents", f"{found.num_documents:,}, {unit}"),
+        *_give_title("files", map(str, found.files)),
+        *_give_title("examples", map(_shorten, found.examples)),
+    ]
+    yield from _align(about)
 
 
-def listed() -> int:
-    """The named corpora, and the datasets of the literature."""
-    from duality.data.datasets import DATASETS
-    from duality.data.sources import DEFAULT_SOURCE, SOURCES
+def _show(name: str, column: str | None, recipe: str | None, assignments: Sequence[str]) -> Iterator[str]:
+    """What is read of a corpus, with a recipe its tokens and epochs; or what is in a folder of prepared tokens."""
+    from duality.recipes.recipe import Data
 
-    for known, source in SOURCES.items():
-        default = " (default)" if known == DEFAULT_SOURCE else ""
-        print(f"{known}{default}: {source.title}. {source.license}.")
-    for known, dataset in DATASETS.items():
-        if known not in SOURCES:
-            print(f"{known}: {dataset.title}. {dataset.license}. {dataset.citation}.")
-    return 0
+    folder = Path(name).expanduser()
+    if column is None and any((folder / part / "index.json").is_file() for part in ("", "train", "all")):
+        data = Data() if recipe is None else _resolve_recipe("", None, recipe, assignments).data
+        return _align(_describe_folder(folder, data), 12)
+    if not name.strip():
+        raise ValueError("nothing to show: give a file, a folder or a named corpus, as duality data show PATH")
+    if assignments and recipe is None:
+        raise ValueError("--set changes a field of a recipe: name one with --recipe, such as duo-laptop")
+    chosen = None if recipe is None else _resolve_recipe(name, column, recipe, assignments)
+    return _align(list(_describe_corpus(name, column, chosen)))
 
 
-def one_of(yes: bool, no: bool, name: str) -> bool | None:
-    """What a pair of flags says; None if neither is given."""
-    if yes and no:
-        raise ValueError(f"--{name} and --no-{name} are given: leave one of them out")
-    return True if yes else False if no else None
+def _describe_corpus(name: str, column: str | None, recipe: Recipe | None) -> _Lines:
+    """Files, documents, size and first texts of a corpus; with a recipe, its tokens and epochs."""
+    from duality.data.survey import inspect
+    from duality.recipes.recipe import Data
+    from duality.runs.corpora import facts, prepared, skipped_line
+
+    data = recipe.data if recipe is not None else Data() if column is None else Data(column=column)
+    found = inspect(name, data.documents, data.column, progress=say)
+    size = found.size
+    yield "corpus", name
+    yield "files", f"{len(found.files):,} read"
+    if found.skipped:
+        yield "", skipped_line(found.skipped)
+    yield "documents", f"{size.num_documents:,}"
+    yield "text", f"{size.num_characters:,} characters, {size.num_bytes:,} bytes"
+    yield "tokens", f"{size.num_bytes + size.num_documents:,} if every byte is one (data.tokenizer=bytes)"
+    yield from _give_title("examples", (_shorten(_put_on_one_line(text)) for text in found.examples))
+    if recipe is not None:
+        yield from _give_title("recipe", facts(recipe, prepared(recipe, say)))
+
+
+def _prepare(recipe: Recipe, workers: int | None) -> Iterator[str]:
+    """Prepare the corpus of a recipe and say what there is; a preparation that was interrupted is continued."""
+    from duality.runs.corpora import prepared
+
+    if workers is not None:
+        if workers < 1:
+            raise ValueError(f"--workers {workers}: at least 1 thread encodes")
+        os.environ["RAYON_NUM_THREADS"] = str(workers)
+    corpus = prepared(recipe, say)
+    rows = [("corpus", recipe.data.corpus), ("kept in", str(corpus.train.folder.parent))]
+    for title, store in (("train", corpus.train), ("validation", corpus.validation)):
+        rows += [(title, ""), *_describe_store(store, recipe.data)]
+    return _align(rows, 12)
+
+
+def _describe_folder(folder: Path, data: Data) -> list[tuple[str, str]]:
+    """What is in a folder of prepared tokens, whose checksums are compared."""
+    from duality.data.store import TokenStore
+    from duality.files.manifest import verify
+
+    if (folder / "manifest.json").is_file():
+        verify(folder)
+    rows = [("store", str(folder))]
+    for part in ("", "train", "validation", "all"):
+        if (folder / part / "index.json").is_file():
+            store = TokenStore.open(folder / part)
+            store.verify()
+            rows += [*([(part, "")] if part else []), *_describe_store(store, data)]
+    return rows
+
+
+def _describe_store(store: TokenStore, data: Data) -> _Lines:
+    """Counts, checksum, padding and first sequences of a store, cut as ``data`` says."""
+    from duality.data.packing import Sequences
+    from duality.tokenizers.tokenizer import load_tokenizer
+
+    index, folder = store.index, store.folder
+    home = next((place for place in (folder, folder.parent) if (place / "tokenizer.json").is_file()), None)
+    tokenizer = None if home is None else load_tokenizer(home)
+    if tokenizer is not None and tokenizer.fingerprint != index.tokenizer:
+        raise ValueError(
+            f"{folder} has tokens of the tokenizer {index.tokenizer[:12]}, and the one beside it is "
+            f"{tokenizer.fingerprint[:12]}: put back the tokenizer.json that belongs to it, or prepare it again"
+        )
+    yield "  documents", f"{index.num_documents:,}"
+    yield "  text", f"{index.num_characters:,} characters, {index.num_bytes:,} bytes"
+    yield "  tokens", f"{index.num_tokens:,} of {index.vocab_size:,} kinds, in {len(index.shards)} file(s)"
+    packing = data.packing if len(store) else "wrap"
+    rows = Sequences(store, data.length, packing, "ignore")
+    padding = 1 - len(store) / (len(rows) * data.length) if len(rows) else 0.0
+    yield "  sequences", f"{len(rows):,} of {data.length} tokens ({packing}), {padding:.2%} of them padding"
+    yield "  sha256", ", ".join(shard.sha256[:16] for shard in index.shards[:4]) + " ..." * (len(index.shards) > 4)
+    if tokenizer is not None:
+        for number in range(min(_EXAMPLES, len(rows))):
+            ids, valid = rows.rows([number])
+            yield f"  {number}", _shorten(_put_on_one_line(tokenizer.decode(ids[0][valid[0]].numpy())))
+
+
+def _clean_cache(kind: str, yes: bool) -> Iterator[str]:
+    """What the cache holds, of one kind or of all; it is removed if the user has said so."""
+    from duality.files.atomic import readable_size
+    from duality.files.cache import cache_folder
+    from duality.files.cleaning import free, holdings
+
+    root = cache_folder()
+    found = holdings(root, kind)
+    yield str(root)
+    for holding in found:
+        count = f"{len(holding.entries)} entr{'y' if len(holding.entries) == 1 else 'ies'}"
+        writing = f"; {holding.in_progress} more being written" if holding.in_progress else ""
+        yield f"{holding.kind:<11}{count:>12}  {readable_size(holding.num_bytes):>10}  {holding.title}{writing}"
+    total = readable_size(sum(holding.num_bytes for holding in found))
+    if yes:
+        free(found)
+        yield f"{total} removed; what is needed is fetched or made again"
+        return
+    yield f"{total} can be freed: it would be fetched or made again when it is needed"
+    again = f"duality data clean {kind}".rstrip()
+    yield f"remove it: {again} --yes" + ("" if kind else "; one kind: duality data clean KIND --yes")
+
+
+def _align(lines: _Lines, width: int = 11) -> Iterator[str]:
+    """Lines with their titles before them."""
+    return (f"{title:<{width}}{line}" for title, line in lines)
+
+
+def _give_title(title: str, lines: Iterable[str]) -> _Lines:
+    """The lines, the first one with the title."""
+    return (("" if number else title, line) for number, line in enumerate(lines))
+
+
+def _put_on_one_line(text: str) -> str:
+    """A text on one line, without characters that would control the terminal.
+
+    >>> _put_on_one_line("one\\n two\\x1b[31m")
+    'one two [31m'
+    """
+    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
+
+
+def _shorten(line: str, width: int = 80) -> str:
+    """The beginning of a line.
+
+    >>> _shorten("It was a dark and stormy night", 12)
+    'It was a da…'
+    """
+    return line if len(line) <= width else f"{line[: width - 1]}…"

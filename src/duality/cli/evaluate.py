@@ -1,16 +1,17 @@
-"""The command `eval`: measure the perplexity of a run on held-out or other text."""
+"""The commands `eval` and `compare`: the perplexity of a run on held-out or other text; of several recipes, alike."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import tyro
 
-from duality.cli.common import Column, Device, Flag, Folder, KeptStep, Round
+from duality.cli.console import print_table, say, training_display
+from duality.cli.options import Assignments, Column, Device, Flag, Folder, KeptStep, Round
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from duality.models.likelihood import Likelihood
     from duality.models.model import Model
 
@@ -66,7 +67,6 @@ def evaluate(
         device: where to compute.
         json: print one JSON object instead of text.
     """
-    from duality.cli.console import counting_display, say
     from duality.files.atomic import json_text
     from duality.models.model import load
     from duality.runs.corpora import sequences_of_run
@@ -79,7 +79,7 @@ def evaluate(
     model = load(run, say, device, weights, round_number, kept_step)
     folder = run if model.origin is None else model.origin.folder
     sequences = sequences_of_run(model, folder, data=other, column=column, split=split, corpus=corpus, report=say)
-    with counting_display("evaluating", min(limit or len(sequences), len(sequences)), "sequences") as advance:
+    with say.working("evaluating", min(limit or len(sequences), len(sequences)), "sequences") as advance:
         result = model.likelihood(
             sequences, num_draws=draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
         )
@@ -104,7 +104,6 @@ def check_suite(column: str | None, split: str, corpus: str | None) -> None:
 
 def evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...], measured: Measured, json: bool) -> int:
     """Print the table of a suite."""
-    from duality.cli.console import counting_display, say
     from duality.evaluation.suites import SUITES, Settings, evaluate_suite, remarks, table_rows
     from duality.evaluation.tables import table
     from duality.files.atomic import json_text
@@ -124,7 +123,7 @@ def evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...],
         suite,
         places,
         settings,
-        lambda label, count: counting_display(label, count, "sequences"),
+        lambda label, count: say.working(label, count, "sequences"),
         keep=run / KEPT if exists(run) else None,  # what is not a run is left as it is
         report=say,
     )
@@ -145,3 +144,65 @@ def numbers(result: Likelihood) -> dict[str, float | str]:
 
     derived = ("perplexity", "perplexity_stderr", "bits_per_byte", "bits_per_character")
     return asdict(result) | {name: getattr(result, name) for name in derived}
+
+
+def compare(
+    recipes: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE ...")],
+    /,
+    out: Path = Path("runs/compare"),
+    data: str | None = None,
+    column: Column = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    assignments: Assignments = (),
+    draws: int = 4,
+    limit: int | None = None,
+    judge: str | None = None,
+    samples: int = 64,
+    sample_steps: int | None = None,
+    device: Device = "auto",
+) -> int:
+    """Train several recipes, measure them in the same manner and print one table; an earlier comparison is continued.
+
+    Args:
+        recipes: names that `duality recipes` lists.
+        out: a folder for the runs and the table (table.json, table.md).
+        data: a text file, a .jsonl, .csv or .tsv file, a folder of them, or a named source, for all of them.
+        column: where the text is: the key of a .jsonl file, the column of a .csv or .tsv file; text if not given.
+        steps: number of training steps of each.
+        seed: seed of weights, data order and noise of each.
+        assignments: change a field of every recipe, such as --set backbone=nano; can be repeated.
+        draws: draws of time and noise for each sequence that is measured.
+        limit: measure on this many sequences only.
+        judge: a language model that reads samples: smollm2 (fetched), a .gguf file, a Hugging Face folder or name, or
+            the folder of an autoregressive run. Adds columns.
+        samples: how many samples the judge reads.
+        sample_steps: network calls for each sample, where the model leaves the choice.
+        device: where to compute.
+    """
+    from duality.evaluation.compare import Plan, cells, headers
+    from duality.evaluation.compare import compare as compare_recipes
+    from duality.evaluation.judging import judge_named
+    from duality.files.atomic import no_empty_folder
+    from duality.models.folder import with_column, with_corpus
+    from duality.recipes.catalogue import recipe as find
+    from duality.training.devices import device_named
+
+    if not recipes:
+        raise ValueError(
+            "nothing to compare: name recipes, such as mdlm-laptop duo-laptop; `duality recipes` lists them"
+        )
+    shorthand = {"training.steps": steps, "training.seed": seed}
+    changes = [f"{field}={value}" for field, value in shorthand.items() if value is not None]
+    chosen = [find(name, (*changes, *assignments)) for name in recipes]
+    chosen = [with_corpus(each, each.data.corpus if data is None else data) for each in chosen]
+    chosen = [with_column(each, column) for each in chosen]
+    where = device_named(device)
+    plan = Plan(out, draws, limit, None, samples, sample_steps, where)
+    if judge is not None:
+        plan = replace(plan, judge=judge_named(judge, where, say))
+    with no_empty_folder(out):
+        rows, remarks = compare_recipes(chosen, plan, say, lambda each: training_display(each.training.steps))
+    print_table(headers(rows), map(cells, rows))
+    print("\n".join(remarks))
+    return 0 if len(rows) == len(chosen) else 130

@@ -1,11 +1,19 @@
-"""The command `recipes`: list them with their size and source, or the rows of a table of the paper with theirs."""
+"""The commands `recipes`, `runs` and `consolidate`: what there is, and how far it is."""
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
+
+from duality.cli.console import print_table, say
+from duality.cli.options import Flag, Folder, KeptStep
+
+if TYPE_CHECKING:
+    from duality.runs.listing import RunOverview
+
+Directory = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
 
 
 def recipes(table: Annotated[int | None, tyro.conf.arg(metavar="N")] = None) -> int:
@@ -15,43 +23,91 @@ def recipes(table: Annotated[int | None, tyro.conf.arg(metavar="N")] = None) -> 
         table: a table of the paper by its number: its rows, the recipe of each, the paper's numbers and the commands
             that give ours.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from duality.runs.recipe_list import listed
 
     if table is not None:
+        from duality.cli.papers import show_table
+
         show_table(table)
         return 0
-    shown = Table("recipe", "parameters", "steps x batch x length", "summary", "source", box=None)
-    for row in listed():
-        size = f"{row.steps:,} x {row.batch_size} x {row.length}"
-        shown.add_row(row.name, f"{row.parameters / 1e6:.1f} M", size, row.summary, row.source)
-    Console(width=None if sys.stdout.isatty() else 160).print(shown)
+    names = ("recipe", "parameters", "steps x batch x length", "summary", "source")
+    cells = (
+        (
+            each.name,
+            f"{each.parameters / 1e6:.1f} M",
+            f"{each.steps:,} x {each.batch_size} x {each.length}",
+            each.summary,
+            each.source,
+        )
+        for each in listed()
+    )
+    print_table(names, cells)
     return 0
 
 
-def show_table(number: int) -> None:
-    """Print a table of the paper: rows, recipes, numbers, commands."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+def runs(directory: Directory = Path("runs"), /, json: Flag = False) -> int:
+    """List the runs below a directory: recipe, step, last validation likelihood, size, age and state.
 
-    from duality.papers.duo.index import table as table_numbered
-    from duality.papers.duo.page import column_lines, paper_lines
+    Args:
+        directory: a folder that holds run folders, at any depth.
+        json: print a JSON list instead of the table.
+    """
+    from dataclasses import asdict
+    from json import dumps
 
-    chosen = table_numbered(number)
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-    print(f"Table {number} of the paper: {chosen.title}\n")
-    heading, lines = paper_lines(chosen)
-    tables = [(heading, lines)] if chosen.by_rows else [(heading, lines), (["columns", "recipe"], column_lines(chosen))]
-    for names, rows in tables:
-        shown = Table(*names, box=None)
-        for row in rows:
-            shown.add_row(*map(escape, row))
-        console.print(shown)
-        print()
-    for each in chosen.series:
-        where = each.model if each.row is None else f"row {each.row + 1}, {each.model}"
-        print(f"{where}: {', '.join(chosen.columns[column] for column in each.columns)}")
-        print("\n".join(f"  {command}" for command in each.commands))
+    from duality.runs.listing import overviews
+
+    found = overviews(directory.expanduser())
+    if json:
+        print(dumps([asdict(each) for each in found], indent=1))
+    elif found:
+        print_table(("run", "recipe", "step", "validation nats", "size", "age", "state"), map(_cells, found))
+    else:
+        print(f"no run below {directory}")
+    return 0
+
+
+def consolidate(run: Folder, /, kept_step: KeptStep = None) -> int:
+    """Put the parts of a checkpoint together that were saved with training.checkpoint=sharded.
+
+    Args:
+        run: the run folder.
+        kept_step: the checkpoint of this training step instead of the newest.
+    """
+    from duality.runs.consolidate import consolidate as put_together
+
+    print(f"{put_together(run, kept_step, say)} has whole files now")
+    return 0
+
+
+def _cells(run: RunOverview) -> list[str]:
+    """A row of the table of runs."""
+    step = "–" if run.step is None else f"{run.step:,}"
+    nats = "–" if run.validation_nats is None else f"{run.validation_nats:.4f}"
+    state = f"{run.state} ({run.holder or run.problem})" if run.holder or run.problem else run.state
+    steps = step if run.steps is None else f"{step} of {run.steps:,}"
+    return [run.run, run.recipe or "–", steps, nats, _size_in_words(run.bytes), _age_in_words(run.age), state]
+
+
+def _size_in_words(number: float) -> str:
+    """A number of bytes with its unit.
+
+    >>> _size_in_words(900), _size_in_words(1_500_000), _size_in_words(3.2e9)
+    ('1 kB', '1.5 MB', '3.2 GB')
+    """
+    if number < 1e6:
+        return f"{max(number / 1e3, 1):.0f} kB"
+    return f"{number / 1e6:.1f} MB" if number < 1e9 else f"{number / 1e9:.1f} GB"
+
+
+def _age_in_words(seconds: float) -> str:
+    """A time with its unit.
+
+    >>> _age_in_words(3), _age_in_words(200), _age_in_words(10_000), _age_in_words(500_000)
+    ('3 s', '3 min', '2.8 h', '5.8 days')
+    """
+    if seconds < 60:
+        return f"{max(seconds, 0):.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 86_400 else f"{seconds / 86_400:.1f} days"

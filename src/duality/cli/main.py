@@ -10,23 +10,27 @@ Started several times by torchrun, the processes are one job (``duality.ranks``)
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from types import FrameType
 
 import tyro
 
 from duality import __version__, ranks
-from duality.cli.commands import COMMANDS, DIVIDED
-from duality.cli.termination import Terminated, terminable
+from duality.cli import COMMANDS, DIVIDED, summary
 
 FAULT, USER_ERROR, INTERRUPTED, CLOSED_PIPE, TERMINATED = 1, 2, 130, 141, 143
 _TEXTS = ("--prompt", "--suffix")
 _NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory")  # how torch says it
+
+
+class Terminated(BaseException):
+    """SIGTERM came. It is no ``Exception``: like Ctrl-C, it is not an error that a command could handle."""
 
 
 def spread(arguments: list[str]) -> list[str]:
@@ -80,8 +84,30 @@ def in_job(arguments: list[str], debug: bool) -> int:
     """Run a command as one of the processes that torchrun has started, or alone; rank 0 speaks for all."""
     check_values(arguments)
     check_divided(arguments)
-    with terminable(), ranks.joined() as place, contextlib.nullcontext() if place.first else silent():
+    with terminable(), ranks.joined() as place, nullcontext() if place.first else silent():
         return exit_code(lambda: command(arguments), debug)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM raise ``Terminated`` in the main thread, through every ``finally``, until the block is left.
+
+    A training handles the signal itself (``training.interruption``) and saves. A process that was told to ignore the
+    signal goes on ignoring it.
+    """
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or before == signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def check_divided(arguments: list[str]) -> None:
@@ -102,8 +128,10 @@ def command(arguments: list[str]) -> int:
     if arguments == ["--version"]:
         print(f"duality {__version__}", flush=True)
         return 0
+    chosen = arguments[:1]  # of the others no more than a line of help is needed
+    commands = {name: COMMANDS[name] if [name] == chosen else _make_stub(name) for name in COMMANDS}
     code: int = tyro.extras.subcommand_cli_from_dict(
-        COMMANDS,
+        commands,
         prog="duality",
         description="Discrete diffusion language models: train, distill, evaluate, sample. "
         "With --debug, an error shows where it came from; --version alone shows the version.",
@@ -111,6 +139,16 @@ def command(arguments: list[str]) -> int:
     )
     sys.stdout.flush()  # a closed pipe shows here and not when the interpreter ends
     return code
+
+
+def _make_stub(name: str) -> Callable[[], int]:
+    """A command without arguments that has the first line of the help of the command ``name``."""
+
+    def stub() -> int:
+        return USER_ERROR
+
+    stub.__doc__ = summary(name)
+    return stub
 
 
 def exit_code(run: Callable[[], int], debug: bool) -> int:
@@ -169,7 +207,7 @@ def silent() -> Iterator[None]:
 
     stderr.quiet = True
     try:
-        with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
             yield
     finally:
         stderr.quiet = False

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from duality.cli.common import Device, Flag, KeptStep
+from duality.cli.console import say
+from duality.cli.options import Device, Flag, KeptStep
 from duality.samplers import GRIDS, SAMPLERS
 
 if TYPE_CHECKING:
@@ -138,7 +139,6 @@ def quality(
     """
     from functools import partial
 
-    from duality.cli.console import counting_display, say
     from duality.evaluation.sweep.runs import measure_runs
 
     judge, scorers = readers.chosen()
@@ -152,7 +152,7 @@ def quality(
         batch_size=batch_size,
         corpus=corpus,
         report=say,
-        show=partial(counting_display, "sampling"),
+        show=partial(say.working, "sampling"),
     )
     print_rows(rows, out, json)
     say(f"samples, scores, tables and figures are in {out}")

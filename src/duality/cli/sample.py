@@ -1,4 +1,4 @@
-"""The command `sample`: write text with a run, watch it being written, keep every step in a file."""
+"""The commands `sample` and `trace`: write text with a run, watch it being written, keep every step and show it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from duality.cli.common import Device, Flag, Folder, GridName, KeptStep, Round, SamplerName, TailName
+from duality.cli.console import sampling_display, say, stderr
+from duality.cli.options import Device, Flag, Folder, GridName, KeptStep, Round, SamplerName, TailName
 from duality.ranks import job
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class Sampling:
 
 
 _DEFAULT = Sampling()
+Traces = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+_MOST_PANES = 4
 
 
 def sample(
@@ -87,7 +90,6 @@ def sample(
         watch: show the tokens changing, step by step.
         trace: a file for every step of every sample, as JSON.
     """
-    from duality.cli.console import say
     from duality.files.atomic import regular_file
     from duality.models.model import load
 
@@ -102,19 +104,19 @@ def sample(
     batches = -(-num // max(how.batch_size, 1))
     about = {"run": str(run), **asdict(how)}
     with (
-        printing(model.step, num, json, full, later=watch) as show_sample,
-        display(model, watch, batches) as show,
-        tracing(model, trace, about, show) as see,
+        _printing(model.step, num, json, full, later=watch) as show_sample,
+        _display(model, watch, batches) as show,
+        _tracing(model, trace, about, show) as see,
     ):
-        chosen = {**asdict(how), "keep": kept_tokens(how.keep)}
+        chosen = {**asdict(how), "keep": _parse_kept_tokens(how.keep)}
         model.sample(num, watch=see, each=show_sample, **chosen)
     return 0
 
 
-def kept_tokens(entries: tuple[str, ...]) -> dict[int, int]:
+def _parse_kept_tokens(entries: tuple[str, ...]) -> dict[int, int]:
     """Places and tokens, as ``--keep`` has them.
 
-    >>> kept_tokens(("0:65", "3:32"))
+    >>> _parse_kept_tokens(("0:65", "3:32"))
     {0: 65, 3: 32}
     """
     pairs = [entry.partition(":")[::2] for entry in entries]
@@ -125,14 +127,13 @@ def kept_tokens(entries: tuple[str, ...]) -> dict[int, int]:
 
 
 @contextmanager
-def printing(step: int, num: int, json: bool, full: bool, later: bool) -> Iterator[Each]:
+def _printing(step: int, num: int, json: bool, full: bool, later: bool) -> Iterator[Each]:
     """Prints samples as soon as they are written; what was printed when the block is interrupted is all that was made.
 
     ``later`` prints them at the end of the block, if a terminal shows something else until then.
     """
     from json import dumps
 
-    from duality.cli.console import say
     from duality.models.trace import harmless
 
     terminal, waiting = sys.stdout.isatty(), list[str]()
@@ -160,9 +161,8 @@ def printing(step: int, num: int, json: bool, full: bool, later: bool) -> Iterat
 
 
 @contextmanager
-def display(model: Model, text: bool, batches: int) -> Iterator[Watch]:
+def _display(model: Model, text: bool, batches: int) -> Iterator[Watch]:
     """What is shown of a step: the ``text`` itself, or else a bar."""
-    from duality.cli.console import sampling_display, stderr
     from duality.cli.watch import Watcher
     from duality.tokenizers.pieces import Pieces
 
@@ -175,7 +175,7 @@ def display(model: Model, text: bool, batches: int) -> Iterator[Watch]:
 
 
 @contextmanager
-def tracing(model: Model, path: Path | None, about: dict[str, object], show: Watch) -> Iterator[Watch]:
+def _tracing(model: Model, path: Path | None, about: dict[str, object], show: Watch) -> Iterator[Watch]:
     """``show``, and with a path also a file with every step, which is written at the end of the block."""
     from duality.models.trace import Trace
     from duality.tokenizers.pieces import Pieces
@@ -196,3 +196,48 @@ def tracing(model: Model, path: Path | None, about: dict[str, object], show: Wat
     finally:
         if trace.complete:  # all samples, unless something stopped it
             trace.write(path, only_complete=True)
+
+
+def trace(
+    files: Traces,
+    /,
+    html: Path | None = None,
+    svg: Path | None = None,
+    sample: int = 0,
+    columns: int = 72,
+) -> int:
+    """Make a page that plays a generation, or an animated picture of it; of several traces, a race.
+
+    Args:
+        files: what `duality sample --trace` wrote, or the studio saved; two to four files are a race.
+        html: a new HTML file that plays and scrubs; it needs no other file and no network.
+        svg: a new animated SVG file, for a README or a slide.
+        sample: which sample of the traces, from 0.
+        columns: characters in a line of the picture.
+    """
+    from duality.files.atomic import readable_size, regular_file, write_atomically
+    from duality.models.picture import picture
+    from duality.models.share import html as page
+    from duality.models.trace import read_trace
+
+    if html is None and svg is None:
+        raise ValueError("nothing to make: give --html FILE, --svg FILE, or both")
+    if not 1 <= len(files) <= _MOST_PANES:
+        raise ValueError(f"{len(files)} traces: give one, or two to {_MOST_PANES} for a race")
+    if columns < 8:
+        raise ValueError(f"--columns is {columns}: a line has at least 8 characters")
+    if html is not None and html == svg:
+        raise ValueError(f"--html and --svg are the same file, {html}: give two names")
+    for out in filter(None, (html, svg)):
+        if regular_file(out).exists():
+            raise ValueError(f"{out} exists: give the name of a new file, or remove it")
+    recordings = [read_trace(file) for file in files]
+    contents: dict[Path, str] = {}
+    if html is not None:
+        contents[html] = page(recordings, sample)
+    if svg is not None:
+        contents[svg] = picture(recordings, sample, columns)
+    for path, content in contents.items():
+        write_atomically(path, content)
+        say(f"{path}: {readable_size(len(content.encode('utf-8')))}")
+    return 0

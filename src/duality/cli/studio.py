@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from duality.cli.common import Device, Flag
+from duality.cli.console import say
+from duality.cli.options import Device, Flag
 
 if TYPE_CHECKING:
     from duality.evaluation.judge import Judge
@@ -39,7 +40,6 @@ def studio(
         device: where to compute.
         open: open the page in the browser of this machine.
     """
-    from duality.cli.console import say
     from duality.runs.listing import run_folders
 
     check_installed()
@@ -99,7 +99,6 @@ def divided(sources: Sequence[Path]) -> tuple[list[Path], list[ModelSource]]:
 
 def read_judge(name: str | None, device: str) -> Judge | None:
     """The judge of a name; None without one."""
-    from duality.cli.console import say
     from duality.evaluation.judging import judge_named
 
     return None if name is None else judge_named(name, device, say)

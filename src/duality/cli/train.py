@@ -1,36 +1,55 @@
-"""The commands `train` and `distill`: a recipe, or a trained run, becomes a run folder with a model."""
+"""The commands `train`, `distill` and `plan`: a recipe, or a trained run, becomes a run folder with a model."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from duality.cli.common import Assignments, Column, Device, DistillationName, Flag, Folder, Log, MaybeName, Start
-from duality.ranks import job
+from duality.cli.console import print_table, say, training_display
+from duality.cli.options import (
+    Assignments,
+    Column,
+    Device,
+    DistillationName,
+    Flag,
+    Folder,
+    Log,
+    MaybeName,
+    Name,
+    Start,
+    make_flags,
+)
+from duality.ranks import divisors, job
+from duality.runs.requests import DistillRequest, TrainRequest
 from duality.training.round_changes import RoundChanges
 
 if TYPE_CHECKING:
+    from duality.models.plan import Fit, Sizes, Speed
+    from duality.recipes.recipe import Recipe
     from duality.runs.train import TrainingPlan
 
-
-_UNCHANGED = RoundChanges()
+    TrainFlags = TrainRequest
+    DistillFlags = DistillRequest
+else:
+    _shared = {"out": Path | None, "set": Assignments, "resume": Flag}
+    TrainFlags = make_flags(TrainRequest, recipe=MaybeName, start=Start, data=str | None, column=Column, **_shared)
+    DistillFlags = make_flags(
+        DistillRequest,
+        run=Folder,
+        method=DistillationName | None,
+        changes=Annotated[RoundChanges, tyro.conf.arg(name="")],
+        corpus=str | None,
+        **_shared,
+    )
 
 
 def train(
-    recipe: MaybeName = None,
-    /,
-    start: Start = None,
-    out: Path | None = None,
-    data: str | None = None,
-    column: Column = None,
-    steps: int | None = None,
-    seed: int | None = None,
-    assignments: Assignments = (),
-    resume: Flag = False,
+    request: Annotated[TrainFlags, tyro.conf.arg(name="")],
     device: Device = "auto",
     log: Log = (),
     dry_run: Flag = False,
@@ -38,24 +57,7 @@ def train(
     """Train a recipe into a run folder, from new weights or from those of a trained model.
 
     Args:
-        recipe: a name that `duality recipes` lists. With --from it may be left out: then it is the recipe of SOURCE,
-            with a tenth of its steps and a fifth of its learning rate. With --resume it may be left out too.
-        start: finetune: begin from the model in this run folder, with its tokenizer. Network, tokenizer and labels stay
-            as they are; --data and all settings of training may be others.
-        out: the run folder; runs/RECIPE if not given.
-        data: a text file, a .jsonl file with a document per line, a .csv or .tsv file with one per row, a folder of
-            such files, or a source that `duality data list` names. A text file is one document; with --set
-            data.documents=lines every line of it is one. With --set data.packing=document a sequence never has two
-            documents. With --resume it is where the run's own text is now, if it was moved.
-        column: where the text is: the key of a .jsonl file, the column of a .csv or .tsv file; text if not given. Short
-            for --set data.column=NAME.
-        steps: number of training steps; short for --set training.steps=N. With --resume a run that is there goes on to
-            this number of steps.
-        seed: seed of weights, data order and noise; short for --set training.seed=N.
-        assignments: change a field of the recipe, such as --set training.learning_rate=1e-3 or --set backbone=mini;
-            can be repeated.
-        resume: continue the run in --out where its last checkpoint is, with the settings it was started with; start it
-            if there is none. A job that torchrun starts again after a failure does so without being told.
+        request: the training.
         device: where to compute; auto takes a GPU if there is one.
         log: show the training in TensorBoard (tensorboard) or Weights & Biases (wandb, which is offline; wandb:online),
             or in a tracker of yours (module:Class); can be repeated.
@@ -63,31 +65,12 @@ def train(
     """
     from duality.runs.train import plan_training
 
-    resume = resume or job().restarts > 0
-    plan = plan_training(
-        recipe,
-        start=start,
-        data=data,
-        column=column,
-        out=out,
-        steps=steps,
-        seed=seed,
-        set=assignments,
-        resume=resume,
-    )
-    return carried_out(plan, device, dry_run, log)
+    plan = plan_training(replace(request, resume=request.resume or job().restarts > 0))
+    return _describe(plan) if dry_run else _carry_out(plan, device, log)
 
 
 def distill(
-    run: Folder,
-    /,
-    method: DistillationName | None = None,
-    changes: Annotated[RoundChanges, tyro.conf.arg(name="")] = _UNCHANGED,
-    out: Path | None = None,
-    corpus: str | None = None,
-    seed: int | None = None,
-    assignments: Assignments = (),
-    resume: Flag = False,
+    request: Annotated[DistillFlags, tyro.conf.arg(name="")],
     device: Device = "auto",
     log: Log = (),
     dry_run: Flag = False,
@@ -95,15 +78,7 @@ def distill(
     """Distill a trained run into one that writes in few steps; the result is a run like any other.
 
     Args:
-        run: the run folder of the trained model, a folder of `duality publish`, or a model of the hub (hf:OWNER/NAME).
-        method: discrete consistency distillation (dcd, for uniform noise) or self-distillation through time (sdtt, for
-            absorbing noise); what suits the model if not given.
-        changes: the rounds.
-        out: the new run folder; RUN-METHOD if not given.
-        corpus: where the corpus of RUN is now, if it was moved; its text must be the one that RUN was trained on.
-        seed: seed of data order and noise; short for --set training.seed=N.
-        assignments: change a field of the recipe, such as --set training.learning_rate=1e-3; can be repeated.
-        resume: continue the distillation in --out where its last checkpoint is; start it if there is none.
+        request: the distillation.
         device: where to compute; auto takes a GPU if there is one.
         log: show the training in TensorBoard (tensorboard) or Weights & Biases (wandb, which is offline; wandb:online),
             or in a tracker of yours (module:Class); can be repeated.
@@ -111,11 +86,31 @@ def distill(
     """
     from duality.runs.train import plan_distillation
 
-    resume = resume or job().restarts > 0
-    plan = plan_distillation(
-        run, changes, method=method, out=out, corpus=corpus, seed=seed, set=assignments, resume=resume
-    )
-    return carried_out(plan, device, dry_run, log)
+    plan = plan_distillation(replace(request, resume=request.resume or job().restarts > 0))
+    return _describe(plan) if dry_run else _carry_out(plan, device, log)
+
+
+def _describe(plan: TrainingPlan) -> int:
+    """Print what would be trained."""
+    from duality.models.describe import describe
+
+    print(describe(plan.recipe))
+    return 0
+
+
+def _carry_out(plan: TrainingPlan, device: Device, log: Log) -> int:
+    """Train as planned and show it; the exit code."""
+    with suppress(OSError, AttributeError):  # not every system has it
+        busy = busy_remark(os.getloadavg()[0])
+        if busy is not None:
+            say(busy)
+    with training_display(plan.recipe.training.steps) as watch:
+        outcome = plan.run(device=device, report=say, watch=watch, log=log)
+    if outcome.signal:
+        say(f"stopped by a signal at step {outcome.step}; saved. Continue with the same command and --resume")
+        return 128 + outcome.signal
+    print(plan.result())
+    return 0
 
 
 def busy_remark(load: float) -> str | None:
@@ -135,22 +130,106 @@ def busy_remark(load: float) -> str | None:
     )
 
 
-def carried_out(plan: TrainingPlan, device: Device, dry_run: bool, log: Log) -> int:
-    """Train as planned and show it, or only describe it; the exit code."""
-    from duality.cli.console import say, training_display
-    from duality.models.describe import describe
+def plan(
+    recipe: Name,
+    /,
+    devices: int = 1,
+    memory: str = "80GB",
+    peak: str | None = None,
+    mfu: float = 0.4,
+    kind: Literal["cuda", "cpu"] = "cuda",
+    distill: DistillationName | None = None,
+    assignments: Assignments = (),
+    json: Flag = False,
+) -> int:
+    """Say what a training needs on many devices: memory, batch, bytes over the network, days.
 
-    if dry_run:
-        print(describe(plan.recipe))
-        return 0
-    with suppress(OSError, AttributeError):  # not every system has it
-        busy = busy_remark(os.getloadavg()[0])
-        if busy is not None:
-            say(busy)
-    with training_display(plan.recipe.training.steps) as watch:
-        outcome = plan.run(device=device, report=say, watch=watch, log=log)
-    if outcome.signal:
-        say(f"stopped by a signal at step {outcome.step}; saved. Continue with the same command and --resume")
-        return 128 + outcome.signal
-    print(plan.result())
+    Args:
+        recipe: a name that `duality recipes` lists, or a run folder.
+        devices: how many devices: GPUs, or processes on CPUs.
+        memory: of one device, such as 80GB or 24GiB.
+        peak: operations per second of one device at its best, such as 989T for bfloat16 on an H100; with it, time is
+            estimated.
+        mfu: the share of the peak that is reached.
+        kind: kind of the devices: a GPU computes in bfloat16 where the recipe says auto, a CPU in float32.
+        distill: plan the distillation of a run of this recipe instead: dcd (for uniform noise) or sdtt (absorbing).
+        assignments: change a field of the recipe, such as --set backbone=medium; can be repeated.
+        json: print one JSON object instead of a table.
+    """
+    import torch
+
+    from duality.files.atomic import json_text
+    from duality.models import plan as scaling
+    from duality.models.folder import exists, read_recipe
+    from duality.recipes import catalogue
+
+    known = read_recipe(Path(recipe)) if exists(Path(recipe)) else catalogue.recipe(recipe)
+    base = known if distill else catalogue.modified(known, assignments)
+    chosen = catalogue.modified(scaling.distillation_of(base, distill), assignments) if distill else base
+    batch = chosen.training.batch_size
+    if devices < 1 or batch % devices:
+        fitting = ", ".join(map(str, divisors(batch)))
+        raise ValueError(f"--devices {devices}: a batch of {batch} can be divided over {fitting} devices")
+    if not 0 < mfu <= 1:
+        raise ValueError(f"--mfu {mfu}: it is a share of the peak, above 0 and at most 1")
+    room = scaling.number_of(memory, "--memory", {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20})
+    best = None if peak is None else scaling.number_of(peak, "--peak", {"T": 1e12, "G": 1e9, "P": 1e15})
+    where = torch.device(kind)
+    sizes = scaling.sizes_of(chosen, where)
+    rows = list(scaling.fits(chosen, sizes, devices, room, where))
+    speed = None if best is None else scaling.speed_of(chosen, sizes, devices, best * mfu)
+    least = scaling.smallest(chosen, sizes, room, where)
+    if json:
+        print(json_text(_plan_as_json(chosen, sizes, rows, room, speed, least)))
+    else:
+        _print_plan(chosen, sizes, rows, room, speed, least)
     return 0
+
+
+def _plan_as_json(
+    recipe: Recipe, sizes: Sizes, rows: list[Fit], room: float, speed: Speed | None, least: Fit | None
+) -> dict[str, object]:
+    """Everything as one JSON object."""
+    from duality.models.plan import within
+
+    found = [{**asdict(row), "memory": row.memory, "fits": within(row, room)} for row in rows]
+    return {
+        "recipe": recipe.name,
+        "parameters": sizes.parameters,
+        "trained": sizes.trained,
+        "strategies": found,
+        "speed": None if speed is None else asdict(speed),
+        "smallest": None if least is None else {"devices": least.devices, "strategy": least.strategy},
+    }
+
+
+def _print_plan(
+    recipe: Recipe, sizes: Sizes, rows: list[Fit], room: float, speed: Speed | None, least: Fit | None
+) -> None:
+    """Print the table and what follows from it."""
+    from duality.models.plan import within
+
+    training, length = recipe.training, recipe.data.length
+    part = "" if sizes.trained == sizes.parameters else f", of which {sizes.trained / 1e6:,.2f} M are trained"
+    print(
+        f"{recipe.name}: {sizes.parameters / 1e6:,.1f} M parameters{part}, {training.steps:,} steps of "
+        f"{training.batch_size} x {length:,} tokens, on {rows[0].devices} device(s) of {room / 1e9:,.1f} GB"
+    )
+    parts = ("state", "put together", "activations", "loss", "validation")
+    table = []
+    for row in rows:
+        name = row.strategy if row.shard in (1, row.devices) else f"{row.strategy}, groups of {row.shard}"
+        needs = (row.state, row.gathered, row.activations, row.loss, row.validation, row.memory)
+        sizes_of_parts = [f"{size / 1e9:,.2f}" for size in needs]
+        times = f"{row.micro_batch} x {row.accumulations}"
+        table.append([name, *sizes_of_parts, "yes" if within(row, room) else "no", times, f"{row.sent / 1e9:,.2f} GB"])
+    print_table(("strategy", *parts, "GB in all", "fits", "rows x times", "sent"), table, width=140)
+    if speed is not None:
+        print(
+            f"{speed.tokens_per_second:,.0f} tokens per second, {speed.step_seconds:.3g} s a step, "
+            f"{speed.days:,.2f} days ({speed.operations / 1e9:,.2f} G operations for each token)"
+        )
+    if least is None:
+        print("it fits on no number of such devices: take a smaller backbone, or --set training.recompute=true")
+    else:
+        print(f"the smallest number of such devices is {least.devices} ({least.strategy})")

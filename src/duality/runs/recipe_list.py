@@ -1,9 +1,9 @@
-"""The list of recipes as `duality recipes` shows it, kept in listing.json: building their networks takes seconds.
+"""The list of recipes as `duality recipes` shows it, kept in recipe_list.json: building their networks takes seconds.
 
-    python -m duality.runs.recipe_list      writes listing.json again, after a recipe has changed
+    python -m duality.runs.recipe_list      writes recipe_list.json again, after a recipe has changed
 
-What must hold: listing.json is what ``computed`` gives; a test compares them. Reading it imports neither torch nor the
-recipes.
+What must hold: recipe_list.json is what ``computed`` gives; a test compares them. Reading it imports neither torch nor
+the recipes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-FILE = Path(__file__).with_name("listing.json")
+FILE = Path(__file__).with_name("recipe_list.json")
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from duality.recipes.recipe import Recipe, default_round_steps, distilled, finet
 from duality.runs import session
 from duality.runs.beginnings import is_model_alone
 from duality.runs.corpora import TrainingData, with_data
+from duality.runs.requests import DistillRequest, TrainRequest
 from duality.runs.session import Outcome, Watch, ignore
 from duality.runs.start import StartingPoint, finetuning_from, read_source
 from duality.runs.trackers.tracker import Tracker, trackers_named
@@ -123,34 +124,23 @@ class TrainingPlan:
         return f"{self.folder}: step {last['step']}, validation {nats} ({last.get('validation_kind', 'bound')})"
 
 
-def plan_training(
-    recipe: str | Recipe | None = None,
-    *,
-    start: Path | str | None = None,
-    data: TrainingData | None = None,
-    column: str | None = None,
-    out: Path | str | None = None,
-    steps: int | None = None,
-    seed: int | None = None,
-    set: Sequence[str] = (),
-    resume: bool = False,
-) -> TrainingPlan:
-    """What ``train`` does with these arguments; data from memory is written into the run folder here."""
-    shorthand = {"training.steps": steps, "training.seed": seed}
-    changes = (*(f"{field}={value}" for field, value in shorthand.items() if value is not None), *set)
+def plan_training(request: TrainRequest) -> TrainingPlan:
+    """What ``train`` does for a request; data from memory is written into the run folder here."""
+    changes, data, resume, start = request.changes(), request.data, request.resume, request.start
     source = None if start is None else read_source(start, silent)
-    base, folder = first_recipe(recipe, source, changes, None if out is None else Path(out).expanduser(), resume)
-    if source is not None and recipe is None and data is None and not (resume and exists(folder)):
+    out = None if request.out is None else Path(request.out).expanduser()
+    base, folder = first_recipe(request.recipe, source, changes, out, resume)
+    if source is not None and request.recipe is None and data is None and not (resume and exists(folder)):
         raise ValueError(f"nothing to finetune {start} on: give a text with --data (data=), or name a recipe")
-    chosen = with_column(catalogue.modified(base, changes), column)
+    chosen = with_column(catalogue.modified(base, changes), request.column)
     place = None
     if source is not None:
         chosen, place = finetuning_from(source, chosen), source.place
     if data is None or isinstance(data, (str, Path)):
         chosen = with_corpus(chosen, chosen.data.corpus if data is None else data)
         return TrainingPlan(chosen, folder, resume, start=place)
-    if column is not None:
-        raise ValueError(f"column={column!r} belongs to files; data from memory has no columns: leave it out")
+    if request.column is not None:
+        raise ValueError(f"column={request.column!r} belongs to files; data from memory has no columns: leave it out")
     if source is not None and not source.reads_ids and holds_ids(data):
         raise ValueError(f"data is ids, and {start} reads text: give texts, which its own tokenizer makes into ids")
     check_folder(folder, resume)
@@ -230,35 +220,23 @@ def train(
     a finetuning. Without a ``recipe`` it has that of the source, with less training (``recipes.recipe.finetuned``).
     ``log`` are trackers, by name ("tensorboard", "wandb") or as objects (``trackers.Tracker``).
     """
-    plan = plan_training(
-        recipe, start=start, data=data, column=column, out=out, steps=steps, seed=seed, set=set, resume=resume
-    )
-    return plan.model(device=device, report=report, watch=watch, log=log)
+    request = TrainRequest(recipe, start, out, data, column, steps, seed, set, resume)
+    return plan_training(request).model(device=device, report=report, watch=watch, log=log)
 
 
-def plan_distillation(
-    run: Path | str,
-    changes: RoundChanges,
-    *,
-    method: str | None = None,
-    out: Path | str | None = None,
-    corpus: Path | str | None = None,
-    seed: int | None = None,
-    set: Sequence[str] = (),
-    resume: bool = False,
-) -> TrainingPlan:
-    """What ``distill`` does with these arguments."""
-    source = model_source(run)
+def plan_distillation(request: DistillRequest) -> TrainingPlan:
+    """What ``distill`` does for a request."""
+    source, out, corpus = model_source(request.run), request.out, request.corpus
     folder, base = source.folder, read_recipe(source.folder)
     if out is None and source.commit is not None:
         raise ValueError(f"a distillation of {source.place} needs a place: say where with --out (out=)")
     # without a distillation that fits, the first one says why
-    name = method or suited(base.method) or next(iter(DISTILLATIONS))
+    name = request.method or suited(base.method) or next(iter(DISTILLATIONS))
     kind = distillation_named(name)
-    given = changes.resolved(build(kind, {})).given()
+    given = request.changes.resolved(build(kind, {})).given()
     target = folder.with_name(f"{folder.name}-{name}") if out is None else Path(out).expanduser()
-    fields = (*(() if seed is None else (f"training.seed={seed}",)), *set)
-    if resume and exists(target):
+    fields = (*(() if request.seed is None else (f"training.seed={request.seed}",)), *request.set)
+    if request.resume and exists(target):
         held = read_recipe(target)
         asked = with_rounds(held, int(str(given["rounds"]))) if "rounds" in given else held
         rounds = (f"distillation.{field}={value}" for field, value in given.items())
@@ -267,7 +245,7 @@ def plan_distillation(
     distillation = build(kind, {"round_steps": default_round_steps(base.training.steps), **given})
     chosen = distilled(base, distillation, step_of(folder))
     chosen = catalogue.modified(chosen if corpus is None else with_corpus(chosen, corpus), fields)
-    return TrainingPlan(chosen, target, resume, source.pinned)
+    return TrainingPlan(chosen, target, request.resume, source.pinned)
 
 
 def step_of(folder: Path) -> int:
@@ -306,5 +284,5 @@ def distill(
     where the corpus of the run is now, if it was moved. The rest is as for ``train``.
     """
     changes = RoundChanges(rounds, round_steps, teacher, delta, growth, divergence, compare, for_steps)
-    plan = plan_distillation(run, changes, method=method, out=out, corpus=corpus, seed=seed, set=set, resume=resume)
-    return plan.model(device=device, report=report, watch=watch, log=log)
+    request = DistillRequest(run, method, changes, out, corpus, seed, set, resume)
+    return plan_distillation(request).model(device=device, report=report, watch=watch, log=log)

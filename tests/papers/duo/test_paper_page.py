@@ -14,8 +14,8 @@ from collections.abc import Callable
 import pytest
 from support.runs import ROOT
 
+from duality.cli import COMMANDS
 from duality.cli import main as command_line
-from duality.cli.commands import COMMANDS
 from duality.papers.duo.gpu_days import compute_days, read_days, sum_days
 from duality.papers.duo.index import FIGURES, REMARKS, TABLES, Measured, trainings
 from duality.papers.duo.page import row_label, write_page

@@ -32,6 +32,7 @@ from duality.papers.duo.variance.study import VarianceSettings, compare_objectiv
 from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe
 from duality.runs.corpora import sequences_of_run
+from duality.runs.requests import DistillRequest
 from duality.runs.train import TrainingPlan, plan_distillation
 from duality.training import checkpoint
 
@@ -67,8 +68,9 @@ class Train:
             wanted = TrainingPlan(catalogue.recipe(self.model.recipe, changes), folder, exists(folder))
         else:
             base = run_folder(self.out, self.model.base, self.base_seed)
+            model = self.model
             wanted = plan_distillation(
-                base, self.model.rounds, method=self.model.method, out=folder, seed=self.seed, set=self.model.changes
+                DistillRequest(base, model.method, model.rounds, folder, seed=self.seed, set=model.changes)
             )
         if not exists(folder):
             return wanted

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import tyro
 
 from duality.samplers import GRIDS, SAMPLERS
 from duality.training import DISTILLATIONS
 
+_Request = TypeVar("_Request")
 Device = Literal["auto", "cpu", "cuda"]
 TailName = Literal["ancestral", "greedy", "posterior"]
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
@@ -30,3 +32,9 @@ else:
     SamplerName = Literal[("own", *SAMPLERS)]
     GridName = Literal[tuple(GRIDS)]
     DistillationName = Literal[tuple(DISTILLATIONS)]
+
+
+def make_flags(request: type[_Request], **kinds: object) -> type[_Request]:
+    """The dataclass of a request with other types for some of its fields: those that the command line reads."""
+    changed = [(each.name, kinds[each.name], each) for each in fields(request) if each.name in kinds]  # type: ignore[arg-type]
+    return make_dataclass(request.__name__, changed, bases=(request,), frozen=True)

@@ -1,4 +1,4 @@
-"""The command `variance`: the variance of a run's gradients, for several objectives."""
+"""The commands `reproduce` and `variance`, and the tables of the paper: what ``duality.papers.duo`` does."""
 
 from __future__ import annotations
 
@@ -8,9 +8,49 @@ from typing import Annotated, Literal
 
 import tyro
 
-from duality.cli.common import Device, Flag
+from duality.cli.console import print_table, say
+from duality.cli.options import Device, Flag
 
+Claims = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[CLAIM ...]")]
 Folders = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...")]
+
+
+def reproduce(
+    claims: Claims = (),
+    /,
+    budget: Literal["quick", "full"] = "quick",
+    domains: tuple[Literal["molecules", "prose"], ...] = (),
+    seeds: int | None = None,
+    base_seeds: int | None = None,
+    judge: str | None = None,
+    out: Path = Path("runs/reproduction"),
+    workers: int = 2,
+    threads: int = 1,
+) -> int:
+    """Try the paper's claims: what is needed is trained and sampled, and OUT/report.html says what shows.
+
+    Args:
+        claims: perplexity, curriculum, variance, distillation, speedup, tails, rounds, teacher, sdtt, crossover, psi,
+            speed; all if not given.
+        budget: quick is molecules, about 40 minutes on two cores; full adds prose and more seeds, and takes hours.
+        domains: those of the budget's domains that are wanted; all if not given.
+        seeds: seeds of every training and distillation, instead of the budget's own numbers.
+        base_seeds: seeds of the models that are sampled and distilled, the most costly ones, if other than seeds; with
+            one, every distillation begins from the same model.
+        judge: the language model that reads prose, instead of smollm2: another name or file, or smollm2@bfloat16,
+            which is faster on processors that have bfloat16; samples that were written are read again.
+        out: a folder for runs, samples, scores and the report; what it holds already is used again.
+        workers: processes at the same time.
+        threads: threads of each process; the digits of the report depend on it.
+    """
+    from duality.papers.duo.reproduce import run
+    from duality.papers.duo.reproduce.domains import budget_named
+
+    settings = run.Settings(out, budget_named(budget, seeds, domains, base_seeds, judge), claims, workers, threads)
+    found = run.reproduce(settings, say, partial(say.working, "reproducing"))
+    print(run.verdict_table(found))
+    say(f"the report is {out / 'report.html'} (and report.md)")
+    return 0
 
 
 def variance(
@@ -52,7 +92,6 @@ def variance(
         device: where to compute.
         json: print the rows as JSON instead of the tables.
     """
-    from duality.cli.console import counting_display, say
     from duality.files.atomic import json_text
     from duality.papers.duo.variance.study import VarianceSettings, measure_variance
 
@@ -62,20 +101,20 @@ def variance(
         batch=batch,
         micro_batch=micro_batch,
         groups=groups,
-        steps=steps_named(step),
+        steps=_parse_steps(step),
         weights=weights,
-        window=range_named(window),
+        window=_parse_range(window),
         seed=seed,
         limit_seconds=limit_seconds,
     )
-    show = partial(counting_display, "gradients")
+    show = partial(say.working, "gradients")
     rows = measure_variance(runs, settings, out=out, device=device, corpus=corpus, report=say, show=show)
     print(json_text([row.to_json() for row in rows]) if json else (out / "variance.md").read_text(encoding="utf-8"))
     say(f"tables and figure are in {out}")
     return 0
 
 
-def steps_named(text: str) -> Literal["last", "all"] | tuple[int, ...]:
+def _parse_steps(text: str) -> Literal["last", "all"] | tuple[int, ...]:
     """The checkpoints that ``--step`` names."""
     if text == "last":
         return "last"
@@ -87,7 +126,7 @@ def steps_named(text: str) -> Literal["last", "all"] | tuple[int, ...]:
         raise ValueError(f"--step is {text!r}: it is last, all, or steps with commas, such as 1000,2000") from None
 
 
-def range_named(text: str) -> tuple[float, float] | None:
+def _parse_range(text: str) -> tuple[float, float] | None:
     """The range of alpha that ``--window`` names; None if it is not given."""
     if not text:
         return None
@@ -96,3 +135,21 @@ def range_named(text: str) -> tuple[float, float] | None:
     except ValueError:
         raise ValueError(f"--window is {text!r}: it is two levels of alpha with a comma, such as 0.05,0.95") from None
     return low, high
+
+
+def show_table(number: int) -> None:
+    """Print a table of the paper: rows, recipes, numbers, commands."""
+    from duality.papers.duo.index import table as table_numbered
+    from duality.papers.duo.page import column_lines, paper_lines
+
+    chosen = table_numbered(number)
+    print(f"Table {number} of the paper: {chosen.title}\n")
+    heading, lines = paper_lines(chosen)
+    tables = [(heading, lines)] if chosen.by_rows else [(heading, lines), (["columns", "recipe"], column_lines(chosen))]
+    for names, rows in tables:
+        print_table(names, rows)
+        print()
+    for each in chosen.series:
+        where = each.model if each.row is None else f"row {each.row + 1}, {each.model}"
+        print(f"{where}: {', '.join(chosen.columns[column] for column in each.columns)}")
+        print("\n".join(f"  {command}" for command in each.commands))
