@@ -1,46 +1,17 @@
-"""Runs: a recipe that has been trained into a folder, and the model that comes out of it.
+"""Runs: a recipe is trained into a folder.
 
-folder       the files of a run folder, and which recipe may be trained into it
-base         what a distillation or a finetuning began from
-beginnings   the weights that a run begins from: of a run, or of a model alone
-lock         one training at a time in a run folder
-provenance   which tokens, versions and commit a run comes from; checks that they are still the same
-longer       which recipe a run goes on with when it is trained longer
-metrics      metrics.jsonl
-corpora      the corpus of a run; data from memory, written into the run folder
-devices      the device to compute on, by name
-trackers     the log of a training in other programs: ``tensorboard_tracker``, ``wandb_tracker``
+train        ``train`` and ``distill``, as the library and the commands call them
+requests     what a user asks of them: one dataclass each, whose fields are also the flags
+session      training into a run folder: a new run, one that goes on, a distillation, a finetuning
+start        what a training begins from: a new network, a run to distill, a model to finetune
+beginnings   the weights of another run, or of a model alone, that a run begins from
 steps        the steps of a training, with checkpoints, validation and samples between them
-starting     what a training begins from: a new network, a run to distill, a model to finetune
-session      training into a run folder
-api          ``train`` and ``distill``, as the library and the commands call them
-shaping      prompts, blanks, labels, guidance and filters as wrappers of a denoiser
-writing      a request for samples, and the samples
-scoring      the likelihood of given texts, whole and per token
-pieces       how token ids read as text
-traces       a file with every step of every sample
-inside       the network's vectors
-model        ``load`` and ``Model``: sample, fill, measure, look inside, keep
-hub_files    models of the Hugging Face hub, as folders of this machine
-model_sources  what a user names as a model: a run, a folder, a model of the hub; where weights came from
-pretrained_folder  a model alone in a folder: its files and its config.json
-loading      the parts of a model, read and checked before its network is made
-model_card   README.md of a published model
-publishing   writing a model alone, and uploading it to the hub
-shapes       the shapes of a recipe's weights, without the weights
-consolidation  a checkpoint in parts made into one of whole files
-released     the released network: names, order and shapes of its tensors; ``released_config`` what a model says about
-             itself, ``released_files`` reading its files as data
+corpora      the corpus of a run; data from memory, written into the run folder
+trackers     the log of a training in other programs: ``tensorboard``, ``wandb``
+consolidate  a checkpoint in parts made into one of whole files
+listing      the run folders below a directory
+recipe_list  the list of recipes, kept in a file
 importing    a released model becomes a run; ``exporting`` a run in a released layout
-describe     a recipe before it runs: its size and the memory it needs
-scaling      what a training needs on many devices
-overview     the run folders below a directory
-listing      the list of recipes, kept in a file
-sampling     the samples of the cases of an evaluation
-sweep_runs   the cases of a sweep over runs
-comparison   several recipes, trained and measured alike
-suites       the test sets of the paper's tables, measured on a model
-variance     the variance of a run's gradients; ``variance_objectives`` are its objectives by name
 
 folder/  recipe.json  env.json  tokenizer.json  corpus.json  metrics.jsonl  loss.png
          checkpoints/step-00001000/  samples/step-00001000.jsonl
