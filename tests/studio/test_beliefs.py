@@ -15,7 +15,7 @@ from duality.fused.lazy import belief_of
 from duality.models.model import load
 from duality.protocols import AnyDenoiser
 from duality.samplers.generate import Frame
-from duality.studio.beliefs import Observed, largest, read
+from duality.studio.beliefs import Observed, _largest, read
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -79,7 +79,7 @@ def test_the_largest_are_those_of_topk(count: int, width: int, seed: int) -> Non
         decimals=1
     )  # with many equal ones
     count = min(count, width)
-    values, places = largest(rows, count)
+    values, places = _largest(rows, count)
     assert torch.equal(values, rows.topk(count, -1).values)
     assert torch.equal(rows.gather(-1, places), values)
     assert all(len(set(row)) == count for row in places.tolist())

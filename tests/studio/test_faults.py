@@ -163,12 +163,12 @@ def test_a_run_that_has_just_appeared_is_found(shelf: Path, tmp_path: Path) -> N
 
 def test_models_that_were_not_used_for_long_are_forgotten(shelf: Path) -> None:
     library = studio_of(shelf, Limits(models=2)).library
-    first = library.loaded("duo")
-    assert library.loaded("duo") is first
-    library.loaded("mdlm")
-    library.loaded("ar")
+    first = library.load("duo")
+    assert library.load("duo") is first
+    library.load("mdlm")
+    library.load("ar")
     assert len(library._loaded) == 2
-    assert library.loaded("duo") is not first
+    assert library.load("duo") is not first
 
 
 def test_a_fault_of_the_studio_is_no_end_of_it(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:

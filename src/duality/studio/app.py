@@ -53,14 +53,14 @@ class Studio:
 
     # --- reading a request
 
-    async def read(self, request: Request, form: type[AnyForm]) -> AnyForm:
+    async def _read(self, request: Request, form: type[AnyForm]) -> AnyForm:
         """The checked fields of a request."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Refusal(415, f"the body is of the type {kind[:60]!r}: send application/json")
-        return form.read(await self.body(request))
+        return form.read(await self._read_body(request))
 
-    async def body(self, request: Request) -> bytes:
+    async def _read_body(self, request: Request) -> bytes:
         """The body of a request, within its limits of size and time."""
         most, seconds, found = self.limits.body, self.limits.body_seconds, bytearray()
 
@@ -76,20 +76,20 @@ class Studio:
             raise Refusal(408, f"the body did not arrive within {seconds:g} seconds: send it at once") from None
         return bytes(found)
 
-    async def thread(self, run: str) -> str:
+    async def _thread_of(self, run: str) -> str:
         """The name of the thread of a run."""
-        known = self.library.listed(run)  # whether it is still there is seen when it is loaded
+        known = self.library.known_folder(run)  # whether it is still there is seen when it is loaded
         return str(known or await asyncio.to_thread(self.library.folder, run))
 
     # --- writing and scoring
 
-    async def write(self, request: Request, form: type[schemas.Generate] | type[schemas.Fill]) -> ASGIApp:
+    async def _write(self, request: Request, form: type[schemas.Generate] | type[schemas.Fill]) -> ASGIApp:
         """Write text: as a stream of events, or as one answer."""
-        own = await self.read(request, form)
-        thread = await self.thread(own.run)
+        own = await self._read(request, form)
+        thread = await self._thread_of(own.run)
 
         def work(emit: Emit, check: Check) -> None:
-            generate(self.library.loaded(own.run), own, emit, check)
+            generate(self.library.load(own.run), own, emit, check)
 
         if own.stream:
             return await self.queues.stream(request, thread, work, lambda each: server_sent_event(each, each["type"]))
@@ -97,18 +97,18 @@ class Studio:
         start, *samples, done = [{name: each[name] for name in each if name != "type"} for each in found]
         return answer({**start, **done, "samples": samples})
 
-    async def score(self, request: Request) -> ASGIApp:
+    async def _score(self, request: Request) -> ASGIApp:
         """The nats of a text."""
-        own = await self.read(request, schemas.Likelihood)
+        own = await self._read(request, schemas.Likelihood)
 
         def work(emit: Emit, check: Check) -> None:
-            emit(measure_surprisal(self.library.loaded(own.run).model, own, check))
+            emit(measure_surprisal(self.library.load(own.run).model, own, check))
 
-        return answer((await self.queues.collect(request, await self.thread(own.run), work))[0])
+        return answer((await self.queues.collect(request, await self._thread_of(own.run), work))[0])
 
-    async def ask_judge(self, request: Request) -> ASGIApp:
+    async def _ask_judge(self, request: Request) -> ASGIApp:
         """The perplexity of a text under the judge."""
-        judge, own = self.judge, await self.read(request, schemas.Judgement)
+        judge, own = self.judge, await self._read(request, schemas.Judgement)
         if judge is None:
             raise Refusal(404, "this studio has no judge: start it with --judge and an autoregressive run, or a name")
 
@@ -117,14 +117,14 @@ class Studio:
 
         return answer((await self.queues.collect(request, _JUDGE, work))[0])
 
-    async def complete(self, request: Request) -> ASGIApp:
+    async def _complete(self, request: Request) -> ASGIApp:
         """Write text, as OpenAI's completions."""
-        own = await self.read(request, schemas.Completion)
-        thread = await self.thread(own.model)
+        own = await self._read(request, schemas.Completion)
+        thread = await self._thread_of(own.model)
         head = completions.Head(own.model, next(self.numbers))
 
         def work(emit: Emit, check: Check) -> None:
-            completions.complete(self.library.loaded(own.model), own, emit, check)
+            completions.complete(self.library.load(own.model), own, emit, check)
 
         def show(event: Event) -> str:
             if "error" in event:
@@ -138,11 +138,11 @@ class Studio:
 
     # --- looking
 
-    def list_runs(self) -> dict[str, object]:
+    def _list_runs(self) -> dict[str, object]:
         """The runs, and the name of the judge."""
         return {"runs": self.library.rows(), "judge": None if self.judge is None else self.judge.name}
 
-    def list_models(self) -> dict[str, object]:
+    def _list_models(self) -> dict[str, object]:
         """The runs, as OpenAI lists models."""
         about = {"object": "model", "created": 0, "owned_by": "duality"}
         return {"object": "list", "data": [{"id": name, **about} for name in self.library.folders()]}
@@ -151,21 +151,21 @@ class Studio:
         """All routes: those that ``openapi.OPERATIONS`` describes, and the files of the page."""
         library, version = self.library, duality.__version__
         look: dict[str, Callable[[Request], object]] = {
-            "/api/runs": lambda _: self.list_runs(),
+            "/api/runs": lambda _: self._list_runs(),
             "/api/runs/{run}/recipe": lambda request: library.recipe(request.path_params["run"]),
             "/api/runs/{run}/metrics": lambda request: {"rows": library.metrics(*_run_and_step(request))},
             "/api/runs/{run}/samples": lambda request: {"rows": library.samples(*_run_and_step(request))},
             "/api/operator": lambda request: _operator_table(_whole_number(request, "states", 8, 2, 1 << 20)),
             "/api/health": lambda _: {"status": "ok", "waiting": self.queues.waiting(), "version": version},
             "/api/openapi.json": lambda _: describe_interface(version),
-            "/v1/models": lambda _: self.list_models(),
+            "/v1/models": lambda _: self._list_models(),
         }
         work: dict[str, _Endpoint] = {
-            "/api/generate": partial(self.write, form=schemas.Generate),
-            "/api/fill": partial(self.write, form=schemas.Fill),
-            "/api/likelihood": self.score,
-            "/api/judge": self.ask_judge,
-            "/v1/completions": self.complete,
+            "/api/generate": partial(self._write, form=schemas.Generate),
+            "/api/fill": partial(self._write, form=schemas.Fill),
+            "/api/likelihood": self._score,
+            "/api/judge": self._ask_judge,
+            "/v1/completions": self._complete,
         }
         get = _page_files() | {path.replace("{run}", "{run:path}"): _look(function) for path, function in look.items()}
         found = [Route(path, endpoint, methods=["GET"]) for path, endpoint in get.items()]

@@ -16,7 +16,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -25,7 +25,7 @@ from duality.evaluation.sweep.sampling import count_calls
 from duality.protocols import AnyDenoiser, Denoiser
 from duality.samplers.generate import Frame
 from duality.studio.beliefs import Observed, read
-from duality.studio.schemas import LIMITS, Fill, Generate, Refusal, Sampling, one_line
+from duality.studio.schemas import LIMITS, Fill, Generate, Json, Refusal, Sampling, one_line
 
 if TYPE_CHECKING:
     from duality.models.model import Model
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from duality.studio.library import Loaded
     from duality.tokenizers.pieces import Pieces
 
-Event = dict[str, Any]
+Event = Json
 Check = Callable[[], None]  # raises an error if the work is to end
 
 
@@ -128,9 +128,7 @@ def _token_entropy(tokens: list[int]) -> float:
     return -sum(count / len(tokens) * math.log(count / len(tokens)) for count in counts.values())
 
 
-def generate(
-    loaded: Loaded, request: Generate | Fill, emit: Emit, check: Check, digits: int = 4
-) -> None:
+def generate(loaded: Loaded, request: Generate | Fill, emit: Emit, check: Check, digits: int = 4) -> None:
     """Write what a request asks for, and tell it step by step; probabilities have so many ``digits``."""
     model, started = loaded.model, time.perf_counter()
     start: Event = {

@@ -72,7 +72,7 @@ class Library:
         paths = [folder.resolve() for source in self.sources for folder in sorted(run_folders(source))]
         paths += self.models
         with self._lock:
-            self._names = named(list(dict.fromkeys(paths)), self._names)
+            self._names = _name_folders(list(dict.fromkeys(paths)), self._names)
             known = set(paths)
             found = {name: folder for folder, name in self._names.items() if folder in known}
             self._found = time.monotonic(), found
@@ -88,26 +88,26 @@ class Library:
             raise Refusal(404, f"there is no run {run[:80]!r} here: {there}")
         return found[run]
 
-    def listed(self, run: str) -> Path | None:
+    def known_folder(self, run: str) -> Path | None:
         """The folder of a run that was found before, perhaps long ago; the disk is not looked at."""
         return self._found[1].get(run)
 
     def rows(self) -> Rows:
         """What is known of every run without loading it."""
-        return [self.row(name, folder) for name, folder in self.folders().items()]
+        return [self._row(name, folder) for name, folder in self.folders().items()]
 
-    def row(self, name: str, folder: Path) -> dict[str, object]:
+    def _row(self, name: str, folder: Path) -> dict[str, object]:
         """What is known of a run."""
         try:
-            about: dict[str, object] = model_overview(folder) if folder in self.models else run_overview(folder)
+            about: dict[str, object] = _describe_package(folder) if folder in self.models else _describe_run(folder)
         except (ValueError, OSError) as error:  # damaged, or deleted while it was looked at
             about = {"state": "unreadable", "step": None, "problem": one_line(error)}
         return {**about, "id": name, "path": str(folder)}
 
-    def loaded(self, run: str) -> Loaded:
+    def load(self, run: str) -> Loaded:
         """A run with its newest checkpoint; the models that were not used for long are forgotten."""
         folder = self.folder(run)
-        newest = newest_step_of(folder)
+        newest = _newest_step(folder)
         with self._lock:
             kept = self._loaded.get(folder)
             if kept is not None and kept.newest == newest:
@@ -124,36 +124,36 @@ class Library:
 
     def _load(self, run: str, folder: Path) -> Loaded:
         """Read a run; again, if a training has replaced the checkpoint meanwhile."""
-        from duality.models.model import load
+        from duality.models.model import load as load_model
         from duality.tokenizers.pieces import Pieces
 
         while True:
-            newest = newest_step_of(folder)
+            newest = _newest_step(folder)
             try:
-                model = load(folder, device=self.device)
+                model = load_model(folder, device=self.device)
             except (ValueError, OSError) as error:
-                if newest_step_of(folder) not in (newest, None):
+                if _newest_step(folder) not in (newest, None):
                     continue
                 raise Refusal(409, f"the run {run} cannot be loaded: {one_line(error)}") from None
             alone = self.models.get(folder)
-            place = str(alone.pinned) if alone is not None and alone.commit else as_typed(folder)
+            source = str(alone.pinned) if alone is not None and alone.commit else _path_in_command(folder)
             pieces = Pieces(model.tokenizer, model.mask_id)
             pieces.read_ahead(min(model.tokenizer.vocab_size, _READ_AHEAD))
-            return Loaded(model, pieces, place, newest)
+            return Loaded(model, pieces, source, newest)
 
     def recipe(self, run: str) -> object:
         """The recipe of a run, as it is in its folder."""
         folder = self.folder(run)
         if folder not in self.models:
-            return parsed_json(self._read(folder / "recipe.json"))
-        config = parsed_json(self._read(folder / CONFIG))
+            return _parse_json(self._read(folder / "recipe.json"))
+        config = _parse_json(self._read(folder / CONFIG))
         return config.get("recipe") if isinstance(config, dict) else None
 
     def metrics(self, run: str, after: int) -> Rows:
         """The logged steps of a run after one: at most ``limits.rows``, and all rows of the last step among them."""
         folder = self.folder(run)
         try:
-            rows = [row for row in self._logged(folder) if int(str(row["step"])) > after]
+            rows = [row for row in self._read_log(folder) if int(str(row["step"])) > after]
         except (ValueError, OSError) as error:
             raise Refusal(409, f"the log of {run} cannot be read: {one_line(error)}") from None
         end = min(len(rows), self.limits.rows)
@@ -161,7 +161,7 @@ class Library:
             end += 1
         return rows[:end]
 
-    def _logged(self, folder: Path) -> Rows:
+    def _read_log(self, folder: Path) -> Rows:
         """All rows of the log of a run; a file that has not changed is not read again."""
         path = folder / "metrics.jsonl"
         about = path.stat() if path.exists() else None
@@ -183,7 +183,7 @@ class Library:
         for file in files:
             number = file.stem.removeprefix("step-")
             if number.isdecimal() and int(number) > after:
-                rows = [parsed_json(line) for line in self._read(file).splitlines()]
+                rows = [_parse_json(line) for line in self._read(file).splitlines()]
                 texts = [str(row.get("text", "")) for row in rows if isinstance(row, dict)]
                 found.append({"step": int(number), "texts": texts})
         return found
@@ -196,7 +196,7 @@ class Library:
             raise Refusal(409, f"{path.name} cannot be read: {one_line(error)}") from None
 
 
-def parsed_json(text: str) -> object:
+def _parse_json(text: str) -> object:
     """JSON of a file of a run."""
     try:
         return parse_json(text.encode("utf-8"), "the file")
@@ -204,7 +204,7 @@ def parsed_json(text: str) -> object:
         raise Refusal(409, one_line(error)) from None
 
 
-def newest_step_of(folder: Path) -> int | None:
+def _newest_step(folder: Path) -> int | None:
     """The step of the newest checkpoint of a run; None if there is none, or the run has been deleted."""
     try:
         return newest_step(folder / "checkpoints")
@@ -212,12 +212,12 @@ def newest_step_of(folder: Path) -> int | None:
         return None
 
 
-def named(folders: Sequence[Path], known: Mapping[Path, str]) -> dict[Path, str]:
+def _name_folders(folders: Sequence[Path], known: Mapping[Path, str]) -> dict[Path, str]:
     """A name for each folder: the one that it has, or the shortest end of its path that is no other's.
 
-    >>> named([Path("/a/x/demo"), Path("/a/y/demo"), Path("/a/other")], {})
+    >>> _name_folders([Path("/a/x/demo"), Path("/a/y/demo"), Path("/a/other")], {})
     {PosixPath('/a/x/demo'): 'x/demo', PosixPath('/a/y/demo'): 'y/demo', PosixPath('/a/other'): 'other'}
-    >>> named([Path("/a/x/demo"), Path("/a/y/demo")], {Path("/a/x/demo"): "demo"})
+    >>> _name_folders([Path("/a/x/demo"), Path("/a/y/demo")], {Path("/a/x/demo"): "demo"})
     {PosixPath('/a/x/demo'): 'demo', PosixPath('/a/y/demo'): 'y/demo'}
     """
     found = dict(known)
@@ -233,13 +233,13 @@ def named(folders: Sequence[Path], known: Mapping[Path, str]) -> dict[Path, str]
     return found
 
 
-def as_typed(folder: Path) -> str:
+def _path_in_command(folder: Path) -> str:
     """The path of a folder in a command: from the folder in which the studio was started, if it is below it."""
     here = Path.cwd()
     return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
 
-def run_overview(folder: Path) -> dict[str, object]:
+def _describe_run(folder: Path) -> dict[str, object]:
     """What is known of a run, trained or not."""
     from duality.models.folder import read_recipe
     from duality.models.provenance import read_identity
@@ -247,19 +247,19 @@ def run_overview(folder: Path) -> dict[str, object]:
     about: dict[str, object] = asdict(overview(folder, folder.parent))
     if about["state"] == "unreadable" or about["step"] is None:
         return about
-    return about | described(read_recipe(folder), read_identity(folder)["labels"])
+    return about | _describe_model(read_recipe(folder), read_identity(folder)["labels"])
 
 
-def model_overview(folder: Path) -> dict[str, object]:
+def _describe_package(folder: Path) -> dict[str, object]:
     """What is known of a model alone."""
     from duality.hub.package import read_config
 
     found = read_config(folder)
     about = {"state": "published", "recipe": found.recipe.name, "step": found.step, "steps": found.step}
-    return about | described(found.recipe, found.label_names)
+    return about | _describe_model(found.recipe, found.label_names)
 
 
-def described(recipe: Recipe, labels: Sequence[str]) -> dict[str, object]:
+def _describe_model(recipe: Recipe, labels: Sequence[str]) -> dict[str, object]:
     """What a model is, from its recipe, and how it can be asked to write."""
     return {
         "method": type(recipe.method).__name__,

@@ -6,11 +6,10 @@ What must hold: every route of the application is described, and answers what is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import TypeAdapter
 
-from duality.studio.schemas import Completion, Fill, Form, Generate, Judgement, Likelihood, Schema
+from duality.studio.schemas import Completion, Fill, Form, Generate, Json, Judgement, Likelihood
 
 
 @dataclass(frozen=True)
@@ -18,18 +17,18 @@ class Operation:
     """What an address does: its answer, the form of its body if it is sent one, and the parameters of its address."""
 
     about: str
-    answer: Schema
+    answer: Json
     form: type[Form] | None = None
-    parameters: tuple[Schema, ...] = ()
+    parameters: tuple[Json, ...] = ()
 
-    def describe(self) -> Schema:
+    def describe(self) -> Json:
         """The operation for OpenAPI."""
-        content: Schema = {"application/json": {"schema": self.answer}}
+        content: Json = {"application/json": {"schema": self.answer}}
         error = _record(error=_record(message=str, type=str, code=int))
         sentence = "one sentence that says what is allowed"
         refused = {"description": sentence, "content": {"application/json": {"schema": error}}}
         answers = {"200": {"description": self.about, "content": content}, "4XX": refused, "503": refused}
-        found: Schema = {"summary": self.about, "responses": answers}
+        found: Json = {"summary": self.about, "responses": answers}
         if self.form is None:
             return {"get": {**found, "parameters": list(self.parameters)}}
         if "stream" in self.form.model_fields:
@@ -38,21 +37,21 @@ class Operation:
         return {"post": {**found, "requestBody": body}}
 
 
-def describe_interface(version: str) -> Schema:
+def describe_interface(version: str) -> Json:
     """The description of the interface."""
     paths = {path: operation.describe() for path, operation in OPERATIONS.items()}
     return {"openapi": "3.1.0", "info": {"title": "duality studio", "version": version}, "paths": paths}
 
 
-def _record(**properties: Any) -> Schema:
+def _record(**properties: object) -> Json:
     """An object with at least these properties: each a type, or a schema."""
-    schemas = {
-        name: each if isinstance(each, dict) else TypeAdapter(each).json_schema() for name, each in properties.items()
-    }
+    schemas = {}
+    for name, kind in properties.items():
+        schemas[name] = kind if isinstance(kind, dict) else TypeAdapter(kind).json_schema()  # type: ignore[arg-type]
     return {"type": "object", "required": list(properties), "properties": schemas}
 
 
-def _many(schema: Schema) -> Schema:
+def _many(schema: Json) -> Json:
     """A list of what is described."""
     return {"type": "array", "items": schema}
 
@@ -80,7 +79,7 @@ _RUN = _record(id=str, path=str, state=str, step=int | None, problem=str | None)
 _NUMBERS = list[float]
 _MODEL = _record(id=str, object=str, created=int, owned_by=str)
 
-_NAME: Schema = {"name": "run", "in": "path", "required": True, "schema": {"type": "string"}}
+_NAME: Json = {"name": "run", "in": "path", "required": True, "schema": {"type": "string"}}
 _AFTER, _STATES = (
     {"name": name, "in": "query", "schema": {"type": "integer"}, "description": about}
     for name, about in (("after", "only steps after this one"), ("states", "how many tokens; 8 if absent"))

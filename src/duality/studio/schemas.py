@@ -24,7 +24,7 @@ from duality.registry import suggestion
 from duality.samplers import GRIDS, SAMPLERS
 
 AnyForm = TypeVar("AnyForm", bound="Form")
-Schema = dict[str, Any]
+Json = dict[str, Any]  # an object
 
 
 # --- limits
@@ -148,7 +148,7 @@ class Form(BaseModel):
             raise Refusal(400, _describe_mistake(error, fields, data)) from None
 
     @classmethod
-    def schema_of_body(cls) -> Schema:
+    def schema_of_body(cls) -> Json:
         """The form for OpenAPI."""
         required = [name for name, each in cls.model_fields.items() if each.is_required()]
         properties = {name: about if name in required else _or_null(about) for name, about in _fields(cls).items()}
@@ -175,7 +175,7 @@ class Sampling(Form):
         0, ge=0, le=10, description="how many of the most likely tokens of each place are sent with every step"
     )
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Json:
         """The arguments of ``Model.sample`` or ``Model.fill``."""
         return {name: value for name, value in self if name not in ("run", "stream", "alternatives")}
 
@@ -188,7 +188,7 @@ class Generate(Sampling):
     keep: list[_Pair] = Field([], max_length=LIMITS.length, description="tokens that stay: pairs [place, token]")
     length: _Length | None = Field(None, description="tokens of a sample; those of training if absent")
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Json:
         return {**super().arguments(), "keep": {pair[0]: pair[1] for pair in self.keep}}
 
 
@@ -241,13 +241,13 @@ class Completion(Form):
     echo: bool = Field(False, description="whether the prompt is returned too")
     stream: bool = Field(False, description="whether the text is sent as it is written")
     stream_options: dict[Literal["include_usage"], bool] = Field({}, description="what the last part of a stream has")
-    frequency_penalty: Any = Field(0, description="models here have no such penalty", json_schema_extra={"const": 0})
-    presence_penalty: Any = Field(0, description="models here have no such penalty", json_schema_extra={"const": 0})
-    logit_bias: Any = Field({}, description="models here have no such bias", json_schema_extra={"const": {}})
+    frequency_penalty: object = Field(0, description="models here have no such penalty", json_schema_extra={"const": 0})
+    presence_penalty: object = Field(0, description="models here have no such penalty", json_schema_extra={"const": 0})
+    logit_bias: object = Field({}, description="models here have no such bias", json_schema_extra={"const": {}})
     steps: _Steps | None = None
     sampler: _Sampler | None = None
     tail: _Tail | None = None
-    user: Any = Field(None, description="ignored")
+    user: object = Field(None, description="ignored")
 
     @field_validator("frequency_penalty", "presence_penalty", "logit_bias")
     @classmethod
@@ -281,7 +281,7 @@ class Completion(Form):
 
 
 @lru_cache
-def _fields(form: type[Form]) -> dict[str, Schema]:
+def _fields(form: type[Form]) -> dict[str, Json]:
     """The schema of every field of a form, without null."""
     found = {}
     for name, own in form.model_json_schema()["properties"].items():
@@ -291,7 +291,7 @@ def _fields(form: type[Form]) -> dict[str, Schema]:
     return found
 
 
-def _or_null(schema: Schema) -> Schema:
+def _or_null(schema: Json) -> Json:
     """A schema that allows null too; its ``enum`` stays where a reader looks for it."""
     if "anyOf" in schema:
         return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
@@ -301,7 +301,7 @@ def _or_null(schema: Schema) -> Schema:
     return {**schema, "type": [schema["type"], "null"], **words} if "type" in schema else schema
 
 
-def _describe_mistake(error: ValidationError, fields: Mapping[str, Schema], data: Mapping[str, object]) -> str:
+def _describe_mistake(error: ValidationError, fields: Mapping[str, Json], data: Mapping[str, object]) -> str:
     """What is wrong with the first field that is wrong, in one sentence."""
     mistakes = error.errors(include_url=False)
     name = str(mistakes[0]["loc"][0])
@@ -321,7 +321,7 @@ def _describe_mistake(error: ValidationError, fields: Mapping[str, Schema], data
     return f"{name} is {_show(value)}: {allowed}"
 
 
-def _describe_allowed(about: Schema) -> str:
+def _describe_allowed(about: Json) -> str:
     """What a field may be, in words."""
     low, most = about.get("minimum"), about.get("maximum")
     if "const" in about:
