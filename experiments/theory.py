@@ -7,7 +7,7 @@ its entries: all happens on the vectors of sum 0, a line or a plane, by quadratu
 2. ``likelihoods``: Theorem 3.2 as the data-processing inequality it comes from, and the two sides as printed.
 3. ``gaussian_path``, ``uniform_path``, ``shared_noise_path``: three laws of (z_s, z_t, ...) with equal marginals.
 
-``python -m experiments.theory OUT.png`` prints the numbers of docs/theory.md and draws its figure.
+``python -m experiments.theory OUT.png`` prints the numbers of docs/results.md and draws its figure.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def shared_noise_path(mus: Tensor, vocab_size: int) -> Tensor:
 
 
 def main(target: str) -> None:
-    """Print the numbers of docs/theory.md and draw its figure."""
+    """Print the numbers of docs/results.md and draw its figure."""
     from matplotlib import rcParams
     from matplotlib.figure import Figure  # without pyplot, a PNG is drawn by Agg
 

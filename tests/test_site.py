@@ -30,15 +30,19 @@ def loaded(name: str) -> ModuleType:
 def test_links_lead_to_pages_of_the_site() -> None:
     hook = loaded("repository_pages")
     text = "[a](../src/duality/noise.py) [b](cli.md#x) [c](https://x.org/y.md) `[d](../README.md)` [e](../no.py)"
-    assert hook.with_links_of_the_site(text, "theory.md", ROOT) == (
+    assert hook.with_links_of_the_site(text, "results.md", ROOT) == (
         "[a](source/src/duality/noise.py.md) [b](cli.md#x) [c](https://x.org/y.md) `[d](../README.md)` [e](../no.py)"
     )
-    text = "[a](../../CHANGELOG.md) [b](../theory.md) ![c](../theory.png) [d](the-duality-in-ten-cells.ipynb)"
+    text = "[a](../../CHANGELOG.md) [b](../cli.md) ![c](../theory.png) [d](the-duality-in-ten-cells.ipynb)"
     assert hook.with_links_of_the_site(text, "guides/own-data.md", ROOT) == (
-        "[a](../source/CHANGELOG.md) [b](../theory.md) ![c](../theory.png) [d](the-duality-in-ten-cells.md)"
+        "[a](../source/CHANGELOG.md) [b](../cli.md) ![c](../theory.png) [d](the-duality-in-ten-cells.md)"
     )
-    text = "[a](docs/cli.md#tokenizers) [b](LICENSE)"
-    assert hook.with_links_of_the_site(text, "source/README.md", ROOT) == "[a](../cli.md#tokenizers) [b](LICENSE.md)"
+    text = "[a](docs/cli.md#tokenizers) [b](LICENSE) ![c](docs/theory.png)"
+    assert hook.with_links_of_the_site(text, "README.md", ROOT) == (
+        "[a](cli.md#tokenizers) [b](source/LICENSE.md) ![c](theory.png)"
+    )
+    text = "[a](docs/cli.md) [b](README.md)"
+    assert hook.with_links_of_the_site(text, "source/CONTRIBUTING.md", ROOT) == "[a](../cli.md) [b](../README.md)"
     assert hook.place_in_repository(hook.place_in_site("src/duality/noise.py")) == "src/duality/noise.py"
 
 
@@ -81,7 +85,7 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_p
     assert {
         "index.html",
         "cli.html",
-        "api/model.html",
+        "api.html",
         "guides/own-data.html",
         "source/src/duality/protocols.py.html",
     } <= set(pages)
@@ -90,5 +94,6 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_p
             r"<(?:script|img|link|iframe|source)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"'\s>]+)", page
         )
         assert not fetched, f"{name} loads {fetched}"
-    assert "log_likelihood" in pages["api/model.html"]
+    assert "log_likelihood" in pages["api.html"]
+    assert "many GPUs" in pages["index.html"]
     assert "::: duality" not in "".join(pages.values())

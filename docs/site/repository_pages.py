@@ -3,6 +3,7 @@
 The pages of docs/ are read in the repository and in the site. In the repository a link to ``../src/duality/noise.py``
 leads to the file. In the site it leads to ``source/src/duality/noise.py.html``, a page with the text of the file, which
 is made here. A Markdown file outside docs/ (CONTRIBUTING.md) becomes a page, a notebook becomes one with its pictures.
+The README of the repository is the first page of the site.
 
 What must hold: a link that leads nowhere in the repository is left as it is, so that ``mkdocs build --strict`` refuses
 it; what stands in a block of code is no link.
@@ -27,6 +28,7 @@ LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 CODE = re.compile(r"(^```.*?^```|^~~~.*?^~~~|``[^`\n]+``|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".json": "json"}
 CELL_CODE = re.compile(r"`[^`\n]+`")
+HOME = "README.md"
 PICTURES = {"image/png": "png", "image/svg+xml": "svg"}
 
 
@@ -37,6 +39,8 @@ def root_of(config: MkDocsConfig) -> Path:
 
 def place_in_repository(uri: str) -> str:
     """The path, from the root of the repository, of what a page of the site shows."""
+    if uri == HOME:
+        return uri
     if not uri.startswith("source/"):
         return f"docs/{uri}"
     path = uri.removeprefix("source/")
@@ -45,6 +49,8 @@ def place_in_repository(uri: str) -> str:
 
 def place_in_site(path: str) -> str:
     """The page of the site that shows a file of the repository."""
+    if path == HOME:
+        return path
     if path.startswith("docs/"):
         notebook = path.endswith(".ipynb")
         return path.removeprefix("docs/").removesuffix(".ipynb") + (".md" if notebook else "")
@@ -117,6 +123,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of notebooks, and those of all files outside docs/ that pages link to."""
     root = root_of(config)
     texts = {f"docs/{file.src_uri}": file.content_string for file in files.documentation_pages()}
+    texts[HOME] = (root / HOME).read_text(encoding="utf-8")
+    files.append(File.generated(config, HOME, content=texts[HOME]))
     for notebook in sorted((root / "docs").rglob("*.ipynb")):
         text, pictures = page_of_notebook(notebook)
         uri = place_in_site(notebook.relative_to(root).as_posix())

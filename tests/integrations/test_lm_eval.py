@@ -294,7 +294,7 @@ def test_the_command_is_the_harness_with_our_model(place: Place) -> None:
 
 
 def test_the_example_of_the_documentation_runs(place: Place, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     (task,), (line,) = (
         re.findall(r"```yaml\n(.*?)```", page, re.DOTALL),
         re.findall(r"^duality-lm-eval (.*)$", page, re.M),

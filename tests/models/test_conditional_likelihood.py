@@ -337,8 +337,8 @@ def test_what_a_context_refuses(models: dict[str, Model]) -> None:
 def test_the_python_of_the_documentation_runs(
     models: dict[str, Model], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.setattr(duality, "load", lambda run: models["duo-laptop"])
-    exec(compile(snippet, "evaluation.md", "exec"), {})
+    exec(compile(snippet, "api.md", "exec"), {})
     assert " bound 9\n" in capsys.readouterr().out

@@ -1,7 +1,7 @@
 """Laptop recipes: every model of the paper's tables on real prose, in minutes on two CPU cores.
 
 One network, one corpus, one optimisation; a recipe differs from ``duo-laptop`` in the method, and elsewhere only if the
-method needs it. docs/experiments.md gives the reasons for these settings.
+method needs it. docs/results.md gives the reasons for these settings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from duality.recipes.recipe import Data, Generation, Recipe, derived, duo_of
 from duality.tokenizers.specs import Characters
 from duality.training.settings import Training
 
-# At 0.8 more of the words are words, and the entropy is still near that of real text (docs/experiments.md).
+# At 0.8 more of the words are words, and the entropy is still near that of real text (docs/results.md).
 SHARPER = Generation(temperature=0.8)
 
 
@@ -35,7 +35,7 @@ def duo_laptop() -> Recipe:
         summary="Duo on public-domain novels, BPE, minutes on a laptop CPU",
         source="laptop twin of Table 1, row 11",
         # A quarter of so few steps for the curriculum; a range of alpha and a schedule with many samples at little
-        # noise, where a small network learns most (docs/experiments.md).
+        # noise, where a small network learns most (docs/results.md).
         method=Duo(
             curriculum=0.25, tau=0.03, alpha_max=0.99, gaussian_schedule=LinearLogSnr(), training_schedule=Polynomial()
         ),

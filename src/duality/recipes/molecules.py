@@ -2,7 +2,7 @@
 
 One document is one molecule, one token is one character, and a row of 24 tokens is one molecule with the end-of-text
 tokens that follow it (``data.padding=model``), so that a model learns where a molecule ends. What is written can be
-checked: `duality quality --score molecules` counts the valid ones with RDKit. docs/experiments.md gives the reasons for
+checked: `duality quality --score molecules` counts the valid ones with RDKit. docs/results.md gives the reasons for
 the settings.
 """
 

@@ -3,7 +3,7 @@
 The matrices between hidden vectors (those of attention and MLP) are trained in this manner, everything else
 (embeddings, the output head, the conditioning on the noise level, biases, norms, adapters) by AdamW. A step of a matrix
 has the size that AdamW's would have (a root mean square of 0.2), so that one learning rate serves both. At the budgets
-of a laptop it reaches the same likelihood in fewer steps than AdamW alone (docs/experiments.md).
+of a laptop it reaches the same likelihood in fewer steps than AdamW alone (docs/results.md).
 
 Why not ``torch.optim.Muon``: it computes in bfloat16 one matrix at a time, which on a CPU without bfloat16 units takes
 as long as the rest of a training step; here all matrices of one shape are computed at once, in their own precision.
