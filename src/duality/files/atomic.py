@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from duality.files.temporary import remove_leftovers, temporary_name
 
@@ -25,7 +25,7 @@ from duality.files.temporary import remove_leftovers, temporary_name
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def json_text(value: Any, indent: int | None = None) -> str:
+def json_text(value: object, indent: int | None = None) -> str:
     """A value as JSON that every program reads: a number that is not finite, for which JSON has no word, is null.
 
     >>> json_text({"perplexity": float("inf"), "nats": 2.5})
@@ -34,7 +34,7 @@ def json_text(value: Any, indent: int | None = None) -> str:
     return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     """The value with None for every number in it that is not finite."""
     if isinstance(value, Mapping):
         return {name: _finite(item) for name, item in value.items()}

@@ -10,7 +10,7 @@ refuses, because of an unknown symbol, is an error there too. Special tokens ins
 (``split_special_tokens``); ``AutoTokenizer.from_pretrained(folder, split_special_tokens=False)`` reads them as tokens.
 
 A model may have one state more than tokens: the mask token, or the one that begins a sequence. It is added as a special
-token, so that ``tokenizer.mask_token_id`` or ``tokenizer.bos_token_id`` is that state.
+token, so that ``mask_token_id`` or ``bos_token_id`` of the tokenizer is that state.
 """
 
 from __future__ import annotations
