@@ -91,10 +91,10 @@ def test_the_ids_and_the_tokenizer_do_not_depend_on_the_number_of_threads(
     program = """
 import sys
 from pathlib import Path
-from duality.data import encoding
+from duality.data import encode
 from duality.data.corpus import prepare
 from duality.tokenizers.specs import BPE
-encoding.PART_CHARACTERS = 500
+encode.PART_CHARACTERS = 500
 made = prepare(sys.argv[1], BPE(400), cache=Path(sys.argv[2]))
 print(made.tokenizer.fingerprint, made.train.index.shards[0].sha256, made.validation.index.shards[0].sha256)
 """

@@ -22,10 +22,10 @@ KILLS = int(os.environ.get("DUALITY_TEST_KILLS", "8"))
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from duality.data import encoding, write
+from duality.data import encode, write
 from duality.data.corpus import prepare
 from duality.tokenizers.specs import BPE
-encoding.BATCH_CHARACTERS, encoding.PART_CHARACTERS, write.SAVED_BATCHES = 1 << 13, 1 << 11, 2
+encode.BATCH_CHARACTERS, encode.PART_CHARACTERS, write.SAVED_BATCHES = 1 << 13, 1 << 11, 2
 slow = encoding.encode_parts
 def slowly(parts, tokenizer):
     time.sleep(float(sys.argv[3]))

@@ -111,7 +111,7 @@ def test_tables_that_cannot_be_read() -> None:
 
 def test_the_pinned_release_is_allowed_by_the_extra() -> None:
     """Every part of the version is not below that of the extra in pyproject.toml."""
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
     least = text.partition('"rdkit>=')[2].partition('"')[0]
     assert [int(part) for part in smiles.RDKIT.split(".")] >= [int(part) for part in least.split(".")]
 
