@@ -35,7 +35,6 @@ SMALLER = {
         "NUM = 128": "NUM = 4",
         "steps=16": "steps=2",
     },
-    "released-weights.md": {"steps=16": "steps=2"},
     "add-a-sampler.md": {"NUM = 4000": "NUM = 40", "NUM = 256": "NUM = 4", "(4, 8, 16)": "(2,)"},
 }
 WITH_RDKIT = ("molecules.md", "add-a-sampler.md", "distill-in-ten-minutes.md")

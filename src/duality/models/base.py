@@ -4,7 +4,7 @@
     {"run": "hf:owner/name", "step": 2600, "commit": <commit>, "model": <sha256>, "ema": <sha256>}
     {"source": "/runs/demo", "step": 2600, "weights": <sha256>}                   a finetuning
 
-The second is a distillation of a model alone (``pretrained_folder.py``), whose one file of weights is both.
+The second is a distillation of a model alone (``package.py``), whose one file of weights is both.
 
 ``weights`` is the checksum of the weights of the model that ``load`` gave for the source. What must hold: a run
 continues with the base that it began from, wherever that is now, and with no other.
@@ -23,7 +23,7 @@ from torch import nn
 from duality.files.atomic import file_sha256, write_atomically
 from duality.files.json_files import MIB, read_json
 from duality.files.progress import Reporter
-from duality.hub import package as pretrained_folder
+from duality.hub import package
 from duality.training import checkpoint
 
 BASE = "base.json"
@@ -83,7 +83,7 @@ def check_base(folder: Path, name: str, base: Path, report: Reporter) -> None:
     began = {group: record.get(group) for group in WEIGHTS}
     kept = base / "checkpoints" / f"step-{record['step']:08d}"
     where = f"step {record['step']} of {record.get('run')}"
-    alone = base / pretrained_folder.WEIGHTS
+    alone = base / package.WEIGHTS
     if kept.is_dir() or alone.is_file():
         if (dict.fromkeys(WEIGHTS, file_sha256(alone)) if alone.is_file() else checksums(kept)) == began:
             return

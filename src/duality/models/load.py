@@ -17,7 +17,7 @@ from torch import nn
 
 from duality.files.atomic import file_sha256
 from duality.files.progress import Reporter
-from duality.hub import package as pretrained_folder
+from duality.hub import package
 from duality.hub.package import INSIDE, PretrainedConfig
 from duality.hub.sources import ModelSource, Origin
 from duality.models import folder as folders
@@ -73,13 +73,13 @@ def parts_of(
         raise ValueError(f"weights is {weights!r}: choose 'ema' (averaged) or 'model' (raw)")
     if round is not None and step is not None:
         raise ValueError(f"round {round} and step {step}: each says which weights to load; leave one of them out")
-    if folders.exists(source.folder) or not pretrained_folder.exists(source.folder):
+    if folders.exists(source.folder) or not package.exists(source.folder):
         return parts_of_run(source.folder, report, weights, round, step)
     if round is not None or step is not None:
         raise ValueError(
             f"{source.place} is a model alone: it has neither rounds nor other steps than its own; leave them out"
         )
-    config = pretrained_folder.read_config(source.folder)
+    config = package.read_config(source.folder)
     if config.weights != weights:
         raise ValueError(f"{source.place} has the weights {config.weights!r} alone, and {weights!r} were asked for")
     return parts_of_pretrained(source, config)
@@ -116,17 +116,17 @@ def parts_of_pretrained(source: ModelSource, config: PretrainedConfig) -> Parts:
     if found != (config.num_tokens, config.tokenizer_sha256):
         raise ValueError(
             f"{source.place} was trained with a vocabulary of {config.num_tokens} tokens (fingerprint "
-            f"{config.tokenizer_sha256[:12]}), but {folder / pretrained_folder.TOKENIZER} has {found[0]} "
+            f"{config.tokenizer_sha256[:12]}), but {folder / package.TOKENIZER} has {found[0]} "
             f"({found[1][:12]}): put back the file that belongs to it"
         )
-    path = folder / pretrained_folder.WEIGHTS
+    path = folder / package.WEIGHTS
     if not path.is_file():
         raise ValueError(f"{source.place} has no {path.name}: {_AGAIN}")
     shapes = parameter_shapes(config.recipe, Vocabulary(config.num_tokens, len(config.label_names)))
     check_tensors(path, shapes)
     digest = file_sha256(path)
     if config.weights_sha256 not in (None, digest):
-        raise ValueError(f"{path} is not the file that {pretrained_folder.CONFIG} was written for (sha256): {_AGAIN}")
+        raise ValueError(f"{path} is not the file that {package.CONFIG} was written for (sha256): {_AGAIN}")
     tensors = {name.removeprefix(INSIDE): value.float() for name, value in load_file(path).items()}
     place = source.place if source.commit else str(folder.resolve())
     origin = Origin(place, digest, config.weights, folder, source.commit)

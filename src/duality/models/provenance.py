@@ -18,7 +18,7 @@ import torch
 
 from duality.data.corpus import Corpus
 from duality.files.json_files import MIB, read_json
-from duality.hub import package as pretrained_folder
+from duality.hub import package
 from duality.tokenizers.tokenizer import FILE as TOKENIZER
 from duality.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from duality.training.checkpoint import Checkpoint
@@ -32,7 +32,7 @@ _RESTORE_TOKENIZER = "put back the file that belongs to the run"
 
 def read_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of the run or model in ``folder``, with all its parts; a wrong file is a ``ValueError``."""
-    name = pretrained_folder.TOKENIZER if pretrained_folder.exists(folder) else TOKENIZER
+    name = package.TOKENIZER if package.exists(folder) else TOKENIZER
     path = folder / name
     if path.exists():
         read_json(path, _MOST_TOKENIZER_BYTES, _RESTORE_TOKENIZER)
@@ -92,7 +92,7 @@ def is_imported(folder: Path) -> bool:
 def read_identity(folder: Path) -> dict[str, Any]:
     """The ``corpus_identity`` with which the run began."""
     path = folder / CORPUS
-    if pretrained_folder.exists(folder) and not path.exists():
+    if package.exists(folder) and not path.exists():
         raise ValueError(f"{folder} does not say which text it was trained on: give another text (--data, data=)")
     found = read_json(path, _MOST_IDENTITY_BYTES)
     identity = {"labels": [], **found} if isinstance(found, dict) else {}  # runs of older versions have no labels

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from duality.denoisers.readouts import CausalDenoiser
 from duality.files.atomic import file_sha256, flush_to_disk, new_folder
-from duality.hub import package as pretrained_folder
+from duality.hub import package
 from duality.hub.fetch import hub_name, progress_on_terminals, reason, shown
 from duality.hub.package import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig
 from duality.models.card import CardFields, card, public_recipe
@@ -49,7 +49,7 @@ def write_files(model: Model, folder: Path, fields: CardFields, name: str) -> No
     """Write all files of a model, and flush them to the disk."""
     extra, tokenizer = extra_state(model), model.tokenizer
     tokenizer.save(folder)
-    os.replace(folder / FILE, folder / pretrained_folder.TOKENIZER)
+    os.replace(folder / FILE, folder / package.TOKENIZER)
     others = transformers_files(tokenizer, extra, model.length)
     texts = dict(others or {})
     weights = {f"{INSIDE}{key}": value.detach() for key, value in model.denoiser.named_parameters()}
