@@ -150,7 +150,7 @@ class Library:
         return config.get("recipe") if isinstance(config, dict) else None
 
     def metrics(self, run: str, after: int) -> Rows:
-        """The logged steps of a run after one: at most as many as the limits allow, and all rows of the last step among them."""
+        """The logged steps of a run after one, as many as the limits allow, with all rows of the last step."""
         folder = self.folder(run)
         try:
             rows = [row for row in self._read_log(folder) if int(str(row["step"])) > after]
