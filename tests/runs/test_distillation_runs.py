@@ -15,6 +15,7 @@ import torch
 from support.runs import quiet, small_recipe
 from torch import nn
 
+from duality.cli.main import main
 from duality.models import folder
 from duality.models import model as run_model
 from duality.protocols import Tail
@@ -192,6 +193,14 @@ def test_a_method_that_cannot_be_distilled_is_refused_and_leaves_nothing(
     assert not any((tmp_path / "few").iterdir())
     after = tensors(tmp_path / "base")
     assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_a_dry_run_refuses_what_the_run_would_refuse(
+    english: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base_run(english, tmp_path / "base", "training.steps=1", name="udlm-laptop")
+    assert main(["distill", str(tmp_path / "base"), "--method", "sdtt", "--dry-run"]) == 2
+    assert "for UDLM use --method dcd" in capsys.readouterr().err
 
 
 def test_distilling_nothing_is_refused(english: Path, tmp_path: Path) -> None:

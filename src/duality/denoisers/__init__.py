@@ -6,4 +6,5 @@ clamp          Clamped: known tokens stay (prompt, infilling); InContext: they a
 conditioning   labels and classifier-free guidance
 memo           Memoized: a belief that is used again; Recorded: a belief that is kept
 wrapping       what all wrappers share
+fit            whether a denoiser fits a process, for objectives and samplers
 """

@@ -199,3 +199,12 @@ class Dual:
         first, last = self.window()
         mu = gaussian.inverse_level(alpha, self.vocab_size)
         return (self.gaussian_schedule.gaussian_time(mu) - first) / (last - first)
+
+
+def check_dual(schedule: object, name: str) -> None:
+    """Refuse a schedule that is not that of a Gaussian diffusion, for what draws Gaussian latents."""
+    if not isinstance(schedule, Dual):
+        raise ValueError(
+            f"{name} draws Gaussian latents, and {schedule} is a schedule of the discrete noise alone: use "
+            "Dual(vocab_size), which has both"
+        )

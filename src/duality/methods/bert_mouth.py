@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from duality.denoisers.fit import check_fits
 from duality.denoisers.readouts import SubsDenoiser
 from duality.diffusion import draws
 from duality.diffusion.processes import Absorbing
@@ -112,6 +113,7 @@ class Gibbs:
                 f"steps is {steps}: Gibbs sampling draws one token per network call, so {length} tokens take at least "
                 f"{length} steps; give {length} or more (by default {self.steps(length)}), or leave steps out"
             )
+        check_fits(denoiser, self.process)
         return GibbsState(self.process.sample_prior(length, noise), 0, noise.fold("orders"))
 
     def step(

@@ -32,6 +32,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from duality.denoisers.fit import check_fits
 from duality.denoisers.readouts import SubsDenoiser
 from duality.denoisers.wrapping import unwrapped
 from duality.diffusion import draws
@@ -177,6 +178,7 @@ class SpindleSampler(RouteSampler):
 
     def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> Tensor:
         information_of(denoiser)
+        check_fits(denoiser, self.process)
         return self.process.sample_prior(length, noise)
 
     def step(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:

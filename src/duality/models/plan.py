@@ -121,7 +121,7 @@ def distillation_of(base: Recipe, name: str) -> Recipe:
     kind = distillation_named(name)
     steps = base.training.steps
     chosen = distilled(base, build(kind, {"round_steps": default_round_steps(steps)}), steps)
-    required_sampler(chosen.method, 2, name, "its noise")  # refuses a model that it does not fit
+    required_sampler(chosen.method, 2, name)  # refuses a model that it does not fit
     return chosen
 
 

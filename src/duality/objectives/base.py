@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from duality.denoisers.fit import check_fits, check_states
 from duality.diffusion import posterior
 from duality.fused.lazy import Belief, belief_of
 from duality.noise import Noise
@@ -62,12 +63,9 @@ def belief_in(
     process: Process, denoiser: AnyDenoiser, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None
 ) -> Belief:
     """The belief of a denoiser that fits the process: over its states, and never in its mask token."""
+    check_fits(denoiser, process)
     belief = belief_of(denoiser, z, alpha, valid, dropout)
-    if belief.num_states != process.vocab_size:
-        raise ValueError(
-            f"the denoiser has {belief.num_states} states and {process} {process.vocab_size}: build the network with "
-            f"{process.vocab_size}"
-        )
+    check_states(belief.num_states, process)
     if process.mask_id is not None and belief.num_outputs > process.mask_id and not excludes(belief, process.mask_id):
         raise ValueError(
             f"the denoiser gives the mask token of {process} a probability, so its loss would be no bound: use "

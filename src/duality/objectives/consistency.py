@@ -41,7 +41,7 @@ from duality.diffusion import Compare, Divergence
 from duality.diffusion.gaussian import coupled_argmax
 from duality.diffusion.posterior import log_evidence
 from duality.diffusion.processes import Uniform
-from duality.diffusion.schedules import Dual
+from duality.diffusion.schedules import Dual, check_dual
 from duality.fused.formulas import BeliefDivergence, PosteriorDivergence
 from duality.fused.loss import Formula, fused_loss
 from duality.noise import Noise
@@ -63,6 +63,9 @@ class Consistency:
     delta: float
     divergence: Divergence = "kl-backward"
     compare: Compare = "output"
+
+    def __post_init__(self) -> None:
+        check_dual(self.schedule, "Consistency")
 
     def __call__(
         self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False

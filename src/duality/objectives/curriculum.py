@@ -16,7 +16,7 @@ from torch import Tensor
 
 from duality.diffusion import gaussian
 from duality.diffusion.processes import Uniform
-from duality.diffusion.schedules import Dual
+from duality.diffusion.schedules import Dual, check_dual
 from duality.fused.formulas import UniformBound
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
@@ -33,6 +33,7 @@ class TemperedBound:
     tolerance: float = 1e-3
 
     def __post_init__(self) -> None:
+        check_dual(self.schedule, "TemperedBound")
         if not self.tau > 0:
             raise ValueError(
                 f"tau is {self.tau}: it must be positive; for tau = 0 use ContinuousTimeBound, which is its limit"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from duality.denoisers.fit import check_fits, check_states
 from duality.diffusion import posterior
 from duality.fused.lazy import Ratios, ratios_of
 from duality.fused.loss import fused_loss
@@ -29,12 +30,9 @@ class ScoreEntropy:
 
     def ratios(self, denoiser: AnyDenoiser, z: Tensor, alpha: Tensor, valid: Valid, dropout: Dropout = None) -> Ratios:
         """The ratios of a score model over the states of the process."""
+        check_fits(denoiser, self.process)
         ratios = ratios_of(denoiser, z, alpha, valid, dropout)
-        if ratios.num_states != self.process.vocab_size:
-            raise ValueError(
-                f"the score model has {ratios.num_states} states and {self.process} {self.process.vocab_size}: build "
-                f"the network with {self.process.vocab_size}"
-            )
+        check_states(ratios.num_states, self.process)
         return ratios
 
     def __call__(

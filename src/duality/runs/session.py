@@ -28,7 +28,7 @@ from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe
 from duality.runs.corpora import corpus_of_run, facts, loader, prepared
-from duality.runs.start import begin_finetuning, begin_from, check_fits, check_source
+from duality.runs.start import begin_finetuning, begin_from, check_checkpoint, check_source
 from duality.runs.start import layout_for as layout_for  # these were defined here
 from duality.runs.start import untrained as untrained
 from duality.runs.steps import Outcome as Outcome
@@ -109,7 +109,7 @@ def train_locked(
         report(line)
     path = place.once(lambda: checkpoint.newest_intact(folder / "checkpoints", report))
     if path is not None:
-        check_fits(path, recipe, corpus, folder)
+        check_checkpoint(path, recipe, corpus, folder)
     state = untrained(recipe, corpus, device, layout_for(recipe, corpus, torch.device(device)))
     if before is None:
         if recipe.distillation is not None:

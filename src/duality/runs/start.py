@@ -56,7 +56,7 @@ def layout_for(recipe: Recipe, corpus: Corpus, device: torch.device) -> Layout:
     return layout_of(recipe.parallel, job(), device, needed, memory_of(device))
 
 
-def check_fits(path: Path, recipe: Recipe, corpus: Corpus, folder: Path) -> None:
+def check_checkpoint(path: Path, recipe: Recipe, corpus: Corpus, folder: Path) -> None:
     """Refuse a checkpoint of another tokenizer or network, before the network takes any memory."""
     check_tokenizer(checkpoint.load(path, ()), corpus.tokenizer, folder)
     shapes = trained_shapes(recipe, vocabulary_in(corpus))
@@ -85,7 +85,7 @@ def begin_from(base: Path, recipe: Recipe, folder: Path, report: Reporter) -> No
     corpus = corpus_of_run(source.folder, recipe, report)
     if path is not None:
         own = read_recipe(source.folder)
-        check_fits(path, own, corpus, source.folder)
+        check_checkpoint(path, own, corpus, source.folder)
         checkpoint.check_shapes(*(parameter_shapes(each, vocabulary_in(corpus)) for each in (own, recipe)))
     start, state = beginning(source, path), untrained(recipe, corpus, "cpu")
     phases_of(recipe, corpus, state.teacher)  # what cannot be distilled leaves no run behind

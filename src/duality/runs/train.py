@@ -44,7 +44,7 @@ from duality.runs.start import StartingPoint, finetuning_from, read_source
 from duality.runs.trackers.tracker import Tracker, trackers_named
 from duality.training import DISTILLATIONS, Growth, TeacherCopy, checkpoint
 from duality.training.devices import device_named
-from duality.training.distillation import distillation_named, suited
+from duality.training.distillation import distillation_named, required_sampler, suited
 from duality.training.loss_curve import HELD_OUT
 from duality.training.metrics import read_metrics
 from duality.training.round_changes import RoundChanges
@@ -233,6 +233,7 @@ def plan_distillation(request: DistillRequest) -> TrainingPlan:
     # without a distillation that fits, the first one says why
     name = request.method or suited(base.method) or next(iter(DISTILLATIONS))
     kind = distillation_named(name)
+    required_sampler(base.method, 2, name)  # refuses a model that it does not fit
     given = request.changes.resolved(build(kind, {})).given()
     target = folder.with_name(f"{folder.name}-{name}") if out is None else Path(out).expanduser()
     fields = (*(() if request.seed is None else (f"training.seed={request.seed}",)), *request.set)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from duality.denoisers.fit import check_fits
 from duality.denoisers.wrapping import unwrapped
 from duality.diffusion import draws, posterior
 from duality.fused.lazy import ratios_of
@@ -35,6 +36,7 @@ class Analytic:
                 "the analytic sampler needs the ratios of a score model, and a "
                 f"{type(unwrapped(denoiser)).__name__} gives none: sample it with its own sampler (ancestral)"
             )
+        check_fits(denoiser, self.process)
         return self.process.sample_prior(length, noise)
 
     def step(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:

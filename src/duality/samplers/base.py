@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from duality.denoisers.fit import check_fits, check_states
 from duality.denoisers.wrapping import unwrapped
 from duality.diffusion.draws import drawn, finite
 from duality.diffusion.posterior import Routes, log_evidence
@@ -48,12 +49,14 @@ class RouteSampler:
                 f"the {type(self).__name__.lower()} sampler needs probabilities, and a "
                 f"{type(unwrapped(denoiser)).__name__} gives none: sample a score model with the analytic sampler"
             )
+        check_fits(denoiser, self.process)
         return self.process.sample_prior(length, noise)
 
     def step(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
         """z_s from z_t: one network call, then a route for each token."""
         length, z = state.shape[1], state.flatten()
         belief: LazyBelief = belief_of(denoiser, state, alpha_t)
+        check_states(belief.num_states, self.process)
         now, later = (level.repeat_interleave(length) for level in (alpha_t, alpha_s))
         prior_z, believable = self.process.prior_of(z), z < belief.num_outputs
         route, draw = (noise.uniform(tag, length).flatten() for tag in ("route", "draw"))

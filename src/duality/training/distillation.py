@@ -160,7 +160,7 @@ class DCD(Rounds):
 
     def phases(self, method: Method, num_tokens: int, teacher: AnyDenoiser) -> tuple[Phase, ...]:
         """One per round."""
-        required_sampler(method, num_tokens, "dcd", "uniform noise (Duo, UDLM, D3PM with method.noise=uniform)")
+        required_sampler(method, num_tokens, "dcd")
         schedule = Dual(num_tokens, self.gaussian_schedule, self.alpha_min, self.alpha_max)
         return self.one_per_round(
             [Consistency(teacher, schedule, delta, self.divergence, self.compare) for delta in self.deltas()]
@@ -190,8 +190,7 @@ class SDTT(Rounds):
 
     def phases(self, method: Method, num_tokens: int, teacher: AnyDenoiser) -> tuple[Phase, ...]:
         """One per round."""
-        needed = "absorbing noise (MDLM, DiffusionBERT, D3PM with method.noise=absorbing)"
-        sampler, schedule = required_sampler(method, num_tokens, "sdtt", needed), method.sampling_schedule()
+        sampler, schedule = required_sampler(method, num_tokens, "sdtt"), method.sampling_schedule()
         return self.one_per_round(
             [
                 ThroughTime(teacher, sampler, schedule, delta, self.teacher_steps, self.divergence)
@@ -200,11 +199,17 @@ class SDTT(Rounds):
         )
 
 
-def required_sampler(method: Method, num_tokens: int, name: str, needed: str) -> TokenSampler:
+_NEEDED_NOISE = {
+    "dcd": "uniform noise (Duo, UDLM, D3PM with method.noise=uniform)",
+    "sdtt": "absorbing noise (MDLM, DiffusionBERT, D3PM with method.noise=absorbing)",
+}
+
+
+def required_sampler(method: Method, num_tokens: int, name: str) -> TokenSampler:
     """The sampler of a model that the distillation ``name`` fits; any other model is refused with a reason."""
     process, sampler = method.process(num_tokens), method.sampler(num_tokens)
     model = type(method).__name__
-    start = f"{model} cannot be distilled with {name}, which needs a model of {needed}"
+    start = f"{model} cannot be distilled with {name}, which needs a model of {_NEEDED_NOISE.get(name, 'other noise')}"
     if process is None:
         raise ValueError(f"{start}: it has no discrete noise whose steps could be saved; train MDLM or Duo")
     if not isinstance(sampler, TokenSampler):

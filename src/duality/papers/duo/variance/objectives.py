@@ -177,7 +177,7 @@ def objectives_of(
     if repeated:
         raise ValueError(f"{', '.join(repeated)} stands twice in the list of objectives: name each once")
     for each in chosen:
-        check_fits(each, model)
+        check_objective(each, model)
     return {
         each.name: PairedBound(dual_schedule(each, model, window), each.tau)
         if each.kind == WINDOW
@@ -186,7 +186,7 @@ def objectives_of(
     }
 
 
-def check_fits(name: Named, model: Model) -> None:
+def check_objective(name: Named, model: Model) -> None:
     """Refuse an objective that has no meaning for the run's noise or for what its network says."""
     if name.kind == OWN:
         return
