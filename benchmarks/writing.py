@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from duality.models.shaping import with_memo
+from duality.models.sampling import with_memo
 from duality.protocols import Vocabulary
 from duality.recipes.catalogue import recipe
 from duality.samplers.generate import generate

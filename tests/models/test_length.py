@@ -19,7 +19,7 @@ from duality.evaluation.sweep.sampling import held_out_text, sample_case
 from duality.models import sampling as writing
 from duality.models.folder import read_recipe
 from duality.models.model import Model
-from duality.models.shaping import known_ends, known_parts, parts_around_blanks
+from duality.models.sampling import known_ends, known_parts, parts_around_blanks
 from duality.recipes.catalogue import to_json
 from duality.runs import corpora, session
 from duality.tokenizers.tokenizer import ByteTokenizer

@@ -18,7 +18,7 @@ from duality.denoisers.conditioning import Guided, with_labels
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.memo import Memoized
 from duality.denoisers.wrapping import network_of
-from duality.models import shaping
+from duality.models import sampling
 from duality.models.model import Model
 from duality.recipes.recipe import Generation
 from duality.samplers.generate import Frame
@@ -192,9 +192,9 @@ def test_watch_is_called_after_every_step(models: dict[str, Model]) -> None:
 
 def test_a_memo_only_where_the_belief_ignores_the_noise_level(models: dict[str, Model]) -> None:
     for name, remembered in (("mdlm-laptop", True), ("duo-laptop", False), ("ar-laptop", False)):
-        assert isinstance(shaping.with_memo(models[name].denoiser), Memoized) == remembered
+        assert isinstance(sampling.with_memo(models[name].denoiser), Memoized) == remembered
     sharper = Temperature(models["mdlm-laptop"].denoiser, 0.5)
-    assert isinstance(shaping.with_memo(sharper), Memoized)
+    assert isinstance(sampling.with_memo(sharper), Memoized)
 
 
 def test_what_sampling_refuses(models: dict[str, Model]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from support.frames import LETTERS, NO_TEXT, frame
 
 from duality.cli.main import main
-from duality.models.share import EMPTY, filled, html, shell
+from duality.models.picture import EMPTY, filled, html, shell
 from duality.models.trace import Trace
 from duality.tokenizers.pieces import Pieces
 from duality.tokenizers.tokenizer import CharTokenizer

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.runs import ROOT
 
 from duality.data.packing import Padding
-from duality.models.describe import parameters
+from duality.models.size import parameters
 from duality.networks import SIZES
 from duality.recipes.catalogue import (
     RECIPES,

@@ -15,7 +15,7 @@ from support.runs import quiet, small_recipe
 import duality
 from duality.models import model as run_model
 from duality.models import plan as scaling
-from duality.models.describe import describe, trained_parameters
+from duality.models.size import describe, trained_parameters
 from duality.protocols import Vocabulary
 from duality.recipes.catalogue import recipe as recipe_named
 from duality.recipes.shapes import parameter_shapes, trained_shapes

@@ -11,11 +11,11 @@ from torch import nn
 
 from duality.models import model as run_model
 from duality.models import plan as scaling
-from duality.models.describe import describe, trained_parameters
+from duality.models.size import describe, trained_parameters
 from duality.protocols import Vocabulary
 from duality.runs import session
 from duality.training import checkpoint
-from duality.training.freezing import frozen_names, parts_in
+from duality.training.adapters import frozen_names, parts_in
 from duality.training.settings import Training
 from duality.training.state import TrainState
 

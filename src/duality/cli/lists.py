@@ -23,7 +23,7 @@ def recipes(table: Annotated[int | None, tyro.conf.arg(metavar="N")] = None) -> 
         table: a table of the paper by its number: its rows, the recipe of each, the paper's numbers and the commands
             that give ours.
     """
-    from duality.runs.recipe_list import listed
+    from duality.runs.listing import list_recipes
 
     if table is not None:
         from duality.cli.papers import show_table
@@ -39,7 +39,7 @@ def recipes(table: Annotated[int | None, tyro.conf.arg(metavar="N")] = None) -> 
             each.summary,
             each.source,
         )
-        for each in listed()
+        for each in list_recipes()
     )
     print_table(names, cells)
     return 0
@@ -74,7 +74,7 @@ def consolidate(run: Folder, /, kept_step: KeptStep = None) -> int:
         run: the run folder.
         kept_step: the checkpoint of this training step instead of the newest.
     """
-    from duality.runs.consolidate import consolidate as put_together
+    from duality.runs.session import consolidate as put_together
 
     print(f"{put_together(run, kept_step, say)} has whole files now")
     return 0

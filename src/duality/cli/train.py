@@ -92,7 +92,7 @@ def distill(
 
 def _describe(plan: TrainingPlan) -> int:
     """Print what would be trained."""
-    from duality.models.describe import describe
+    from duality.models.size import describe
 
     print(describe(plan.recipe))
     return 0

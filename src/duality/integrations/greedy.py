@@ -21,8 +21,8 @@ from torch import Tensor
 from duality.denoisers.clamp import in_context
 from duality.fused.lazy import belief_of
 from duality.models.model import Model
+from duality.models.sampling import with_label
 from duality.models.scoring import Passage, Window, noise_of, padded, windows
-from duality.models.shaping import with_label
 from duality.protocols import Denoiser
 
 

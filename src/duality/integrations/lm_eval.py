@@ -37,9 +37,8 @@ from duality.denoisers.wrapping import unwrapped
 from duality.integrations.greedy import greedy
 from duality.models.model import load
 from duality.models.requests import SampleChoices, ScoreRequest
-from duality.models.sampling import write_around
+from duality.models.sampling import known_parts, write_around
 from duality.models.scoring import Passage, TextLikelihood, passage
-from duality.models.shaping import known_parts
 from duality.protocols import Tail, VectorDenoiser
 from duality.tokenizers.tokenizer import text_before_end
 

@@ -46,7 +46,7 @@ except ImportError as error:
 
 
 class DualityConfig(PreTrainedConfig):
-    """config.json of a model alone (``pretrained_folder``), as `transformers` holds it."""
+    """config.json of a model alone (``package``), as `transformers` holds it."""
 
     model_type = MODEL_TYPE
     format: int = FORMAT

@@ -18,7 +18,7 @@ from duality.data.datasets import DATASETS
 from duality.data.mixtures import shares_of
 from duality.files.json_files import MIB, parse_json, read_bounded
 from duality.hub.fetch import PREFIX
-from duality.models.limits import num_parameters
+from duality.models.size import num_parameters
 from duality.recipes.recipe import Recipe
 from duality.tokenizers.specs import TokenizerFile
 

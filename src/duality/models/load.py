@@ -21,8 +21,8 @@ from duality.hub import package
 from duality.hub.package import INSIDE, PretrainedConfig
 from duality.hub.sources import ModelSource, Origin
 from duality.models import folder as folders
-from duality.models.limits import check_network
 from duality.models.provenance import check_tokenizer, read_identity, read_tokenizer
+from duality.models.size import check_network
 from duality.protocols import Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.recipes.shapes import parameter_shapes, trained_shapes

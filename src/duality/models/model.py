@@ -23,15 +23,25 @@ from torch import Tensor, nn
 
 from duality.data.packing import Sequences
 from duality.files.progress import Reporter, silent
+from duality.fused.lazy import belief_of, ratios_of
 from duality.hub.sources import Origin, model_source
 from duality.models.card import CardFields
-from duality.models.inside import hidden_vectors
 from duality.models.likelihood import Likelihood, likelihood
 from duality.models.load import network as network
 from duality.models.load import parts_of, trained_network
 from duality.models.publish import push_to_hub, save_pretrained
 from duality.models.requests import FillRequest, SampleRequest, ScoreRequest
-from duality.models.sampling import Each, Sample, Watch, known_tokens, write_around
+from duality.models.sampling import (
+    Each,
+    Sample,
+    Watch,
+    Wrap,
+    known_tokens,
+    unchanged,
+    with_label,
+    with_memo,
+    write_around,
+)
 from duality.models.scoring import (
     Passage,
     TextLikelihood,
@@ -41,8 +51,7 @@ from duality.models.scoring import (
     surprisals,
     token_nats,
 )
-from duality.models.shaping import Wrap, unchanged, with_label, with_memo
-from duality.protocols import Grid, Measure, Process, Sampler, Schedule, Tail
+from duality.protocols import AnyDenoiser, Denoiser, Grid, Measure, Process, Sampler, Schedule, Score, Tail
 from duality.recipes.recipe import Recipe
 from duality.samplers.choice import sampler_named
 from duality.samplers.generate import generate
@@ -352,3 +361,19 @@ def load(
     return Model(
         found.recipe, found.step, trained_network(found, where), found.tokenizer, found.label_names, found.origin
     )
+
+
+def hidden_vectors(denoiser: AnyDenoiser, tokens: Tensor, alpha: float) -> Tensor:
+    """The vectors (B, L, D) of tokens (B, L) or (L,) at the signal level ``alpha``; a Gaussian model is refused."""
+    z = tokens[None] if tokens.ndim == 1 else tokens
+    if z.ndim != 2 or z.is_floating_point() or not 0 < alpha <= 1:
+        raise ValueError(
+            f"tokens of shape {tuple(z.shape)} and type {z.dtype}, alpha {alpha}: give whole numbers (B, L) and an "
+            "alpha in (0, 1]"
+        )
+    level = torch.full((len(z),), alpha, dtype=torch.float64, device=z.device)
+    if isinstance(denoiser, Denoiser):
+        return belief_of(denoiser, z.long(), level).vectors
+    if isinstance(denoiser, Score):
+        return ratios_of(denoiser, z.long(), level).vectors
+    raise ValueError(f"hidden of a {type(denoiser).__name__}: it reads vectors, not tokens; use a discrete model")

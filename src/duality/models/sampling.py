@@ -4,41 +4,50 @@ A model writes rows of a fixed number of tokens. A document that is shorter ends
 it is padding or, for a model of wrapped text, other documents. The text of a sample is what stands before the first
 end-of-text. Known tokens are never cut off: with a suffix, or with text behind a blank, the end is looked for after the
 last known token. What must hold: the tokens of a sample are the whole row.
+
+What a user asks of samples, as wrappers of the model's denoiser.
+
+    known tokens           a prompt, a suffix, the text around blanks: they stay in place (``Clamped``)
+    label, guidance        a class-conditional model writes in a class (``with_labels``, ``Guided``)
+    temperature, top-p     the belief is made sharper or flatter, or its tail is cut off
+    memo                   a belief that depends on the tokens alone is computed once for the same tokens
+
+The order from the network outwards is label or guidance, temperature, top-p, known tokens, memo. What must hold: every
+sample has the known tokens in their places, whatever else is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from duality.models.limits import check_sampling
+from duality.denoisers.clamp import Clamped, ClampedScore
+from duality.denoisers.conditioning import Guided, with_labels
+from duality.denoisers.filters import Temperature, TopP
+from duality.denoisers.memo import Memoized
+from duality.denoisers.wrapping import network_of, unwrapped
 from duality.models.requests import FillRequest, SampleChoices, SampleRequest
-from duality.models.shaping import (
-    Known,
-    Wrap,
-    check_can_infill,
-    known_ends,
-    known_parts,
-    num_tokens_of,
-    parts_around_blanks,
-    transform,
-    unchanged,
-    with_known,
-    with_label,
-    with_memo,
-)
-from duality.protocols import Sampler, Schedule, Tail
+from duality.models.size import check_sampling
+from duality.protocols import AnyDenoiser, Denoiser, Process, Sampler, Schedule, Score, Tail, VectorDenoiser
 from duality.recipes.recipe import Generation, Recipe
+from duality.registry import suggestion
 from duality.samplers.choice import grid_named
 from duality.samplers.generate import Frame, batches
-from duality.tokenizers.tokenizer import Tokenizer, text_before_end
+from duality.tokenizers.tokenizer import Ids, Tokenizer, text_before_end
 
 Watch = Callable[[Frame], None]
 Each = Callable[["Sample"], None]
+Wrap = Callable[[AnyDenoiser], AnyDenoiser]
+
+
+def unchanged(denoiser: AnyDenoiser) -> AnyDenoiser:
+    """The wrapper that changes nothing."""
+    return denoiser
 
 
 class SampledModel(Protocol):
@@ -168,3 +177,170 @@ def write_around(
         if each is not None:
             each(sample)
     return samples
+
+
+# --- wrappers of the denoiser
+
+
+# --- known tokens
+
+
+@dataclass(frozen=True)
+class Known:
+    """The tokens (L,) of a sample that are known before it is written: those where ``fixed`` (L,) is True."""
+
+    tokens: Tensor
+    fixed: Tensor
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def end(self) -> int:
+        """The place behind the last known token; 0 if none is known."""
+        places = self.fixed.nonzero()
+        return int(places[-1]) + 1 if len(places) else 0
+
+    def keeping(self, tokens: Mapping[int, int], vocab_size: int) -> Known:
+        """The same with further tokens at their places."""
+        if not tokens:
+            return self
+        size = len(self)
+        for place, token in tokens.items():
+            if not (0 <= place < size and 0 <= token < vocab_size):
+                raise ValueError(
+                    f"keep has token {token} at place {place}: places are 0 to {size - 1}, tokens 0 to {vocab_size - 1}"
+                )
+        ids, fixed, places = self.tokens.clone(), self.fixed.clone(), torch.tensor(list(tokens))
+        ids[places], fixed[places] = torch.tensor(list(tokens.values())), True
+        return Known(ids, fixed)
+
+    def to(self, device: torch.device) -> Known:
+        """The same on another device."""
+        return Known(self.tokens.to(device), self.fixed.to(device))
+
+
+Part = Ids | int  # known ids, or a number of unknown tokens
+
+
+def num_tokens_of(parts: Sequence[Part]) -> int:
+    """How many tokens the parts have together."""
+    return sum(part if isinstance(part, int) else len(part) for part in parts)
+
+
+def known_parts(parts: Sequence[Part]) -> Known:
+    """Known ids, and numbers of unknown tokens, one after another."""
+    ids = [np.zeros(part, dtype=np.int64) if isinstance(part, int) else part for part in parts]
+    fixed = [np.full(len(row), not isinstance(part, int)) for row, part in zip(ids, parts, strict=True)]
+    return Known(torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.concatenate(fixed)))
+
+
+def known_ends(tokenizer: Tokenizer, length: int, prompt: str, suffix: str) -> Known:
+    """A sample of ``length`` tokens that begins with the prompt and ends with the suffix."""
+    if length < 1:
+        raise ValueError(f"length is {length}: a sample needs at least 1 token")
+    first, last = tokenizer.encode(prompt), tokenizer.encode(suffix)
+    free = length - len(first) - len(last)
+    if free < 0:
+        raise ValueError(
+            f"prompt and suffix have {length - free} tokens, the sample {length}: shorten them or raise the length"
+        )
+    return known_parts([first, free, last])
+
+
+def parts_around_blanks(tokenizer: Tokenizer, text: str, blank: str, tokens_per_blank: int | None) -> list[Part]:
+    """The text with ``tokens_per_blank`` unknown tokens in place of every blank; None is ``tokens_of_a_word``."""
+    if not blank or blank not in text:
+        raise ValueError(f"the text {text!r} has no blank {blank!r}: write one where the model is to fill in")
+    if tokens_per_blank is not None and tokens_per_blank < 1:
+        raise ValueError(f"tokens_per_blank is {tokens_per_blank}: a blank has at least 1 token")
+    first, *others = [tokenizer.encode(part) for part in text.split(blank)]
+    count = tokens_of_a_word(tokenizer, text.split(blank)) if tokens_per_blank is None else tokens_per_blank
+    return [first, *(part for ids in others for part in (count, ids))]
+
+
+def tokens_of_a_word(tokenizer: Tokenizer, parts: list[str]) -> int:
+    """How many tokens a word of these texts has on average, with the space beside it, rounded up.
+
+    >>> from duality.tokenizers.tokenizer import ByteTokenizer
+    >>> tokens_of_a_word(ByteTokenizer(), ["The ", " sat on the ", "."])
+    4
+    """
+    words = sum(len(part.split()) for part in parts)
+    if not words:
+        raise ValueError("the text has no word beside its blanks that shows how long a blank is: give tokens_per_blank")
+    return -(-sum(len(tokenizer.encode(part)) for part in parts) // words)
+
+
+def check_can_infill(denoiser: AnyDenoiser, what: str) -> None:
+    """Refuse a model that cannot use known tokens behind the ones it writes."""
+    if isinstance(unwrapped(denoiser), VectorDenoiser):
+        raise ValueError(f"{what} with a Gaussian model: {_NO_TOKENS_IN_VECTORS}")
+    if network_of(denoiser).causal:
+        raise ValueError(
+            f"{what} with an autoregressive model: it writes from left to right and cannot look ahead; use a prompt "
+            "only, or sample a diffusion model"
+        )
+
+
+_NO_TOKENS_IN_VECTORS = (
+    "it writes vectors, in which no token can be held in place; leave known text out, or sample a discrete model"
+)
+
+
+def with_known(denoiser: AnyDenoiser, known: Known, process: Process | None) -> AnyDenoiser:
+    """The denoiser that is certain of the known tokens."""
+    if not known.fixed.any():
+        return denoiser
+    if isinstance(denoiser, Denoiser):
+        return Clamped(denoiser, known.tokens, known.fixed)
+    if isinstance(denoiser, Score) and process is not None:
+        return ClampedScore(denoiser, process, known.tokens, known.fixed)
+    raise ValueError(f"prompt and suffix with a {type(denoiser).__name__}: {_NO_TOKENS_IN_VECTORS}")
+
+
+# --- label and guidance
+
+
+def with_label(
+    denoiser: AnyDenoiser, label: str | None, guidance: float | None, names: tuple[str, ...], device: torch.device
+) -> AnyDenoiser:
+    """The denoiser for a label, or guided towards it; ``names`` are the labels that the model was trained with."""
+    if label is None and guidance is None:
+        return denoiser
+    if not names:
+        raise ValueError(
+            "label and guidance need a class-conditional model, and this one was trained without labels: train one on "
+            "labelled text with --set data.labels=true data.packing=document"
+        )
+    if label is None:
+        raise ValueError(f"guidance without label: say towards which of {', '.join(names)}")
+    if label not in names:
+        raise ValueError(f"unknown label {label!r}: {suggestion(label, names)}")
+    number = names.index(label)
+    if guidance is None:
+        return with_labels(denoiser, torch.tensor([number], device=device))
+    return Guided(denoiser, number, guidance)  # which refuses a model without a belief
+
+
+# --- filters and memo
+
+
+def transform(denoiser: AnyDenoiser, top_p: float = 1.0, temperature: float = 1.0) -> AnyDenoiser:
+    """The denoiser with temperature and top-p, where they are not 1; a model without a belief is refused."""
+    if temperature != 1:
+        denoiser = Temperature(denoiser, temperature)
+    return TopP(denoiser, top_p) if top_p != 1 else denoiser
+
+
+@runtime_checkable
+class LevelAware(Protocol):
+    """A denoiser that says whether its belief depends on the noise level as well as on the tokens."""
+
+    depends_on_alpha: bool
+
+
+def with_memo(denoiser: AnyDenoiser) -> AnyDenoiser:
+    """The denoiser with a memo, if its belief depends on the tokens alone: then unchanged sequences cost nothing."""
+    inner = unwrapped(denoiser)
+    return Memoized(denoiser) if isinstance(inner, LevelAware) and not inner.depends_on_alpha else denoiser

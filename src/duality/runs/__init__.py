@@ -2,15 +2,12 @@
 
 train        ``train`` and ``distill``, as the library and the commands call them
 requests     what a user asks of them: one dataclass each, whose fields are also the flags
-session      training into a run folder: a new run, one that goes on, a distillation, a finetuning
+session      training into a run folder: a new run, one that goes on, a distillation, a finetuning; ``consolidate``
 start        what a training begins from: a new network, a run to distill, a model to finetune
-beginnings   the weights of another run, or of a model alone, that a run begins from
 steps        the steps of a training, with checkpoints, validation and samples between them
 corpora      the corpus of a run; data from memory, written into the run folder
 trackers     the log of a training in other programs: ``tensorboard``, ``wandb``
-consolidate  a checkpoint in parts made into one of whole files
-listing      the run folders below a directory
-recipe_list  the list of recipes, kept in a file
+listing      the run folders below a directory; the list of recipes, kept in a file
 importing    a released model becomes a run; ``exporting`` a run in a released layout
 
 folder/  recipe.json  env.json  tokenizer.json  corpus.json  metrics.jsonl  loss.png

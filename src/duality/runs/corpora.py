@@ -35,7 +35,7 @@ from duality.data.store import TokenStore
 from duality.data.stream import Blocks, StreamLoader
 from duality.files.progress import Reporter, silent
 from duality.files.temporary import remove_leftovers, temporary_name
-from duality.hub import package as pretrained_folder
+from duality.hub import package
 from duality.models.folder import DATA, STREAM, read_recipe, with_corpus
 from duality.models.provenance import CORPUS, check_corpus, check_text, is_imported, read_identity, read_tokenizer
 from duality.protocols import Vocabulary
@@ -114,7 +114,7 @@ def check_present(folder: Path | str, recipe: Recipe) -> None:
             f"{folder} was imported without the text that it was trained on: give a text with --corpus PATH (eval, "
             "distill, quality, variance), or with eval --data PATH"
         )
-    if not is_there(place) and pretrained_folder.exists(Path(folder)):
+    if not is_there(place) and package.exists(Path(folder)):
         raise ValueError(
             f"the corpus of {folder} is {place}, which is not here: say where it is (--corpus PATH, corpus=), or give "
             "another text to eval (--data, data=)"

@@ -2,15 +2,23 @@
 
 What must hold: nothing is changed, locked or waited for; a folder that cannot be read is a row that says why; torch is
 not imported.
+
+The list of recipes as `duality recipes` shows it, kept in recipe_list.json: building their networks takes seconds.
+
+    python -m duality.runs.listing      writes recipe_list.json again, after a recipe has changed
+
+What must hold: recipe_list.json is what ``compute_list`` gives; a test compares them. Reading it imports neither
+torch nor the recipes.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -100,3 +108,52 @@ def plan_of(folder: Path) -> tuple[str, int]:
     if not isinstance(title, str) or type(steps) is not int:
         raise ValueError(f"{folder / RECIPE} is damaged (it has no name and training.steps): restore it from a backup")
     return title, steps
+
+
+# --- recipes
+
+
+FILE = Path(__file__).with_name("recipe_list.json")
+
+
+@dataclass(frozen=True)
+class ListedRecipe:
+    """What is shown of a recipe."""
+
+    name: str
+    parameters: int
+    steps: int
+    batch_size: int
+    length: int
+    summary: str
+    source: str
+
+
+def list_recipes() -> list[ListedRecipe]:
+    """All recipes, from the file."""
+    return [ListedRecipe(**row) for row in json.loads(FILE.read_text(encoding="utf-8"))]
+
+
+def compute_list() -> list[ListedRecipe]:
+    """All recipes, from themselves."""
+    from duality.models.size import parameters
+    from duality.recipes.catalogue import RECIPES
+
+    recipes = [make() for make in RECIPES.values()]
+    return [
+        ListedRecipe(
+            name=each.name,
+            parameters=parameters(each)[0],
+            steps=each.training.steps,
+            batch_size=each.training.batch_size,
+            length=each.data.length,
+            summary=each.summary,
+            source=each.source,
+        )
+        for each in recipes
+    ]
+
+
+if __name__ == "__main__":
+    text = ",\n".join(json.dumps(asdict(row)) for row in compute_list())
+    FILE.write_text(f"[\n{text}\n]\n", encoding="utf-8")

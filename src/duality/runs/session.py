@@ -3,6 +3,10 @@
 ``steps`` has the steps themselves, ``starting`` what they begin from. In a job of several processes (``ranks``) all of
 them call this, and rank 0 alone writes. What must hold: an interrupted and resumed training equals an uninterrupted one
 bit for bit; what cannot be trained leaves no run behind.
+
+A checkpoint in parts (``training.checkpoint=sharded``) made into one of whole files.
+
+What must hold: the tensors are the same, bit for bit; at every moment the checkpoint is there, in one of its forms.
 """
 
 from __future__ import annotations
@@ -20,10 +24,18 @@ from duality.data.stream import StreamLoader
 from duality.files.lock import locked
 from duality.files.progress import Reporter, silent
 from duality.hub.sources import model_source
-from duality.models.base import check_base
-from duality.models.describe import trained_words
-from duality.models.folder import check_folder, check_no_distillation, continued, create, exists, open_folder
+from duality.models.folder import (
+    check_base,
+    check_folder,
+    check_no_distillation,
+    continued,
+    create,
+    exists,
+    open_folder,
+    read_recipe,
+)
 from duality.models.provenance import code_version, corpus_facts
+from duality.models.size import trained_words
 from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe
@@ -233,3 +245,23 @@ def begun(
     with ExitStack() as held:
         job().once(lambda: begin_or_check(held))
         yield
+
+
+# --- checkpoints in parts
+
+
+def consolidate(folder: Path, step: int | None = None, report: Reporter = silent) -> Path:
+    """Put the parts of a run's checkpoint together, the newest or that of a ``step``; it must fit into memory."""
+    read_recipe(folder)  # which says what to do if it is no run
+    checkpoints = folder / "checkpoints"
+    with locked(folder, report):
+        found = (
+            checkpoint.newest_intact(checkpoints, report) if step is None else checkpoint.kept_step(checkpoints, step)
+        )
+        if found is None:
+            raise ValueError(f"{folder} has no checkpoint yet: there is nothing to put together")
+        if checkpoint.parts_of(found) is None:
+            raise ValueError(f"{found} has whole files already: there is nothing to put together")
+        saved = checkpoint.load(found)
+        state = {name: value for name, value in saved.state.items() if name not in ("step", "parts")}
+        return checkpoint.save(checkpoints, saved.step, saved.groups, state, keep=1 << 30)

@@ -8,6 +8,10 @@ method whose network is the same one, such as Duo after UDLM.
 
 What must hold: what does not fit leaves no run behind; the first step of a finetuning sees the model of its source,
 whatever is frozen and with adapters or without; a finetuning continues with the source that it began from.
+
+The weights that a run begins from: those of another run, or of a model alone, which has averaged ones only.
+
+What must hold: what base.json records of them is what was read, by its checksum.
 """
 
 from __future__ import annotations
@@ -21,24 +25,37 @@ from torch import nn
 
 from duality.data.corpus import Corpus
 from duality.files.progress import Reporter
-from duality.hub.sources import model_source
-from duality.models.base import is_finetuning, read_base, weights_checksum, write_base, write_source
-from duality.models.folder import create, exists, open_folder, read_recipe
-from duality.models.limits import check_training, memory_of, trained_bytes
+from duality.hub import package
+from duality.hub.sources import ModelSource, model_source
+from duality.models import folder as folders
+from duality.models.folder import (
+    checksums,
+    create,
+    exists,
+    is_finetuning,
+    open_folder,
+    read_base,
+    read_recipe,
+    weights_checksum,
+    write_base,
+    write_source,
+)
+from duality.models.load import parts_of_pretrained
 from duality.models.model import Model, load, network
 from duality.models.provenance import check_tokenizer
+from duality.models.size import check_training, memory_of, trained_bytes
 from duality.protocols import Vocabulary
 from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe
 from duality.recipes.shapes import outline, parameter_shapes, trained_shapes
-from duality.runs.beginnings import beginning, checkpoint_of
 from duality.runs.corpora import check_present, corpus_of_run, loader, prepared, vocabulary_of
 from duality.runs.steps import Session, phases_of
 from duality.tokenizers.specs import KeptTokenizer, original
 from duality.tokenizers.tokenizer import NumberTokenizer
 from duality.training import checkpoint
-from duality.training.adapters import is_adapter, plain_name
+from duality.training.adapters import is_adapter, merged, plain_name
+from duality.training.checkpoint import Tensors
 from duality.training.parallel import SINGLE, Layout, layout_of, put
 from duality.training.state import TrainState, copy_into, load_weights
 
@@ -232,3 +249,42 @@ def check_source(folder: Path, place: str, report: Reporter) -> None:
             f"{folder} is a finetuning of {where}, and the weights of {place} are others: give the source that it "
             "began from, continue it without --from (start=), or choose another --out (out=)"
         )
+
+
+# --- the weights of another run
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Raw and averaged weights, and the record of where they come from."""
+
+    model: Tensors
+    ema: Tensors
+    record: dict[str, object]
+
+
+def is_model_alone(folder: Path) -> bool:
+    """Whether a folder has a model alone, and no run."""
+    return package.exists(folder) and not folders.exists(folder)
+
+
+def checkpoint_of(source: ModelSource, report: Reporter) -> Path | None:
+    """The checkpoint that a run is begun from; None for a model alone, which has none."""
+    if is_model_alone(source.folder):
+        return None
+    path = checkpoint.newest_intact(source.folder / "checkpoints", report, ("model", "ema"))
+    if path is None:
+        raise ValueError(f"{source.place} has no checkpoint yet: there is nothing to begin from")
+    return path
+
+
+def beginning(source: ModelSource, path: Path | None) -> Beginning:
+    """The weights of a model alone, or of the checkpoint of a run at ``path``, which was found to fit."""
+    if path is None:
+        parts = parts_of_pretrained(source, package.read_config(source.folder))
+        record = {"run": parts.origin.place, "step": parts.step, "commit": parts.origin.commit}
+        digest = parts.origin.sha256
+        return Beginning(parts.tensors, parts.tensors, {**record, "model": digest, "ema": digest})
+    saved, training = checkpoint.load(path, ("model", "ema")), folders.read_recipe(source.folder).training
+    record = {"run": str(source.folder.resolve()), "step": saved.step, **checksums(path)}
+    return Beginning(merged(saved.groups["model"], training), merged(saved.groups["ema"], training), record)

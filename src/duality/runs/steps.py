@@ -21,8 +21,7 @@ from duality.data.corpus import Corpus
 from duality.data.loader import Batches
 from duality.files.atomic import flush_to_disk, write_atomically
 from duality.files.progress import Reporter
-from duality.models.base import is_finetuning
-from duality.models.folder import ROUNDS
+from duality.models.folder import ROUNDS, is_finetuning
 from duality.models.model import Model, network
 from duality.models.plan import operations_per_second
 from duality.protocols import Phase, Vocabulary
@@ -33,10 +32,8 @@ from duality.runs.corpora import sequences
 from duality.runs.trackers.tracker import NO_TRACKERS, Trackers
 from duality.training import checkpoint
 from duality.training.adapters import merged
-from duality.training.interruption import interruptible
-from duality.training.loop import StepRecord, fit, phase_at
-from duality.training.loss_curve import plot_losses
-from duality.training.metrics import append_metrics, log_row, read_metrics, rewind_metrics
+from duality.training.loop import StepRecord, fit, interruptible, phase_at
+from duality.training.metrics import append_metrics, log_row, plot_losses, read_metrics, rewind_metrics
 from duality.training.parallel import whole
 from duality.training.saving import Groups, Saver
 from duality.training.state import TrainState, load_weights

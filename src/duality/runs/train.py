@@ -36,17 +36,15 @@ from duality.recipes.config import build
 from duality.recipes.longer import with_rounds
 from duality.recipes.recipe import Recipe, default_round_steps, distilled, finetuned
 from duality.runs import session
-from duality.runs.beginnings import is_model_alone
 from duality.runs.corpora import TrainingData, with_data
 from duality.runs.requests import DistillRequest, TrainRequest
 from duality.runs.session import Outcome, Watch, ignore
-from duality.runs.start import StartingPoint, finetuning_from, read_source
+from duality.runs.start import StartingPoint, finetuning_from, is_model_alone, read_source
 from duality.runs.trackers.tracker import Tracker, trackers_named
 from duality.training import DISTILLATIONS, Growth, TeacherCopy, checkpoint
 from duality.training.devices import device_named
 from duality.training.distillation import distillation_named, required_sampler, suited
-from duality.training.loss_curve import HELD_OUT
-from duality.training.metrics import read_metrics
+from duality.training.metrics import HELD_OUT, read_metrics
 from duality.training.round_changes import RoundChanges
 
 

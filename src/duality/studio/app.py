@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 import duality
 from duality.diffusion.gaussian import level, level_slope
-from duality.models.share import shell
+from duality.models.picture import shell
 from duality.studio import completions, schemas
 from duality.studio.generation import Check, Emit, Event, generate
 from duality.studio.library import Library

@@ -173,7 +173,7 @@ def _command(loaded: Loaded, request: Generate | Fill) -> str:
 
 def _known_tokens(model: Model, request: Fill) -> tuple[int, dict[int, int]]:
     """How many tokens a text with blanks has, and which of them are known; too many are refused."""
-    from duality.models.shaping import known_parts, parts_around_blanks
+    from duality.models.sampling import known_parts, parts_around_blanks
 
     try:
         parts = parts_around_blanks(model.tokenizer, request.text, request.blank, request.tokens_per_blank)

@@ -3,9 +3,10 @@
 settings       ``Training``: steps, batch, learning rate, precision; ``Parallel``: weights over processes
 parallel       one training in many processes: DDP, FSDP2, parts of tensors
 state          weights, their average, the optimizer, a teacher
-loop           one step, and ``fit``
-interruption   signals that end training between two steps
-allocator      freed memory stays with the process
+loop           one step, and ``fit``; signals that end training between two steps
+adapters       what is trained: all weights, all but frozen parts, or adapters (LoRA)
+devices        the device by name; freed memory stays with the process
+metrics        metrics.jsonl and its loss curve
 sharded        checkpoints of which every process writes its part
 checkpoint     atomic, verified, safetensors; loading runs no code
 saving         large checkpoints are written in a thread

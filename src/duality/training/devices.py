@@ -1,11 +1,21 @@
-"""The device to compute on, by name: "auto" is a GPU if there is one, else the CPU. A rank of a job has its own GPU."""
+"""The device to compute on, by name: "auto" is a GPU if there is one, else the CPU. A rank of a job has its own GPU.
+
+Memory that is freed stays with the process.
+
+A training step allocates and frees the same large tensors again and again. The C library of Linux (glibc) gives large
+blocks back to the system at once, and the system clears every page when it hands it out again: a tenth of the time of a
+small training was that. ``keep_freed_memory`` asks the library to keep blocks up to 32 MiB, the most it allows. Numbers
+do not change. Elsewhere it does nothing.
+"""
 
 from __future__ import annotations
+
+import ctypes
+import sys
 
 import torch
 
 from duality.ranks import job
-from duality.training.allocator import keep_freed_memory
 
 
 def device_named(name: torch.device | str) -> torch.device:
@@ -20,3 +30,19 @@ def device_named(name: torch.device | str) -> torch.device:
     if device.type == "cpu":
         keep_freed_memory()
     return device
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, in malloc.h
+_LARGEST_BLOCK = 32 << 20
+_MOST_KEPT = 2**31 - 1  # bytes at the end of the heap
+
+
+def keep_freed_memory() -> bool:
+    """Keep freed memory for the next allocation; whether the C library can."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another C library
+        return False
+    return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)) and bool(mallopt(_TRIM_THRESHOLD, _MOST_KEPT))

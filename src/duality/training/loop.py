@@ -5,15 +5,21 @@ A step is a pure function of the state and the step's number: which sequences, w
 dividing the batch into micro-batches, or over processes (``ranks``), changes rounding, not noise.
 
 Loss = sum of nats over the valid tokens of the global batch / their number.
+
+Signals that end training between two steps, so that the last step can be saved.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import nullcontext
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from types import FrameType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -148,3 +154,40 @@ def fit(
     with Prefetch(own, until, pin=device.type == "cuda") as batches:
         while state.step < until and after_step(take_step(state, batches, phases, training)):
             pass
+
+
+# --- signals
+
+
+SignalHandler = Callable[[int, FrameType | None], Any] | int | None
+
+
+@dataclass
+class Interruption:
+    """The signal that came, SIGINT (Ctrl-C) or SIGTERM; 0 if none did. The loop reads it between steps."""
+
+    signal: int = 0
+
+
+@contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Turn the first SIGINT or SIGTERM into a request to stop; a second one acts as usual."""
+    request, previous = Interruption(), dict[int, SignalHandler]()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        request.signal = number
+        restore()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        previous[number] = signal.signal(number, ask)
+    try:
+        yield request
+    finally:
+        restore()

@@ -28,7 +28,7 @@ class Training:
     that was trained longer has it, so that a phase that had ended does not begin again. 0 leaves the last one alone.
     ``checkpoint`` "sharded" lets every rank of a job write its part of the weights (``training.sharded``), for models
     that do not fit into one machine's memory; "whole" is one file for each group of tensors.
-    ``freeze`` names parts of the network that stay as they are, such as ``embedding,blocks.0-3`` (``freezing``).
+    ``freeze`` names parts of the network that stay as they are, such as ``embedding,blocks.0-3`` (``adapters``).
     ``lora`` is the rank of the adapters that are trained instead of the network itself (``adapters``); 0 has none.
     They are multiplied by ``lora_alpha`` / ``lora``, by 2 if no alpha is given. ``lora_layers`` are the layers of a
     block that have one, such as ``qkv,out``; "all" is attention and MLP.

@@ -37,7 +37,7 @@ from duality.models.folder import read_recipe, rounds_saved
 from duality.noise import check_seed
 from duality.ranks import job
 from duality.registry import suggestion
-from duality.runs.beginnings import is_model_alone
+from duality.runs.start import is_model_alone
 from duality.samplers import SAMPLERS
 from duality.training.devices import device_named
 

@@ -23,9 +23,9 @@ from duality.evaluation.sweep.cases import Case
 from duality.evaluation.sweep.samples import Samples, real_text
 from duality.evaluation.sweep.sweep import Advance
 from duality.files.progress import Reporter
-from duality.models.limits import check_sampling
 from duality.models.model import Model, load
-from duality.models.shaping import transform
+from duality.models.sampling import transform
+from duality.models.size import check_sampling
 from duality.noise import Noise
 from duality.protocols import Latent, Network, Tail
 from duality.ranks import job

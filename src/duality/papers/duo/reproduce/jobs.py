@@ -157,7 +157,7 @@ def _worker(job: Job, threads: int, messages: multiprocessing.Queue[Message]) ->
     """Do one job in this process."""
     import torch
 
-    from duality.training.allocator import keep_freed_memory
+    from duality.training.devices import keep_freed_memory
 
     torch.set_num_threads(threads)
     keep_freed_memory()

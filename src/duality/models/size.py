@@ -1,4 +1,6 @@
-"""Memory that a training or a sampling needs at least, compared with what the machine has before any of it is taken.
+"""A recipe before it runs: its fields, the size of its network and the memory that it needs.
+
+Memory that a training or a sampling needs at least, compared with what the machine has before any of it is taken.
 
 The figures are lower bounds: weights and what is kept for each of them, and two vectors for each position of a batch.
 What is refused here would certainly have failed; what is accepted may still need more than there is.
@@ -6,7 +8,9 @@ What is refused here would certainly have failed; what is accepted may still nee
 
 from __future__ import annotations
 
+import math
 import os
+from json import dumps
 from pathlib import Path
 
 import torch
@@ -14,9 +18,52 @@ from torch import nn
 
 from duality.protocols import Network, Vocabulary
 from duality.ranks import job
+from duality.recipes.catalogue import to_json
 from duality.recipes.recipe import Recipe
-from duality.recipes.shapes import outline
-from duality.training.adapters import num_trained
+from duality.recipes.shapes import expected_vocabulary, outline, parameter_shapes
+from duality.training.adapters import NOTHING, num_trained
+
+
+def parameters(recipe: Recipe) -> tuple[int, int]:
+    """Number of parameters and the vocabulary they are for, counted on the network itself without allocating it."""
+    vocabulary = expected_vocabulary(recipe)
+    shapes = parameter_shapes(recipe, vocabulary)
+    return sum(map(math.prod, shapes.values())), vocabulary.num_tokens
+
+
+def trained_parameters(recipe: Recipe) -> int:
+    """How many of the parameters are trained, or how many the adapters have."""
+    return num_trained(outline(recipe, expected_vocabulary(recipe)), recipe.training)
+
+
+def trained_words(recipe: Recipe, count: int, trained: int) -> str | None:
+    """Which of ``count`` parameters are trained, in a sentence; None if all are."""
+    training = recipe.training
+    if training.lora:
+        return f"{trained:,} more in adapters of rank {training.lora}, which alone are trained ({trained / count:.2%})"
+    if training.freeze != NOTHING:
+        return f"{trained:,} of them are trained ({trained / count:.2%}); frozen: {training.freeze}"
+    return None
+
+
+def describe(recipe: Recipe) -> str:
+    """The resolved recipe as JSON, its parameters and the memory that they need."""
+    (count, num_tokens), trained = parameters(recipe), trained_parameters(recipe)
+    held = count + (trained if recipe.training.lora else 0)
+    words = trained_words(recipe, count, trained)
+    return "\n".join(
+        [
+            dumps(to_json(recipe), indent=2),
+            f"{count:,} parameters for a vocabulary of {num_tokens:,} tokens",
+            *([] if words is None else [words]),
+            f"{(held * 4 + trained * 12) / 2**20:,.0f} MiB for weights, gradients and AdamW's moments, "
+            f"{held * 4 / 2**20:,.0f} MiB for the average",
+        ]
+    )
+
+
+# --- memory
+
 
 _FLOAT = 4
 _KEPT = 2 * _FLOAT  # for each weight: itself and its average
