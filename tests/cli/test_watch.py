@@ -22,8 +22,8 @@ from support.frames import LETTERS, NO_TEXT, frame
 
 from duality.cli.watch import CHANGED, DIM, END, Watcher, bracketed, shown, styled, window
 from duality.models.trace import changes, visible
+from duality.tokenizers.library import byte_pairs, word_pieces
 from duality.tokenizers.pieces import MASK, Pieces
-from duality.tokenizers.published import byte_pairs, word_pieces
 from duality.tokenizers.specs import BPE, Characters
 from duality.tokenizers.tokenizer import ByteTokenizer, Tokenizer
 

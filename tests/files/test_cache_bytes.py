@@ -21,8 +21,9 @@ from duality.data.store import TokenStore
 from duality.files import manifest
 from duality.files.archives import Member, Source
 from duality.files.package_index import Package
+from duality.tokenizers.library import load_tokenizer
 from duality.tokenizers.specs import BPE
-from duality.tokenizers.tokenizer import ByteTokenizer, load_tokenizer
+from duality.tokenizers.tokenizer import ByteTokenizer
 
 TEXT = "".join(f"Line {number} of a text.\n" for number in range(60))
 

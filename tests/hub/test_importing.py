@@ -40,10 +40,9 @@ from duality.runs import session
 from duality.runs.exporting import export_run
 from duality.runs.importing import Wanted, import_released
 from duality.runs.listing import overviews
-from duality.tokenizers.extra_tokens import with_extra_tokens
-from duality.tokenizers.published import byte_pairs
+from duality.tokenizers.library import byte_pairs, load_tokenizer, with_extra_tokens
 from duality.tokenizers.specs import BPE, KeptTokenizer
-from duality.tokenizers.tokenizer import ByteTokenizer, load_tokenizer
+from duality.tokenizers.tokenizer import ByteTokenizer
 from duality.training import checkpoint
 
 Import = Callable[..., Path]

@@ -16,16 +16,17 @@ from duality.fused.lazy import belief_of, ratios_of
 from duality.methods.ar import AR
 from duality.models.model import Model, load, network
 from duality.protocols import Denoiser, Vocabulary
-from duality.tokenizers.published import byte_pairs, word_pieces
+from duality.tokenizers.fast_pairs import byte_characters
+from duality.tokenizers.library import byte_pairs, word_pieces
 from duality.tokenizers.specs import BPE, Bytes, Characters, Nucleotides, Numbers, Pretrained, Smiles, Text8
 from duality.tokenizers.tokenizer import NumberTokenizer, Tokenizer
-from duality.tokenizers.transformers_files import ExtraState, byte_characters, transformers_files
+from duality.tokenizers.transformers_files import ExtraState, transformers_files
 
 transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
 classes: Any = pytest.importorskip("duality.integrations.transformers", exc_type=ImportError)
 
 TEXT = "Hello world, the cat's  been\n\tthere — 12 ümläut 猫 <|endoftext|> [SEP] <|mask|> end."
-PAIRS = {**{piece: index for index, piece in enumerate(byte_characters())}, "th": 256, "<|endoftext|>": 257}
+PAIRS = {**byte_characters(), "th": 256, "<|endoftext|>": 257}
 PIECES = [
     "[UNK]",
     "[SEP]",

@@ -19,8 +19,9 @@ from duality.data import encode as encoding
 from duality.data.encode import library_rows
 from duality.tokenizers import fast_pairs
 from duality.tokenizers.fast_pairs import FastPairs
+from duality.tokenizers.library import BPETokenizer
 from duality.tokenizers.specs import BPE, Pretrained
-from duality.tokenizers.tokenizer import BPETokenizer, canonical
+from duality.tokenizers.tokenizer import canonical
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAIRS = BPE(700).train([README, "Ünïcödé 😀 中文 don't  \n\n stop 1234\t" * 9])

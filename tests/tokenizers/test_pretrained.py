@@ -22,9 +22,10 @@ from duality.data.corpus import encode_corpus, prepare
 from duality.data.readers.text import TextFile
 from duality.files.archives import Member
 from duality.files.cache import cache_folder
-from duality.tokenizers.published import PUBLISHED, byte_pairs, word_pieces
+from duality.tokenizers.files import PUBLISHED
+from duality.tokenizers.library import BPETokenizer, WordPieceTokenizer, byte_pairs, load_tokenizer, word_pieces
 from duality.tokenizers.specs import BPE, Bytes, Characters, Numbers, Pretrained
-from duality.tokenizers.tokenizer import BPETokenizer, Tokenizer, WordPieceTokenizer, load_tokenizer
+from duality.tokenizers.tokenizer import Tokenizer
 
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 PIECES = ["[PAD]", "[UNK]", "[SEP]", "the", "cat", "##s", "s", "a", "##a", "b", "##b", "e", ".", "'", "[", "]", "sep"]

@@ -23,9 +23,8 @@ from duality.recipes.catalogue import from_json, recipe, to_json
 from duality.recipes.config import to_jsonable
 from duality.recipes.shapes import expected_vocabulary
 from duality.tokenizers.files import ENDINGS, read_tokenizer_file
-from duality.tokenizers.library_json import LibraryTokenizer
+from duality.tokenizers.library import BPETokenizer, LibraryTokenizer, load_tokenizer
 from duality.tokenizers.specs import BPE, HubTokenizer, TokenizerFile, tokenizer_at
-from duality.tokenizers.tokenizer import BPETokenizer, load_tokenizer
 
 TEXTS = ["the cat sat on the mat. " * 20, "Ünïcödé 😀 and <|endoftext|> as text\n\n" * 5]
 SPECIAL = ["<|endoftext|>", "[PAD]", "[MASK]"]

@@ -22,6 +22,7 @@ from support.runs import ROOT
 
 from duality.data.sources import fetch
 from duality.tokenizers import TOKENIZERS
+from duality.tokenizers.library import BPETokenizer, load_tokenizer
 from duality.tokenizers.specs import (
     BPE,
     FROM_FILES,
@@ -37,13 +38,11 @@ from duality.tokenizers.specs import (
 )
 from duality.tokenizers.symbols import NucleotideTokenizer, SmilesTokenizer, Text8Tokenizer
 from duality.tokenizers.tokenizer import (
-    BPETokenizer,
     ByteTokenizer,
     CharTokenizer,
     NumberTokenizer,
     Tokenizer,
     canonical,
-    load_tokenizer,
     text_before_end,
 )
 

@@ -228,7 +228,7 @@ def _describe_folder(folder: Path, data: Data) -> list[tuple[str, str]]:
 def _describe_store(store: TokenStore, data: Data) -> _Lines:
     """Counts, checksum, padding and first sequences of a store, cut as ``data`` says."""
     from duality.data.packing import Sequences
-    from duality.tokenizers.tokenizer import load_tokenizer
+    from duality.tokenizers.library import load_tokenizer
 
     index, folder = store.index, store.folder
     home = next((place for place in (folder, folder.parent) if (place / "tokenizer.json").is_file()), None)

@@ -61,9 +61,10 @@ from duality.files.atomic import readable_size, write_atomically
 from duality.files.cache import atomic_folder, cache_errors, cache_folder, remove
 from duality.files.manifest import seal, verify
 from duality.files.progress import Reporter, silent, working
+from duality.tokenizers.library import load_tokenizer
 from duality.tokenizers.specs import BPE, FROM_FILES, TokenizerSpec
 from duality.tokenizers.tokenizer import FILE as TOKENIZER
-from duality.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from duality.tokenizers.tokenizer import Tokenizer
 
 TEXT = "text.json"
 GROUPS = "groups.json"

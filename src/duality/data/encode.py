@@ -29,8 +29,8 @@ import numpy as np
 
 from duality.data.documents import Document
 from duality.files.progress import Advance, unseen
-from duality.tokenizers.library_json import LibraryTokenizer
-from duality.tokenizers.tokenizer import BPETokenizer, Ids, Tokenizer, WordPieceTokenizer, utf8
+from duality.tokenizers.library import BPETokenizer, LibraryTokenizer, WordPieceTokenizer
+from duality.tokenizers.tokenizer import Ids, Tokenizer, utf8
 
 PART_CHARACTERS = 1 << 16
 BATCH_CHARACTERS = 1 << 21

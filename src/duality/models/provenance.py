@@ -19,8 +19,9 @@ import torch
 from duality.data.corpus import Corpus
 from duality.files.json_files import MIB, read_json
 from duality.hub import package
+from duality.tokenizers.library import load_tokenizer
 from duality.tokenizers.tokenizer import FILE as TOKENIZER
-from duality.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from duality.tokenizers.tokenizer import Tokenizer
 from duality.training.checkpoint import Checkpoint
 
 CORPUS = "corpus.json"

@@ -45,9 +45,9 @@ from duality.recipes.shapes import parameter_shapes
 from duality.registry import suggestion
 from duality.runs.listing import RELEASED
 from duality.tokenizers import TOKENIZERS
-from duality.tokenizers.extra_tokens import with_extra_tokens
+from duality.tokenizers.library import load_tokenizer, with_extra_tokens
 from duality.tokenizers.specs import FROM_FILES, KeptTokenizer, TokenizerSpec, tokenizer_at
-from duality.tokenizers.tokenizer import FILE, Tokenizer, load_tokenizer
+from duality.tokenizers.tokenizer import FILE, Tokenizer
 from duality.training import checkpoint
 from duality.training.settings import Training
 

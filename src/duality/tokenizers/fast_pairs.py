@@ -28,7 +28,7 @@ from typing import Protocol
 import numpy as np
 import tokenizers
 
-from duality.tokenizers.base import END_OF_DOCUMENT, Ids
+from duality.tokenizers.tokenizer import END_OF_DOCUMENT, Ids
 
 WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # of GPT-2
 CLASSES = (r"\p{L}", r"\p{N}", r"\s")
@@ -82,8 +82,8 @@ class FastPairs:
 
 def fast_pairs(content: Mapping[str, object], library: tokenizers.Tokenizer) -> FastPairs | None:
     """The encoder for the content of a file of byte pairs; None if `tiktoken` is not there or may give other ids."""
-    tiktoken = installed()
-    ranks = None if tiktoken is None else ranks_of(content, library)
+    tiktoken = _import_tiktoken()
+    ranks = None if tiktoken is None else _ranks_of(content, library)
     if tiktoken is None or ranks is None:
         return None
 
@@ -99,7 +99,7 @@ def fast_pairs(content: Mapping[str, object], library: tokenizers.Tokenizer) -> 
     return FastPairs(encoder(WORDS, ranks), classes)
 
 
-def ranks_of(content: Mapping[str, object], library: tokenizers.Tokenizer) -> dict[bytes, int] | None:
+def _ranks_of(content: Mapping[str, object], library: tokenizers.Tokenizer) -> dict[bytes, int] | None:
     """The id of the bytes of each piece, if they are all that decides about the ids of a text; else None."""
     model, words, added = content["model"], content["pre_tokenizer"], content["added_tokens"]
     assert isinstance(model, dict)
@@ -145,7 +145,7 @@ def num_threads() -> int:
     return int(chosen) if chosen.isdecimal() and int(chosen) > 0 else os.cpu_count() or 1
 
 
-def installed() -> ModuleType | None:
+def _import_tiktoken() -> ModuleType | None:
     """The package `tiktoken`, if it is installed."""
     try:
         return import_module("tiktoken")

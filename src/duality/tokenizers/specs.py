@@ -4,7 +4,7 @@
     Smiles()    Nucleotides()    TokenizerFile("folder/tokenizer.json")    HubTokenizer("owner/name")
 
 A specification is a frozen dataclass: it compares, prints and is saved as it is written. ``train`` turns it, with the
-training text, into a tokenizer (tokenizers.py). The text comes as a stream of strings of any size.
+training text, into a tokenizer (tokenizer.py). The text comes as a stream of strings of any size.
 
 What must hold: training reads the stream at most once and in order, and gives the same tokenizer for the same
 stream; making a specification fetches nothing; the type and the fields of a specification determine its tokenizer, as
@@ -14,31 +14,29 @@ change is ``FROM_FILES``: the fingerprint of its tokenizer takes the place of it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import Field, dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import tokenizers as library
 
 from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
-from duality.tokenizers.files import read_hub_tokenizer, read_tokenizer_file
-from duality.tokenizers.library_json import LibraryTokenizer
-from duality.tokenizers.published import PUBLISHED, PublishedName, published_tokenizer
-from duality.tokenizers.symbols import NucleotideTokenizer, SmilesTokenizer, Text8Tokenizer, smiles_tokens
-from duality.tokenizers.tokenizer import (
-    END_OF_DOCUMENT,
-    BPETokenizer,
-    ByteTokenizer,
-    CharTokenizer,
-    NumberTokenizer,
-    Tokenizer,
-    WordPieceTokenizer,
-    canonical,
+from duality.tokenizers.fast_pairs import WORDS
+from duality.tokenizers.files import (
+    PUBLISHED,
+    PublishedName,
+    published_tokenizer,
+    read_hub_tokenizer,
+    read_tokenizer_file,
 )
+from duality.tokenizers.library import BPETokenizer, LibraryTokenizer, WordPieceTokenizer, make_byte_pairs
+from duality.tokenizers.symbols import NucleotideTokenizer, SmilesTokenizer, Text8Tokenizer, split_smiles
+from duality.tokenizers.tokenizer import END_OF_DOCUMENT, ByteTokenizer, CharTokenizer, NumberTokenizer, Tokenizer
+
+Made = TypeVar("Made", bound=Tokenizer)
 
 SMALLEST_BPE = 257
 LARGEST_BPE = 1_000_000  # the library that trains it takes memory for all of them at once
@@ -59,17 +57,29 @@ class TokenizerSpec(Protocol):
     def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> Tokenizer: ...
 
 
-@dataclass(frozen=True)
-class Bytes:
-    """The bytes of UTF-8. Nothing is learned from the text."""
+class _Fixed(Generic[Made]):
+    """What has the same tokenizer for every text."""
+
+    def tokenizer(self) -> Made:
+        """The tokenizer."""
+        raise NotImplementedError
 
     @property
     def expected_vocab_size(self) -> int:
-        """The 256 bytes and the separator."""
-        return ByteTokenizer.vocab_size
+        """K, which is known."""
+        return self.tokenizer().vocab_size
 
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> ByteTokenizer:
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> Made:
         """The tokenizer, the same for every text; the texts are not read."""
+        return self.tokenizer()
+
+
+@dataclass(frozen=True)
+class Bytes(_Fixed[ByteTokenizer]):
+    """The bytes of UTF-8. Nothing is learned from the text."""
+
+    def tokenizer(self) -> ByteTokenizer:
+        """The 256 bytes and the separator."""
         return ByteTokenizer()
 
 
@@ -78,11 +88,7 @@ class Characters:
     """The characters of the training text, and those of ``extra``, which other text may need."""
 
     extra: str = ""
-
-    @property
-    def expected_vocab_size(self) -> None:
-        """Unknown: the alphabet depends on the text."""
-        return None
+    expected_vocab_size: ClassVar[None] = None  # the alphabet depends on the text
 
     def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> CharTokenizer:
         """The tokenizer whose alphabet is all characters that occur."""
@@ -128,7 +134,6 @@ class BPE:
         every_byte = sorted(library.pre_tokenizers.ByteLevel.alphabet())  # so that no text has an unknown piece
         model = library.Tokenizer(library.models.BPE())
         model.pre_tokenizer = short_words()
-        model.decoder = library.decoders.ByteLevel()
         trainer = library.trainers.BpeTrainer(
             vocab_size=self.vocab_size,
             min_frequency=2,
@@ -137,14 +142,12 @@ class BPE:
             show_progress=False,
         )
         model.train_from_iterator(iter(texts), trainer=trainer)
-        model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        return BPETokenizer(canonical({"kind": "bpe", "bpe": json.loads(model.to_str())}))
+        return make_byte_pairs(model)
 
 
 def short_words(longest: int = LONGEST_WORD) -> library.pre_tokenizers.PreTokenizer:
     """The words of GPT-2 as the library's ByteLevel finds them, those of more than ``longest`` characters in parts."""
-    runs = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-    words = library.Regex(runs.replace("+", f"{{1,{longest}}}"))
+    words = library.Regex(WORDS.replace("+", f"{{1,{longest}}}"))
     to_bytes = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return library.pre_tokenizers.Sequence([library.pre_tokenizers.Split(words, "isolated"), to_bytes])
 
@@ -173,7 +176,7 @@ class Pretrained:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class Numbers(_Fixed[NumberTokenizer]):
     """Whole numbers from 0 to ``vocab_size`` - 1, separated by white space: "3 14 15", for data that are ids already.
 
     K is ``vocab_size`` + 1, because the separator is an id that no number stands for.
@@ -183,29 +186,19 @@ class Numbers:
 
     def __post_init__(self) -> None:
         """Refuse what the tokenizer refuses."""
-        NumberTokenizer(self.vocab_size)
+        self.tokenizer()
 
-    @property
-    def expected_vocab_size(self) -> int:
+    def tokenizer(self) -> NumberTokenizer:
         """The numbers and the separator."""
-        return self.vocab_size + 1
-
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> NumberTokenizer:
-        """The tokenizer, the same for every text; the texts are not read."""
         return NumberTokenizer(self.vocab_size)
 
 
 @dataclass(frozen=True)
-class Text8:
+class Text8(_Fixed[Text8Tokenizer]):
     """The 27 symbols of the benchmark text8, a to z and the space. It has no separator: set ``data.eos=false``."""
 
-    @property
-    def expected_vocab_size(self) -> int:
+    def tokenizer(self) -> Text8Tokenizer:
         """The 27 symbols alone."""
-        return Text8Tokenizer.vocab_size
-
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> Text8Tokenizer:
-        """The tokenizer, the same for every text; the texts are not read."""
         return Text8Tokenizer()
 
 
@@ -217,39 +210,28 @@ class Smiles:
     """
 
     extra: str = ""
+    expected_vocab_size: ClassVar[None] = None  # the tokens depend on the text
 
     def __post_init__(self) -> None:
         """Refuse extra text that is no SMILES."""
-        smiles_tokens(self.extra)
-
-    @property
-    def expected_vocab_size(self) -> None:
-        """Unknown: the tokens depend on the text."""
-        return None
+        split_smiles(self.extra)
 
     def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> SmilesTokenizer:
         """The tokenizer whose tokens are all that occur."""
-        found = set(smiles_tokens(self.extra))
+        found = set(split_smiles(self.extra))
         for text in texts:
-            found.update(smiles_tokens(text))
+            found.update(split_smiles(text))
         if not found:
             raise ValueError("no tokens for a vocabulary: the training text is empty; give some SMILES")
         return SmilesTokenizer(tuple(sorted(found)))
 
 
 @dataclass(frozen=True)
-class Nucleotides:
+class Nucleotides(_Fixed[NucleotideTokenizer]):
     """The nucleotides of DNA: A, C, G, T and N. Lower case is read as upper case, ambiguous codes are read as N."""
 
-    @property
-    def expected_vocab_size(self) -> int:
+    def tokenizer(self) -> NucleotideTokenizer:
         """The five nucleotides and the separator."""
-        return NucleotideTokenizer.vocab_size
-
-    def train(
-        self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
-    ) -> NucleotideTokenizer:
-        """The tokenizer, the same for every text; the texts are not read."""
         return NucleotideTokenizer()
 
 
@@ -258,16 +240,12 @@ class TokenizerFile:
     """A tokenizer.json of the library `tokenizers`, the same for every text.
 
     ``separator`` is the token that ends a document. If it is empty, it is the ``eos_token`` of the
-    tokenizer_config.json beside the file, or the first of the usual names that the vocabulary has (tokenizer_files.py).
+    tokenizer_config.json beside the file, or the first of the usual names that the vocabulary has (files.py).
     """
 
     path: str = "tokenizer.json"
     separator: str = ""
-
-    @property
-    def expected_vocab_size(self) -> None:
-        """Unknown before the file is read."""
-        return None
+    expected_vocab_size: ClassVar[None] = None  # unknown before the file is read
 
     def known_vocab_size(self) -> int:
         """The largest id + 1; the file is read."""
@@ -295,16 +273,12 @@ class HubTokenizer:
     name: str = "openai-community/gpt2"
     revision: str = "main"
     separator: str = ""
+    expected_vocab_size: ClassVar[None] = None  # unknown before the file is fetched
 
     def __post_init__(self) -> None:
         """Refuse an empty name or revision."""
         if not self.name.strip() or not self.revision.strip():
             raise ValueError(f"{self} names no model: write hf:OWNER/NAME or hf:OWNER/NAME@REVISION")
-
-    @property
-    def expected_vocab_size(self) -> None:
-        """Unknown before the file is fetched."""
-        return None
 
     def known_vocab_size(self) -> int | None:
         """The largest id + 1; None if the file was not fetched yet."""

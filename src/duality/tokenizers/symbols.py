@@ -6,17 +6,15 @@ text, but nucleotides lose their case and what an ambiguous one may be.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from duality.tokenizers.base import END_OF_DOCUMENT, Ids, canonical, checked_ids, code_points, sha256, write_definition
+from duality.tokenizers.tokenizer import Ids, SavedTokenizer, SymbolTokenizer, canonical, check_ids, code_points
 
 TEXT8 = "abcdefghijklmnopqrstuvwxyz "
 NUCLEOTIDES = "ACGTN"
@@ -29,7 +27,7 @@ SMILES_TOKEN = re.compile(
 )
 
 
-def table(groups: dict[int, str]) -> npt.NDArray[np.int64]:
+def _table(groups: dict[int, str]) -> npt.NDArray[np.int64]:
     """The id of each of the first 128 Unicode numbers, -1 without one; the last entry is for all other characters."""
     made = np.full(129, -1, dtype=np.int64)
     for index, characters in groups.items():
@@ -37,22 +35,22 @@ def table(groups: dict[int, str]) -> npt.NDArray[np.int64]:
     return made
 
 
-def looked_up(ids: npt.NDArray[np.int64], text: str) -> tuple[Ids, int | None]:
-    """The ids of the characters by a ``table``, and the place of the first one without an id, if there is one."""
+def _look_up(ids: npt.NDArray[np.int64], text: str) -> tuple[Ids, int | None]:
+    """The ids of the characters by a ``_table``, and the place of the first one without an id, if there is one."""
     found = ids[np.minimum(code_points(text), 128)]
     unknown = np.flatnonzero(found < 0)
     return found, int(unknown[0]) if unknown.size else None
 
 
-TEXT8_IDS = table(dict(enumerate(TEXT8)))
-NUCLEOTIDE_IDS = table(
+_TEXT8_IDS = _table(dict(enumerate(TEXT8)))
+_NUCLEOTIDE_IDS = _table(
     {index: letter + letter.lower() for index, letter in enumerate("ACGT")}
     | {NUCLEOTIDES.index("N"): "Nn" + AMBIGUOUS + AMBIGUOUS.lower()}
 )
 
 
 @dataclass(frozen=True)
-class Text8Tokenizer:
+class Text8Tokenizer(SavedTokenizer):
     """The 27 symbols of the benchmark text8: 0 ... 25 for a ... z, 26 for the space.
 
     There is no separator: text8 is one document, and an id that no text has is a noise state of a uniform process.
@@ -61,11 +59,10 @@ class Text8Tokenizer:
     vocab_size: ClassVar[int] = len(TEXT8)
     separator: ClassVar[None] = None
     definition: ClassVar[str] = '{"kind":"text8"}'
-    fingerprint: ClassVar[str] = hashlib.sha256(definition.encode("utf-8")).hexdigest()
 
     def encode(self, text: str) -> Ids:
         """One id per symbol; another character is an error."""
-        ids, place = looked_up(TEXT8_IDS, text)
+        ids, place = _look_up(_TEXT8_IDS, text)
         if place is not None:
             raise ValueError(
                 f"the character {text[place]!r} at position {place} is not one of the 27 of text8, a to z and the "
@@ -76,15 +73,11 @@ class Text8Tokenizer:
 
     def decode(self, ids: npt.ArrayLike) -> str:
         """The text of a row of ids."""
-        return "".join(TEXT8[index] for index in checked_ids(ids, self.vocab_size).tolist())
-
-    def save(self, folder: str | Path) -> None:
-        """Write tokenizer.json into the folder."""
-        write_definition(Path(folder), self.definition)
+        return "".join(TEXT8[index] for index in check_ids(ids, self.vocab_size).tolist())
 
 
 @dataclass(frozen=True)
-class NucleotideTokenizer:
+class NucleotideTokenizer(SymbolTokenizer):
     """Nucleotides of DNA: 0 ... 4 for A, C, G, T and N, and 5 for the end of a document.
 
     Lower case, which marks repeats in genomes ("soft-masked"), is read as upper case: where the repeats are is lost.
@@ -92,14 +85,16 @@ class NucleotideTokenizer:
     which ones were possible is lost. U (RNA), gaps and line ends are errors.
     """
 
-    vocab_size: ClassVar[int] = len(NUCLEOTIDES) + 1
-    separator: ClassVar[int] = len(NUCLEOTIDES)
     definition: ClassVar[str] = '{"kind":"nucleotides"}'
-    fingerprint: ClassVar[str] = hashlib.sha256(definition.encode("utf-8")).hexdigest()
+
+    @property
+    def symbols(self) -> str:
+        """The five nucleotides."""
+        return NUCLEOTIDES
 
     def encode(self, text: str) -> Ids:
         """One id per nucleotide; anything but an IUPAC code of DNA is an error."""
-        ids, place = looked_up(NUCLEOTIDE_IDS, text)
+        ids, place = _look_up(_NUCLEOTIDE_IDS, text)
         if place is None:
             return ids
         remedy = "use the tokenizer Characters or Bytes"
@@ -112,18 +107,9 @@ class NucleotideTokenizer:
             f"ambiguous {', '.join(AMBIGUOUS)}, which are read as N: change the text, or {remedy}"
         )
 
-    def decode(self, ids: npt.ArrayLike) -> str:
-        """The nucleotides, in upper case."""
-        pieces = [*NUCLEOTIDES, END_OF_DOCUMENT]
-        return "".join(pieces[index] for index in checked_ids(ids, self.vocab_size).tolist())
-
-    def save(self, folder: str | Path) -> None:
-        """Write tokenizer.json into the folder."""
-        write_definition(Path(folder), self.definition)
-
 
 @dataclass(frozen=True)
-class SmilesTokenizer:
+class SmilesTokenizer(SymbolTokenizer):
     """The tokens of SMILES, in order, and one more id for the end of a document."""
 
     tokens: tuple[str, ...]
@@ -133,23 +119,13 @@ class SmilesTokenizer:
         if not self.tokens or list(self.tokens) != sorted(set(self.tokens)):
             raise ValueError(f"tokens must be sorted, without repeats and not empty; got {self.tokens!r}")
         for token in self.tokens:
-            if SMILES_TOKEN.fullmatch(token) is None or smiles_tokens(token) != [token]:
+            if SMILES_TOKEN.fullmatch(token) is None or split_smiles(token) != [token]:
                 raise ValueError(f"{token!r} is no token of SMILES, such as 'C', 'Cl', '[nH]', '=', '(' or '%10'")
 
     @property
-    def vocab_size(self) -> int:
-        """The tokens and the separator."""
-        return len(self.tokens) + 1
-
-    @property
-    def separator(self) -> int:
-        """The id after the last token."""
-        return len(self.tokens)
-
-    @property
-    def fingerprint(self) -> str:
-        """The sha256 of the tokenizer's file."""
-        return sha256(self.definition)
+    def symbols(self) -> tuple[str, ...]:
+        """The tokens."""
+        return self.tokens
 
     @property
     def definition(self) -> str:
@@ -157,14 +133,14 @@ class SmilesTokenizer:
         return canonical({"kind": "smiles", "tokens": list(self.tokens)})
 
     @cached_property
-    def places(self) -> dict[str, int]:
+    def _places(self) -> dict[str, int]:
         """The id of each token."""
         return {token: index for index, token in enumerate(self.tokens)}
 
     def encode(self, text: str) -> Ids:
         """One id per token; a token that is not in the vocabulary is an error."""
-        found = smiles_tokens(text)
-        ids = [self.places.get(token, -1) for token in found]
+        found = split_smiles(text)
+        ids = [self._places.get(token, -1) for token in found]
         if -1 in ids:
             first = ids.index(-1)
             others = sorted({token for token, index in zip(found, ids) if index < 0})
@@ -175,20 +151,11 @@ class SmilesTokenizer:
             )
         return np.array(ids, dtype=np.int64)
 
-    def decode(self, ids: npt.ArrayLike) -> str:
-        """The text of a row of ids."""
-        pieces = [*self.tokens, END_OF_DOCUMENT]
-        return "".join(pieces[index] for index in checked_ids(ids, self.vocab_size).tolist())
 
-    def save(self, folder: str | Path) -> None:
-        """Write tokenizer.json into the folder."""
-        write_definition(Path(folder), self.definition)
-
-
-def smiles_tokens(text: str) -> list[str]:
+def split_smiles(text: str) -> list[str]:
     """The tokens of a SMILES; a character that is no part of any is an error.
 
-    >>> smiles_tokens("C[C@H](Br)Cl.c1ccccc1%10")
+    >>> split_smiles("C[C@H](Br)Cl.c1ccccc1%10")
     ['C', '[C@H]', '(', 'Br', ')', 'Cl', '.', 'c', '1', 'c', 'c', 'c', 'c', 'c', '1', '%10']
     """
     found = SMILES_TOKEN.findall(text)

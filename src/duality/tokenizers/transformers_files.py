@@ -20,7 +20,8 @@ from typing import Literal
 
 import tokenizers as library
 
-from duality.tokenizers.library_json import LibraryTokenizer
+from duality.tokenizers.fast_pairs import byte_characters
+from duality.tokenizers.library import BPETokenizer, LibraryTokenizer, WordPieceTokenizer
 from duality.tokenizers.symbols import (
     AMBIGUOUS,
     NUCLEOTIDES,
@@ -30,15 +31,7 @@ from duality.tokenizers.symbols import (
     SmilesTokenizer,
     Text8Tokenizer,
 )
-from duality.tokenizers.tokenizer import (
-    END_OF_DOCUMENT,
-    BPETokenizer,
-    ByteTokenizer,
-    CharTokenizer,
-    NumberTokenizer,
-    Tokenizer,
-    WordPieceTokenizer,
-)
+from duality.tokenizers.tokenizer import END_OF_DOCUMENT, ByteTokenizer, CharTokenizer, NumberTokenizer, Tokenizer
 
 MOST_WORDS = 1_000_000
 ADDED = {"mask_token": "<|mask|>", "bos_token": "<|begin|>"}
@@ -51,7 +44,7 @@ def transformers_files(tokenizer: Tokenizer, extra: ExtraState, length: int) -> 
 
     ``extra`` says what the state behind the last token is, and ``length`` how many tokens the model reads.
     """
-    made = library_form(tokenizer)
+    made = _library_form(tokenizer)
     if made is None:
         return None
     config: dict[str, object] = {
@@ -71,7 +64,7 @@ def transformers_files(tokenizer: Tokenizer, extra: ExtraState, length: int) -> 
     return {"tokenizer.json": made.to_str(), "tokenizer_config.json": json.dumps(config, indent=1)}
 
 
-def library_form(tokenizer: Tokenizer) -> library.Tokenizer | None:
+def _library_form(tokenizer: Tokenizer) -> library.Tokenizer | None:
     """The same tokenizer as one of the library; None if there is no such."""
     if isinstance(tokenizer, (BPETokenizer, WordPieceTokenizer, LibraryTokenizer)):
         content = json.loads(tokenizer.library.to_str())
@@ -80,30 +73,29 @@ def library_form(tokenizer: Tokenizer) -> library.Tokenizer | None:
             json.dumps(content | {"post_processor": None, "truncation": None, "padding": None})
         )
     if isinstance(tokenizer, ByteTokenizer):
-        return byte_form(tokenizer)
+        return _byte_form(tokenizer)
     if isinstance(tokenizer, (CharTokenizer, Text8Tokenizer)):
         alphabet = tokenizer.alphabet if isinstance(tokenizer, CharTokenizer) else TEXT8
-        return symbol_form(list(alphabet), r"[\s\S]", tokenizer)
+        return _symbol_form(list(alphabet), r"[\s\S]", tokenizer)
     if isinstance(tokenizer, NucleotideTokenizer):
-        made = symbol_form(list(NUCLEOTIDES), r"[\s\S]", tokenizer)
+        made = _symbol_form(list(NUCLEOTIDES), r"[\s\S]", tokenizer)
         replace, ambiguous = library.normalizers.Replace, AMBIGUOUS + AMBIGUOUS.lower()
         upper = [replace(letter.lower(), letter) for letter in NUCLEOTIDES]
         made.normalizer = library.normalizers.Sequence([*upper, replace(library.Regex(f"[{ambiguous}]"), "N")])
         return made
     if isinstance(tokenizer, SmilesTokenizer):
-        return symbol_form(list(tokenizer.tokens), SMILES_TOKEN.pattern, tokenizer)
+        return _symbol_form(list(tokenizer.tokens), SMILES_TOKEN.pattern, tokenizer)
     if isinstance(tokenizer, NumberTokenizer) and tokenizer.num_values <= MOST_WORDS:
-        made = word_form([str(value) for value in range(tokenizer.num_values)], tokenizer)
+        made = _word_form([str(value) for value in range(tokenizer.num_values)], tokenizer)
         made.normalizer = library.normalizers.Replace(library.Regex(r"(?<!\S)0+(?=\d)"), "")
         made.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
         return made
     return None
 
 
-def byte_form(tokenizer: ByteTokenizer) -> library.Tokenizer:
+def _byte_form(tokenizer: ByteTokenizer) -> library.Tokenizer:
     """The 256 bytes, each under the character that the library writes for it."""
-    shown = byte_characters()
-    made = library.Tokenizer(library.models.BPE({character: index for index, character in enumerate(shown)}, []))
+    made = library.Tokenizer(library.models.BPE(byte_characters(), []))
     made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = library.decoders.ByteLevel()
     made.add_special_tokens([END_OF_DOCUMENT])
@@ -111,26 +103,15 @@ def byte_form(tokenizer: ByteTokenizer) -> library.Tokenizer:
     return made
 
 
-def byte_characters() -> list[str]:
-    """The character that stands for each byte in byte-level tokenizers: itself where it can be seen, one from 256 on.
-
-    >>> byte_characters()[32], byte_characters()[65]
-    ('Ġ', 'A')
-    """
-    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in seen]
-    return [chr(byte) if byte in seen else chr(256 + others.index(byte)) for byte in range(256)]
-
-
-def symbol_form(symbols: list[str], pattern: str, tokenizer: Tokenizer) -> library.Tokenizer:
+def _symbol_form(symbols: list[str], pattern: str, tokenizer: Tokenizer) -> library.Tokenizer:
     """Symbols that follow each other without a space, found by a pattern; what it does not find is unknown."""
-    made = word_form(symbols, tokenizer)
+    made = _word_form(symbols, tokenizer)
     made.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(pattern), "isolated")
     made.decoder = library.decoders.Fuse()
     return made
 
 
-def word_form(words: list[str], tokenizer: Tokenizer) -> library.Tokenizer:
+def _word_form(words: list[str], tokenizer: Tokenizer) -> library.Tokenizer:
     """Words with the ids 0, 1, ...; another word is an error, because there is no token for unknown words."""
     made = library.Tokenizer(library.models.WordLevel({word: index for index, word in enumerate(words)}))
     if tokenizer.separator is not None:
