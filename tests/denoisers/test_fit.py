@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -62,7 +64,7 @@ def test_ratios_of_another_noise_are_refused() -> None:
 
 def test_a_denoiser_without_a_network_is_known_by_its_answers() -> None:
     class Table:
-        def log_probs(self, z: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+        def log_probs(self, z: Any, alpha: torch.Tensor, valid: object = None, dropout: object = None) -> torch.Tensor:
             return torch.zeros(*z.shape, 11, dtype=torch.float64).log_softmax(-1)
 
     with pytest.raises(ValueError, match=STATES):

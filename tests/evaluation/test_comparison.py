@@ -32,10 +32,9 @@ from duality.evaluation.compare import (
     training_seconds,
 )
 from duality.evaluation.judge import Judge
-from duality.evaluation.sweep import sampling
-from duality.evaluation.sweep.cases import Case
+from duality.evaluation.sweep import runs as sampling
 from duality.evaluation.sweep.runs import SweepSettings, measure_runs
-from duality.evaluation.sweep.samples import Samples
+from duality.evaluation.sweep.samples import Case, Samples
 from duality.evaluation.sweep.sweep import Advance
 from duality.models import model as run_model
 from duality.models.model import Model

@@ -9,7 +9,7 @@ import pytest
 from support.sweep_rows import REAL, row
 
 from duality.evaluation.figures import at_one_temperature, draw, plot_rounds, plot_steps, style
-from duality.evaluation.sweep.cases import Score
+from duality.evaluation.sweep.samples import Score
 from duality.evaluation.tables import has_rounds
 
 

@@ -17,8 +17,7 @@ from support.sweep_rows import row
 from duality.evaluation.frontier_report import default_measures, frontiers, plot_frontiers, write_frontiers
 from duality.evaluation.frontiers import curves_of, difference
 from duality.evaluation.scorers import FunctionScorer
-from duality.evaluation.sweep.cases import Case, Row, Score
-from duality.evaluation.sweep.samples import Samples
+from duality.evaluation.sweep.samples import Case, Row, Samples, Score
 from duality.evaluation.sweep.sweep import Advance, Sweep, read_places
 
 CASE = Case(label="a", run=Path("a"), steps=4, num=8, length=12)

@@ -29,8 +29,7 @@ from duality.evaluation.frontiers import (
 )
 from duality.evaluation.metrics import distinct, entropies
 from duality.evaluation.scorers import FunctionScorer
-from duality.evaluation.sweep.cases import Case, Row
-from duality.evaluation.sweep.samples import Samples
+from duality.evaluation.sweep.samples import Case, Row, Samples
 from duality.evaluation.sweep.sweep import Advance, Sweep
 from duality.files.kept_scores import Scores
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from support.runs import quiet, small_recipe
 
-from duality.evaluation.judging import context_of, judge_named, judge_of, training_texts
+from duality.evaluation.judge import judge_named, judge_of
+from duality.evaluation.scorers import context_of, training_texts
 from duality.evaluation.sweep.runs import SweepSettings, measure_runs
 from duality.fused.lazy import belief_of
 from duality.models.model import Model, load

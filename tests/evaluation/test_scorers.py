@@ -27,7 +27,7 @@ from duality.evaluation.scorers import (
     scorer_named,
     summary,
 )
-from duality.evaluation.sweep.cases import Score
+from duality.evaluation.sweep.samples import Score
 
 TEXTS = ["one", "three", ""]
 

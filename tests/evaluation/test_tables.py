@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.sweep_rows import REAL, row
 
-from duality.evaluation.sweep.cases import REAL_TEXT, Score
+from duality.evaluation.sweep.samples import REAL_TEXT, Score
 from duality.evaluation.tables import columns, details, markdown, remarks, several_temperatures
 
 

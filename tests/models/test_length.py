@@ -14,8 +14,8 @@ from support.runs import quiet, small_recipe
 import duality
 from duality.cli.main import main
 from duality.data.packing import Padding
-from duality.evaluation.sweep.cases import Case
-from duality.evaluation.sweep.sampling import held_out_text, sample_case
+from duality.evaluation.sweep.runs import held_out_text, sample_case
+from duality.evaluation.sweep.samples import Case
 from duality.models import sampling as writing
 from duality.models.folder import read_recipe
 from duality.models.model import Model

@@ -182,7 +182,7 @@ def compare(
     """
     from duality.evaluation.compare import Plan, cells, headers
     from duality.evaluation.compare import compare as compare_recipes
-    from duality.evaluation.judging import judge_named
+    from duality.evaluation.judge import judge_named
     from duality.files.atomic import no_empty_folder
     from duality.models.folder import with_column, with_corpus
     from duality.recipes.catalogue import recipe as find

@@ -15,8 +15,8 @@ from duality.samplers import GRIDS, SAMPLERS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from duality.evaluation.sweep.cases import Row
     from duality.evaluation.sweep.runs import Rounds, SweepSettings
+    from duality.evaluation.sweep.samples import Row
 
 Folders = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...")]
 Tables = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TABLE ...")]

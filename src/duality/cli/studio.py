@@ -99,6 +99,6 @@ def divided(sources: Sequence[Path]) -> tuple[list[Path], list[ModelSource]]:
 
 def read_judge(name: str | None, device: str) -> Judge | None:
     """The judge of a name; None without one."""
-    from duality.evaluation.judging import judge_named
+    from duality.evaluation.judge import judge_named
 
     return None if name is None else judge_named(name, device, say)

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from duality.evaluation.sweep.cases import Row
+from duality.evaluation.sweep.samples import Row
 from duality.evaluation.tables import (
     columns,
     grouped,

@@ -23,7 +23,7 @@ from torch import Tensor
 from duality.evaluation.figures import Style, style
 from duality.evaluation.frontiers import Curve, Difference, Values, curve_rows, curves_in, difference
 from duality.evaluation.metrics import bootstrap, identity
-from duality.evaluation.sweep.cases import Row
+from duality.evaluation.sweep.samples import Row
 from duality.evaluation.tables import interval, score_columns, several_temperatures, table
 from duality.files.atomic import json_text, write_atomically
 

@@ -35,8 +35,7 @@ from torch import Tensor
 from duality.evaluation.metrics import INTERVAL, distinct_shares, entropies
 from duality.evaluation.scorers import Column, totals_and_counts
 from duality.evaluation.statistics import NORMAL, t_quantile
-from duality.evaluation.sweep.cases import Row
-from duality.evaluation.sweep.samples import Samples, stored_samples
+from duality.evaluation.sweep.samples import Row, Samples, stored_samples
 from duality.evaluation.sweep.sweep import sample_path
 from duality.evaluation.tables import TEMPERATURE, columns, grouped, round_of
 from duality.files.atomic import file_sha256

@@ -1,4 +1,4 @@
-"""Judges: external causal language models that score text (``text_metrics`` computes Gen PPL from the scores).
+"""Judges: causal language models that score text (``metrics`` computes Gen PPL from the scores).
 
 A judge tokenises a text with its own tokenizer and scores it after one token that begins a text: `<|endoftext|>` if
 the judge has it (GPT-2, Pythia and SmolLM2 have it between their training documents, as this package has between its
@@ -13,10 +13,18 @@ checksum of the default judge is checked on every use.
 A judge computes in float32. NAME@bfloat16 computes in bfloat16, which is several times as fast where the processor has
 it and very slow elsewhere, and is another judge: smollm2@bfloat16 gives 2 % more Gen PPL to the same text. Its scores
 are kept under this name.
+
+A run of ours as a judge (``judge_named``) gives the exact -log p of a text in the run's own tokens. If the run was
+trained on whole documents (``data.packing=document``) a text is followed by the end-of-text, whose probability is part
+of it; if its sequences begin and end anywhere (``wrap``), it is not. A text longer than the run's sequences is read in
+windows, each of which begins with the state that begins a sequence. The name of such a judge contains its weights, so
+that scores of other weights are never used for them; a run that is not autoregressive, whose likelihood is only
+bounded, is refused.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import re
@@ -30,9 +38,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from duality.denoisers.readouts import CausalDenoiser
 from duality.files.archives import Member, Source, fetch_files
 from duality.files.package_index import Package
 from duality.files.progress import Reporter, silent
+from duality.fused.lazy import belief_of
+from duality.hub.fetch import PREFIX
+from duality.hub.package import is_ours
+from duality.models.folder import exists
+from duality.models.model import Model, load
 from duality.tokenizers.tokenizer import END_OF_DOCUMENT
 
 # The default is a language model that the package index has.
@@ -216,7 +230,7 @@ def with_precision(spec: str) -> tuple[str, torch.dtype]:
     return name, PRECISIONS[precision]
 
 
-class JudgeTokenizer(Protocol):
+class _JudgeTokenizer(Protocol):
     """The members of a transformers tokenizer that are used here."""
 
     bos_token: str | None
@@ -227,7 +241,7 @@ class JudgeTokenizer(Protocol):
     def convert_tokens_to_ids(self, tokens: str) -> int: ...
 
 
-Loaded = tuple[JudgeTokenizer, tuple[Any, Mapping[str, Iterable[str]]]]
+_Loaded = tuple[_JudgeTokenizer, tuple[Any, Mapping[str, Iterable[str]]]]
 
 
 def _transformers() -> ModuleType:
@@ -238,10 +252,10 @@ def _transformers() -> ModuleType:
     return importlib.import_module("transformers")
 
 
-def _from_pretrained(transformers: ModuleType, place: str, options: dict[str, str], precision: torch.dtype) -> Loaded:
+def _from_pretrained(transformers: ModuleType, place: str, options: dict[str, str], precision: torch.dtype) -> _Loaded:
     """Tokenizer, and model with the report of its loading: from this machine, else, if it is a name, from the hub."""
 
-    def load(local_files_only: bool) -> Loaded:
+    def load(local_files_only: bool) -> _Loaded:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, local_files_only=local_files_only, **options)
         return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(
             place,
@@ -281,7 +295,7 @@ def _locate(spec: str | Path) -> tuple[str, dict[str, str]]:
     raise ValueError(f"no judge at {str(spec)!r}; {CHOICES}")
 
 
-def _assemble(name: str, tokenizer: JudgeTokenizer, model: Any, device: torch.device | str) -> Judge:
+def _assemble(name: str, tokenizer: _JudgeTokenizer, model: Any, device: torch.device | str) -> Judge:
     """A judge from a tokenizer and a model of transformers."""
     begin = END_OF_DOCUMENT if END_OF_DOCUMENT in tokenizer.get_vocab() else tokenizer.bos_token
     limits = (getattr(model.config.get_text_config(), "max_position_embeddings", None), tokenizer.model_max_length)
@@ -305,3 +319,60 @@ def _require_causal(judge: Judge) -> None:
     one, other = judge.logits(ids, torch.ones_like(ids))[:, 0]
     if not torch.allclose(one, other, atol=1e-4, rtol=1e-4):
         raise ValueError(f"{judge.name!r} looks ahead: it is not a causal language model and cannot be a judge")
+
+
+# --- runs of ours as judges
+
+
+def judge_named(spec: str, device: torch.device | str = "cpu", report: Reporter = silent) -> Judge:
+    """The judge that ``spec`` names: an autoregressive run or model of ours, or what ``load_judge`` takes.
+
+    A model of ours on the hub is ``hf:owner/name``; other names of the hub are for `transformers`.
+    """
+    folder = Path(spec).expanduser()
+    ours = exists(folder) or spec.startswith(PREFIX) or is_ours(folder)
+    return _run_judge(folder, device, report) if ours else load_judge(spec, device, report)
+
+
+def _run_judge(folder: Path, device: torch.device | str = "cpu", report: Reporter = silent) -> Judge:
+    """An autoregressive run, or model alone, as a judge."""
+    model = load(folder, report, device)
+    if not isinstance(model.denoiser, CausalDenoiser):
+        raise ValueError(
+            f"{folder} is a run of {type(model.recipe.method).__name__} and no judge, because its likelihood is not "
+            "exact token by token: name an autoregressive run (duality train ar-laptop)"
+        )
+    report(f"the judge is {folder}")
+    return judge_of(model, folder.name)
+
+
+def judge_of(model: Model, name: str) -> Judge:
+    """The judge that an autoregressive model is."""
+    tokenizer = model.tokenizer
+    separator = tokenizer.separator
+    ending = [separator] if model.recipe.data.packing == "document" and separator is not None else []
+
+    def logits(ids: Tensor, _valid: Tensor) -> Tensor:
+        # The denoiser puts the beginning before what it is given, which is all but the first id: that is the beginning.
+        # Padding is on the right, where a causal network does not see it. The last position predicts nothing.
+        alpha = torch.ones(len(ids), dtype=torch.float64, device=ids.device)
+        found = belief_of(model.denoiser, ids[:, 1:], alpha).log_probs()
+        return torch.cat([found, found[:, -1:]], 1)
+
+    return Judge(
+        name=f"{name} ({weights_id(model)})",
+        encode=lambda text: [*tokenizer.encode(text).tolist(), *ending],
+        logits=logits,
+        context=model.length + 1,
+        bos=tokenizer.vocab_size,  # the state that begins a sequence
+        device=model.device,
+    )
+
+
+def weights_id(model: Model) -> str:
+    """The step of a model's checkpoint and a fingerprint of its weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.denoiser.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return f"step {model.step}, {digest.hexdigest()[:16]}"

@@ -16,12 +16,15 @@ import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from duality.evaluation.judge import Judge
 from duality.noise import Noise
+
+if TYPE_CHECKING:
+    from duality.evaluation.judge import Judge
 
 RESAMPLES = 1000
 INTERVAL = (0.025, 0.975)

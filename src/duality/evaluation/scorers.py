@@ -33,9 +33,14 @@ import torch
 
 from duality.evaluation import SCORERS
 from duality.evaluation.metrics import bootstrap
-from duality.evaluation.sweep.cases import Score
+from duality.evaluation.sweep.samples import Score
 from duality.files.atomic import file_sha256
+from duality.files.progress import Reporter, silent
+from duality.models.folder import read_recipe
+from duality.models.provenance import read_identity
 from duality.registry import suggestion
+from duality.runs import corpora
+from duality.tokenizers.tokenizer import text_before_end
 
 ENTRY_POINTS = "duality.scorers"
 MEASURES = ("gen_ppl", "nats", "entropy", "distinct_1", "distinct_2", "distinct_3")  # of every sweep
@@ -128,6 +133,31 @@ def _found(spec: str) -> object:
             f"no scorer {spec!r} ({error}): name a function of a module that can be imported from {Path.cwd()}, such "
             "as my_scores:lengths for the function lengths in my_scores.py"
         ) from error
+
+
+def scorers_named(
+    specs: Sequence[Scorer | str], run: Path, report: Reporter = silent, moved_to: str | Path | None = None
+) -> list[Scorer]:
+    """The scorers that are named; those that need training texts are given those of ``run``."""
+    if not specs:
+        return []
+    context = context_of(run, report, moved_to)
+    return [scorer_named(each, context) if isinstance(each, str) else each for each in specs]
+
+
+def context_of(run: Path, report: Reporter = silent, moved_to: str | Path | None = None) -> ScorerContext:
+    """What scorers may ask of a run: its training texts, one for each document."""
+    identity = read_identity(run)
+    training_id = "-".join([identity["tokenizer"], *identity["train"]])
+    return ScorerContext(lambda: training_texts(run, report, moved_to), training_id)
+
+
+def training_texts(run: Path, report: Reporter = silent, moved_to: str | Path | None = None) -> list[str]:
+    """The documents that a run was trained on, as text; ``moved_to`` is where its corpus is now, if it was moved."""
+    report(f"reading the training texts of {run}")
+    corpus = corpora.corpus_of_run(run, read_recipe(run), report, moved_to)
+    store, ends = corpus.train, corpus.train.document_ends.tolist()
+    return [text_before_end(corpus.tokenizer, store[start:stop]) for start, stop in zip([0, *ends], ends)]
 
 
 @contextmanager

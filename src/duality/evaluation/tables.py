@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
-from duality.evaluation.sweep.cases import Row, Score
+from duality.evaluation.sweep.samples import Row, Score
 
 T = TypeVar("T", int, float, tuple[float, ...])
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from duality.denoisers.wrapping import network_of
-from duality.evaluation.sweep.sampling import count_calls
+from duality.evaluation.sweep.runs import count_calls
 from duality.protocols import AnyDenoiser, Denoiser
 from duality.samplers.generate import Frame
 from duality.studio.beliefs import Observed, read

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from duality.denoisers.wrapping import network_of
-from duality.evaluation.sweep.sampling import count_calls
+from duality.evaluation.sweep.runs import count_calls
 from duality.studio.generation import Check, Event
 from duality.studio.schemas import Likelihood, Refusal, one_line
 

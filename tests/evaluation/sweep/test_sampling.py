@@ -17,8 +17,9 @@ from duality.denoisers.conditioning import Guided
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.readouts import MeanDenoiser
 from duality.denoisers.wrapping import network_of
-from duality.evaluation.sweep.cases import Case
-from duality.evaluation.sweep.sampling import RunSampler, count_calls, held_out_text, sample_case, weights_id
+from duality.evaluation.judge import weights_id
+from duality.evaluation.sweep.runs import RunSampler, count_calls, held_out_text, sample_case
+from duality.evaluation.sweep.samples import Case
 from duality.evaluation.sweep.sweep import Sweep
 from duality.models.model import Model, network
 from duality.protocols import Vocabulary
@@ -51,7 +52,7 @@ def test_calls_are_counted(english: Path, name: str, steps: int, monkeypatch: py
     case = replace(CASE, steps=steps, num=5, length=32, seed=3)
     progress: list[int] = []
     clock = iter((10.0, 12.5))
-    monkeypatch.setattr("duality.evaluation.sweep.sampling.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr("duality.evaluation.sweep.runs.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     samples = sample_case(model, case, 2, progress.append)
     assert sum(progress) == 3 * steps  # batches of 2, 2 and 1
     if name == "mdlm-laptop":

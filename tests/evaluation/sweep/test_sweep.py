@@ -19,8 +19,7 @@ from torch import Tensor
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
 from duality.evaluation.metrics import distinct, self_repetition, unigram_entropy
-from duality.evaluation.sweep.cases import REAL_TEXT, Case
-from duality.evaluation.sweep.samples import Samples, real_text, write_samples
+from duality.evaluation.sweep.samples import REAL_TEXT, Case, Samples, real_text, write_samples
 from duality.evaluation.sweep.sweep import Sweep, read_rows
 from duality.tokenizers.tokenizer import ByteTokenizer
 

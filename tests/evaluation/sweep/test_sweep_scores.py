@@ -13,8 +13,7 @@ from support.letters import CASE, Letters, four_texts
 from support.runs import quiet
 
 from duality.evaluation.scorers import Numbers
-from duality.evaluation.sweep.cases import Case
-from duality.evaluation.sweep.samples import Samples
+from duality.evaluation.sweep.samples import Case, Samples
 from duality.evaluation.sweep.sweep import Sweep, read_rows
 
 

@@ -5,45 +5,202 @@
 A run of a distillation has its rounds; any other run has one model. ``eta`` belongs to some samplers only; the cases of
 the others are without it. The real text is that of the first run's corpus, in sequences as long as its samples. With
 more than one temperature the frontiers are drawn and compared too (``frontier_report``).
+
+``RunSampler`` is the sweep's source of samples (``sweep.SampleSource``) for cases that name run folders: runs are
+loaded, sampled as a case says, and the network calls are counted. ``held_out_text`` is the real text that they are
+compared with. What must hold: both commands that measure samples, `duality quality` and `duality compare`, use these
+two and nothing else.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 from duality.data.places import is_there
+from duality.denoisers.wrapping import network_of
 from duality.evaluation.figures import draw
 from duality.evaluation.frontier_report import has_frontiers, write_frontiers
-from duality.evaluation.judge import Judge
-from duality.evaluation.judging import judge_named, scorers_named
-from duality.evaluation.scorers import Drawing, Scorer
-from duality.evaluation.sweep.cases import Case, Row, label_of, run_names
-from duality.evaluation.sweep.samples import Samples, stored_samples
-from duality.evaluation.sweep.sampling import RunSampler, held_out_text
+from duality.evaluation.judge import Judge, judge_named, weights_id
+from duality.evaluation.scorers import Drawing, Scorer, scorers_named
+from duality.evaluation.sweep.samples import Case, Row, Samples, label_of, real_text, run_names, stored_samples
 from duality.evaluation.sweep.sweep import Advance, Sweep, check, sample_path
 from duality.files.atomic import output_folder
 from duality.files.progress import Reporter, silent
 from duality.hub.sources import model_folder
 from duality.models.folder import read_recipe, rounds_saved
-from duality.noise import check_seed
+from duality.models.model import Model, load
+from duality.models.sampling import transform
+from duality.models.size import check_sampling
+from duality.noise import Noise, check_seed
+from duality.protocols import Latent, Network, Tail
 from duality.ranks import job
+from duality.recipes.recipe import Recipe
 from duality.registry import suggestion
+from duality.runs import corpora
 from duality.runs.start import is_model_alone
 from duality.samplers import SAMPLERS
+from duality.samplers.choice import grid_named
 from duality.training.devices import device_named
 
 OWN = "own"
 SAMPLER_NAMES = (OWN, *SAMPLERS)
 Rounds = Literal["last", "all"] | tuple[int, ...]
+_TAILS: dict[str, Tail] = {tail: tail for tail in get_args(Tail)}
+
+
+@dataclass
+class Calls:
+    """How many sequences a network was called with."""
+
+    sequences: int = 0
+
+
+@contextmanager
+def count_calls(network: Network, check: Callable[[], None] = lambda: None) -> Iterator[Calls]:
+    """Count the sequences that the network is called with, for the duration of a ``with`` block.
+
+    ``check`` runs before every call and ends the work by an error. Every call goes through ``hidden``, and not every
+    one through the head. A wrapper around the denoiser would not see that a memo saves calls or that guidance doubles
+    them.
+    """
+    calls, hidden = Calls(), network.hidden
+
+    def counted(
+        z: Latent,
+        condition: Tensor,
+        valid: Tensor | None = None,
+        dropout: Noise | None = None,
+        labels: Tensor | None = None,
+    ) -> Tensor:
+        check()
+        vectors = hidden(z, condition, valid, dropout, labels)
+        calls.sequences += len(vectors)
+        return vectors
+
+    own = vars(network).get("hidden")  # not None inside another such block
+    vars(network)["hidden"] = counted
+    try:
+        yield calls
+    finally:
+        if own is None:
+            del vars(network)["hidden"]
+        else:
+            vars(network)["hidden"] = own
+
+
+def _tail_of(case: Case) -> Tail:
+    """The tail of a case; one that does not exist is refused."""
+    if case.tail not in _TAILS:
+        raise ValueError(f"--tail {case.tail!r}: choose from {', '.join(_TAILS)}, several with commas")
+    return _TAILS[case.tail]
+
+
+def sample_case(model: Model, case: Case, batch_size: int, advance: Advance) -> Samples:
+    """The samples of a case; ``advance(1)`` is called after every step of every batch."""
+    with count_calls(network_of(model.denoiser)) as calls:
+        start = time.perf_counter()
+        found = model.sample(
+            case.num,
+            steps=case.steps,
+            length=case.length,
+            tail=_tail_of(case),
+            sampler=case.sampler,
+            eta=case.eta,
+            grid=case.grid,
+            top_p=case.top_p,
+            temperature=case.temperature,
+            seed=case.seed,
+            batch_size=batch_size,
+            watch=lambda frame: advance(1) if frame.step else None,  # frame 0 is the start, before any step
+        )
+        seconds = time.perf_counter() - start
+    tokens = torch.tensor([sample.tokens for sample in found])
+    texts = [sample.text for sample in found]
+    called = sum(job().all_of(calls.sequences))  # each rank of a job has written some of the samples
+    return Samples(tokens, texts, seconds / case.num, called / case.num, weights_id(model))
+
+
+class RunSampler:
+    """Samples of cases that name run folders. One model is loaded at a time."""
+
+    def __init__(self, device: torch.device | str, report: Reporter, batch_size: int = 16):
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
+        self.device, self.report, self.batch_size = device, report, batch_size
+        self._loaded: tuple[tuple[Path, int | None, int | None], Model, str] | None = None
+
+    def model(self, case: Case) -> Model:
+        """The model of a case."""
+        return self._model_and_weights(case)[0]
+
+    def weights(self, case: Case) -> str:
+        """The identifier of the weights of a case's model."""
+        return self._model_and_weights(case)[1]
+
+    def sample(self, case: Case, advance: Advance) -> Samples:
+        """The samples of a case."""
+        return sample_case(self.model(case), case, self.batch_size, advance)
+
+    def check(self, cases: Sequence[Case]) -> None:
+        """Refuse, before anything is sampled, what does not exist or cannot be: a run, a round, a sampler, a length."""
+        for case in cases:
+            model = self.model(case)
+            check_sampling(model.denoiser, min(case.num, self.batch_size), case.length, model.device)
+            transform(model.denoiser, case.top_p, case.temperature)
+            model.named_sampler(case.sampler, case.eta)
+            grid_named(case.grid, case.sampler)
+            _tail_of(case)
+
+    def total_steps(self, cases: Sequence[Case]) -> int:
+        """How many steps the samples of all cases take, over all batches."""
+        return sum(case.steps * -(-case.num // self.batch_size) for case in cases)
+
+    def _model_and_weights(self, case: Case) -> tuple[Model, str]:
+        """The model of a case and the identifier of its weights; loaded unless it is the last one used."""
+        name = (case.run, case.round, case.checkpoint)
+        if self._loaded is None or self._loaded[0] != name:
+            model = load(case.run, self.report, self.device, round=case.round, step=case.checkpoint)
+            self._loaded = (name, model, weights_id(model))
+        return self._loaded[1:]
+
+
+def held_out_text(
+    recipe: Recipe,
+    num: int,
+    length: int,
+    report: Reporter,
+    run: Path | None = None,
+    moved_to: str | Path | None = None,
+) -> Samples | None:
+    """Real text of the recipe's validation set, in whole sequences of ``length`` tokens; None if there is none.
+
+    The corpus must be that of the training of ``run``, if one is given; ``moved_to`` is where it is now.
+    """
+    corpus = job().in_turn(
+        lambda: (
+            corpora.prepared(recipe, report) if run is None else corpora.corpus_of_run(run, recipe, report, moved_to)
+        )
+    )
+    found = real_text(
+        corpora.sequences(recipe.data, corpus.validation, corpus.tokenizer, length), corpus.tokenizer, num
+    )
+    if found is None:
+        report(f"no real text: no sequence of the validation set of {recipe.data.corpus} has {length} tokens")
+    return found
+
+
+# --- the cases of runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +244,7 @@ def has_eta(sampler: str) -> bool:
     return sampler != OWN and "eta" in inspect.signature(SAMPLERS[sampler]).parameters
 
 
-def hidden_progress(_total: int) -> AbstractContextManager[Advance]:
+def _hide_progress(_total: int) -> AbstractContextManager[Advance]:
     """A display of progress that shows nothing."""
     return nullcontext(lambda count: None)
 
@@ -103,7 +260,7 @@ def measure_runs(
     batch_size: int = 16,
     corpus: str | Path | None = None,
     report: Reporter = silent,
-    show: Callable[[int], AbstractContextManager[Advance]] = hidden_progress,
+    show: Callable[[int], AbstractContextManager[Advance]] = _hide_progress,
 ) -> list[Row]:
     """Measure the samples of runs into the folder ``out``: rows, tables and figures.
 
@@ -120,15 +277,15 @@ def measure_runs(
     found = scorers_named(scorers, cases[0].run, report, corpus) if job().first else []
     reader = judge_named(judge, where, report) if isinstance(judge, str) and job().first else judge
     job().once(lambda: output_folder(out))
-    text = text_of_run(cases[0], corpus, report)
+    text = _text_of_run(cases[0], corpus, report)
     with show(source.total_steps(cases)) as advance:
         sweep = Sweep(out, source, report, None if isinstance(reader, str) else reader, text, found)
         rows = sweep.measure(cases, advance)
-    job().once(lambda: draw_all(rows, found, cases[-1], out))
+    job().once(lambda: _draw_all(rows, found, cases[-1], out))
     return rows
 
 
-def text_of_run(case: Case, corpus: str | Path | None, report: Reporter) -> Samples | None:
+def _text_of_run(case: Case, corpus: str | Path | None, report: Reporter) -> Samples | None:
     """Real text of the corpus of a case's run; None for a model alone whose corpus is not on this machine."""
     recipe = read_recipe(case.run)
     if is_model_alone(case.run) and corpus is None and not is_there(recipe.data.corpus):
@@ -139,7 +296,7 @@ def text_of_run(case: Case, corpus: str | Path | None, report: Reporter) -> Samp
     return held_out_text(recipe, case.num, case.length, report, case.run, corpus)
 
 
-def draw_all(rows: Sequence[Row], scorers: Sequence[Scorer], last: Case, out: Path) -> None:
+def _draw_all(rows: Sequence[Row], scorers: Sequence[Scorer], last: Case, out: Path) -> None:
     """The figures of a sweep; scorers that draw get the samples of its last case."""
     draw(rows, out / "quality.png", out / "rounds.png")
     if has_frontiers(rows):
@@ -154,10 +311,10 @@ def cases_of(runs: Sequence[Path], settings: SweepSettings) -> list[Case]:
     if not runs:
         raise ValueError("nothing to measure: name run folders, such as runs/demo")
     names = run_names(runs)
-    return [case for run in runs for case in cases_of_run(model_folder(run), names[run], settings)]
+    return [case for run in runs for case in _cases_of_run(model_folder(run), names[run], settings)]
 
 
-def cases_of_run(run: Path, name: str, settings: SweepSettings) -> Iterator[Case]:
+def _cases_of_run(run: Path, name: str, settings: SweepSettings) -> Iterator[Case]:
     """The cases of one run, which has this name in tables."""
     recipe = read_recipe(run)
     length = recipe.data.length if settings.length is None else settings.length

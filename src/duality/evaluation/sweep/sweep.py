@@ -17,11 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
-from duality.evaluation.judge import Judge
 from duality.evaluation.metrics import (
     Estimate,
     distinct,
@@ -32,13 +31,26 @@ from duality.evaluation.metrics import (
     unigram_entropy,
 )
 from duality.evaluation.scorers import Scorer, key_of, score_texts, summary
-from duality.evaluation.sweep.cases import REAL_TEXT, Case, Row, Score, label_of, run_names
-from duality.evaluation.sweep.samples import Samples, kept_samples, real_text_case, write_samples
+from duality.evaluation.sweep.samples import (
+    REAL_TEXT,
+    Case,
+    Row,
+    Samples,
+    Score,
+    kept_samples,
+    label_of,
+    real_text_case,
+    run_names,
+    write_samples,
+)
 from duality.evaluation.tables import details, markdown, remarks
 from duality.files.atomic import file_sha256, json_text, write_atomically
 from duality.files.kept_scores import FILE, Scores
 from duality.files.progress import Reporter
 from duality.ranks import job
+
+if TYPE_CHECKING:
+    from duality.evaluation.judge import Judge
 
 Advance = Callable[[int], None]
 

@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 
 from duality.evaluation.frontiers import Curve, Difference, curves_of, difference, verdict, verdict_of
 from duality.evaluation.statistics import NORMAL, t_quantile
-from duality.evaluation.sweep.cases import Case, Row
+from duality.evaluation.sweep.samples import Case, Row
 from duality.evaluation.sweep.sweep import read_rows
 from duality.papers.duo.reproduce.claims import (
     Arm,

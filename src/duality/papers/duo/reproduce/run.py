@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from duality.evaluation.sweep.cases import Case
+from duality.evaluation.sweep.samples import Case
 from duality.evaluation.tables import table
 from duality.files.atomic import output_folder, write_atomically
 from duality.files.progress import Reporter

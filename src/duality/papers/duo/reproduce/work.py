@@ -16,9 +16,10 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from duality.evaluation.judging import judge_named, scorers_named
-from duality.evaluation.sweep.cases import Case
-from duality.evaluation.sweep.sampling import RunSampler
+from duality.evaluation.judge import judge_named
+from duality.evaluation.scorers import scorers_named
+from duality.evaluation.sweep.runs import RunSampler
+from duality.evaluation.sweep.samples import Case
 from duality.evaluation.sweep.sweep import Sweep
 from duality.files.atomic import write_atomically
 from duality.files.progress import Reporter

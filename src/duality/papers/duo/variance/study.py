@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from duality.data.loader import Loader
 from duality.data.packing import Sequences
 from duality.diffusion.schedules import Dual
-from duality.evaluation.sweep.cases import run_names
+from duality.evaluation.sweep.samples import run_names
 from duality.files.atomic import json_text, output_folder, write_atomically
 from duality.files.progress import Reporter, silent
 from duality.models.model import Model, ignore, load, network
