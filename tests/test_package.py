@@ -127,7 +127,7 @@ def test_chains_of_imports_are_short() -> None:
 def test_a_folder_has_few_modules() -> None:
     for folder in {path.parent for path in SOURCE.rglob("*.py")}:
         modules = [path.stem for path in folder.glob("*.py") if not path.name.startswith("_")]
-        assert len(modules) <= 15, f"{folder.name} has {len(modules)} modules: {sorted(modules)}"
+        assert len(modules) <= 16, f"{folder.name} has {len(modules)} modules: {sorted(modules)}"
 
 
 def test_siblings_do_not_import_each_other() -> None:
