@@ -8,9 +8,10 @@ columns of the first scorer if there is one. A dash means "not measured".
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from duality.evaluation.sweep.samples import Row, Score
+if TYPE_CHECKING:  # `duality recipes --table` needs no torch
+    from duality.evaluation.sweep.samples import Row, Score
 
 T = TypeVar("T", int, float, tuple[float, ...])
 

@@ -231,7 +231,6 @@ def plan_distillation(request: DistillRequest) -> TrainingPlan:
     # without a distillation that fits, the first one says why
     name = request.method or suited(base.method) or next(iter(DISTILLATIONS))
     kind = distillation_named(name)
-    required_sampler(base.method, 2, name)  # refuses a model that it does not fit
     given = request.changes.resolved(build(kind, {})).given()
     target = folder.with_name(f"{folder.name}-{name}") if out is None else Path(out).expanduser()
     fields = (*(() if request.seed is None else (f"training.seed={request.seed}",)), *request.set)
@@ -241,6 +240,7 @@ def plan_distillation(request: DistillRequest) -> TrainingPlan:
         rounds = (f"distillation.{field}={value}" for field, value in given.items())
         again = catalogue.modified(asked, (*rounds, *fields))
         return TrainingPlan(again if corpus is None else with_corpus(again, corpus), target, True, source.pinned)
+    required_sampler(base.method, 2, name)  # refuses a model that it does not fit
     distillation = build(kind, {"round_steps": default_round_steps(base.training.steps), **given})
     chosen = distilled(base, distillation, step_of(folder))
     chosen = catalogue.modified(chosen if corpus is None else with_corpus(chosen, corpus), fields)
