@@ -26,11 +26,13 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 WALKS = ("train", "sample", "eval", "distill", "studio", "import")
 _SMALL = (
@@ -52,8 +54,8 @@ _PORT = 8397
 def library() -> Path:
     """The folder of the library that is measured."""
     spec = find_spec("duality")
-    assert spec is not None and spec.origin is not None
-    return Path(spec.origin).parent
+    assert spec is not None, "the library is not installed"
+    return Path(str(spec.origin)).parent
 
 
 class Recorder:
@@ -146,9 +148,9 @@ def commands(home: Path) -> dict[str, list[str]]:
     }
 
 
-def measure() -> dict[str, dict[str, object]]:
+def measure() -> dict[str, Any]:
     """All walks, each in a new process."""
-    found: dict[str, dict[str, object]] = {}
+    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         licence = Path(__file__).resolve().parents[1] / "LICENSE"
@@ -177,16 +179,14 @@ def main() -> None:
     chosen = parser.parse_args().list
     found = measure()
     if chosen is not None:
-        for module, name in found[chosen]["order"]:  # type: ignore[attr-defined]
+        for module, name in found[chosen]["order"]:
             print(f"{module:40} {name}")
-        print("\n".join(found[chosen]["stack"]))  # type: ignore[arg-type]
+        print("the frames above the first objective:", *found[chosen]["stack"], sep="\n")
         return
     print(f"{'walk':10}{'functions':>10}{'changes':>10}{'frames':>10}")
     for walk, content in found.items():
-        order, stack = content["order"], content["stack"]
-        assert isinstance(order, list) and isinstance(stack, list)
-        frames = str(len(stack)) if walk in ("train", "distill") else "-"
-        print(f"{walk:10}{len(order):>10}{content['changes']:>10}{frames:>10}")
+        frames = len(content["stack"]) if walk in ("train", "distill") else "-"
+        print(f"{walk:10}{len(content['order']):>10}{content['changes']:>10}{frames:>10}")
 
 
 if __name__ == "__main__":
