@@ -34,7 +34,7 @@ from duality.objectives.consistency import Consistency
 from duality.objectives.curriculum import TemperedBound
 from duality.protocols import Method, Objective
 from duality.samplers.ancestral import Ancestral
-from duality.samplers.psi import Psi, kappa
+from duality.samplers.psi import Psi, _kappa
 from duality.training.distillation import DCD
 
 PLAIN = "plain"
@@ -147,7 +147,7 @@ def sampling_pairs(scale: Scale, states: int, generator: torch.Generator) -> Ite
 
     @torch.no_grad()
     def plain_psi() -> None:
-        share = kappa(psi.rule, psi.eta, alpha_t, alpha_s)
+        share = _kappa(psi.rule, psi.eta, alpha_t, alpha_s)
         reference.draw(reference.psi_posterior(belief(), z, alpha_t, alpha_s, prior, share), generator)
 
     for name, sampler, plain in (("ancestral", Ancestral(process), plain_ancestral), ("psi", psi, plain_psi)):

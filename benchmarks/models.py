@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from benchmarks.rows import Size
 from benchmarks.timing import Runner
-from duality.denoisers.readouts import noise_level
+from duality.denoisers.readouts import _noise_level
 from duality.methods.plaid import PlaidDenoiser
 from duality.networks import SIZES
 from duality.networks.dit import DiT
@@ -130,7 +130,7 @@ def clear_gradients(network: nn.Module) -> Callable[[], None]:
 
 def forward_of(denoiser: Any, batch: Batch) -> Callable[[], Tensor]:
     """The bare network's logits."""
-    level = noise_level(1 - batch.t)
+    level = _noise_level(1 - batch.t)
     # the input of a Gaussian model is vectors
     vectors = isinstance(denoiser, PlaidDenoiser)
     z = batch.noise.normal("vector", *batch.x.shape[1:], denoiser.table.shape[1]).float() if vectors else batch.x
@@ -174,7 +174,7 @@ def plain_network(denoiser: Any) -> Callable[[Tensor, Tensor], Tensor]:
     def logits(z: Tensor, alpha: Tensor) -> Tensor:
         dense = z.is_floating_point()
         network = after_embedding if dense else backbone
-        found: Tensor = network(z @ backbone.embedding if dense else z, noise_level(alpha))
+        found: Tensor = network(z @ backbone.embedding if dense else z, _noise_level(alpha))
         return found
 
     return logits

@@ -15,7 +15,7 @@ import torch
 from benchmarks.models import BARE, Batch, Scale, network_of
 from benchmarks.rows import Report, Row, single, spaced, time_row
 from benchmarks.timing import Runner, take_turns
-from duality.denoisers.readouts import ScoreDenoiser, noise_level
+from duality.denoisers.readouts import ScoreDenoiser, _noise_level
 from duality.diffusion import PROCESSES
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear
@@ -46,7 +46,7 @@ def runners_of(process: Uniform | Absorbing, denoiser: Any, batch: Batch) -> lis
 
     @torch.no_grad()
     def forward() -> None:
-        denoiser.backbone(z, noise_level(alpha_t))
+        denoiser.backbone(z, _noise_level(alpha_t))
 
     def step(sampler: Sampler, model: Any) -> Runner:
         @torch.no_grad()

@@ -84,14 +84,14 @@ def spread(mass: Tensor, mean: Tensor, std: Tensor, points: Tensor) -> Tensor:
 
 def latents(mu: Tensor, nodes: Nodes) -> Tensor:
     """The densities q(w | x) of the Gaussian forward process at the nodes, for each token x: (K, N)."""
-    alpha_tilde, sigma_tilde = gaussian.split_mu(mu)
+    alpha_tilde, sigma_tilde = gaussian._split_mu(mu)
     tokens = torch.eye(nodes.cell.shape[-1], dtype=torch.float64)
     return spread(tokens, centred(alpha_tilde * tokens), sigma_tilde, nodes.points)
 
 
 def forward_step(mu_s: Tensor, mu_t: Tensor) -> tuple[Tensor, Tensor]:
     """(r, std): w_t ~ N(r w_s, std^2), the Markov Gaussian forward process (eqn:gaussian_kernel)."""
-    (alpha_s, sigma_s), (alpha_t, sigma_t) = gaussian.split_mu(mu_s), gaussian.split_mu(mu_t)
+    (alpha_s, sigma_s), (alpha_t, sigma_t) = gaussian._split_mu(mu_s), gaussian._split_mu(mu_t)
     return alpha_t / alpha_s, (sigma_t**2 - (alpha_t / alpha_s * sigma_s) ** 2).sqrt()
 
 
@@ -118,7 +118,7 @@ class Reverse:
 
     def step(self, w: Tensor, mu_t: Tensor, mu_s: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of w_s given w_t = w."""
-        (alpha_s, sigma_s), (_, sigma_t) = gaussian.split_mu(mu_s), gaussian.split_mu(mu_t)
+        (alpha_s, sigma_s), (_, sigma_t) = gaussian._split_mu(mu_s), gaussian._split_mu(mu_t)
         ratio, std = forward_step(mu_s, mu_t)
         mean = ratio * (sigma_s / sigma_t) ** 2 * w + alpha_s * (std / sigma_t) ** 2 * self.denoise(w, mu_t)
         return centred(mean), std * sigma_s / sigma_t
@@ -210,7 +210,7 @@ def likelihoods(reverse: Reverse, nodes: Nodes) -> Likelihoods:
     # At e_x itself: the last step once more, times the sum of the entries, whose law every such process has right.
     mean, std = reverse.step(nodes.points, mus[-2], mus[-1])
     at_tokens = spread(before * nodes.weights, mean, std, centred(torch.eye(len(law), dtype=torch.float64)))
-    alpha_tilde, sigma_tilde = gaussian.split_mu(mus[-1])
+    alpha_tilde, sigma_tilde = gaussian._split_mu(mus[-1])
     log_sum = -((1 - alpha_tilde) ** 2) / (2 * len(law) * sigma_tilde**2) - (2 * math.pi * sigma_tilde**2).log() / 2
     return Likelihoods(discrete, density, bound, float(law @ tokens.log()), float(law @ at_tokens.log() + log_sum))
 

@@ -136,7 +136,7 @@ def whole_trace(folder: Path, _tally: Tally) -> None:
 
 def same_run(left: Path, right: Path) -> None:
     """The last checkpoints, and those of a distillation's rounds, are equal, bit for bit; nobody holds the lock."""
-    ends = [checkpoint.load_newest(folder / "checkpoints", print) for folder in (left, right)]
+    ends = [checkpoint._load_newest(folder / "checkpoints", print) for folder in (left, right)]
     assert ends[0] is not None
     assert ends[1] is not None
     assert ends[0].step == ends[1].step == STEPS

@@ -26,7 +26,7 @@ from duality.noise import Noise, stratified_times
 from duality.objectives.consistency import Consistency
 from duality.objectives.curriculum import TemperedBound
 from duality.protocols import Method, Objective
-from duality.samplers.psi import kappa
+from duality.samplers.psi import _kappa
 from duality.training.distillation import DCD
 
 STATES, BATCH, LENGTH = 23, 4, 6
@@ -162,7 +162,7 @@ def test_the_posterior_is_the_library_s(process: Uniform | Absorbing) -> None:
 @pytest.mark.parametrize("process", [Uniform(STATES), Absorbing(STATES + 1)], ids=str)
 def test_the_psi_posterior_is_the_mixture_of_the_library_s_routes(process: Uniform | Absorbing) -> None:
     p, z, alpha_t, alpha_s = beliefs(process)
-    share = kappa("rescale", 0.3, alpha_t, alpha_s)
+    share = _kappa("rescale", 0.3, alpha_t, alpha_s)
     assert bool(((share > 0) & (share < 1)).any())
     p_z, levels = p.gather(-1, z[..., None])[..., 0], (alpha_t[:, None], alpha_s[:, None])
     route_probabilities = posterior.psi_routes(p_z, process.prior_of(z), *levels, share[:, None])

@@ -55,7 +55,7 @@ def test_the_argmax_of_the_latent_is_uniform_noise(vocab_size: int, mu: float) -
     one = torch.eye(vocab_size, dtype=torch.float64)
     alpha = gaussian.level(ratio, vocab_size).expand(vocab_size)
     expected = posterior.marginal(one, alpha, Uniform(vocab_size).prior())
-    alpha_tilde, sigma_tilde = gaussian.split_mu(ratio)
+    alpha_tilde, sigma_tilde = gaussian._split_mu(ratio)
     assert torch.allclose(theory.cell_probs(alpha_tilde * one, sigma_tilde), expected, atol=1e-14)
     assert torch.allclose(pushed(theory.latents(ratio, nodes), nodes), expected, atol=1e-12)
 

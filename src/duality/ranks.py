@@ -337,7 +337,7 @@ def wait_for_others(patience: float = 2.0) -> None:
 def _living(connection: _Connection) -> int:
     """How many ranks are still running, as far as this machine knows."""
     host = socket.gethostname()
-    return sum(place != host or alive(pid) for place, pid in connection.processes)
+    return sum(place != host or _alive(pid) for place, pid in connection.processes)
 
 
 def missing(patience: float = 2.0) -> str | None:
@@ -352,7 +352,7 @@ def missing(patience: float = 2.0) -> str | None:
         gone = [
             f"rank {rank} (process {pid})"
             for rank, (place, pid) in enumerate(_connected.processes)
-            if place == host and not alive(pid)
+            if place == host and not _alive(pid)
         ]
         if gone or time.monotonic() > until:
             return " and ".join(gone) or None
@@ -360,7 +360,7 @@ def missing(patience: float = 2.0) -> str | None:
     return None
 
 
-def alive(pid: int) -> bool:
+def _alive(pid: int) -> bool:
     """Whether a process is running; one that has ended and is only still listed is not."""
     try:
         os.kill(pid, 0)

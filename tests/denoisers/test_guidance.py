@@ -32,7 +32,7 @@ from duality.runs import corpora, session
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import generate
-from duality.training.loop import drop_labels
+from duality.training.loop import _drop_labels
 from duality.training.settings import Training
 
 
@@ -109,11 +109,11 @@ def test_labels_are_dropped_at_the_stated_rate() -> None:
     denoiser = conditional()
     labels = torch.arange(20_000) % 3
     noise = Noise.of(0, 0, torch.arange(20_000))
-    kept = drop_labels(denoiser, labels, Training(), noise)
+    kept = _drop_labels(denoiser, labels, Training(), noise)
     dropped = kept == 3
     assert abs(float(dropped.double().mean()) - 0.1) < 0.01
     assert torch.equal(kept[~dropped], labels[~dropped])
-    everything = drop_labels(denoiser, labels, replace(Training(), label_dropout=0.0), noise)
+    everything = _drop_labels(denoiser, labels, replace(Training(), label_dropout=0.0), noise)
     assert torch.equal(everything, labels)
 
 

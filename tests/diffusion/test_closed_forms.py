@@ -16,7 +16,7 @@ from torch import Tensor
 from duality.diffusion import closed_forms, posterior
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear
-from duality.fused.lazy import belief_from
+from duality.fused.lazy import _belief_from
 from duality.objectives.discrete_time import DiscreteTimeBound
 from duality.protocols import Process
 
@@ -124,7 +124,7 @@ def closed_divergence(process: Any, case: dict[str, Tensor], level_s: Tensor) ->
     """The objective's divergence, of a materialised belief."""
     x, z, alpha = (case[name][None] for name in ("x", "z", "alpha"))
     objective = DiscreteTimeBound(process, LogLinear())
-    return objective.divergence(belief_from(case["log_p"][None]), x, z, alpha, level_s[None], 1, None).nats[0]
+    return objective.divergence(_belief_from(case["log_p"][None]), x, z, alpha, level_s[None], 1, None).nats[0]
 
 
 @pytest.mark.parametrize("process", [Uniform(12), Absorbing(12)], ids=str)

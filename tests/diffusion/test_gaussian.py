@@ -91,7 +91,7 @@ def test_inverse_refuses_what_has_no_inverse() -> None:
 @pytest.mark.parametrize(("count", "vocab_size"), [(3, 5), (4, 5), (3, 40), (8, 40)])
 def test_distinct_others_is_uniform_over_ordered_tuples(count: int, vocab_size: int) -> None:
     x = torch.full((20_000, 1), 2)
-    ids = gaussian.distinct_others(x, count, vocab_size, Noise.of(0, 0, torch.arange(len(x))))[:, 0]
+    ids = gaussian._distinct_others(x, count, vocab_size, Noise.of(0, 0, torch.arange(len(x))))[:, 0]
     assert not (ids == 2).any()
     assert (ids.sort(-1).values.diff() > 0).all()
     # every position has the uniform law, and so has the order: the first is the smaller one half of the time
@@ -106,13 +106,13 @@ def test_distinct_others_is_uniform_over_ordered_tuples(count: int, vocab_size: 
 
 def test_largest_normals_are_order_statistics() -> None:
     """All of 6, put together, are 6 independent normals; the largest 3 of 40 have the means of sorted draws."""
-    every = gaussian.largest_normals(6, 6, 5, Noise.of(0, 0, torch.arange(4000))).flatten(0, 1)
+    every = gaussian._largest_normals(6, 6, 5, Noise.of(0, 0, torch.arange(4000))).flatten(0, 1)
     assert (every.diff() < 0).all()
     count = every.numel()
     for power, moment in ((1, 0.0), (2, 1.0), (3, 0.0), (4, 3.0)):
         spread = {1: 1.0, 2: 2.0, 3: 15.0, 4: 96.0}[power]
         assert abs(float((every**power).mean()) - moment) < 4.5 * math.sqrt(spread / count)
-    some = gaussian.largest_normals(3, 40, 5, Noise.of(1, 0, torch.arange(4000))).flatten(0, 1)
+    some = gaussian._largest_normals(3, 40, 5, Noise.of(1, 0, torch.arange(4000))).flatten(0, 1)
     torch.manual_seed(0)
     direct = torch.randn(20_000, 40, dtype=torch.float64).topk(3).values
     error = ((some.var(0) + direct.var(0)) / 20_000).sqrt()
@@ -121,7 +121,7 @@ def test_largest_normals_are_order_statistics() -> None:
 
 def dense(x: torch.Tensor, mu: torch.Tensor, tau: float, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """softmax(w / tau) and argmax w of the whole K-vector: the definition."""
-    alpha_tilde, sigma_tilde = gaussian.split_mu(mu)
+    alpha_tilde, sigma_tilde = gaussian._split_mu(mu)
     w = sigma_tilde[..., None] * torch.randn(*x.shape, vocab_size, dtype=torch.float64)
     w.scatter_add_(-1, x[..., None], alpha_tilde.expand(x.shape)[..., None])
     return torch.softmax(w / tau, -1), w.argmax(-1)
@@ -192,7 +192,7 @@ def test_tail_fraction_is_the_conditional_expectation() -> None:
     w = sigma_tilde * torch.randn(4000, vocab_size - 1, dtype=torch.float64)
     ordered = w.sort(-1, descending=True).values
     entries = torch.cat([torch.full((4000, 1), 0.95, dtype=torch.float64), ordered[:, :kept]], -1)
-    predicted = gaussian.tail_fraction(entries, sigma_tilde.expand(4000), tau, vocab_size - 1 - kept)
+    predicted = gaussian._tail_fraction(entries, sigma_tilde.expand(4000), tau, vocab_size - 1 - kept)
     actual = (ordered[:, kept:] / tau).exp().sum(-1) / (entries / tau).exp().sum(-1)
     error = float((predicted - actual).std()) / math.sqrt(4000)
     assert abs(float((predicted - actual).mean())) < 4.5 * error

@@ -79,7 +79,7 @@ def test_the_latent_of_the_released_code(golden: Path) -> None:
 
     data = np.load(golden / "curriculum.npz")
     mu = LinearLogSnr().mu(torch.from_numpy(data["gamma"]).double())
-    signal, spread = (part[:, None, None] for part in gaussian.split_mu(mu))
+    signal, spread = (part[:, None, None] for part in gaussian._split_mu(mu))
     clean = torch.nn.functional.one_hot(torch.from_numpy(data["x0"]), 27)
     w = signal * clean + spread * torch.from_numpy(data["epsilon"]).double()
     assert torch.allclose(w, torch.from_numpy(data["w_t"]).double(), atol=1e-6)

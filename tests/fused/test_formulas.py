@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from duality.denoisers.readouts import MeanDenoiser
 from duality.diffusion import Divergence, closed_forms
-from duality.diffusion.divergences import divergence
+from duality.diffusion.divergences import _divergence
 from duality.fused.formulas import (
     AbsorbingScoreEntropy,
     BeliefDivergence,
@@ -24,11 +24,11 @@ from duality.fused.formulas import (
     UniformBound,
     UniformDivergence,
     UniformScoreEntropy,
-    sum_log1p,
+    _sum_log1p,
 )
-from duality.fused.lazy import Belief, LazyLogits, Ratios, belief_from
+from duality.fused.lazy import Belief, LazyLogits, Ratios, _belief_from
 from duality.fused.loss import Formula, fused_loss
-from duality.methods.diffusion_bert import SpindleNats, excess, speed
+from duality.methods.diffusion_bert import _excess, _speed, _SpindleNats
 from duality.methods.duo import Duo
 from duality.networks import SIZES
 from duality.noise import Noise
@@ -64,9 +64,9 @@ def belief_cases(num_states: int, alpha: float) -> dict[str, Case]:
         return plain_forms.absorbing_bound(log_p, x, torch.ones_like(x, dtype=torch.bool), level, slope)
 
     def spindle(log_p: Tensor) -> Tensor:
-        mean = (log_p.exp() * excess(skew, time)[:, None].to(log_p.dtype)).sum(-1).double()
-        own = speed(skew[x], time) * -log_p.gather(-1, x[..., None])[..., 0].double()
-        return own + mean - excess(skew[x], time)
+        mean = (log_p.exp() * _excess(skew, time)[:, None].to(log_p.dtype)).sum(-1).double()
+        own = _speed(skew[x], time) * -log_p.gather(-1, x[..., None])[..., 0].double()
+        return own + mean - _excess(skew[x], time)
 
     weight = closed_forms.absorbing_weight(level, slope)
     made: dict[str, Case] = {
@@ -79,7 +79,7 @@ def belief_cases(num_states: int, alpha: float) -> dict[str, Case]:
             lambda log_p: 7 * plain_forms.uniform_divergence(log_p, x, z, level, later),
             lambda dtype: UniformDivergence(x, z, level, later, num_states, 7),
         ),
-        "spindle": (spindle, lambda dtype: SpindleNats(x, time, torch.ones_like(time), skew)),
+        "spindle": (spindle, lambda dtype: _SpindleNats(x, time, torch.ones_like(time), skew)),
     }
     kinds: tuple[Divergence, ...] = ("kl-backward", "kl-forward", "mse", "tvd")
     gaps: dict[str, Case] = {kind: gap_case(kind, target) for kind in kinds}
@@ -95,15 +95,15 @@ def posterior_case(kind: Divergence, target: Tensor, z: Tensor, target_z: Tensor
         return torch.log_softmax(log_p.double() + own[..., None] * one_hot, -1)
 
     return (
-        lambda log_p: divergence(kind, posterior(log_p, z, evidence), posterior(target, target_z, evidence + 0.7)),
-        lambda dtype: PosteriorDivergence(belief_from(target.to(dtype)), kind, z, evidence, target_z, evidence + 0.7),
+        lambda log_p: _divergence(kind, posterior(log_p, z, evidence), posterior(target, target_z, evidence + 0.7)),
+        lambda dtype: PosteriorDivergence(_belief_from(target.to(dtype)), kind, z, evidence, target_z, evidence + 0.7),
     )
 
 
 def gap_case(kind: Divergence, target: Tensor) -> Case:
     return (
-        lambda log_p: divergence(kind, log_p, target.to(log_p.dtype)),
-        lambda dtype: BeliefDivergence(belief_from(target.to(dtype)), kind),
+        lambda log_p: _divergence(kind, log_p, target.to(log_p.dtype)),
+        lambda dtype: BeliefDivergence(_belief_from(target.to(dtype)), kind),
     )
 
 
@@ -215,7 +215,7 @@ def test_both_heads_of_a_distillation_are_read_together(kind: Divergence) -> Non
     taught = nn.Linear(WIDTH, 9).double()
     taught.weight.data = teacher
     belief, target = Belief(vectors, head, 9, 9), Belief(other.requires_grad_(), taught, 9, 9)
-    plain = divergence(kind, belief.log_probs(), target.log_probs().detach())
+    plain = _divergence(kind, belief.log_probs(), target.log_probs().detach())
     expected = torch.autograd.grad(plain.sum(), [vectors, head.weight])
     loss = fused_loss(belief, BeliefDivergence(target, kind))
     torch.autograd.backward(loss.total)
@@ -234,12 +234,12 @@ def test_states_that_both_beliefs_exclude_have_no_divergence_and_no_gradient(kin
     torch.manual_seed(0)
     few, target = torch.randn(2, BATCH, LENGTH, 5, dtype=torch.float64).log_softmax(-1)
     few.requires_grad_()
-    nats = divergence(kind, torch.log_softmax(few, -1), target)
+    nats = _divergence(kind, torch.log_softmax(few, -1), target)
     (expected,) = torch.autograd.grad(nats.sum(), few)
     wide, taught = (nn.functional.pad(each.detach(), (0, 1), value=-torch.inf) for each in (few, target))
     for student in (few, wide.requires_grad_()):
         for teacher in (target, taught):
-            loss = fused_loss(belief_from(student), BeliefDivergence(belief_from(teacher), kind))
+            loss = fused_loss(_belief_from(student), BeliefDivergence(_belief_from(teacher), kind))
             assert torch.allclose(loss.nats, nats.detach(), atol=1e-12)
             (found,) = torch.autograd.grad(loss.total, student)
             assert torch.allclose(found[..., :5], expected, atol=1e-12)
@@ -253,7 +253,7 @@ def test_a_constant_added_to_a_row_of_logits_changes_nothing(name: str, shift: f
     vectors, head = inputs(11, torch.float64)
     logits = head(vectors).detach().requires_grad_()
     dense = torch.log_softmax(logits, -1)
-    belief = belief_from(logits + shift)
+    belief = _belief_from(logits + shift)
     (nats, (expected,)), (got, (found,)) = compare(plain, belief, dense, make(torch.float64), [logits])
     assert torch.allclose(got, nats, atol=1e-9)
     assert torch.allclose(found, expected, atol=1e-9)
@@ -308,8 +308,8 @@ def test_sums_of_logarithms_by_products(largest: float) -> None:
         share = torch.rand(20, num_states, dtype=torch.float64)
         u = largest * share / share.sum(-1, keepdim=True)
         expected = torch.log1p(u.float().double()).sum(-1)
-        assert torch.allclose(sum_log1p(u.float(), largest).double(), expected, rtol=2e-6)
-        assert torch.allclose(sum_log1p(u, largest), torch.log1p(u).sum(-1), rtol=1e-12)
+        assert torch.allclose(_sum_log1p(u.float(), largest).double(), expected, rtol=2e-6)
+        assert torch.allclose(_sum_log1p(u, largest), torch.log1p(u).sum(-1), rtol=1e-12)
 
 
 def test_a_loss_is_differentiated_once() -> None:
@@ -370,7 +370,7 @@ def test_a_shift_of_the_logits_changes_no_digit(shift: float) -> None:
     exact = (exact * 64).round() / 64  # so that the shifted logits are the same numbers in float32
     x = torch.randint(0, 300, (1, 64), generator=generator)
     expected = -torch.log_softmax(exact, -1).gather(-1, x[..., None])[..., 0]
-    lazy_logits = belief_from((exact + shift).float())
+    lazy_logits = _belief_from((exact + shift).float())
     one = torch.ones(1, 1, dtype=torch.float64)
     assert float((fused_loss(lazy_logits, CrossEntropy(x, one)).nats - expected).abs().max()) < 2e-6
     alpha = torch.full((1, 1), 1 - 1e-7, dtype=torch.float64)

@@ -13,7 +13,7 @@ from duality.denoisers.clamp import Clamped
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.readouts import MeanDenoiser, SubsDenoiser
 from duality.diffusion import draws
-from duality.diffusion.divergences import divergence
+from duality.diffusion.divergences import _divergence
 from duality.diffusion.processes import Absorbing
 from duality.fused import lazy
 from duality.fused.formulas import BeliefDivergence, CrossEntropy
@@ -48,7 +48,7 @@ def test_a_transformed_or_certain_belief_is_materialised() -> None:
         assert torch.allclose(found, expected, atol=1e-12)
         if not isinstance(transformed, TopP):  # a divergence from it would be infinite
             taught = fused_loss(model.belief(x, alpha), BeliefDivergence(belief, "tvd")).nats
-            assert torch.allclose(taught, divergence("tvd", model.log_probs(x, alpha), plain).detach(), atol=1e-12)
+            assert torch.allclose(taught, _divergence("tvd", model.log_probs(x, alpha), plain).detach(), atol=1e-12)
     clamped = Clamped(model, x[0], known).belief(x, alpha)
     assert clamped.as_logits(~known.expand(2, -1)) is clamped
     assert clamped.as_logits(None) is not clamped
@@ -146,10 +146,10 @@ def test_without_loss_positions_loss_and_gradients_are_zero() -> None:
 def test_chunks_are_of_one_size_and_fit_the_device() -> None:
     rows = torch.arange(1024)
     for most, sizes in ((2000, [1024]), (1024, [1024]), (1023, [512, 512]), (210, [205] * 4 + [204]), (1, [1] * 1024)):
-        parts = lazy.even_chunks(rows, most)
+        parts = lazy._even_chunks(rows, most)
         assert [len(part) for part in parts] == sizes
         assert torch.equal(torch.cat(parts), rows)
-    assert lazy.even_chunks(rows[:0], 5) == ()
+    assert lazy._even_chunks(rows[:0], 5) == ()
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert lazy.chunk_rows(30_522, cpu, learning=True) == 256
     assert lazy.chunk_rows(30_522, cpu) == 420

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.fused.lazy import Belief, Ratios
 from duality.fused.loss import fused_loss
-from duality.fused.process_formulas import CLOSED_FORMS, GeneralFormulas, formulas_of
+from duality.fused.process_formulas import CLOSED_FORMS, _GeneralFormulas, formulas_of
 from duality.noise import Noise
 from duality.protocols import Process
 
@@ -51,7 +51,7 @@ def value_and_gradients(process: Process, formulas: Any, loss: str) -> tuple[Ten
 @pytest.mark.parametrize("loss", ["bound", "divergence", "score_entropy"])
 def test_the_closed_form_is_the_general_form(process: Process, loss: str) -> None:
     closed = value_and_gradients(process, formulas_of(process), loss)
-    general = value_and_gradients(process, GeneralFormulas(process), loss)
+    general = value_and_gradients(process, _GeneralFormulas(process), loss)
     assert float(closed[0].sum()) > 0
     for mine, theirs in zip(closed, general):
         assert torch.allclose(mine, theirs, rtol=1e-9, atol=1e-10)
@@ -59,7 +59,7 @@ def test_the_closed_form_is_the_general_form(process: Process, loss: str) -> Non
 
 def test_every_closed_form_is_tested_here_and_others_are_general() -> None:
     assert {type(process) for process in PROCESSES} == set(CLOSED_FORMS)
-    assert isinstance(formulas_of(Unigram(5)), GeneralFormulas)
+    assert isinstance(formulas_of(Unigram(5)), _GeneralFormulas)
 
 
 @pytest.mark.parametrize("loss", ["bound", "divergence", "score_entropy"])
@@ -86,5 +86,5 @@ def test_only_positions_that_noise_can_reach_are_read() -> None:
     expected = [[False, True, False, True]]
     absorbing = Absorbing.over(TOKENS)
     assert formulas_of(absorbing).loss_positions(z).tolist() == expected  # type: ignore[union-attr]
-    assert GeneralFormulas(absorbing).loss_positions(z).tolist() == expected
-    assert GeneralFormulas(Unigram(TOKENS + 1)).loss_positions(z).all()
+    assert _GeneralFormulas(absorbing).loss_positions(z).tolist() == expected
+    assert _GeneralFormulas(Unigram(TOKENS + 1)).loss_positions(z).all()

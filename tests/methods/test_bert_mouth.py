@@ -13,7 +13,7 @@ from support.oracles import LENGTH, absorbing_toy, all_states, data_law, entropy
 from torch import Tensor
 
 from duality.diffusion.processes import Absorbing
-from duality.methods.bert_mouth import BertMouth, Gibbs, GibbsState, MaskedTokens, PseudoLikelihood
+from duality.methods.bert_mouth import BertMouth, Gibbs, _GibbsState, _MaskedTokens, _PseudoLikelihood
 from duality.noise import Noise
 from duality.protocols import Denoiser, Dropout, Latent, Tail, Valid
 from duality.samplers.generate import generate
@@ -38,7 +38,7 @@ def test_masked_tokens_is_unbiased_for_the_mean_over_patterns() -> None:
     rate, count = 0.15, 200_000
     noise = Noise.of(2, 0, torch.arange(count))
     x = draw_data(law, count, noise)
-    loss = MaskedTokens(process, rate)(exact, x, noise.uniform("t"), noise)
+    loss = _MaskedTokens(process, rate)(exact, x, noise.uniform("t"), noise)
     marginal = [-float((m * m.log()).sum()) for m in (law.sum(1), law.sum(0))]
     conditional = 2 * entropy(law) - sum(marginal)
     target = rate * sum(marginal) + (1 - rate) * conditional
@@ -51,7 +51,7 @@ def test_pseudo_likelihood_over_times_is_the_sum_over_positions() -> None:
     x, _, noise = batch(rows=4)
     valid = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 1, 0, 1], [0, 1, 1, 0, 0], [0, 0, 0, 1, 0]]).bool()
     network = trained(BertMouth())
-    measure = PseudoLikelihood(Absorbing(8))
+    measure = _PseudoLikelihood(Absorbing(8))
     grid = (torch.arange(30, dtype=torch.float64) + 0.5) / 30  # 5, 3, 2 and 1 divide 30
     got = torch.stack([measure(network, x, t.expand(4), noise, valid).nats for t in grid]).mean(0)
     expected = torch.zeros_like(got)
@@ -72,7 +72,7 @@ def test_pseudo_likelihood_of_the_oracle_is_the_conditional_entropy() -> None:
     law, process, exact = absorbing_toy()
     x, t = all_states(3), torch.tensor([0.25, 0.75], dtype=torch.float64)
     noise = Noise.of(0, 0, torch.arange(9))
-    nats = sum(PseudoLikelihood(process)(exact, x, at.expand(9), noise).nats.sum(-1) / 2 for at in t)
+    nats = sum(_PseudoLikelihood(process)(exact, x, at.expand(9), noise).nats.sum(-1) / 2 for at in t)
     marginal = sum(-float((m * m.log()).sum()) for m in (law.sum(1), law.sum(0)))
     assert float((law.flatten() * nats).sum()) == pytest.approx(2 * entropy(law) - marginal, abs=1e-12)
 
@@ -135,7 +135,7 @@ def test_gibbs_orders_are_new_random_permutations() -> None:
     orders = Noise.of(0, 0, torch.arange(count))
     sweeps = []
     for sweep in range(2):
-        order = torch.cat([GibbsState(ids, 3 * sweep + turn, orders).place for turn in range(3)], 1)
+        order = torch.cat([_GibbsState(ids, 3 * sweep + turn, orders).place for turn in range(3)], 1)
         assert torch.equal(order.sort(-1).values, torch.arange(3).expand(count, -1))
         sweeps.append(order[:, 0] * 2 + (order[:, 1] > order[:, 2]))
     counts = torch.bincount(sweeps[0] * 6 + sweeps[1], minlength=36).double()  # jointly uniform: 36 equal cells

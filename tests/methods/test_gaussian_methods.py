@@ -12,8 +12,8 @@ from torch import Tensor
 
 from duality import protocols
 from duality.methods import plaid
-from duality.methods.diffusion_lm import LEAST, DiffusionLM, DiffusionLMDenoiser, SimpleLoss, sqrt_gamma
-from duality.methods.plaid import LearnedSchedule, Plaid, PlaidBound, PlaidDenoiser
+from duality.methods.diffusion_lm import LEAST, DiffusionLM, DiffusionLMDenoiser, _SimpleLoss, _sqrt_gamma
+from duality.methods.plaid import Plaid, PlaidDenoiser, _LearnedSchedule, _PlaidBound
 from duality.networks.dit import DiT
 from duality.noise import Noise, stratified_times
 from duality.objectives import variational
@@ -32,7 +32,7 @@ METHODS: list[Method] = [
 
 def test_learned_schedule_rises_from_0_to_1_and_knows_its_slope() -> None:
     torch.manual_seed(3)
-    schedule = LearnedSchedule(-3.0, 6.0)
+    schedule = _LearnedSchedule(-3.0, 6.0)
     t = torch.linspace(0, 1, 101, dtype=torch.float64).requires_grad_()
     s, rise = schedule.interior(t)
     assert s[[0, -1]].tolist() == [0, 1]
@@ -46,7 +46,7 @@ def test_learned_schedule_rises_from_0_to_1_and_knows_its_slope() -> None:
 
 def test_sqrt_schedule_knows_its_ends_and_its_slope() -> None:
     t = torch.linspace(0, 1, 11, dtype=torch.float64).requires_grad_()
-    gamma, slope = sqrt_gamma(t, 1e-4)
+    gamma, slope = _sqrt_gamma(t, 1e-4)
     assert torch.sigmoid(gamma[0]).item() == pytest.approx(0.01)
     assert torch.sigmoid(-gamma[-1]).item() == pytest.approx(LEAST)
     assert torch.allclose(torch.autograd.grad(gamma.sum(), t)[0], slope, rtol=1e-9)
@@ -124,7 +124,7 @@ def test_training_loss_of_plaid_is_an_unbiased_bound() -> None:
     model, count = small(Plaid(embedding_width=4)), 6_000
     x, t, noise, _ = batch(count, 2)
     with torch.no_grad():
-        got = PlaidBound()(model, x, t, noise).nats.sum(-1)
+        got = _PlaidBound()(model, x, t, noise).nats.sum(-1)
         ends = variational.Variational().ends(model, x, noise.fold("other"))
         expected = (variational.Variational()(model, x, t, noise).nats + ends.prior + ends.reconstruction).sum(-1)
     error = float((got - expected).std()) / math.sqrt(count)
@@ -149,7 +149,7 @@ def gradients_of(model: PlaidDenoiser, rows: slice) -> dict[str, Tensor]:
     x, t, noise, _ = batch()
     index = torch.arange(8)[rows]
     model.zero_grad()
-    PlaidBound()(model, x[rows], t[rows], noise.select(index)).total.backward()  # type: ignore[no-untyped-call]
+    _PlaidBound()(model, x[rows], t[rows], noise.select(index)).total.backward()  # type: ignore[no-untyped-call]
     return {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
 
 
@@ -161,7 +161,7 @@ def test_variance_gradient_reaches_the_interior_of_the_schedule_only(monkeypatch
     for row in range(3):
         got = gradients_of(model, slice(row, row + 1))
         with monkeypatch.context() as patch:
-            patch.setattr(plaid, "reweighted", lambda value, weight: value)
+            patch.setattr(plaid, "_reweighted", lambda value, weight: value)
             plain = gradients_of(model, slice(row, row + 1))
         index = torch.tensor([row])
         loss = variational.Variational()(model, x[index], t[index], noise.select(index)).nats.mean().detach()
@@ -180,7 +180,7 @@ def test_gradient_of_the_ends_is_that_of_the_whole_loss() -> None:
         for shift in (1e-5, -2e-5):
             with torch.no_grad():
                 model.schedule.offset[end] += shift
-                values.append(float(PlaidBound()(model, x, t, noise).total))
+                values.append(float(_PlaidBound()(model, x, t, noise).total))
         with torch.no_grad():
             model.schedule.offset[end] += 1e-5
         assert float(gradient[end]) == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-6)
@@ -191,11 +191,11 @@ def test_the_training_loss_is_the_loss_of_the_measure() -> None:
     model, (x, t, noise, valid) = small(METHODS[1]), batch()
     rows = noise.uniform("reconstruct") >= 0.25
     assert rows.any()
-    trained = PlaidBound(guessed=1.0)(model, x, t, noise, valid).nats
+    trained = _PlaidBound(guessed=1.0)(model, x, t, noise, valid).nats
     measured = variational.Variational()(model, x, t, noise, valid).nats
     prior = variational.Variational().ends(model, x, noise, valid).prior * valid
     assert torch.allclose(trained[rows], (measured + prior)[rows], rtol=1e-9)
-    assert not torch.allclose(PlaidBound(guessed=0.0)(model, x, t, noise, valid).nats[rows], trained[rows])
+    assert not torch.allclose(_PlaidBound(guessed=0.0)(model, x, t, noise, valid).nats[rows], trained[rows])
 
 
 def test_self_conditioning_needs_a_second_call_in_evaluation_not_in_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def test_self_conditioning_needs_a_second_call_in_evaluation_not_in_sampling(mon
     generate(model, method.sampling_schedule(), method.sampler(11), num=3, length=5, steps=4)
     assert calls == [3] * 4
     calls.clear()
-    PlaidBound(guessed=0.5)(model, x, t, noise)
+    _PlaidBound(guessed=0.5)(model, x, t, noise)
     assert len(calls) == 2
     assert 0 < calls[0] < calls[1]
     own = model.predict(torch.ones(2, 5, 4).double(), double(0.0).expand(2))
@@ -256,7 +256,7 @@ def test_errors_say_what_is_allowed() -> None:
         with pytest.raises(ValueError, match=r"data\.labels=false"):
             method.network(NETWORK, Vocabulary(5, num_labels=2))
     with pytest.raises(ValueError, match="are allowed"):
-        PlaidBound(share=0.0)
+        _PlaidBound(share=0.0)
     with pytest.raises(ValueError, match="gamma_min < gamma_max"):
         Plaid(gamma_min=2.0, gamma_max=2.0)
     with pytest.raises(ValueError, match="at least 1"):
@@ -307,7 +307,7 @@ def test_diffusion_lm_trains_rounding_and_squared_error() -> None:
     model = small(DiffusionLM(embedding_width=8), random_weights=False)
     assert isinstance(model, DiffusionLMDenoiser)
     x, t, noise, _ = batch()
-    nats = SimpleLoss()(model, x, t, noise).nats
+    nats = _SimpleLoss()(model, x, t, noise).nats
     size = model.table[x].square().mean(-1)
     rounding = variational.Variational(even=True).ends(model, x, noise).reconstruction
     assert torch.allclose(nats, (1 + LEAST) * size + rounding, rtol=1e-9)

@@ -19,21 +19,21 @@ from duality.denoisers.filters import Temperature
 from duality.denoisers.memo import Memoized
 from duality.diffusion.processes import Absorbing
 from duality.diffusion.schedules import Polynomial
-from duality.fused.lazy import belief_from
+from duality.fused.lazy import _belief_from
 from duality.fused.loss import fused_loss
 from duality.methods.bert_mouth import BertMouth, Gibbs
 from duality.methods.diffusion_bert import (
     DiffusionBERT,
-    SpindleBound,
     SpindleDenoiser,
-    SpindleNats,
     SpindleSampler,
-    excess,
-    hidden_chance,
-    information_of,
-    skews,
-    speed,
-    unigram_information,
+    _excess,
+    _hidden_chance,
+    _information_of,
+    _skews,
+    _speed,
+    _SpindleBound,
+    _SpindleNats,
+    _unigram_information,
 )
 from duality.noise import Noise
 from duality.objectives.continuous_time import ContinuousTimeBound
@@ -75,35 +75,35 @@ def oracle() -> SpindleOracle:
 
 
 def test_spindle_schedule_falls_from_one_to_zero_at_the_stated_slope() -> None:
-    skew = skews(toy_information(), STRENGTH)
+    skew = _skews(toy_information(), STRENGTH)
     t = torch.linspace(0, 1, 2001, dtype=torch.float64)[:, None].requires_grad_()
-    alpha = 1 - hidden_chance(skew, t)
+    alpha = 1 - _hidden_chance(skew, t)
     assert torch.allclose(alpha, spindle(t.detach()[:, 0]), atol=1e-15, rtol=0)
     assert torch.allclose(alpha[[0, -1]], torch.tensor([[1.0], [0.0]], dtype=torch.float64).expand(2, 3), atol=1e-15)
     assert bool((alpha.diff(dim=0) < 0).all())
     inner = torch.linspace(0.001, 0.999, 500, dtype=torch.float64)[:, None].requires_grad_()
     for token in range(3):
-        (slope,) = torch.autograd.grad((1 - hidden_chance(skew[token], inner)).sum(), inner)
-        rate = -slope / hidden_chance(skew[token], inner)
-        assert torch.allclose(speed(skew[token], inner), rate, rtol=1e-12)
-        assert torch.allclose(excess(skew[token], inner) + 1 / inner, rate, rtol=1e-12)
+        (slope,) = torch.autograd.grad((1 - _hidden_chance(skew[token], inner)).sum(), inner)
+        rate = -slope / _hidden_chance(skew[token], inner)
+        assert torch.allclose(_speed(skew[token], inner), rate, rtol=1e-12)
+        assert torch.allclose(_excess(skew[token], inner) + 1 / inner, rate, rtol=1e-12)
 
 
 def test_spindle_stays_monotone_for_any_corpus_and_any_allowed_strength() -> None:
     """A corpus of one word, and the greatest strength: the slopes are close to 0, but positive."""
     counts = torch.tensor([1e12, 3.0, 0.0, 0.0])
-    skew = skews(unigram_information(counts).float(), math.nextafter(1 / math.pi, 0))
+    skew = _skews(_unigram_information(counts).float(), math.nextafter(1 / math.pi, 0))
     t = torch.linspace(1e-9, 1, 5001, dtype=torch.float64)[:, None]
-    assert bool((speed(skew, t) > 0).all())
-    assert bool((hidden_chance(skew, t).diff(dim=0) > 0).all())
+    assert bool((_speed(skew, t) > 0).all())
+    assert bool((_hidden_chance(skew, t).diff(dim=0) > 0).all())
     assert bool(skew[0] < 0 < skew[1])
 
 
 def test_information_is_the_smoothed_surprise_of_the_corpus() -> None:
-    got = unigram_information(torch.tensor([6.0, 1.0, 0.0]))
+    got = _unigram_information(torch.tensor([6.0, 1.0, 0.0]))
     assert torch.allclose(got, -torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64).log())
     alike = trained(DiffusionBERT()).information.new_full((7,), math.log(7))
-    assert float(skews(alike, STRENGTH).abs().max()) < 1e-15
+    assert float(_skews(alike, STRENGTH).abs().max()) < 1e-15
 
 
 # --- DiffusionBERT's bound
@@ -111,12 +111,12 @@ def test_information_is_the_smoothed_surprise_of_the_corpus() -> None:
 
 def spindle_bound(log_p: Tensor, x: Tensor, masked: Tensor, t: Tensor, skew: Tensor) -> Tensor:
     """The bound per token of a materialised belief."""
-    return fused_loss(belief_from(log_p), SpindleNats(x, t[:, None], torch.ones_like(t)[:, None], skew), masked).nats
+    return fused_loss(_belief_from(log_p), _SpindleNats(x, t[:, None], torch.ones_like(t)[:, None], skew), masked).nats
 
 
 def exact_spindle_bound(denoiser: Denoiser, law: Tensor) -> float:
     """E_x E_t E_z: all x, all patterns of mask tokens with their probabilities, Gauss-Legendre over t = s^4."""
-    skew, patterns = skews(toy_information(), STRENGTH), all_states(2).bool()
+    skew, patterns = _skews(toy_information(), STRENGTH), all_states(2).bool()
     nodes, weights = gauss_legendre(40)
     nodes, weights = nodes**4, weights * 4 * nodes**3
     total = 0.0
@@ -146,12 +146,12 @@ def test_spindle_bound_with_equal_information_is_the_masked_bound() -> None:
     x, t, noise = batch(rows=64)
     log_p = torch.log_softmax(noise.normal("logits", 5, 7), -1)
     masked, level = noise.uniform("hidden", 5) < 0.6, (1 - t)[:, None]
-    nats = spindle_bound(log_p, x, masked, t, skews(torch.full((7,), 1.7), STRENGTH))
+    nats = spindle_bound(log_p, x, masked, t, _skews(torch.full((7,), 1.7), STRENGTH))
     slope = -torch.ones_like(level)
     assert float((nats - plain_forms.absorbing_bound(log_p, x, masked, level, slope)).abs().max()) < 1e-12
     network = trained(DiffusionBERT())
     network.information.fill_(2.0)
-    mine = SpindleBound(Absorbing(8), STRENGTH)(network, x, t, noise).nats
+    mine = _SpindleBound(Absorbing(8), STRENGTH)(network, x, t, noise).nats
     assert torch.allclose(
         mine, ContinuousTimeBound(Absorbing(8), Polynomial(eps=0.0))(network, x, t, noise).nats, rtol=1e-12
     )
@@ -160,7 +160,7 @@ def test_spindle_bound_with_equal_information_is_the_masked_bound() -> None:
 def test_spindle_bound_is_the_divergence_of_a_short_step_for_any_belief() -> None:
     """KL(q(z_s | mask, x) || q(z_s | mask, belief)) / (t - s) as s -> t; for the oracle some terms cancel."""
     x, t, noise = batch(rows=40, num_tokens=3)
-    log_p, skew, short = torch.log_softmax(noise.normal("logits", 5, 3), -1), skews(toy_information(), STRENGTH), 1e-6
+    log_p, skew, short = torch.log_softmax(noise.normal("logits", 5, 3), -1), _skews(toy_information(), STRENGTH), 1e-6
     stay = (1 - spindle(t - short)) / (1 - spindle(t))
     stay_x, p_x = stay.gather(1, x), log_p.exp().gather(-1, x[..., None])[..., 0]
     stays_masked = (log_p.exp() * stay[:, None]).sum(-1)
@@ -177,9 +177,9 @@ def test_spindle_bound_is_precise_in_float32_near_the_clean_end() -> None:
     for t in (1e-9, 1e-6, 0.01, 0.5, 1.0):
         times, rest = torch.full((250,), t, dtype=torch.float64), []
         for belief in (log_p, log_p.float()):
-            formula = SpindleNats(x.flatten(), times, torch.ones_like(times), skew)
+            formula = _SpindleNats(x.flatten(), times, torch.ones_like(times), skew)
             numbers = [number.double() for number in formula.read(belief.view(-1, 7).clone())[0]]
-            rest.append(formula.nats(*numbers) + speed(skew[formula.x], times) * numbers[1])
+            rest.append(formula.nats(*numbers) + _speed(skew[formula.x], times) * numbers[1])
         assert float(rest[0].abs().max()) < 10
         assert torch.allclose(rest[0], rest[1], atol=1e-5, rtol=0)
 
@@ -190,7 +190,7 @@ def test_spindle_objective_estimates_the_entropy() -> None:
     noise = Noise.of(0, 0, torch.arange(count))
     x = draw_data(law, count, noise)
     t = (torch.arange(count, dtype=torch.float64)[noise.uniform("order").argsort()] + noise.uniform("t")) / count
-    loss = SpindleBound(PROCESS, STRENGTH)(oracle(), x, t, noise)
+    loss = _SpindleBound(PROCESS, STRENGTH)(oracle(), x, t, noise)
     nats = loss.nats.sum(-1)
     assert abs(float(nats.mean()) - entropy(law)) < 4.5 * float(nats.std()) / math.sqrt(count)
     assert float(loss.total) == pytest.approx(float(loss.nats.sum()))
@@ -308,7 +308,7 @@ def test_information_is_saved_with_the_weights() -> None:
     assert torch.equal(measure(fresh, x, t, noise).nats, measure(network, x, t, noise).nats)
     low, high = (fresh.log_probs(torch.full_like(x, 7), torch.full((6,), level)) for level in (0.2, 0.8))
     assert not torch.allclose(low, high)  # the belief depends on the time
-    assert information_of(Memoized(Temperature(fresh, 0.5))) is fresh.information
+    assert _information_of(Memoized(Temperature(fresh, 0.5))) is fresh.information
 
 
 def test_bad_requests_say_what_is_allowed() -> None:

@@ -31,7 +31,7 @@ import duality
 from duality.denoisers.clamp import Clamped, ClampedScore, InContext, InContextScore, in_context
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear, Polynomial
-from duality.methods.bert_mouth import PseudoLikelihood
+from duality.methods.bert_mouth import _PseudoLikelihood
 from duality.models.model import Model
 from duality.models.scoring import Passage, TextLikelihood, likelihoods, passage, token_nats, windows
 from duality.objectives.continuous_time import ContinuousTimeBound
@@ -171,7 +171,7 @@ def test_the_pseudo_likelihood_hides_tokens_of_the_text_only() -> None:
     for x in SEQUENCES:
         a, b, c = (int(token) for token in x)
         expected = -math.log(LAW[a, b, c] / LAW[a, :, c].sum()) - math.log(LAW[a, b, c] / LAW[a, b].sum())
-        found = measured(toy(ABSORBING, 0), PseudoLikelihood(ABSORBING), x, 1, num_draws=2)
+        found = measured(toy(ABSORBING, 0), _PseudoLikelihood(ABSORBING), x, 1, num_draws=2)
         assert found.nats == pytest.approx(expected, rel=1e-9)
 
 

@@ -62,7 +62,7 @@ def test_loading_is_silent_and_takes_a_path_as_text(tmp_path: Path, english: Pat
     assert (out.getvalue(), errors.getvalue()) == ("", "")
     assert isinstance(loaded[0], duality.Model)
     assert loaded[0].step == 2
-    saved = checkpoint.load_newest(tmp_path / "run" / "checkpoints", print)
+    saved = checkpoint._load_newest(tmp_path / "run" / "checkpoints", print)
     assert saved is not None
     for model, group in zip(loaded, ("ema", "model"), strict=True):
         weights = dict(model.denoiser.named_parameters())

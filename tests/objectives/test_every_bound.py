@@ -25,7 +25,7 @@ from torch import Tensor
 from duality.diffusion import posterior
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear
-from duality.fused.process_formulas import CLOSED_FORMS, AbsorbingFormulas, UniformFormulas
+from duality.fused.process_formulas import CLOSED_FORMS, _AbsorbingFormulas, _UniformFormulas
 from duality.noise import Noise
 from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.discrete_time import DiscreteTimeBound
@@ -76,8 +76,8 @@ def expectation(make: Callable[[Any], Measure], denoiser: Any, process: Process,
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test here holds for the closed forms, which are registered by type, and for the general ones."""
     if request.param == "closed form":
-        monkeypatch.setitem(CLOSED_FORMS, FixedUniform, UniformFormulas)
-        monkeypatch.setitem(CLOSED_FORMS, FixedAbsorbing, AbsorbingFormulas)
+        monkeypatch.setitem(CLOSED_FORMS, FixedUniform, _UniformFormulas)
+        monkeypatch.setitem(CLOSED_FORMS, FixedAbsorbing, _AbsorbingFormulas)
     else:
         for kind in (Uniform, Absorbing):
             monkeypatch.delitem(CLOSED_FORMS, kind)

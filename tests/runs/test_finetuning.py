@@ -63,7 +63,7 @@ def planned(base: Path, out: Path, *assignments: str, steps: int = 4, **more: An
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    saved = checkpoint.load_newest(folder / "checkpoints", quiet)
+    saved = checkpoint._load_newest(folder / "checkpoints", quiet)
     assert saved is not None
     return {f"{group}.{name}": value for group, values in saved.groups.items() for name, value in values.items()}
 

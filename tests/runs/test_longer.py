@@ -33,7 +33,7 @@ MOST = "method.curriculum=0.75"
 
 
 def tensors(run: Path) -> dict[str, torch.Tensor]:
-    saved = checkpoint.load_newest(run / "checkpoints", quiet)
+    saved = checkpoint._load_newest(run / "checkpoints", quiet)
     assert saved is not None
     return {f"{group}.{name}": value for group, values in saved.groups.items() for name, value in values.items()}
 

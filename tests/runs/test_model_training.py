@@ -30,7 +30,7 @@ def without_corpus(*assignments: str) -> Recipe:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    saved = checkpoint.load_newest(folder / "checkpoints", print)
+    saved = checkpoint._load_newest(folder / "checkpoints", print)
     assert saved is not None
     return {f"{group}.{name}": value for group, tensors in saved.groups.items() for name, value in tensors.items()}
 

@@ -69,7 +69,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    saved = checkpoint.load_newest(run / "checkpoints", print)
+    saved = checkpoint._load_newest(run / "checkpoints", print)
     assert saved is not None
     return saved.groups["model"]
 

@@ -67,7 +67,7 @@ def train(recipe: Recipe, folder: Path, *trackers: str | Tracker, **more: Any) -
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    saved = checkpoint.load_newest(folder / "checkpoints", quiet)
+    saved = checkpoint._load_newest(folder / "checkpoints", quiet)
     assert saved is not None
     return {f"{group}.{name}": value for group, values in saved.groups.items() for name, value in values.items()}
 

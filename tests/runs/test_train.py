@@ -34,7 +34,7 @@ from duality.training.state import TrainState
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     """Everything the last checkpoint holds, flat."""
-    loaded = checkpoint.load_newest(folder / "checkpoints", print)
+    loaded = checkpoint._load_newest(folder / "checkpoints", print)
     assert loaded is not None
     return {f"{group}.{name}": value for group, tensors in loaded.groups.items() for name, value in tensors.items()}
 

@@ -34,7 +34,7 @@ from duality.samplers import GRIDS
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import generate
 from duality.samplers.grids import LINEAR, LinearConstantLinear
-from duality.samplers.psi import Psi, Rule, kappa
+from duality.samplers.psi import Psi, Rule, _kappa
 
 RULES: tuple[Rule, ...] = get_args(Rule)
 Toy = Callable[[], tuple[Tensor, Process, Denoiser]]
@@ -100,10 +100,10 @@ def test_the_rules_are_what_they_say() -> None:
     }
     assert set(expected) == set(RULES)
     for rule in RULES:
-        share = kappa(rule, 0.4, alpha_t, alpha_s)
+        share = _kappa(rule, 0.4, alpha_t, alpha_s)
         assert torch.allclose((1 - share) * (1 - alpha_s), double(*expected[rule]), rtol=0, atol=1e-15), rule
         for start in (0.0, 0.5, 1.0):
-            assert float(kappa(rule, 0.4, double(start), double(1.0))) == 1.0
+            assert float(_kappa(rule, 0.4, double(start), double(1.0))) == 1.0
 
 
 def test_kappa_needs_no_cap() -> None:
@@ -111,7 +111,7 @@ def test_kappa_needs_no_cap() -> None:
     alpha_t, alpha_s = (
         torch.rand(2, 500, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).sort(0).values
     )
-    assert torch.equal(kappa("cap", 0.7, alpha_t, alpha_s), kappa("constant", 0.7, alpha_t, alpha_s))
+    assert torch.equal(_kappa("cap", 0.7, alpha_t, alpha_s), _kappa("constant", 0.7, alpha_t, alpha_s))
 
 
 def test_absorbing_noise_gives_remdm() -> None:
@@ -119,7 +119,7 @@ def test_absorbing_noise_gives_remdm() -> None:
     generator = torch.Generator().manual_seed(2)
     alpha_t, alpha_s = torch.rand(2, 100, dtype=torch.float64, generator=generator).sort(0).values
     for rule in ("constant", "cap", "rescale"):
-        share = kappa(rule, 0.2, alpha_t, alpha_s)
+        share = _kappa(rule, 0.2, alpha_t, alpha_s)
         again = (1 - share) * (1 - alpha_s)
         one, zero = torch.ones_like(alpha_t), torch.zeros_like(alpha_t)
         shown = posterior.psi_routes(one, zero, alpha_t, alpha_s, share)

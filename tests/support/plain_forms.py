@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from duality.diffusion.closed_forms import (
+    _log_count,
     absorbing_weight,
-    log_count,
     odds,
     score_nats_absorbing,
     score_nats_uniform,
@@ -73,7 +73,7 @@ def uniform_divergence(log_p: Tensor, x: Tensor, z: Tensor, alpha_t: Tensor, alp
     corrections at the two; kappa and R as in ``uniform_bound``. At alpha_s = 1 it is -log p(x | z).
     """
     num_states = log_p.shape[-1]
-    total = log_count(log_p, odds(alpha_s, num_states))
+    total = _log_count(log_p, odds(alpha_s, num_states))
     log_p_z, log_p_x = (log_p.gather(-1, state[..., None])[..., 0].double() for state in (z, x))
     return uniform_divergence_nats(total, log_p_z, log_p_x, z == x, alpha_t, alpha_s, num_states)
 

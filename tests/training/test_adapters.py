@@ -43,7 +43,7 @@ def base(tmp_path_factory: pytest.TempPathFactory, english: Path) -> Path:
 
 
 def groups(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
-    saved = checkpoint.load_newest(folder / "checkpoints", quiet)
+    saved = checkpoint._load_newest(folder / "checkpoints", quiet)
     assert saved is not None
     return saved.groups
 

@@ -21,7 +21,7 @@ from duality.training.state import TrainState
 
 
 def of_last(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
-    saved = checkpoint.load_newest(folder / "checkpoints", quiet)
+    saved = checkpoint._load_newest(folder / "checkpoints", quiet)
     assert saved is not None
     return saved.groups
 

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from duality.networks.dit import DiT, DiTNetwork
-from duality.training.muon import Muon, orthogonal
+from duality.training.muon import Muon, _orthogonal
 from duality.training.settings import Training
-from duality.training.state import TrainState, optimizer_of
+from duality.training.state import TrainState, _optimizer_of
 
 T = TypeVar("T", bound=nn.Module)
 
@@ -32,7 +32,7 @@ def with_gradients(model: T, seed: int = 1) -> T:
 def test_singular_values_become_one_and_singular_vectors_stay(shape: tuple[int, int, int]) -> None:
     noise = torch.Generator().manual_seed(0)
     given = torch.randn(shape, generator=noise, dtype=torch.float64)
-    found = orthogonal(given)
+    found = _orthogonal(given)
     u, _, v = torch.linalg.svd(given, full_matrices=False)
     rotated = u.mT @ found @ v.mT
     values = rotated.diagonal(dim1=1, dim2=2)
@@ -88,4 +88,4 @@ def test_a_restored_state_continues_bit_for_bit() -> None:
 
 def test_a_network_without_matrices_is_refused() -> None:
     with pytest.raises(ValueError, match=r"hidden_matrices.*use adamw"):
-        optimizer_of(nn.Linear(3, 3), Training(optimizer="muon"))
+        _optimizer_of(nn.Linear(3, 3), Training(optimizer="muon"))

@@ -28,7 +28,7 @@ from duality.fused.lazy import (
 from duality.protocols import AnyDenoiser, Denoiser, Dropout, Labels, Latent, Score, Valid, Wrapper
 
 
-def chosen_once(own: Tensor, outer: Tensor | None) -> Tensor:
+def _chosen_once(own: Tensor, outer: Tensor | None) -> Tensor:
     """``own`` labels, unless a wrapper outside has chosen some as well."""
     if outer is not None:
         raise ValueError("two wrappers choose the labels of one denoiser: keep one of with_labels and Guided")
@@ -45,7 +45,7 @@ class Labelled:
     def belief(
         self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
-        return belief_of(self.denoiser, z, alpha, valid, dropout, chosen_once(self.labels, labels))
+        return belief_of(self.denoiser, z, alpha, valid, dropout, _chosen_once(self.labels, labels))
 
     log_probs = materialised_log_probs
 
@@ -60,7 +60,7 @@ class LabelledScore:
     def ratios(
         self, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Ratios:
-        return ratios_of(self.denoiser, z, alpha, valid, dropout, chosen_once(self.labels, labels))
+        return ratios_of(self.denoiser, z, alpha, valid, dropout, _chosen_once(self.labels, labels))
 
     log_ratios = materialised_log_ratios
 
@@ -76,22 +76,22 @@ def with_labels(denoiser: AnyDenoiser, labels: Tensor) -> Labelled | LabelledSco
 
 def with_labels_of(conditioned: AnyDenoiser, other: AnyDenoiser) -> AnyDenoiser:
     """``other`` with the labels of ``conditioned``, if it has any: a teacher gets the labels of its student."""
-    labels = labels_of(conditioned)
+    labels = _labels_of(conditioned)
     return other if labels is None else with_labels(other, labels)
 
 
 @runtime_checkable
-class Conditioned(Protocol):
+class _Conditioned(Protocol):
     """A wrapper that binds labels."""
 
     @property
     def labels(self) -> Tensor: ...
 
 
-def labels_of(denoiser: AnyDenoiser) -> Labels:
+def _labels_of(denoiser: AnyDenoiser) -> Labels:
     """The labels that a wrapper binds, however many wrappers are around it."""
     while isinstance(denoiser, Wrapper):
-        if isinstance(denoiser, Conditioned):
+        if isinstance(denoiser, _Conditioned):
             return denoiser.labels
         denoiser = denoiser.denoiser
     return None
@@ -132,7 +132,7 @@ class Guided:
             raise TypeError("Guided takes token ids")
         own = torch.full_like(z[:, 0], self.label)
         no_label = torch.full_like(own, num_labels_of(self.denoiser))
-        pair = chosen_once(torch.cat([own, no_label]), labels)
+        pair = _chosen_once(torch.cat([own, no_label]), labels)
         twice = None if valid is None else valid.repeat(2, 1)
         joint = belief_of(self.denoiser, z.repeat(2, 1), alpha.repeat(2), twice, dropout, pair)
         if not all(transform.linear for transform in joint.transforms):

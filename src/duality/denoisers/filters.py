@@ -13,7 +13,7 @@ from duality.protocols import AnyDenoiser, Dropout, Labels, Latent, Valid
 
 
 @dataclass(frozen=True)
-class PowerTransform:
+class _PowerTransform:
     """p^(1/T), normalised."""
 
     temperature: float
@@ -40,13 +40,13 @@ class Temperature:
         self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
         belief = belief_of(self.denoiser, z, alpha, valid, dropout, labels)
-        return belief.with_transform(PowerTransform(self.temperature))
+        return belief.with_transform(_PowerTransform(self.temperature))
 
     log_probs = materialised_log_probs
 
 
 @dataclass(frozen=True)
-class NucleusTransform:
+class _NucleusTransform:
     """The fewest tokens whose mass reaches ``mass``, the crossing token included, renormalised."""
 
     mass: float
@@ -77,6 +77,6 @@ class TopP:
         self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
         belief = belief_of(self.denoiser, z, alpha, valid, dropout, labels)
-        return belief if self.mass == 1 else belief.with_transform(NucleusTransform(self.mass))
+        return belief if self.mass == 1 else belief.with_transform(_NucleusTransform(self.mass))
 
     log_probs = materialised_log_probs

@@ -21,12 +21,12 @@ from duality.protocols import Dropout, Labels, Latent, Network, Prefix, Process,
 LEAST_ALPHA = 1e-3
 
 
-def noise_level(alpha: Tensor) -> Tensor:
+def _noise_level(alpha: Tensor) -> Tensor:
     """The noise level that the network is given: -log(alpha)."""
     return -alpha.clamp_min(LEAST_ALPHA).log()
 
 
-def check_states(backbone: Network, process: Process) -> None:
+def _check_states(backbone: Network, process: Process) -> None:
     """Refuse a network whose states are not the process's."""
     if backbone.num_states != process.vocab_size:
         hint = "" if process.mask_id is None else " (its tokens and the mask token, which is a state of its own)"
@@ -38,7 +38,7 @@ def check_states(backbone: Network, process: Process) -> None:
 
 def belief_readout(backbone: Network, process: Process, time: bool = True) -> MeanDenoiser | SubsDenoiser:
     """The denoiser of a process: with a mask token the belief excludes it."""
-    check_states(backbone, process)
+    _check_states(backbone, process)
     return MeanDenoiser(backbone) if process.mask_id is None else SubsDenoiser(backbone, process, time)
 
 
@@ -53,7 +53,7 @@ class MeanDenoiser(nn.Module):
         self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
         """The belief about each clean token."""
-        vectors = self.backbone.hidden(z, noise_level(alpha), valid, dropout, labels)
+        vectors = self.backbone.hidden(z, _noise_level(alpha), valid, dropout, labels)
         return Belief(vectors, self.backbone.head, self.backbone.num_states, self.backbone.num_states)
 
     log_probs = materialised_log_probs
@@ -68,7 +68,7 @@ class SubsDenoiser(nn.Module):
 
     def __init__(self, backbone: Network, process: Process, time: bool = False):
         super().__init__()
-        check_states(backbone, process)
+        _check_states(backbone, process)
         if process.mask_id != process.vocab_size - 1:
             raise ValueError(
                 f"{process} has the mask token {process.mask_id}: SubsDenoiser needs one, as the last of its "
@@ -85,7 +85,7 @@ class SubsDenoiser(nn.Module):
         """The belief about each clean token: certain where one is shown; the mask token's column is never projected."""
         if not isinstance(z, Tensor):
             raise TypeError("absorbing noise is read as token ids: a mixture of tokens has no mask token")
-        level = noise_level(alpha) if self.depends_on_alpha else torch.zeros_like(alpha)
+        level = _noise_level(alpha) if self.depends_on_alpha else torch.zeros_like(alpha)
         vectors = self.backbone.hidden(z, level, valid, dropout, labels)
         certain = torch.where(z == self.mask_id, -1, z)
         return Belief(vectors, self.backbone.head, self.mask_id, self.mask_id + 1, certain)
@@ -102,7 +102,7 @@ class ScoreDenoiser(nn.Module):
 
     def __init__(self, backbone: Network, process: Process):
         super().__init__()
-        check_states(backbone, process)
+        _check_states(backbone, process)
         self.backbone = backbone
         self.process = process
 
@@ -110,7 +110,7 @@ class ScoreDenoiser(nn.Module):
         self, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Ratios:
         """log ratios, 0 at z."""
-        vectors = self.backbone.hidden(z, noise_level(alpha), valid, dropout, labels)
+        vectors = self.backbone.hidden(z, _noise_level(alpha), valid, dropout, labels)
         offset, num_states = None, self.process.vocab_size
         if self.process.mask_id is not None:
             # alpha within rounding of 1 counts as the largest float64 below it: times that small do occur, rarely

@@ -79,7 +79,7 @@ def uniform_bound(log_p: Tensor, x: Tensor, z: Tensor, alpha: Tensor, alpha_prim
     computed in the precision of ``log_p``; everything else is one number per token in float64, because kappa is large.
     """
     num_states = log_p.shape[-1]
-    total = log_count(log_p, odds(alpha, num_states))
+    total = _log_count(log_p, odds(alpha, num_states))
     log_p_z, log_p_x = (log_p.gather(-1, state[..., None])[..., 0].double() for state in (z, x))
     return uniform_nats(total, log_p_z, log_p_x, z == x, alpha, alpha_prime, num_states)
 
@@ -90,7 +90,7 @@ def odds(alpha: Tensor, num_states: int) -> Tensor:
     return num_states * alpha / (1 - alpha).clamp_min(2.0**-53)
 
 
-def log_count(log_p: Tensor, kappa: Tensor) -> Tensor:
+def _log_count(log_p: Tensor, kappa: Tensor) -> Tensor:
     """R = sum_j log(1 + kappa p_j), the one reduction over the vocabulary: between kappa and K log(1 + kappa / K)."""
     u = kappa.to(log_p.dtype)[..., None] * log_p.exp()
     return torch.where(kappa < SMALL_ODDS, kappa - second_order(u), torch.log1p(u).sum(-1).double())

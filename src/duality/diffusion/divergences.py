@@ -19,7 +19,7 @@ from torch import Tensor
 from duality.diffusion import Divergence
 
 
-def divergence(kind: Divergence, student: Tensor, teacher: Tensor) -> Tensor:
+def _divergence(kind: Divergence, student: Tensor, teacher: Tensor) -> Tensor:
     """(B, L) float64 from log beliefs (B, L, K); the sums are taken in the beliefs' precision."""
     if kind == "tvd":
         return 0.5 * (student.exp() - teacher.exp()).abs().sum(-1).double()

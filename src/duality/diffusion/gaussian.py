@@ -86,13 +86,13 @@ def inverse_level(alpha: Tensor, vocab_size: int) -> Tensor:
     return mu
 
 
-def split_mu(mu: Tensor) -> tuple[Tensor, Tensor]:
+def _split_mu(mu: Tensor) -> tuple[Tensor, Tensor]:
     """(alpha_tilde, sigma_tilde) of the variance-preserving latent with ratio ``mu``."""
     sigma_tilde = torch.rsqrt(1 + mu**2)
     return mu * sigma_tilde, sigma_tilde
 
 
-def distinct_others(x: Tensor, count: int, vocab_size: int, noise: Noise) -> Tensor:
+def _distinct_others(x: Tensor, count: int, vocab_size: int, noise: Noise) -> Tensor:
     """``count`` distinct tokens other than ``x``, uniform as an ordered tuple: (B, L, count).
 
     Duplicates are redrawn until there are none. A rule that treats all tokens alike gives the uniform
@@ -118,7 +118,7 @@ def distinct_others(x: Tensor, count: int, vocab_size: int, noise: Noise) -> Ten
     return ids + (ids >= x[..., None])
 
 
-def largest_normals(count: int, total: int, length: int, noise: Noise) -> Tensor:
+def _largest_normals(count: int, total: int, length: int, noise: Noise) -> Tensor:
     """The largest ``count`` of ``total`` independent standard normals, in falling order: (B, length, count).
 
     With uniforms u_i, log U_(j) = sum_{i<=j} log(u_i) / (total - i + 1) are the largest order statistics of uniforms
@@ -135,16 +135,16 @@ def tempered_latents(
     x: Tensor, mu: Tensor, tau: float, num_kept: int, vocab_size: int, noise: Noise
 ) -> tuple[TopK, Tensor]:
     """softmax(w / tau) restricted to x and the ``num_kept`` largest other entries, and z = argmax w, exactly."""
-    alpha_tilde, sigma_tilde = split_mu(mu)
-    others = sigma_tilde[..., None] * largest_normals(num_kept, vocab_size - 1, x.shape[1], noise)
+    alpha_tilde, sigma_tilde = _split_mu(mu)
+    others = sigma_tilde[..., None] * _largest_normals(num_kept, vocab_size - 1, x.shape[1], noise)
     own = alpha_tilde + sigma_tilde * noise.normal("own", x.shape[1])
-    ids = distinct_others(x, num_kept, vocab_size, noise)
+    ids = _distinct_others(x, num_kept, vocab_size, noise)
     z = torch.where(own > others[..., 0], x, ids[..., 0])
     entries = torch.cat([own[..., None], others], -1)
     return TopK(torch.cat([x[..., None], ids], -1), torch.softmax(entries / tau, -1)), z
 
 
-def tail_fraction(entries: Tensor, sigma_tilde: Tensor, tau: float, num_left: int) -> Tensor:
+def _tail_fraction(entries: Tensor, sigma_tilde: Tensor, tau: float, num_left: int) -> Tensor:
     """Expected mass of the entries left out of ``tempered_latents``, relative to the mass kept.
 
     Given the smallest kept entry ``cut``, the others are normals conditioned to lie below it, so that
@@ -167,13 +167,13 @@ def kept_entries(mu_range: tuple[float, float], tau: float, vocab_size: int, tol
     """
     num_others = vocab_size - 1
     mu = torch.linspace(*mu_range, 5, dtype=torch.float64)[:, None].expand(5, 256)
-    alpha_tilde, sigma_tilde = split_mu(mu)
+    alpha_tilde, sigma_tilde = _split_mu(mu)
     noise = Noise.of(0, 0, torch.arange(5))
     own = (alpha_tilde + sigma_tilde * noise.normal("own", 256))[..., None]
     kept = 2
     while kept < num_others:
-        others = sigma_tilde[..., None] * largest_normals(kept, num_others, 256, noise)
-        fraction = tail_fraction(torch.cat([own, others], -1), sigma_tilde, tau, num_others - kept)
+        others = sigma_tilde[..., None] * _largest_normals(kept, num_others, 256, noise)
+        fraction = _tail_fraction(torch.cat([own, others], -1), sigma_tilde, tau, num_others - kept)
         if float(fraction.mean(-1).max()) <= tolerance:
             return kept
         kept *= 2
@@ -187,7 +187,7 @@ def coupled_argmax(x: Tensor, mu_t: Tensor, mu_s: Tensor, vocab_size: int, noise
     """
     length = x.shape[1]
     own = noise.normal("own", length)
-    largest = largest_normals(1, vocab_size - 1, length, noise)[..., 0]
+    largest = _largest_normals(1, vocab_size - 1, length, noise)[..., 0]
     other = noise.integers("which", vocab_size - 1, length)
     other = other + (other >= x)
     return torch.where(mu_t + own > largest, x, other), torch.where(mu_s + own > largest, x, other)

@@ -38,12 +38,12 @@ def at(values: Tensor, states: Tensor) -> Tensor:
     return values.gather(-1, states[:, None])[:, 0]
 
 
-def centre_(logits: Tensor) -> Tensor:
+def _centre_(logits: Tensor) -> Tensor:
     """Subtract the largest logit of each row, in place: before anything is read, so that a shift costs no digits."""
     return logits.sub_(logits.amax(-1, keepdim=True))
 
 
-def exponentiate_(centred: Tensor) -> tuple[Tensor, Tensor]:
+def _exponentiate_(centred: Tensor) -> tuple[Tensor, Tensor]:
     """e = exp(centred logits) in place; returns c (n, 1), with which p = c e, and log c (n,).
 
     p itself is never computed: c is one number per row, and is multiplied into the next factor of the row.
@@ -60,8 +60,8 @@ class CrossEntropy(Formula):
     weight: Tensor
 
     def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
-        at_x = at(centre_(logits), self.x)
-        scale, log_scale = exponentiate_(logits)
+        at_x = at(_centre_(logits), self.x)
+        scale, log_scale = _exponentiate_(logits)
 
         def pull(slope: Tensor) -> None:
             logits.mul_(-slope * scale).scatter_add_(-1, self.x[:, None], slope)
@@ -73,7 +73,7 @@ class CrossEntropy(Formula):
         return -self.weight * log_p_x
 
 
-def sum_log1p(u: Tensor, largest: float) -> Tensor:
+def _sum_log1p(u: Tensor, largest: float) -> Tensor:
     """sum_j log(1 + u_j) of rows (n, K); ``largest`` bounds the sum of a row.
 
     Logarithms are slow and products fast: (1 + u)(1 + v) = 1 + (u + v + u v), four at a time, where it fits the
@@ -90,15 +90,15 @@ def sum_log1p(u: Tensor, largest: float) -> Tensor:
     return u.log1p_().sum(-1) + torch.log1p(torch.cat(rest, -1)).sum(-1)
 
 
-def read_log_count(logits: Tensor, kappa: Tensor, z: Tensor, x: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
+def _read_log_count(logits: Tensor, kappa: Tensor, z: Tensor, x: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
     """R = sum_j log(1 + kappa p_j), log p_z and log p_x."""
-    centre_(logits)
+    _centre_(logits)
     at_z, at_x = at(logits, z), at(logits, x)
-    scale, log_scale = exponentiate_(logits)
+    scale, log_scale = _exponentiate_(logits)
     odds = kappa[:, None].to(logits.dtype)
     each = odds * scale  # u = each e = kappa p
     u = logits * each
-    total = sum_log1p(u, float(kappa.max())).double()
+    total = _sum_log1p(u, float(kappa.max())).double()
     small_odds = kappa < closed_forms.SMALL_ODDS
     if bool(small_odds.any()):
         total = torch.where(small_odds, kappa - closed_forms.second_order(u), total)
@@ -127,7 +127,7 @@ class UniformBound(Formula):
     num_states: int
 
     def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
-        return read_log_count(logits, closed_forms.odds(self.alpha, self.num_states), self.z, self.x)
+        return _read_log_count(logits, closed_forms.odds(self.alpha, self.num_states), self.z, self.x)
 
     def nats(self, *numbers: Tensor) -> Tensor:
         total, log_p_z, log_p_x = numbers
@@ -147,7 +147,7 @@ class UniformDivergence(Formula):
     scale: float = 1.0
 
     def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
-        return read_log_count(logits, closed_forms.odds(self.alpha_s, self.num_states), self.z, self.x)
+        return _read_log_count(logits, closed_forms.odds(self.alpha_s, self.num_states), self.z, self.x)
 
     def nats(self, *numbers: Tensor) -> Tensor:
         total, log_p_z, log_p_x = numbers
@@ -218,7 +218,7 @@ class BeliefDivergence(Formula):
 
     def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
         assert isinstance(self.target, Tensor), "a lazy target becomes logits when its rows are chosen"
-        return read_divergence(self.divergence, logits, self.target, None)
+        return _read_divergence(self.divergence, logits, self.target, None)
 
     def nats(self, *numbers: Tensor) -> Tensor:
         return numbers[0]
@@ -242,20 +242,20 @@ class PosteriorDivergence(Formula):
 
     def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
         assert isinstance(self.target, Tensor), "a lazy target becomes logits when its rows are chosen"
-        add_at_(logits, self.z, self.evidence)
-        add_at_(self.target, self.target_z, self.target_evidence)
-        return read_divergence(self.divergence, logits, self.target, self.z)
+        _add_at_(logits, self.z, self.evidence)
+        _add_at_(self.target, self.target_z, self.target_evidence)
+        return _read_divergence(self.divergence, logits, self.target, self.z)
 
     def nats(self, *numbers: Tensor) -> Tensor:
         return numbers[0]
 
 
-def add_at_(values: Tensor, states: Tensor, amount: Tensor) -> None:
+def _add_at_(values: Tensor, states: Tensor, amount: Tensor) -> None:
     """Add ``amount`` (n,) to values (n, K) at one state per row, in place."""
     values.scatter_add_(-1, states[:, None], amount[:, None].to(values.dtype))
 
 
-def read_divergence(
+def _read_divergence(
     kind: Divergence, logits: Tensor, target: Tensor, near: Tensor | None
 ) -> tuple[tuple[Tensor, ...], Backward]:
     """The divergence between the softmax of ``logits`` (n, K), which are overwritten, and that of ``target``.
@@ -268,10 +268,10 @@ def read_divergence(
     teacher = torch.log_softmax(target, -1)[:, :named].clamp_min_(least)
     logits[:, named:] = 0.0
     readers: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Backward]]] = {
-        "kl-backward": partial(read_kl_backward, near=near),
-        "kl-forward": read_kl_forward,
-        "mse": read_mse,
-        "tvd": partial(read_tvd, near=near),
+        "kl-backward": partial(_read_kl_backward, near=near),
+        "kl-forward": _read_kl_forward,
+        "mse": _read_mse,
+        "tvd": partial(_read_tvd, near=near),
     }
     total, pull = readers[kind](torch.exp(student, out=logits[:, :named]), student, teacher)
     return (total,), pull
@@ -282,7 +282,7 @@ def read_divergence(
 # of the difference is not lost by rounding.
 
 
-def read_kl_backward(s: Tensor, student: Tensor, teacher: Tensor, near: Tensor | None) -> tuple[Tensor, Backward]:
+def _read_kl_backward(s: Tensor, student: Tensor, teacher: Tensor, near: Tensor | None) -> tuple[Tensor, Backward]:
     """sum s log(s / t); gradient s (log(s / t) - the sum)."""
     gap = student.sub_(teacher)
     if near is None:
@@ -294,14 +294,14 @@ def read_kl_backward(s: Tensor, student: Tensor, teacher: Tensor, near: Tensor |
     return rest + at_near, lambda slope: s.mul_(-rest[:, None] * slope).addcmul_(product, slope)
 
 
-def read_kl_forward(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Backward]:
+def _read_kl_forward(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Backward]:
     """sum t log(t / s); gradient s - t."""
     gap = torch.sub(teacher, student, out=student)
     t = teacher.exp_()
     return gap.mul_(t).sum(-1), lambda slope: s.sub_(t).mul_(slope)
 
 
-def read_mse(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Backward]:
+def _read_mse(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Backward]:
     """mean (log s - log t)^2 =: mean g^2; gradient 2/K (g - s sum g)."""
     least = torch.finfo(s.dtype).min / 4
     count = ((student > least) | (teacher > least)).sum(-1, keepdim=True)
@@ -314,7 +314,7 @@ def read_mse(s: Tensor, student: Tensor, teacher: Tensor) -> tuple[Tensor, Backw
     return total, pull
 
 
-def read_tvd(s: Tensor, student: Tensor, teacher: Tensor, near: Tensor | None) -> tuple[Tensor, Backward]:
+def _read_tvd(s: Tensor, student: Tensor, teacher: Tensor, near: Tensor | None) -> tuple[Tensor, Backward]:
     """1/2 sum |s - t|; gradient s (g - sum s g) with g = sign(s - t) / 2."""
     gap = torch.sub(s, teacher.exp_(), out=student)
     total = torch.abs(gap, out=teacher).sum(-1) / 2

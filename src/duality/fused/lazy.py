@@ -32,7 +32,7 @@ A = TypeVar("A", bound="LazyLogits")
 _COLUMNS = 1024  # states projected at a time on a CPU, where a product with a very wide result is a fifth slower
 
 
-class LogitsTransform(Protocol):
+class _LogitsTransform(Protocol):
     """A change of some rows of log-probabilities (n, K), at flat positions ``rows``; returns log-probabilities.
 
     ``linear`` says that transforming a mixture of logits is mixing transformed logits, up to a constant per row.
@@ -59,7 +59,7 @@ def chunk_rows(num_states: int, device: torch.device, learning: bool = False) ->
     return max(256 if learning else 420, min((6 << 20) // num_states, 4096))
 
 
-def even_chunks(rows: Tensor, most: int) -> tuple[Tensor, ...]:
+def _even_chunks(rows: Tensor, most: int) -> tuple[Tensor, ...]:
     """``rows`` in as few chunks of at most ``most`` as possible, all of one size: a small one costs as a large one."""
     count = -(-len(rows) // most)
     return torch.split(rows, -(-len(rows) // count)) if count else ()
@@ -123,7 +123,7 @@ class LazyLogits:
 
     def in_chunks(self: A, rows: Tensor, learning: bool = False) -> tuple[A, tuple[Tensor, ...]]:
         """The same with a buffer for a chunk, and ``rows`` in such chunks."""
-        chunks = even_chunks(rows, chunk_rows(self.num_outputs, rows.device, learning))
+        chunks = _even_chunks(rows, chunk_rows(self.num_outputs, rows.device, learning))
         return (self.with_buffer(len(chunks[0])) if chunks else self), chunks
 
     def put(self: A, rows: Tensor, other: A) -> A:
@@ -149,16 +149,16 @@ class Belief(LazyLogits):
     """
 
     certain: Tensor | None = None
-    transforms: tuple[LogitsTransform, ...] = ()
+    transforms: tuple[_LogitsTransform, ...] = ()
 
-    def with_transform(self, transform: LogitsTransform) -> Belief:
+    def with_transform(self, transform: _LogitsTransform) -> Belief:
         """The same, changed by one more transform where it is read."""
         return replace(self, transforms=(*self.transforms, transform))
 
     @torch.no_grad()
     def rows(self, rows: Tensor) -> Tensor:
         """log of the belief (n, num_outputs) at flat positions ``rows``."""
-        log_p = log_softmax_(self.project(rows))
+        log_p = _log_softmax_(self.project(rows))
         for transform in self.transforms:
             log_p = transform(log_p, rows)
         if self.certain is None:
@@ -221,7 +221,7 @@ class Belief(LazyLogits):
         """Materialised if there are transforms or certain positions: a formula then reads the belief itself."""
         sure = torch.zeros((), dtype=torch.bool) if self.certain is None else self.certain >= 0
         if self.transforms or bool((sure if where is None else sure & where).any()):
-            return belief_from(self.log_probs()[..., : self.num_outputs])
+            return _belief_from(self.log_probs()[..., : self.num_outputs])
         return self
 
 
@@ -260,12 +260,12 @@ class Ratios(LazyLogits):
         return logits.view(*self.z.shape, self.num_states)
 
 
-def belief_from(log_p: Tensor) -> Belief:
+def _belief_from(log_p: Tensor) -> Belief:
     """A belief (B, L, K) that is materialised already."""
     return Belief(log_p, None, log_p.shape[-1], log_p.shape[-1])
 
 
-def log_softmax_(logits: Tensor) -> Tensor:
+def _log_softmax_(logits: Tensor) -> Tensor:
     """In place, a few rows at a time: a second tensor of that size would take as long to allocate as to fill."""
     for rows in torch.split(logits, block_rows(logits.shape[-1], logits.device)):
         rows.copy_(torch.log_softmax(rows, -1))
@@ -273,7 +273,7 @@ def log_softmax_(logits: Tensor) -> Tensor:
 
 
 @runtime_checkable
-class LazyDenoiser(Protocol):
+class _LazyDenoiser(Protocol):
     """A denoiser with a lazy belief."""
 
     def belief(
@@ -282,7 +282,7 @@ class LazyDenoiser(Protocol):
 
 
 @runtime_checkable
-class LazyScore(Protocol):
+class _LazyScore(Protocol):
     """A score model with lazy ratios."""
 
     def ratios(
@@ -290,19 +290,19 @@ class LazyScore(Protocol):
     ) -> Ratios: ...
 
 
-class Conditional(Protocol):
+class _Conditional(Protocol):
     """A denoiser without a lazy belief that takes labels."""
 
     def log_probs(self, z: Latent, alpha: Tensor, valid: Valid, dropout: Dropout, labels: Labels) -> Tensor: ...
 
 
-def given(valid: Valid, dropout: Dropout) -> tuple[Any, ...]:
+def _given(valid: Valid, dropout: Dropout) -> tuple[Any, ...]:
     """These two arguments without the None at their end, so that ``log_probs(z, alpha)`` alone is a denoiser too."""
     return () if valid is None and dropout is None else (valid,) if dropout is None else (valid, dropout)
 
 
 def belief_of(
-    denoiser: AnyDenoiser | LazyDenoiser,
+    denoiser: AnyDenoiser | _LazyDenoiser,
     z: Latent,
     alpha: Tensor,
     valid: Valid = None,
@@ -310,12 +310,12 @@ def belief_of(
     labels: Labels = None,
 ) -> Belief:
     """A denoiser's belief, lazy if it can be; a model without one is refused."""
-    if isinstance(denoiser, LazyDenoiser):
+    if isinstance(denoiser, _LazyDenoiser):
         return denoiser.belief(z, alpha, valid, dropout, labels)
     if isinstance(denoiser, Denoiser):
         if labels is not None:
-            return belief_from(cast(Conditional, denoiser).log_probs(z, alpha, valid, dropout, labels))
-        return belief_from(denoiser.log_probs(z, alpha, *given(valid, dropout)))
+            return _belief_from(cast(_Conditional, denoiser).log_probs(z, alpha, valid, dropout, labels))
+        return _belief_from(denoiser.log_probs(z, alpha, *_given(valid, dropout)))
     raise ValueError(
         f"a belief about each token is needed, and a {type(denoiser).__name__} gives none: a score model goes with "
         "ScoreEntropy and the analytic sampler, a Gaussian model with Variational and the gaussian sampler"
@@ -323,7 +323,7 @@ def belief_of(
 
 
 def ratios_of(
-    score: AnyDenoiser | LazyScore,
+    score: AnyDenoiser | _LazyScore,
     z: Tensor,
     alpha: Tensor,
     valid: Valid = None,
@@ -331,12 +331,12 @@ def ratios_of(
     labels: Labels = None,
 ) -> Ratios:
     """A score model's ratios, lazy if they can be; a model without ratios is refused."""
-    if isinstance(score, LazyScore):
+    if isinstance(score, _LazyScore):
         return score.ratios(z, alpha, valid, dropout, labels)
     if isinstance(score, Score):
         if labels is not None:
             raise ValueError(f"labels for a {type(score).__name__}: it has no lazy ratios that would take them")
-        log_ratios = score.log_ratios(z, alpha, *given(valid, dropout))
+        log_ratios = score.log_ratios(z, alpha, *_given(valid, dropout))
         return Ratios(log_ratios, None, log_ratios.shape[-1], log_ratios.shape[-1], z)
     raise ValueError(
         f"the ratios of a score model are needed, and a {type(score).__name__} gives none: a denoiser with a belief "
@@ -345,7 +345,7 @@ def ratios_of(
 
 
 def materialised_log_probs(
-    denoiser: LazyDenoiser,
+    denoiser: _LazyDenoiser,
     z: Latent,
     alpha: Tensor,
     valid: Valid = None,
@@ -357,7 +357,7 @@ def materialised_log_probs(
 
 
 def materialised_log_ratios(
-    score: LazyScore, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
+    score: _LazyScore, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
 ) -> Tensor:
     """log ratios (B, L, K): the method ``log_ratios`` of a class that has ``ratios``."""
     return score.ratios(z, alpha, valid, dropout, labels).log_ratios()

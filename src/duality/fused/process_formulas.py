@@ -45,7 +45,7 @@ class ProcessFormulas(Protocol):
 
 
 @dataclass(frozen=True)
-class UniformFormulas:
+class _UniformFormulas:
     """One reduction over the vocabulary (Duo, UDLM, D3PM, SEDD)."""
 
     process: Uniform
@@ -64,7 +64,7 @@ class UniformFormulas:
 
 
 @dataclass(frozen=True)
-class AbsorbingFormulas:
+class _AbsorbingFormulas:
     """Weighted cross-entropy of the masked positions (MDLM, D3PM); the score entropy of SEDD."""
 
     process: Absorbing
@@ -83,7 +83,7 @@ class AbsorbingFormulas:
 
 
 @dataclass(frozen=True)
-class DenseFormula(Formula):
+class _DenseFormula(Formula):
     """A formula that autograd differentiates: float64, with tensors of the size of the rows that are read."""
 
     def dense_nats(self, logits: Tensor) -> Tensor:
@@ -104,13 +104,13 @@ class DenseFormula(Formula):
         return numbers[0]
 
 
-def probabilities(logits: Tensor, num_states: int) -> Tensor:
+def _probabilities(logits: Tensor, num_states: int) -> Tensor:
     """Softmax; a state without a column has probability 0."""
     return F.pad(torch.softmax(logits, -1), (0, num_states - logits.shape[-1]))
 
 
 @dataclass(frozen=True)
-class GeneralBound(DenseFormula):
+class _GeneralBound(_DenseFormula):
     """``diffusion.closed_forms.bound`` at the ratios of a belief, or with ``score`` at logits that are log ratios."""
 
     x: Tensor
@@ -123,13 +123,13 @@ class GeneralBound(DenseFormula):
 
     def dense_nats(self, logits: Tensor) -> Tensor:
         if not self.score:
-            p = probabilities(logits, len(self.prior))
+            p = _probabilities(logits, len(self.prior))
             logits = posterior.log_ratios(p, self.z, self.alpha, self.prior)
         return closed_forms.bound(logits, self.x, self.z, self.alpha, self.alpha_prime, self.prior)
 
 
 @dataclass(frozen=True)
-class GeneralDivergence(DenseFormula):
+class _GeneralDivergence(_DenseFormula):
     """``scale`` times KL(q(z_s | z_t, x) || q(z_s | z_t, p)) of two posteriors."""
 
     x: Tensor
@@ -141,7 +141,7 @@ class GeneralDivergence(DenseFormula):
     shared: ClassVar[tuple[str, ...]] = ("prior",)
 
     def dense_nats(self, logits: Tensor) -> Tensor:
-        p = probabilities(logits, len(self.prior))
+        p = _probabilities(logits, len(self.prior))
         clean = F.one_hot(self.x, len(self.prior)).to(p)
         true, model = (
             posterior.posterior(belief, self.z, self.alpha_t, self.alpha_s, self.prior) for belief in (clean, p)
@@ -152,27 +152,27 @@ class GeneralDivergence(DenseFormula):
 
 
 @dataclass(frozen=True)
-class GeneralFormulas:
+class _GeneralFormulas:
     """Any process: its prior is all that is needed. Outside the prior's support no noise arrives, and no loss."""
 
     process: Process
 
-    def bound(self, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> GeneralBound:
-        return GeneralBound(x, z, alpha, alpha_prime, self.process.prior().to(x.device))
+    def bound(self, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> _GeneralBound:
+        return _GeneralBound(x, z, alpha, alpha_prime, self.process.prior().to(x.device))
 
-    def divergence(self, x: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, scale: float) -> GeneralDivergence:
-        return GeneralDivergence(x, z, alpha_t, alpha_s, self.process.prior().to(x.device), scale)
+    def divergence(self, x: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, scale: float) -> _GeneralDivergence:
+        return _GeneralDivergence(x, z, alpha_t, alpha_s, self.process.prior().to(x.device), scale)
 
-    def score_entropy(self, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> GeneralBound:
-        return GeneralBound(x, z, alpha, alpha_prime, self.process.prior().to(x.device), score=True)
+    def score_entropy(self, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> _GeneralBound:
+        return _GeneralBound(x, z, alpha, alpha_prime, self.process.prior().to(x.device), score=True)
 
     def loss_positions(self, z: Tensor) -> Tensor:
         return self.process.prior_of(z) > 0
 
 
-CLOSED_FORMS: dict[type, Callable[..., ProcessFormulas]] = {Uniform: UniformFormulas, Absorbing: AbsorbingFormulas}
+CLOSED_FORMS: dict[type, Callable[..., ProcessFormulas]] = {Uniform: _UniformFormulas, Absorbing: _AbsorbingFormulas}
 
 
 def formulas_of(process: Process) -> ProcessFormulas:
     """The formulas of a process: its closed forms, or the general ones."""
-    return CLOSED_FORMS.get(type(process), GeneralFormulas)(process)
+    return CLOSED_FORMS.get(type(process), _GeneralFormulas)(process)

@@ -12,7 +12,7 @@ from duality.protocols import AnyDenoiser, Process, Schedule
 D = TypeVar("D")
 
 
-class ProcessKind(Protocol):
+class _ProcessKind(Protocol):
     """A class of processes."""
 
     def over(self, num_tokens: int) -> Process: ...
@@ -20,7 +20,7 @@ class ProcessKind(Protocol):
 
 def process_named(noise: str, num_tokens: int) -> Process:
     """The registered process ``noise`` over a vocabulary; absorbing noise adds the mask token to it."""
-    return cast(ProcessKind, PROCESSES[noise]).over(num_tokens)
+    return cast(_ProcessKind, PROCESSES[noise]).over(num_tokens)
 
 
 def check_noise(noise: str) -> None:

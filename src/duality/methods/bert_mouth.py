@@ -44,7 +44,7 @@ from duality.protocols import AnyDenoiser, Backbone, Ends, Kind, Loss, Phase, Sc
 
 
 @dataclass(frozen=True)
-class MaskedTokens:
+class _MaskedTokens:
     """Cross-entropy of tokens that are masked with probability ``rate``, divided by it. It does not depend on time."""
 
     process: Absorbing
@@ -63,7 +63,7 @@ class MaskedTokens:
 
 
 @dataclass(frozen=True)
-class PseudoLikelihood:
+class _PseudoLikelihood:
     """-log p of one token given all the others, times their number; t chooses which."""
 
     process: Absorbing
@@ -86,7 +86,7 @@ class PseudoLikelihood:
 
 
 @dataclass(frozen=True)
-class GibbsState:
+class _GibbsState:
     """The state of a Gibbs chain: its tokens (B, L), how many it has drawn, and the noise of its orders."""
 
     ids: Tensor
@@ -107,24 +107,26 @@ class Gibbs:
 
     process: Absorbing
 
-    def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> GibbsState:
+    def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> _GibbsState:
         if steps < length:
             raise ValueError(
                 f"steps is {steps}: Gibbs sampling draws one token per network call, so {length} tokens take at least "
                 f"{length} steps; give {length} or more (by default {self.steps(length)}), or leave steps out"
             )
         check_fits(denoiser, self.process)
-        return GibbsState(self.process.sample_prior(length, noise), 0, noise.fold("orders"))
+        return _GibbsState(self.process.sample_prior(length, noise), 0, noise.fold("orders"))
 
     def step(
-        self, denoiser: AnyDenoiser, state: GibbsState, alpha_t: Tensor, alpha_s: Tensor, noise: Noise
-    ) -> GibbsState:
+        self, denoiser: AnyDenoiser, state: _GibbsState, alpha_t: Tensor, alpha_s: Tensor, noise: Noise
+    ) -> _GibbsState:
         return self.redraw(denoiser, state, alpha_t, False, noise)
 
-    def last(self, denoiser: AnyDenoiser, state: GibbsState, alpha_t: Tensor, tail: Tail, noise: Noise) -> Tensor:
+    def last(self, denoiser: AnyDenoiser, state: _GibbsState, alpha_t: Tensor, tail: Tail, noise: Noise) -> Tensor:
         return self.redraw(denoiser, state, alpha_t, tail != "ancestral", noise).ids
 
-    def redraw(self, denoiser: AnyDenoiser, state: GibbsState, alpha: Tensor, greedy: bool, noise: Noise) -> GibbsState:
+    def redraw(
+        self, denoiser: AnyDenoiser, state: _GibbsState, alpha: Tensor, greedy: bool, noise: Noise
+    ) -> _GibbsState:
         """Mask the next position, compute the belief, and draw the token."""
         place = state.place
         z = state.ids.scatter(1, place, self.process.mask_id)
@@ -133,7 +135,7 @@ class Gibbs:
         token = log_p.argmax(-1) if greedy else draws.categorical(log_p.exp(), noise.uniform("draw", 1))
         return replace(state, ids=z.scatter(1, place, token), drawn=state.drawn + 1)
 
-    def tokens(self, denoiser: AnyDenoiser, state: GibbsState) -> Tensor:
+    def tokens(self, denoiser: AnyDenoiser, state: _GibbsState) -> Tensor:
         return state.ids
 
     def steps(self, length: int, wanted: int | None = None) -> int:
@@ -160,10 +162,10 @@ class BertMouth:
         return SubsDenoiser(backbone.build(process.vocab_size, num_labels=vocabulary.num_labels), process)
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
-        return (Phase("masked tokens", MaskedTokens(self.process(num_tokens), self.rate), steps),)
+        return (Phase("masked tokens", _MaskedTokens(self.process(num_tokens), self.rate), steps),)
 
-    def measure(self, num_tokens: int) -> PseudoLikelihood:
-        return PseudoLikelihood(self.process(num_tokens))
+    def measure(self, num_tokens: int) -> _PseudoLikelihood:
+        return _PseudoLikelihood(self.process(num_tokens))
 
     def sampling_schedule(self) -> Schedule:
         return LogLinear(eps=0.0)

@@ -47,43 +47,43 @@ from duality.protocols import AnyDenoiser, Backbone, Ends, Kind, Loss, Network, 
 from duality.samplers.base import RouteSampler
 
 
-def unigram_information(counts: Tensor) -> Tensor:
+def _unigram_information(counts: Tensor) -> Tensor:
     """-log frequency of each token, counted once more than it occurs."""
     smooth = counts.double() + 1
     return smooth.sum().log() - smooth.log()
 
 
-def skews(information: Tensor, strength: float) -> Tensor:
+def _skews(information: Tensor, strength: float) -> Tensor:
     """strength H(v), (K,) float64: the difference 1 - t - alpha_v(t) at t = 1/2."""
     nats = information.detach().double().clamp_min(1e-12)
     mean = (torch.softmax(-nats, -1) * nats).sum()
     return strength * (1 - mean / nats).clamp(-1, 1)
 
 
-def hidden_chance(skew: Tensor, t: Tensor) -> Tensor:
+def _hidden_chance(skew: Tensor, t: Tensor) -> Tensor:
     """1 - alpha_v(t) = t + skew sin(pi t)."""
     return t + skew * torch.sin(math.pi * t)
 
 
-def speed(skew: Tensor, t: Tensor) -> Tensor:
+def _speed(skew: Tensor, t: Tensor) -> Tensor:
     """u_v = -alpha_v' / (1 - alpha_v)."""
-    return (1 + math.pi * skew * torch.cos(math.pi * t)) / hidden_chance(skew, t).clamp_min(2.0**-53)
+    return (1 + math.pi * skew * torch.cos(math.pi * t)) / _hidden_chance(skew, t).clamp_min(2.0**-53)
 
 
-def excess(skew: Tensor, t: Tensor) -> Tensor:
+def _excess(skew: Tensor, t: Tensor) -> Tensor:
     """e_v = u_v - 1/t, without the difference: skew (pi t cos(pi t) - sin(pi t)) / (t (1 - alpha_v))."""
     t = t.clamp_min(2.0**-53)
-    return skew * (math.pi * t * torch.cos(math.pi * t) - torch.sin(math.pi * t)) / (t * hidden_chance(skew, t))
+    return skew * (math.pi * t * torch.cos(math.pi * t) - torch.sin(math.pi * t)) / (t * _hidden_chance(skew, t))
 
 
-def hide(x: Tensor, t: Tensor, skew: Tensor, mask_id: int, noise: Noise) -> Tensor:
+def _hide(x: Tensor, t: Tensor, skew: Tensor, mask_id: int, noise: Noise) -> Tensor:
     """Noisy tokens at time ``t``."""
-    hidden = noise.uniform("replace", x.shape[1]) >= 1 - hidden_chance(skew[x], t[:, None])
+    hidden = noise.uniform("replace", x.shape[1]) >= 1 - _hidden_chance(skew[x], t[:, None])
     return torch.where(hidden, mask_id, x)
 
 
 @dataclass(frozen=True)
-class SpindleNats(Formula):
+class _SpindleNats(Formula):
     """``scale`` times the bound of a masked token, from the mean excess under the belief and the token's surprisal."""
 
     x: Tensor
@@ -97,7 +97,7 @@ class SpindleNats(Formula):
         log_p_x = at(log_p, self.x)
         # a materialised belief may have a column for the mask token, with probability 0
         p = torch.exp(log_p, out=logits)[:, : len(self.skew)]
-        ahead = excess(self.skew, self.t[:, None]).to(logits.dtype)
+        ahead = _excess(self.skew, self.t[:, None]).to(logits.dtype)
         # a product and a sum, because autocast would compute a matrix product in bfloat16
         mean = (p * ahead).sum(-1)
 
@@ -110,7 +110,7 @@ class SpindleNats(Formula):
     def nats(self, *numbers: Tensor) -> Tensor:
         mean, log_p_x = numbers
         skew = self.skew[self.x]
-        return self.scale * (speed(skew, self.t) * -log_p_x + mean - excess(skew, self.t))
+        return self.scale * (_speed(skew, self.t) * -log_p_x + mean - _excess(skew, self.t))
 
 
 class SpindleDenoiser(SubsDenoiser):
@@ -122,16 +122,16 @@ class SpindleDenoiser(SubsDenoiser):
 
 
 @runtime_checkable
-class Informed(Protocol):
+class _Informed(Protocol):
     """A denoiser with the information of its tokens."""
 
     information: Tensor
 
 
-def information_of(denoiser: AnyDenoiser) -> Tensor:
+def _information_of(denoiser: AnyDenoiser) -> Tensor:
     """The information of the tokens, from the denoiser inside the wrappers."""
     network = unwrapped(denoiser)
-    if not isinstance(network, Informed):
+    if not isinstance(network, _Informed):
         raise ValueError(
             f"a {type(network).__name__} does not know how informative its tokens are, and the spindle schedule "
             "needs that: use a network that DiffusionBERT built"
@@ -140,7 +140,7 @@ def information_of(denoiser: AnyDenoiser) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SpindleBound:
+class _SpindleBound:
     """E_t of the bound, for absorbing noise with the spindle schedule."""
 
     process: Absorbing
@@ -151,11 +151,11 @@ class SpindleBound:
         self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
         # t = u^2, weighted by 2 u: with equal times the variance is infinite (``schedules.Polynomial``)
-        u, skew = t.double(), skews(information_of(denoiser), self.strength)
+        u, skew = t.double(), _skews(_information_of(denoiser), self.strength)
         t = u.square()
-        z = hide(x, t, skew, self.process.mask_id, noise)
+        z = _hide(x, t, skew, self.process.mask_id, noise)
         belief = belief_of(denoiser, z, 1 - t, valid, dropout_of(noise, dropout))
-        formula = SpindleNats(x, t[:, None], 2 * u[:, None], skew)
+        formula = _SpindleNats(x, t[:, None], 2 * u[:, None], skew)
         return fused_loss(belief, formula, intersection(z == self.process.mask_id, valid))
 
     def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends:
@@ -174,17 +174,17 @@ class SpindleSampler(RouteSampler):
 
     def corrupt(self, denoiser: AnyDenoiser, x: Tensor, alpha: Tensor, noise: Noise) -> Tensor:
         """The noise that the steps reverse."""
-        return hide(x, 1 - alpha, skews(information_of(denoiser), self.strength), self.process.mask_id, noise)
+        return _hide(x, 1 - alpha, _skews(_information_of(denoiser), self.strength), self.process.mask_id, noise)
 
     def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> Tensor:
-        information_of(denoiser)
+        _information_of(denoiser)
         check_fits(denoiser, self.process)
         return self.process.sample_prior(length, noise)
 
     def step(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, alpha_s: Tensor, noise: Noise) -> Tensor:
-        skew, later, now = skews(information_of(denoiser), self.strength), 1 - alpha_s[:, None], 1 - alpha_t[:, None]
+        skew, later, now = _skews(_information_of(denoiser), self.strength), 1 - alpha_s[:, None], 1 - alpha_t[:, None]
         belief = belief_of(denoiser, state, alpha_t)
-        stay = hidden_chance(skew, later) / hidden_chance(skew, now)
+        stay = _hidden_chance(skew, later) / _hidden_chance(skew, now)
         u = noise.uniform("show", state.shape[1])
         # A position that stays masked for every token need not be drawn.
         drawn = (state == self.process.mask_id) & (u >= stay.amin(-1, keepdim=True))
@@ -217,13 +217,13 @@ class DiffusionBERT:
         # Without counts, as when weights are loaded afterwards, all tokens have equal information.
         counts = torch.zeros(vocabulary.num_tokens) if vocabulary.counts is None else vocabulary.counts()
         network = backbone.build(process.vocab_size, num_labels=vocabulary.num_labels)
-        return SpindleDenoiser(network, process, unigram_information(counts))
+        return SpindleDenoiser(network, process, _unigram_information(counts))
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
         return (Phase("bound", self.measure(num_tokens), steps),)
 
-    def measure(self, num_tokens: int) -> SpindleBound:
-        return SpindleBound(self.process(num_tokens), self.strength)
+    def measure(self, num_tokens: int) -> _SpindleBound:
+        return _SpindleBound(self.process(num_tokens), self.strength)
 
     def sampling_schedule(self) -> Schedule:
         return LogLinear(eps=0.0)

@@ -52,7 +52,7 @@ from duality.samplers.gaussian import GaussianAncestral
 LEAST = 1e-4
 
 
-def sqrt_gamma(t: Tensor, offset: float) -> tuple[Tensor, Tensor]:
+def _sqrt_gamma(t: Tensor, offset: float) -> tuple[Tensor, Tensor]:
     """gamma and gamma' of sigma^2 = sqrt(s + (c - s) t), s being ``offset``: float64."""
     rate = (1 - LEAST) ** 2 - offset
     noise = (offset + rate * t.double()).sqrt()
@@ -73,7 +73,7 @@ class DiffusionLMDenoiser(nn.Module):
         return self.table
 
     def gamma(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        return sqrt_gamma(t, self.offset)
+        return _sqrt_gamma(t, self.offset)
 
     def predict(
         self, z: Tensor, gamma: Tensor, valid: Valid = None, dropout: Dropout = None, guess: Tensor | None = None
@@ -91,7 +91,7 @@ class DiffusionLMDenoiser(nn.Module):
 
 
 @dataclass(frozen=True)
-class SimpleLoss:
+class _SimpleLoss:
     """L_simple: squared error and rounding, of equal weight. Its unit is not nats; ``Variational`` gives nats."""
 
     def __call__(
@@ -140,7 +140,7 @@ class DiffusionLM:
         return DiffusionLMDenoiser(network, vocabulary.num_tokens, self.offset)
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
-        return (Phase("simple loss", SimpleLoss(), steps),)
+        return (Phase("simple loss", _SimpleLoss(), steps),)
 
     def measure(self, num_tokens: int) -> Variational:
         return Variational(even=True)

@@ -52,7 +52,7 @@ from duality.protocols import (
 from duality.samplers.gaussian import GaussianAncestral
 
 
-class LearnedSchedule(nn.Module):
+class _LearnedSchedule(nn.Module):
     """gamma(t) = gamma_0 + (gamma_1 - gamma_0) s(t), with s a sum of rising tanh's, scaled to go from 0 to 1.
 
     The ends are learned as offsets from their first values, so that weight decay does not pull them to 0.
@@ -100,7 +100,7 @@ class PlaidDenoiser(nn.Module):
         self.backbone = backbone
         self.self_conditioning = self_conditioning
         self.table = nn.Parameter(F.normalize(torch.randn(backbone.num_states, width), dim=-1))
-        self.schedule = LearnedSchedule(gamma_min, gamma_max)
+        self.schedule = _LearnedSchedule(gamma_min, gamma_max)
 
     def embeddings(self) -> Tensor:
         return F.normalize(self.table, dim=-1)
@@ -130,7 +130,7 @@ class PlaidDenoiser(nn.Module):
         return self.predict(z, self.schedule.ends()[0].expand(len(z)), valid).logits
 
 
-def reweighted(value: Tensor, weight: Tensor) -> Tensor:
+def _reweighted(value: Tensor, weight: Tensor) -> Tensor:
     """``value``; its gradient is multiplied by the value that ``weight`` has during the backward pass."""
     if value.requires_grad:
         value.register_hook(lambda gradient: gradient * weight)  # type: ignore[no-untyped-call]
@@ -138,7 +138,7 @@ def reweighted(value: Tensor, weight: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PlaidBound:
+class _PlaidBound:
     """The whole bound for training: diffusion term at t, prior, and reconstruction for a ``share`` of the samples.
 
     The samples with reconstruction are drawn from their own noise and weighted by 1 / share: the loss is unbiased and
@@ -160,7 +160,7 @@ class PlaidBound:
         real = torch.ones_like(x, dtype=torch.bool) if valid is None else valid
         size, schedule = len(x), model.schedule
         weight = torch.zeros(size, dtype=torch.float64, device=x.device)
-        s, rise = (reweighted(part, weight) for part in schedule.interior(t))
+        s, rise = (_reweighted(part, weight) for part in schedule.interior(t))
         gamma, slope = schedule.between(s, rise)
         first, final = schedule.ends()
         # One network call for the samples, followed by those with reconstruction.
@@ -226,7 +226,7 @@ class Plaid:
         return PlaidDenoiser(network, self.embedding_width, self.gamma_min, self.gamma_max, self.self_conditioning)
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
-        return (Phase("bound", PlaidBound(), steps),)
+        return (Phase("bound", _PlaidBound(), steps),)
 
     def measure(self, num_tokens: int) -> Variational:
         return Variational()

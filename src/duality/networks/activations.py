@@ -12,7 +12,7 @@ from torch import Tensor, nn
 Activation = Literal["gelu", "relu2"]
 
 
-class SquaredReLU(nn.Module):
+class _SquaredReLU(nn.Module):
     """max(x, 0)^2 (So et al., 2021)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -21,5 +21,5 @@ class SquaredReLU(nn.Module):
 
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
     "gelu": partial(nn.GELU, approximate="tanh"),
-    "relu2": SquaredReLU,
+    "relu2": _SquaredReLU,
 }

@@ -16,7 +16,7 @@ attention needs over a million tokens to learn that neighbours matter, which is 
 
 The same blocks make three networks, chosen in ``build``: the diffusion transformer; with ``causal``, an
 autoregressive one in which a position depends on earlier positions only and there is no noise level (as in the paper's
-baseline), with a ``KVCache`` of keys and values for sampling; with ``input_width``, one whose input is vectors instead
+baseline), with a ``_KVCache`` of keys and values for sampling; with ``input_width``, one whose input is vectors instead
 of tokens, for Gaussian models. ``num_labels`` adds a label to the conditioning; label ``num_labels`` means "no label".
 
 ``prepare`` chooses how training computes the blocks. ``recompute`` keeps only the input of each block for the backward
@@ -90,7 +90,7 @@ medium = partial(DiT, width=1024, depth=24, heads=16)
 
 
 @dataclass
-class KVCache:
+class _KVCache:
     """The cache of a causal network: keys and values of each block, and the past inputs of the convolution.
 
     Every token is added in place, so a cache must be used by one sampler only.
@@ -123,16 +123,16 @@ class DiTNetwork(nn.Module):
             self.embedding = nn.Parameter(torch.empty(num_states, config.width))
         else:
             self.project = nn.Linear(input_width, config.width)
-        self.conv = LocalMixing(config.width, config.conv, causal) if config.conv else None
+        self.conv = _LocalMixing(config.width, config.conv, causal) if config.conv else None
         if not causal:
-            self.time = TimeEmbedding(config.time_width)
-        self.blocks = nn.ModuleList(Block(config, causal) for _ in range(config.depth))
+            self.time = _TimeEmbedding(config.time_width)
+        self.blocks = nn.ModuleList(_Block(config, causal) for _ in range(config.depth))
         self.norm = nn.LayerNorm(config.width, bias=False)
         if not causal:
             self.modulation = nn.Linear(config.time_width, 2 * config.width)
-            silence(self.modulation)
+            _silence(self.modulation)
         self.head = nn.Linear(config.width, num_states)
-        silence(self.head)
+        _silence(self.head)
         if input_width is None:
             nn.init.normal_(self.embedding, std=config.embedding_std or (3 * config.width) ** -0.5)
         if num_labels:
@@ -160,12 +160,12 @@ class DiTNetwork(nn.Module):
         self, z: Latent, condition: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Tensor:
         """The vectors that the head projects, (B, L, D). ``condition`` is the noise level -log(alpha), (B,)."""
-        cache = cache_of(z)
+        cache = _cache_of(z)
         x = self.embed(z)
         if self.conv is not None:
             x = self.conv(x, valid, cache)
         first = 0 if cache is None else cache.length
-        rotation = rotary_angles(first, x.shape[1], self.config.width // self.config.heads, x)
+        rotation = _rotary_angles(first, x.shape[1], self.config.width // self.config.heads, x)
         time = None if self.causal else self.conditioning(condition.to(x.dtype), labels)
         # One row of keys per sample, shared by heads and queries; None keeps the fast attention path. Padding is at the
         # end of a row, where a causal network does not read it.
@@ -186,7 +186,7 @@ class DiTNetwork(nn.Module):
         if time is None:
             return final
         shift, scale = self.modulation(time)[:, None].chunk(2, -1)
-        return modulate(final, shift, scale)
+        return _modulate(final, shift, scale)
 
     def through(
         self,
@@ -237,7 +237,7 @@ class DiTNetwork(nn.Module):
         logits: Tensor = self.head(self.hidden(z, condition, valid, dropout, labels))
         return logits
 
-    def empty_cache(self, batch: int, length: int) -> KVCache:
+    def empty_cache(self, batch: int, length: int) -> _KVCache:
         """A cache for ``length`` tokens of ``batch`` sequences."""
         heads, width = self.config.heads, self.config.width // self.config.heads
 
@@ -245,19 +245,19 @@ class DiTNetwork(nn.Module):
             return [self.norm.weight.new_empty(batch, heads, length, width) for _ in self.blocks]
 
         past = max(self.config.conv - 1, 0)
-        return KVCache(buffer(), buffer(), self.norm.weight.new_zeros(batch, past, self.config.width))
+        return _KVCache(buffer(), buffer(), self.norm.weight.new_zeros(batch, past, self.config.width))
 
 
-def cache_of(z: Latent) -> KVCache | None:
+def _cache_of(z: Latent) -> _KVCache | None:
     """The cache of an autoregressive step, None for a whole sequence."""
     if not isinstance(z, Prefix):
         return None
-    if not isinstance(z.cache, KVCache):
+    if not isinstance(z.cache, _KVCache):
         raise TypeError(f"the cache of a prefix is a {type(z.cache).__name__}: make it with this network's empty_cache")
     return z.cache
 
 
-class Block(nn.Module):
+class _Block(nn.Module):
     """Attention and MLP, each modulated before and gated after; in a causal network, neither."""
 
     def __init__(self, config: DiT, causal: bool = False):
@@ -276,7 +276,7 @@ class Block(nn.Module):
         )
         if not causal:
             self.modulation = nn.Linear(config.time_width, 6 * width)
-            silence(self.modulation)
+            _silence(self.modulation)
 
     def forward(
         self,
@@ -291,14 +291,14 @@ class Block(nn.Module):
         """``kept`` are the factors of dropout, after attention and after the MLP; None drops nothing."""
         kept_a, kept_m = kept or (None, None)
         if time is None:
-            x = x + drop(self.attention(self.norm_attention(x), rotation, attend, past, first), kept_a)
-            return x + drop(self.mlp(self.norm_mlp(x)), kept_m)
+            x = x + _drop(self.attention(self.norm_attention(x), rotation, attend, past, first), kept_a)
+            return x + _drop(self.mlp(self.norm_mlp(x)), kept_m)
         modulation: Tensor = self.modulation(time)[:, None]
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, -1)
-        update = self.attention(modulate(self.norm_attention(x), shift_a, scale_a), rotation, attend)
-        x = x + gate_a * drop(update, kept_a)
-        update = self.mlp(modulate(self.norm_mlp(x), shift_m, scale_m))
-        return x + gate_m * drop(update, kept_m)
+        update = self.attention(_modulate(self.norm_attention(x), shift_a, scale_a), rotation, attend)
+        x = x + gate_a * _drop(update, kept_a)
+        update = self.mlp(_modulate(self.norm_mlp(x), shift_m, scale_m))
+        return x + gate_m * _drop(update, kept_m)
 
     def attention(
         self,
@@ -310,7 +310,7 @@ class Block(nn.Module):
     ) -> Tensor:
         batch, length, width = x.shape
         qk, v = self.qkv(x).view(batch, length, 3, self.heads, -1).split((2, 1), 2)
-        q, k = rotate(qk, rotation).permute(2, 0, 3, 1, 4)
+        q, k = _rotate(qk, rotation).permute(2, 0, 3, 1, 4)
         v = v[:, :, 0].transpose(1, 2)
         if past is not None:
             keys, values = past
@@ -322,7 +322,7 @@ class Block(nn.Module):
         return update
 
 
-class LocalMixing(nn.Module):
+class _LocalMixing(nn.Module):
     """x + a depthwise convolution over neighbouring positions; in a causal network over earlier positions."""
 
     def __init__(self, width: int, kernel: int, causal: bool = False):
@@ -330,7 +330,7 @@ class LocalMixing(nn.Module):
         self.depthwise = nn.Conv1d(width, width, kernel, groups=width, bias=False)
         self.around = (kernel - 1, 0) if causal else (kernel // 2, kernel // 2)
 
-    def forward(self, x: Tensor, valid: Valid, cache: KVCache | None = None) -> Tensor:
+    def forward(self, x: Tensor, valid: Valid, cache: _KVCache | None = None) -> Tensor:
         if cache is None:
             real = x if valid is None else x * valid[..., None].to(x.dtype)
             wide = F.pad(real.transpose(1, 2), self.around)
@@ -342,7 +342,7 @@ class LocalMixing(nn.Module):
         return x + mixed.transpose(1, 2)
 
 
-class TimeEmbedding(nn.Module):
+class _TimeEmbedding(nn.Module):
     """Cosines and sines of the noise level at 128 frequencies, then a small MLP."""
 
     def __init__(self, width: int, num_features: int = 256):
@@ -357,23 +357,23 @@ class TimeEmbedding(nn.Module):
         return embedded
 
 
-def silence(linear: nn.Linear) -> None:
+def _silence(linear: nn.Linear) -> None:
     """Initialise a projection with zeros."""
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
 
 
-def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+def _modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     """x (1 + scale) + shift."""
     return torch.addcmul(shift, x, 1 + scale)
 
 
-def drop(x: Tensor, kept: Tensor | None) -> Tensor:
+def _drop(x: Tensor, kept: Tensor | None) -> Tensor:
     """Dropout with given factors; None drops nothing."""
     return x if kept is None else x * kept.to(x.dtype)
 
 
-def rotary_angles(first: int, length: int, head_width: int, like: Tensor) -> tuple[Tensor, Tensor]:
+def _rotary_angles(first: int, length: int, head_width: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """(cos, sin) of position x frequency, each (L, 1, 1, head_width / 2); float64, then rounded.
 
     Positions are ``first``, ``first + 1``, ...
@@ -383,7 +383,7 @@ def rotary_angles(first: int, length: int, head_width: int, like: Tensor) -> tup
     return angles.cos().to(like.dtype)[:, None, None], angles.sin().to(like.dtype)[:, None, None]
 
 
-def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Rotary positions of queries and keys together, (B, L, 2, H, head_width); halves not interleaved.
 
     (x_1, x_2) becomes (x_1 cos - x_2 sin, x_2 cos + x_1 sin).

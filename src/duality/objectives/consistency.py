@@ -81,12 +81,12 @@ class Consistency:
         belief = belief_in(process, denoiser, z_t, alpha_t, valid, dropout_of(noise, dropout))
         formula: Formula = BeliefDivergence(target, self.divergence)
         if self.compare == "posterior":
-            of_z_t, of_z_s = finite_evidence(process, z_t, alpha_t), finite_evidence(process, z_s, alpha_s)
+            of_z_t, of_z_s = _finite_evidence(process, z_t, alpha_t), _finite_evidence(process, z_s, alpha_s)
             formula = PosteriorDivergence(target, self.divergence, z_t, of_z_t, z_s, of_z_s)
         return fused_loss(belief, formula, valid)
 
 
-def finite_evidence(process: Uniform, z: Tensor, alpha: Tensor) -> Tensor:
+def _finite_evidence(process: Uniform, z: Tensor, alpha: Tensor) -> Tensor:
     """The evidence (B, L) of tokens z (B, L) at levels (B,).
 
     A level that is 1, by rounding, counts as the largest float64 below 1. The posterior multiplies the odds of z by

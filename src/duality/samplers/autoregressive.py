@@ -20,7 +20,7 @@ from duality.protocols import AnyDenoiser, Prefix, Tail
 
 
 @dataclass(frozen=True)
-class PrefixState:
+class _PrefixState:
     """The tokens so far, (B, n), and the network's input for the next one."""
 
     ids: Tensor
@@ -33,7 +33,7 @@ class Autoregressive:
 
     begin: int
 
-    def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> PrefixState:
+    def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> _PrefixState:
         if steps != length:
             raise ValueError(
                 f"steps is {steps}: an autoregressive model writes one token per network call, so {length} tokens take "
@@ -46,26 +46,26 @@ class Autoregressive:
             )
         batch, device = len(noise.keys), noise.keys.device
         first = torch.full((batch, 1), self.begin, dtype=torch.int64, device=device)
-        return PrefixState(first[:, :0], Prefix(first, 0, network.empty_cache(batch, length)))
+        return _PrefixState(first[:, :0], Prefix(first, 0, network.empty_cache(batch, length)))
 
     def step(
-        self, denoiser: AnyDenoiser, state: PrefixState, alpha_t: Tensor, alpha_s: Tensor, noise: Noise
-    ) -> PrefixState:
+        self, denoiser: AnyDenoiser, state: _PrefixState, alpha_t: Tensor, alpha_s: Tensor, noise: Noise
+    ) -> _PrefixState:
         return self.append(denoiser, state, alpha_t, False, noise)
 
-    def last(self, denoiser: AnyDenoiser, state: PrefixState, alpha_t: Tensor, tail: Tail, noise: Noise) -> Tensor:
+    def last(self, denoiser: AnyDenoiser, state: _PrefixState, alpha_t: Tensor, tail: Tail, noise: Noise) -> Tensor:
         return self.append(denoiser, state, alpha_t, tail != "ancestral", noise).ids
 
     def append(
-        self, denoiser: AnyDenoiser, state: PrefixState, alpha: Tensor, greedy: bool, noise: Noise
-    ) -> PrefixState:
+        self, denoiser: AnyDenoiser, state: _PrefixState, alpha: Tensor, greedy: bool, noise: Noise
+    ) -> _PrefixState:
         """One more token."""
         log_p = draws.finite(belief_of(denoiser, state.prefix, alpha).log_probs())
         token = log_p.argmax(-1) if greedy else draws.categorical(log_p.exp(), noise.uniform("draw", 1))
         prefix = replace(state.prefix, ids=token, position=state.prefix.position + 1)
-        return PrefixState(torch.cat([state.ids, token], 1), prefix)
+        return _PrefixState(torch.cat([state.ids, token], 1), prefix)
 
-    def tokens(self, denoiser: AnyDenoiser, state: PrefixState) -> Tensor:
+    def tokens(self, denoiser: AnyDenoiser, state: _PrefixState) -> Tensor:
         return state.ids
 
     def steps(self, length: int, wanted: int | None = None) -> int:

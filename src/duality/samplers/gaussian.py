@@ -19,7 +19,7 @@ from duality.samplers.base import DEFAULT_STEPS
 
 
 @dataclass(frozen=True)
-class VectorState:
+class _VectorState:
     """The sampler's state: the noisy vectors ``z`` and the last prediction ``guess``, both (B, L, d)."""
 
     z: Tensor
@@ -36,30 +36,30 @@ class GaussianAncestral:
 
     clamp: bool = False
 
-    def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> VectorState:
+    def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> _VectorState:
         table = vector_denoiser(denoiser).embeddings()
         z = noise.normal("start", length, table.shape[-1]).to(table.dtype)
-        return VectorState(z, torch.zeros_like(z))
+        return _VectorState(z, torch.zeros_like(z))
 
     def step(
-        self, denoiser: AnyDenoiser, state: VectorState, alpha_t: Tensor, alpha_s: Tensor, noise: Noise
-    ) -> VectorState:
+        self, denoiser: AnyDenoiser, state: _VectorState, alpha_t: Tensor, alpha_s: Tensor, noise: Noise
+    ) -> _VectorState:
         model = vector_denoiser(denoiser)
         gamma_t, gamma_s = model.gamma(1 - alpha_t)[0], model.gamma(1 - alpha_s)[0]
         x_hat = finite(model.predict(state.z, gamma_t, guess=state.guess).x_hat)
         table = model.embeddings()
         target = table[nearest(x_hat, table)] if self.clamp else x_hat
         mean, deviation = posterior(state.z, target, gamma_t, gamma_s)
-        return VectorState(mean + deviation * noise.normal("posterior", *mean.shape[1:]).to(mean.dtype), x_hat)
+        return _VectorState(mean + deviation * noise.normal("posterior", *mean.shape[1:]).to(mean.dtype), x_hat)
 
-    def last(self, denoiser: AnyDenoiser, state: VectorState, alpha_t: Tensor, tail: Tail, noise: Noise) -> Tensor:
+    def last(self, denoiser: AnyDenoiser, state: _VectorState, alpha_t: Tensor, tail: Tail, noise: Noise) -> Tensor:
         model = vector_denoiser(denoiser)
         logits = finite(model.predict(state.z, model.gamma(1 - alpha_t)[0], guess=state.guess).logits)
         if tail == "ancestral":
             return categorical(torch.softmax(logits, -1), noise.uniform("draw", logits.shape[1]))
         return logits.argmax(-1)
 
-    def tokens(self, denoiser: AnyDenoiser, state: VectorState) -> Tensor:
+    def tokens(self, denoiser: AnyDenoiser, state: _VectorState) -> Tensor:
         return nearest(state.guess, vector_denoiser(denoiser).embeddings())
 
     def steps(self, length: int, wanted: int | None = None) -> int:

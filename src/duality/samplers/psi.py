@@ -33,7 +33,7 @@ from duality.samplers.base import RouteSampler
 Rule = Literal["constant", "cap", "rescale", "loop", "mix"]
 
 
-def kappa(rule: Rule, eta: float, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
+def _kappa(rule: Rule, eta: float, alpha_t: Tensor, alpha_s: Tensor) -> Tensor:
     """The share of the ancestral step; 1 at alpha_s = 1, where there is no noise."""
     rest = 1 - alpha_s
     if rule == "mix":
@@ -67,7 +67,7 @@ class Psi(RouteSampler):
 
     def routes(self, p_z: Tensor, prior_z: Tensor, alpha_t: Tensor, alpha_s: Tensor) -> Routes:
         """The probabilities of a step's three routes."""
-        share = kappa(self.rule, self.eta, alpha_t, alpha_s)
+        share = _kappa(self.rule, self.eta, alpha_t, alpha_s)
         return posterior.psi_routes(p_z, prior_z, alpha_t, alpha_s, share)
 
 

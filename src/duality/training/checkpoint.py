@@ -51,7 +51,7 @@ _HIDDEN = ".writing-"
 
 
 @dataclass(frozen=True)
-class Entry:
+class _Entry:
     """A line of the manifest."""
 
     size: int
@@ -221,7 +221,7 @@ def latest_step(folder: Path) -> int:
     return max(steps_saved(folder), default=0) if folder.is_dir() else 0
 
 
-def manifest_of(path: Path) -> dict[str, Entry]:
+def _manifest_of(path: Path) -> dict[str, _Entry]:
     """The manifest of the checkpoint at ``path``; a file of any other form is a ``ValueError``."""
     found = read_json(path / _MANIFEST, MIB)
     if not isinstance(found, dict):
@@ -233,14 +233,14 @@ def manifest_of(path: Path) -> dict[str, Entry]:
         size, digest = (line.get("bytes"), line.get("sha256")) if isinstance(line, dict) else (None, None)
         if type(size) is not int or not isinstance(digest, str):
             raise ValueError(f"{_MANIFEST} has no size and checksum for {name}")
-        entries[name] = Entry(size, digest)
+        entries[name] = _Entry(size, digest)
     return entries
 
 
 def damage(path: Path, groups: Sequence[str] | None = None) -> str | None:
     """The damage of the checkpoint at ``path``, as far as these ``groups`` of tensors need it, or all; or None."""
     try:
-        manifest = manifest_of(path)
+        manifest = _manifest_of(path)
         unlisted = sorted(file.name for file in path.glob(f"[!.]*{_TENSORS}") if file.name not in manifest)
         if unlisted:
             return f"{unlisted[0]} is not in {_MANIFEST}"
@@ -250,13 +250,13 @@ def damage(path: Path, groups: Sequence[str] | None = None) -> str | None:
             problem = _file_damage(path / name, manifest[name])
             if problem is not None:
                 return f"{name} {problem}"
-        step = read_state(path)["step"]
+        step = _read_state(path)["step"]
         return None if path.name == f"step-{step:08d}" else f"{_STATE} is of step {step}"
     except (OSError, ValueError) as error:
         return f"{_MANIFEST} or {_STATE} cannot be read ({error})"
 
 
-def _files_of(path: Path, manifest: Mapping[str, Entry], groups: Sequence[str] | None) -> list[str]:
+def _files_of(path: Path, manifest: Mapping[str, _Entry], groups: Sequence[str] | None) -> list[str]:
     """The files that hold these groups of tensors, or all files."""
     if groups is None:
         return sorted(manifest)
@@ -272,7 +272,7 @@ def _files_of(path: Path, manifest: Mapping[str, Entry], groups: Sequence[str] |
 
 def checksum_of(path: Path, group: str) -> str | None:
     """The sha256 of a group's file, or of the checksums of its parts; None if there is no such group."""
-    manifest = manifest_of(path)
+    manifest = _manifest_of(path)
     found = [manifest[name].sha256 for name in _files_of(path, manifest, [group]) if name in manifest]
     if len(found) < 2:
         return found[0] if found else None
@@ -281,13 +281,13 @@ def checksum_of(path: Path, group: str) -> str | None:
 
 def parts_of(path: Path) -> list[str] | None:
     """The groups of a checkpoint that ranks have written in parts; None if each of its groups is one file."""
-    parts = read_state(path).get("parts")
+    parts = _read_state(path).get("parts")
     if parts is not None and not (isinstance(parts, list) and all(isinstance(each, str) for each in parts)):
         raise ValueError(f"{path / _STATE} has no list of parts: restore it from a backup")
     return parts
 
 
-def _file_damage(file: Path, expected: Entry) -> str | None:
+def _file_damage(file: Path, expected: _Entry) -> str | None:
     """What is wrong with a file of the manifest, or None."""
     if not file.is_file():
         return "is missing"
@@ -298,7 +298,7 @@ def _file_damage(file: Path, expected: Entry) -> str | None:
     return None if file_sha256(file) == expected.sha256 else "does not match its checksum"
 
 
-def read_state(path: Path) -> State:
+def _read_state(path: Path) -> State:
     """state.json of the checkpoint at ``path``, in which every checkpoint has its step."""
     state = read_json(path / _STATE, MIB)
     if not isinstance(state, dict) or type(state.get("step")) is not int or state["step"] < 0:
@@ -339,7 +339,7 @@ def kept_step(folder: Path, step: int, groups: Sequence[str] | None = None) -> P
     return path
 
 
-def load_newest(folder: Path, report: Reporter, groups: Sequence[str] | None = None) -> Checkpoint | None:
+def _load_newest(folder: Path, report: Reporter, groups: Sequence[str] | None = None) -> Checkpoint | None:
     """The content of ``newest_intact``."""
     path = newest_intact(folder, report, groups)
     return None if path is None else load(path, groups)
@@ -347,8 +347,8 @@ def load_newest(folder: Path, report: Reporter, groups: Sequence[str] | None = N
 
 def load(path: Path, groups: Sequence[str] | None = None, shapes: Shapes | None = None) -> Checkpoint:
     """Read a checkpoint that has been verified: these groups of tensors, or all, which have these ``shapes``."""
-    state, parts = read_state(path), parts_of(path)
-    names = [name.removesuffix(_TENSORS) for name in manifest_of(path) if name.endswith(_TENSORS)]
+    state, parts = _read_state(path), parts_of(path)
+    names = [name.removesuffix(_TENSORS) for name in _manifest_of(path) if name.endswith(_TENSORS)]
     wanted = groups if groups is not None else sorted(names) if parts is None else parts
     found: dict[str, Tensors] = {}
     for group in wanted:
@@ -363,7 +363,7 @@ def load(path: Path, groups: Sequence[str] | None = None, shapes: Shapes | None 
 def shapes_of_group(path: Path, group: str) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a group's tensors in the checkpoint at ``path``; the tensors are not read."""
     if parts_of(path) is None:
-        return shapes_in(path / f"{group}{_TENSORS}")
+        return _shapes_in(path / f"{group}{_TENSORS}")
     with _valid(path):
         return {name: shape for name, (shape, _) in shapes_in_parts(path, group).items()}
 
@@ -377,7 +377,7 @@ def _valid(file: Path) -> Iterator[None]:
         raise ValueError(f"{file} is no valid safetensors file ({error}): use an older checkpoint") from error
 
 
-def shapes_in(file: Path) -> dict[str, tuple[int, ...]]:
+def _shapes_in(file: Path) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the tensors in a file; nothing but its beginning is read."""
     with _valid(file), safe_open(file, framework="pt") as content:
         return {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118

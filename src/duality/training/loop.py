@@ -68,10 +68,10 @@ def begins(phases: tuple[Phase, ...], step: int) -> bool:
     return step == 0 or phase_at(phases, step) is not phase_at(phases, step - 1)
 
 
-def micro_batches(count: int, size: int) -> list[slice]:
+def _micro_batches(count: int, size: int) -> list[slice]:
     """``count`` rows, in order, at most ``size`` at a time; 0 is all at once.
 
-    >>> micro_batches(5, 2)
+    >>> _micro_batches(5, 2)
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
     size = size or count
@@ -94,12 +94,12 @@ def gradients(state: TrainState, loader: Loader | Prefetch, phase: Phase, traini
     num_tokens = int(counted)
     batch = batch.to(device)
     total = torch.zeros((), dtype=torch.float64, device=device)
-    parts = micro_batches(own.stop - own.start, training.micro_batch)
+    parts = _micro_batches(own.stop - own.start, training.micro_batch)
     for rows in parts:
         index = torch.arange(own.start + rows.start, own.start + rows.stop, device=device)
         noise = Noise.of(training.seed, state.step, index)
         valid = None if batch.valid is None else batch.valid[rows]
-        labels = None if batch.labels is None else drop_labels(state.model, batch.labels[rows], training, noise)
+        labels = None if batch.labels is None else _drop_labels(state.model, batch.labels[rows], training, noise)
         with state.layout.accumulating(state.loss, last=rows is parts[-1]):
             with torch.autocast(device.type, dtype) if dtype != torch.float32 else nullcontext():
                 loss, nats = state.loss(phase.objective, batch.ids[rows], times[rows], noise, valid, labels)
@@ -109,7 +109,7 @@ def gradients(state: TrainState, loader: Loader | Prefetch, phase: Phase, traini
     return total / num_tokens, num_tokens
 
 
-def drop_labels(denoiser: AnyDenoiser, labels: Tensor, training: Training, noise: Noise) -> Tensor:
+def _drop_labels(denoiser: AnyDenoiser, labels: Tensor, training: Training, noise: Noise) -> Tensor:
     """The labels, with "no label" for some of the samples, so that the model also learns the text without labels."""
     dropped = noise.uniform("label", 1)[:, 0] < training.label_dropout
     return torch.where(dropped, num_labels_of(denoiser), labels)

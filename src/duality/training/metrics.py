@@ -51,15 +51,17 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
             if number < len(lines):
                 raise
         else:
-            rows.append(checked(row, where))
+            rows.append(_checked(row, where))
     return rows
 
 
-def checked(row: object, where: str) -> dict[str, Any]:
+def _checked(row: object, where: str) -> dict[str, Any]:
     """A row that is one."""
     if not isinstance(row, dict) or type(row.get("step")) is not int or not 0 <= row["step"] < _LARGEST:
         raise ValueError(f"{where} is damaged (it has no step, which is a whole number): {_REMEDY}")
-    wrong = [name for name in _NUMBERS if name in row and not is_number(row[name]) and not is_unknown(name, row[name])]
+    wrong = [
+        name for name in _NUMBERS if name in row and not _is_number(row[name]) and not _is_unknown(name, row[name])
+    ]
     wrong += [name for name, kind in _KINDS.items() if name in row and not isinstance(row[name], kind)]
     wrong += [other for name, other in _TOGETHER if name in row and other not in row]
     if wrong:
@@ -67,12 +69,12 @@ def checked(row: object, where: str) -> dict[str, Any]:
     return row
 
 
-def is_unknown(name: str, value: object) -> bool:
+def _is_unknown(name: str, value: object) -> bool:
     """Whether it stands for a number that is not finite: the error of a single sequence."""
     return value is None and name in HELD_OUT
 
 
-def is_number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     """Whether it can be computed with; JSON has whole numbers of any size."""
     return type(value) is float or (type(value) is int and abs(value) < _LARGEST)
 
@@ -119,7 +121,7 @@ HELD_OUT = ("validation_nats", "validation_stderr")  # of a row; a number that i
 _WINDOW = 15
 
 
-def running_mean(values: list[float]) -> list[float]:
+def _running_mean(values: list[float]) -> list[float]:
     """The mean of the last few values, fewer at the beginning."""
     return [sum(part) / len(part) for part in (values[max(0, i - _WINDOW) : i + 1] for i in range(len(values)))]
 
@@ -135,7 +137,7 @@ def plot_losses(metrics: list[dict[str, Any]], target: Path, title: str) -> None
         rows = [row for row in training if row["phase"] == phase]
         steps, losses = [row["step"] for row in rows], [row["loss"] for row in rows]
         axes.plot(steps, losses, lw=0.6, alpha=0.4, color=f"C{number}")
-        axes.plot(steps, running_mean(losses), lw=1.6, color=f"C{number}", label=f"training, {phase}")
+        axes.plot(steps, _running_mean(losses), lw=1.6, color=f"C{number}", label=f"training, {phase}")
     held_out = [row for row in metrics if "validation_nats" in row]
     nats, errors = ([math.nan if row[name] is None else row[name] for row in held_out] for name in HELD_OUT)
     axes.errorbar(

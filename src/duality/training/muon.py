@@ -37,7 +37,7 @@ class HasMatrices(Protocol):
     def hidden_matrices(self) -> list[nn.Parameter]: ...
 
 
-def matrices_of(model: nn.Module) -> list[nn.Parameter]:
+def _matrices_of(model: nn.Module) -> list[nn.Parameter]:
     """The matrices that Muon trains; a model whose network names none is refused."""
     found = [each for part in model.modules() if isinstance(part, HasMatrices) for each in part.hidden_matrices()]
     if not found:
@@ -47,7 +47,7 @@ def matrices_of(model: nn.Module) -> list[nn.Parameter]:
     return found
 
 
-def orthogonal(matrices: Tensor) -> Tensor:
+def _orthogonal(matrices: Tensor) -> Tensor:
     """The nearest semi-orthogonal matrices (N, a, b), a <= b, by the quintic iteration: singular values near 1."""
     first, second, third = _COEFFICIENTS
     x: Tensor = matrices / (matrices.flatten(1).norm(dim=1)[:, None, None] + 1e-7)
@@ -61,7 +61,7 @@ class Muon(torch.optim.Optimizer):
     """Muon for the hidden matrices of a model, AdamW for the rest."""
 
     def __init__(self, model: nn.Module, *, lr: float, betas: tuple[float, float], weight_decay: float):
-        matrices = [each for each in matrices_of(model) if each.requires_grad]
+        matrices = [each for each in _matrices_of(model) if each.requires_grad]
         chosen = {id(each) for each in matrices}
         rest = [each for each in model.parameters() if each.requires_grad and id(each) not in chosen]
         group = {"params": rest}  # in a list of its own: there may be nothing for AdamW
@@ -81,10 +81,10 @@ class Muon(torch.optim.Optimizer):
             if matrix.grad is not None:
                 shapes.setdefault(tuple(sorted(matrix.shape)), []).append(matrix)
         for alike in shapes.values():
-            directions = orthogonal(torch.stack([wide(whole(self._momentum(matrix))) for matrix in alike]))
+            directions = _orthogonal(torch.stack([_wide(whole(self._momentum(matrix))) for matrix in alike]))
             for matrix, direction in zip(alike, directions, strict=True):
                 size = _RMS * max(matrix.shape) ** 0.5
-                update = (direction if is_wide(matrix) else direction.T)[rows_here(matrix)]
+                update = (direction if _is_wide(matrix) else direction.T)[rows_here(matrix)]
                 own = local(matrix)
                 own.mul_(1 - group["lr"] * group["weight_decay"])
                 own.add_(update, alpha=-group["lr"] * size)
@@ -99,11 +99,11 @@ class Muon(torch.optim.Optimizer):
         return matrix.grad.lerp(mean, MOMENTUM)
 
 
-def is_wide(matrix: Tensor) -> bool:
+def _is_wide(matrix: Tensor) -> bool:
     """Whether a matrix has no more rows than columns."""
     return matrix.shape[0] <= matrix.shape[1]
 
 
-def wide(matrix: Tensor) -> Tensor:
+def _wide(matrix: Tensor) -> Tensor:
     """The matrix or its transpose, whichever is wide."""
-    return matrix if is_wide(matrix) else matrix.T
+    return matrix if _is_wide(matrix) else matrix.T

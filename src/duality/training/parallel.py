@@ -7,7 +7,7 @@
 
 With ``shard=K`` groups of K ranks share the weights, and the groups average their gradients (a mesh of two dimensions).
 
-What is wrapped is ``Step``, the loss of some rows. Embeddings and head are whole while the objective reads them, so no
+What is wrapped is ``_Step``, the loss of some rows. Embeddings and head are whole while the objective reads them, so no
 objective knows of ranks. What must hold: which sequences a step has, their times and their noise belong to the step,
 not to the ranks; losses and weights are those of a single process, but for rounding.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _SHARE_FOR_DDP = 0.5  # of a device's memory that weights, gradients, moments and average may take
 
 
-class Step(nn.Module):
+class _Step(nn.Module):
     """The loss of some rows of a batch, as a module: what is wrapped. ``teacher`` is there to be divided like it."""
 
     def __init__(self, model: nn.Module, teacher: nn.Module | None = None):
@@ -65,9 +65,9 @@ class Layout:
         """Over how many ranks a weight is divided."""
         return 1 if self.mesh is None else self.mesh.size(self.mesh.ndim - 1)
 
-    def divide(self, model: nn.Module, teacher: nn.Module | None) -> Step:
+    def divide(self, model: nn.Module, teacher: nn.Module | None) -> _Step:
         """The step of a model whose weights are now divided over the ranks, if they are to be."""
-        step = Step(model, teacher)
+        step = _Step(model, teacher)
         if self.strategy == "fsdp":
             from torch.distributed.fsdp import fully_shard
 
@@ -77,7 +77,7 @@ class Layout:
             fully_shard(step, mesh=self.mesh, reshard_after_forward=False)
         return step
 
-    def wrap(self, step: Step) -> nn.Module:
+    def wrap(self, step: _Step) -> nn.Module:
         """The step with gradients that are averaged over the ranks."""
         if self.strategy != "ddp":
             return step
@@ -130,10 +130,10 @@ def layout_of(parallel: Parallel, place: Job, device: torch.device, needed: int,
                 "parallel.strategy=fsdp, or parallel.shard=0"
             )
         return Layout("ddp")
-    return Layout("fsdp", mesh_of(parallel.shard or place.size, place.size, device))
+    return Layout("fsdp", _mesh_of(parallel.shard or place.size, place.size, device))
 
 
-def mesh_of(shard: int, size: int, device: torch.device) -> DeviceMesh:
+def _mesh_of(shard: int, size: int, device: torch.device) -> DeviceMesh:
     """The ranks as a row, or as groups of ``shard`` ranks that share the weights."""
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -151,7 +151,7 @@ def mesh_of(shard: int, size: int, device: torch.device) -> DeviceMesh:
 # --- parts of tensors
 
 
-def as_divided(tensor: Tensor) -> DTensor | None:
+def _as_divided(tensor: Tensor) -> DTensor | None:
     """The tensor, if it is divided over the ranks."""
     if job().alone:
         return None
@@ -162,19 +162,19 @@ def as_divided(tensor: Tensor) -> DTensor | None:
 
 def local(tensor: Tensor) -> Tensor:
     """The part of a tensor that this rank has, in the same memory; all of one that is not divided."""
-    divided = as_divided(tensor)
+    divided = _as_divided(tensor)
     return tensor if divided is None else divided.to_local()
 
 
 def whole(tensor: Tensor) -> Tensor:
     """The tensor, put together on every rank if it is divided."""
-    divided = as_divided(tensor)
+    divided = _as_divided(tensor)
     return tensor if divided is None else divided.full_tensor()
 
 
 def rows_here(tensor: Tensor) -> slice:
     """The rows of the whole tensor that this rank has: a tensor is divided along its rows, the last part is smaller."""
-    divided = as_divided(tensor)
+    divided = _as_divided(tensor)
     if divided is None:
         return slice(None)
     mesh, rows = divided.device_mesh, tensor.shape[0]
@@ -194,7 +194,7 @@ def put(target: Tensor, value: Tensor) -> None:
 
 def on_first(tensor: Tensor) -> Tensor | None:
     """The whole tensor in the memory of rank 0's host; None on other ranks. All ranks must call it."""
-    place, divided = job(), as_divided(tensor)
+    place, divided = job(), _as_divided(tensor)
     if place.alone:
         return tensor.detach()
     if divided is None:

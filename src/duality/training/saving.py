@@ -20,12 +20,12 @@ from duality.training.sharded import Groups as Groups
 LARGE = 64 << 20
 
 
-def num_bytes_of(groups: Groups) -> int:
+def _num_bytes_of(groups: Groups) -> int:
     """The bytes of all tensors."""
     return sum(value.nbytes for tensors in groups.values() for value in tensors.values())
 
 
-def copied(groups: Groups) -> Groups:
+def _copied(groups: Groups) -> Groups:
     """The tensors in the memory of the host, as they are now, whatever the next steps change."""
     return {
         group: {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
@@ -53,10 +53,10 @@ class Saver:
     def save(self, groups: Groups, write: Callable[[Groups], object]) -> None:
         """``write`` the tensors as they are now."""
         self.wait()
-        if num_bytes_of(groups) < LARGE:
+        if _num_bytes_of(groups) < LARGE:
             write(groups)
         else:
-            self._writing = self._thread.submit(write, copied(groups))
+            self._writing = self._thread.submit(write, _copied(groups))
 
     def wait(self) -> None:
         """Return when everything is written; raise what went wrong."""

@@ -30,7 +30,7 @@ Tensors = dict[str, Tensor]
 Groups = Mapping[str, Tensors]
 
 
-def named(groups: Groups) -> Tensors:
+def _named(groups: Groups) -> Tensors:
     """The tensors of all groups in one dictionary."""
     return {f"{group}/{name}": value for group, tensors in groups.items() for name, value in tensors.items()}
 
@@ -52,9 +52,9 @@ def write_parts(folder: Path, groups: Groups, connection: ProcessGroup | None) -
 
     places = {f"{group}/{name}": number for number, group in enumerate(sorted(groups), 1) for name in groups[group]}
     writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=places, save_distributed=True)
-    tensors = {name: value.detach() for name, value in named(groups).items()}
+    tensors = {name: value.detach() for name, value in _named(groups).items()}
     try:
-        with known_to_be_alone():
+        with _known_to_be_alone():
             save(tensors, storage_writer=writer, process_group=connection, no_dist=connection is None)
     except CheckpointException as raised:
         rank, (error, _) = min(raised.failures.items(), key=lambda failure: failure[0])
@@ -69,12 +69,12 @@ def read_parts(folder: Path, groups: Groups) -> None:
     from torch.distributed.checkpoint.state_dict_loader import load
 
     reader = HuggingFaceStorageReader(str(folder))
-    with known_to_be_alone():
-        load(named(groups), storage_reader=reader, no_dist=job().alone)
+    with _known_to_be_alone():
+        load(_named(groups), storage_reader=reader, no_dist=job().alone)
 
 
 @contextmanager
-def known_to_be_alone() -> Iterator[None]:
+def _known_to_be_alone() -> Iterator[None]:
     """Torch warns that a single process saves or loads alone; it was asked to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")

@@ -21,7 +21,7 @@ from duality.training.settings import Training, check_compiler
 from duality.training.sharded import read_parts, shapes_in_parts
 
 
-def prepare_networks(model: nn.Module, training: Training) -> None:
+def _prepare_networks(model: nn.Module, training: Training) -> None:
     """Prepare every network in ``model`` for the options ``recompute`` and ``compile`` of ``training``."""
     if training.compile:
         check_compiler(next(model.parameters()).device)
@@ -32,7 +32,7 @@ def prepare_networks(model: nn.Module, training: Training) -> None:
 MOMENTS = ("step", "exp_avg", "exp_avg_sq", "momentum")  # AdamW's, and Muon's
 
 
-def optimizer_of(model: nn.Module, training: Training) -> torch.optim.Optimizer:
+def _optimizer_of(model: nn.Module, training: Training) -> torch.optim.Optimizer:
     """The optimizer that a recipe chooses."""
     rate, betas, decay = training.learning_rate, training.betas, training.weight_decay
     if training.optimizer == "muon":
@@ -62,11 +62,11 @@ class TrainState:
         choose_trained(model, training)
         for taught in (model, teacher):
             if taught is not None:
-                prepare_networks(taught, training)
+                _prepare_networks(taught, training)
         if teacher is not None:
             teacher.requires_grad_(False)
         step = layout.divide(model, teacher)
-        optimizer = optimizer_of(model, training)
+        optimizer = _optimizer_of(model, training)
         ema = {name: value.detach().clone() for name, value in model.named_parameters()}
         return TrainState(model, optimizer, ema, layout.wrap(step), 0, teacher, layout)
 
@@ -148,7 +148,7 @@ class TrainState:
                 }
         own = self.groups()
         for group, found in there.items():
-            check_shapes({name: shape for name, (shape, _) in found.items()}, shapes_of(own[group]))
+            check_shapes({name: shape for name, (shape, _) in found.items()}, _shapes_of(own[group]))
         with torch.no_grad():
             read_parts(saved.path, {group: own[group] for group in needed})
         self.step = saved.step
@@ -167,14 +167,14 @@ class TrainState:
             torch._foreach_lerp_(averages, [local(value.detach()) for value in trained.values()], 1 - decay)
 
 
-def shapes_of(tensors: Tensors) -> dict[str, tuple[int, ...]]:
+def _shapes_of(tensors: Tensors) -> dict[str, tuple[int, ...]]:
     """The shapes of named tensors."""
     return {name: tuple(value.shape) for name, value in tensors.items()}
 
 
 def copy_into(own: Tensors, weights: Tensors) -> None:
     """Copy ``weights`` into tensors of the same names and shapes; any others are refused."""
-    check_shapes(shapes_of(weights), shapes_of(own))
+    check_shapes(_shapes_of(weights), _shapes_of(own))
     for name, value in weights.items():
         put(own[name], value)
 
