@@ -211,7 +211,7 @@ class AbsorbingScoreEntropy(Formula):
 
 @dataclass(frozen=True)
 class BeliefDivergence(Formula):
-    """``divergences.divergence`` between the belief and that of ``target``, whose logits are read with its own."""
+    """``divergences._divergence`` between the belief and that of ``target``, whose logits are read with its own."""
 
     target: LazyLogits | Tensor
     divergence: Divergence

@@ -1,6 +1,6 @@
 """Autoregressive sampling: one token after another, each from the belief given the ones before it.
 
-The network caches keys and values of earlier tokens (``networks.dit.KVCache``): a step computes one token, not the
+The network caches keys and values of earlier tokens (``networks.dit._KVCache``): a step computes one token, not the
 whole prefix. The number of steps is the number of tokens. A tail concerns the last token only; the greedy and the
 posterior tail are the same, as no noisy token stands where it is written.
 """
