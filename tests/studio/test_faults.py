@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import shutil
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from support.studio import Served, posted, served, studio_of, until
 
 from duality.runs import session
 from duality.studio.generation import Check, Emit
-from duality.studio.queues import Patience, Queues, Task
+from duality.studio.queues import Job, Queues
 from duality.studio.schemas import Cancelled, Limits, Refusal
 
 LONG = {"run": "duo", "steps": 4000, "length": 64, "stream": True}
@@ -43,10 +43,10 @@ def test_clients_that_leave_end_their_work(server: Served) -> None:
             assert connection.recv(100)
         connection.close()
     until(idle(server))
-    assert threads() == before
+    until(lambda: threads() == before)
     assert server.get("/api/health").json["waiting"] == 0
     gc.collect()
-    assert sum(type(each) is Task for each in gc.get_objects()) <= 2
+    assert sum(type(each) is Job for each in gc.get_objects()) <= 2
 
 
 def test_a_likelihood_ends_too_when_its_client_leaves(server: Served) -> None:
@@ -172,7 +172,7 @@ def test_models_that_were_not_used_for_long_are_forgotten(shelf: Path) -> None:
 
 
 def test_a_fault_of_the_studio_is_no_end_of_it(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault has a status and a sentence; the thread that had it goes on."""
+    """A fault has a status and a sentence; the next request is answered."""
     studio = studio_of(shelf)
     with served(studio) as server:
         with monkeypatch.context() as patch:
@@ -197,37 +197,51 @@ def test_an_error_behind_the_first_event_ends_the_stream(shelf: Path, monkeypatc
 
 def test_threads_end() -> None:
     """A thread without work ends; when the studio is closed, all do, and what is waiting is told."""
-    queues = Queues(Limits(idle_seconds=0.05))
-    done: list[Exception | None] = []
-    queues.add("a", Task(lambda _: None, done.append))
-    until(lambda: done == [None])
-    until(lambda: not queues._queues and not queues._threads)
-    begun = threading.Event()
 
-    def wait(check: Check) -> None:
-        begun.set()
-        while True:
-            check()
-            time.sleep(0.01)
+    async def run() -> None:
+        limits, queues, begun = Limits(), Queues(Limits()), threading.Event()
 
-    for _ in range(3):
-        queues.add("b", Task(wait, done.append))
-    begun.wait(10)
-    queues.close()
-    until(lambda: len(done) == 4)
-    assert all(isinstance(error, Refusal) and error.status == 503 for error in done[1:])
-    with pytest.raises(Refusal, match="being closed"):
-        queues.add("c", Task(wait, done.append))
+        def wait(_emit: Emit, check: Check) -> None:
+            begun.set()
+            while True:
+                check()
+                time.sleep(0.01)
+
+        async def ended(job: Job) -> list[object]:
+            return list(await asyncio.wait_for(job.all_ready(), 30))
+
+        first = Job(limits, queues.closing, lambda *_: None)
+        queues.add("a", first)
+        assert await ended(first) == [None]
+        until(lambda: not queues._models)
+        jobs = [Job(limits, queues.closing, wait) for _ in range(3)]
+        for job in jobs:
+            queues.add("b", job)
+        assert begun.wait(10)
+        queues.close()
+        for job in jobs:
+            (error,) = await ended(job)
+            assert isinstance(error, Refusal)
+            assert error.status == 503
+        until(lambda: threads() == 0)
+        with pytest.raises(Refusal, match="being closed"):
+            queues.add("c", Job(limits, queues.closing, wait))
+
+    asyncio.run(run())
 
 
-def test_patience() -> None:
-    patience = Patience(time.monotonic() + 60)
-    patience.check()
-    with pytest.raises(Refusal, match="took too long"):
-        replace(patience, deadline=0.0).check()
-    patience.cancelled.set()
-    with pytest.raises(Cancelled):
-        patience.check()
+def test_when_work_is_to_end() -> None:
+    async def run() -> None:
+        job = Job(Limits(), threading.Event(), lambda *_: None)
+        job.check()
+        job.deadline = 0.0
+        with pytest.raises(Refusal, match="took too long"):
+            job.check()
+        job.leave()
+        with pytest.raises(Cancelled):
+            job.check()
+
+    asyncio.run(run())
 
 
 def test_samples_of_a_training(server: Served, shelf: Path) -> None:

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.studio import Served, asked, studio_of
 
-from duality.studio.app import application
-from duality.studio.openapi import OPERATIONS
+from duality.studio.app import OPERATIONS, application
 from duality.studio.server import LOOPBACK, Guard
 
 FORMS = {path: operation.form for path, operation in OPERATIONS.items() if operation.form is not None}

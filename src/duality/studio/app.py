@@ -1,13 +1,16 @@
-"""The routes of the studio: HTTP around ``library``, ``generation``, ``scoring`` and ``completions``."""
+"""The routes of the studio: HTTP around ``library``, ``generation`` and ``completions``.
+
+``OPERATIONS`` are the addresses of the interface: what each does, what it answers, and the function that does it. What
+must hold: every route but those of the page is described, and answers what is described; tests compare them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import socket
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -22,19 +25,16 @@ from starlette.types import ASGIApp
 import duality
 from duality.diffusion.gaussian import level, level_slope
 from duality.models.picture import shell
-from duality.studio import completions, schemas
-from duality.studio.generation import Check, Emit, Event, generate
+from duality.studio import completions, openapi, schemas
+from duality.studio.generation import Check, Emit, Event, generate, judge_text, measure_surprisal
 from duality.studio.library import Library
-from duality.studio.openapi import describe_interface
+from duality.studio.openapi import Operation
 from duality.studio.queues import Queues
 from duality.studio.schemas import AnyForm, Cancelled, Limits, Refusal
-from duality.studio.scoring import judge_text, measure_surprisal
 from duality.studio.server import Guard, answer, error_answer, host_names, run_server, server_sent_event
 
 if TYPE_CHECKING:
     from duality.evaluation.judge import Judge
-
-_Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 
 _JUDGE = "the judge"  # the name of its thread; those of models are paths
 _MEDIA = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -51,41 +51,32 @@ class Studio:
     def __post_init__(self) -> None:
         self.queues, self.numbers = Queues(self.limits), itertools.count(1)
 
-    # --- reading a request
-
     async def _read(self, request: Request, form: type[AnyForm]) -> AnyForm:
-        """The checked fields of a request."""
+        """The checked fields of a request, whose body is within the limits of size and time."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Refusal(415, f"the body is of the type {kind[:60]!r}: send application/json")
-        return form.read(await self._read_body(request))
-
-    async def _read_body(self, request: Request) -> bytes:
-        """The body of a request, within its limits of size and time."""
-        most, seconds, found = self.limits.body, self.limits.body_seconds, bytearray()
+        most, seconds, body = self.limits.body, self.limits.body_seconds, bytearray()
 
         async def read() -> None:
             async for part in request.stream():
-                found.extend(part)
-                if len(found) > most:
+                body.extend(part)
+                if len(body) > most:
                     raise Refusal(413, f"the body has more than {most:,} bytes: send less")
 
         try:
             await asyncio.wait_for(read(), seconds)
         except asyncio.TimeoutError:
             raise Refusal(408, f"the body did not arrive within {seconds:g} seconds: send it at once") from None
-        return bytes(found)
+        return form.read(bytes(body))
 
     async def _thread_of(self, run: str) -> str:
         """The name of the thread of a run."""
         known = self.library.known_folder(run)  # whether it is still there is seen when it is loaded
         return str(known or await asyncio.to_thread(self.library.folder, run))
 
-    # --- writing and scoring
-
-    async def _write(self, request: Request, form: type[schemas.Generate] | type[schemas.Fill]) -> ASGIApp:
+    async def write(self, request: Request, own: schemas.Generate | schemas.Fill) -> ASGIApp:
         """Write text: as a stream of events, or as one answer."""
-        own = await self._read(request, form)
         thread = await self._thread_of(own.run)
 
         def work(emit: Emit, check: Check) -> None:
@@ -97,18 +88,17 @@ class Studio:
         start, *samples, done = [{name: each[name] for name in each if name != "type"} for each in found]
         return answer({**start, **done, "samples": samples})
 
-    async def _score(self, request: Request) -> ASGIApp:
+    async def score(self, request: Request, own: schemas.Likelihood) -> ASGIApp:
         """The nats of a text."""
-        own = await self._read(request, schemas.Likelihood)
 
         def work(emit: Emit, check: Check) -> None:
             emit(measure_surprisal(self.library.load(own.run).model, own, check))
 
         return answer((await self.queues.collect(request, await self._thread_of(own.run), work))[0])
 
-    async def _ask_judge(self, request: Request) -> ASGIApp:
+    async def ask_judge(self, request: Request, own: schemas.Judgement) -> ASGIApp:
         """The perplexity of a text under the judge."""
-        judge, own = self.judge, await self._read(request, schemas.Judgement)
+        judge = self.judge
         if judge is None:
             raise Refusal(404, "this studio has no judge: start it with --judge and an autoregressive run, or a name")
 
@@ -117,68 +107,47 @@ class Studio:
 
         return answer((await self.queues.collect(request, _JUDGE, work))[0])
 
-    async def _complete(self, request: Request) -> ASGIApp:
+    async def complete(self, request: Request, own: schemas.Completion) -> ASGIApp:
         """Write text, as OpenAI's completions."""
-        own = await self._read(request, schemas.Completion)
-        thread = await self._thread_of(own.model)
-        head = completions.Head(own.model, next(self.numbers))
+        thread, parts = await self._thread_of(own.model), completions.Parts(own, next(self.numbers))
 
         def work(emit: Emit, check: Check) -> None:
             completions.complete(self.library.load(own.model), own, emit, check)
 
         def show(event: Event) -> str:
-            if "error" in event:
+            if event["type"] == "error":
                 return server_sent_event(event)
-            parts = [server_sent_event(each) for each in completions.chunks(head, own, event)]
-            return "".join(parts) + ("data: [DONE]\n\n" if event["type"] == "usage" else "")
+            shown = "".join(map(server_sent_event, parts.chunks(event)))
+            return shown + ("data: [DONE]\n\n" if event["type"] == "usage" else "")
 
         if own.stream:
             return await self.queues.stream(request, thread, work, show)
-        return answer(completions.whole_answer(head, await self.queues.collect(request, thread, work)))
+        return answer(parts.whole(await self.queues.collect(request, thread, work)))
 
-    # --- looking
-
-    def _list_runs(self) -> dict[str, object]:
-        """The runs, and the name of the judge."""
-        return {"runs": self.library.rows(), "judge": None if self.judge is None else self.judge.name}
-
-    def _list_models(self) -> dict[str, object]:
+    def list_models(self) -> dict[str, object]:
         """The runs, as OpenAI lists models."""
         about = {"object": "model", "created": 0, "owned_by": "duality"}
         return {"object": "list", "data": [{"id": name, **about} for name in self.library.folders()]}
 
     def routes(self) -> list[Route]:
-        """All routes: those that ``openapi.OPERATIONS`` describes, and the files of the page."""
-        library, version = self.library, duality.__version__
-        look: dict[str, Callable[[Request], object]] = {
-            "/api/runs": lambda _: self._list_runs(),
-            "/api/runs/{run}/recipe": lambda request: library.recipe(request.path_params["run"]),
-            "/api/runs/{run}/metrics": lambda request: {"rows": library.metrics(*_run_and_step(request))},
-            "/api/runs/{run}/samples": lambda request: {"rows": library.samples(*_run_and_step(request))},
-            "/api/operator": lambda request: _operator_table(_whole_number(request, "states", 8, 2, 1 << 20)),
-            "/api/health": lambda _: {"status": "ok", "waiting": self.queues.waiting(), "version": version},
-            "/api/openapi.json": lambda _: describe_interface(version),
-            "/v1/models": lambda _: self._list_models(),
-        }
-        work: dict[str, _Endpoint] = {
-            "/api/generate": partial(self._write, form=schemas.Generate),
-            "/api/fill": partial(self._write, form=schemas.Fill),
-            "/api/likelihood": self._score,
-            "/api/judge": self._ask_judge,
-            "/v1/completions": self._complete,
-        }
-        get = _page_files() | {path.replace("{run}", "{run:path}"): _look(function) for path, function in look.items()}
-        found = [Route(path, endpoint, methods=["GET"]) for path, endpoint in get.items()]
-        return found + [Route(path, endpoint, methods=["POST"]) for path, endpoint in work.items()]
+        """All routes: those of ``OPERATIONS``, and the files of the page."""
+        page = [Route(path, file, methods=["GET"]) for path, file in _page_files().items()]
+        return page + [self._route(path, operation) for path, operation in OPERATIONS.items()]
+
+    def _route(self, path: str, operation: Operation) -> Route:
+        """The route of an operation: with a form it is sent a body, without one it may read files."""
+        form = operation.form
+
+        async def endpoint(request: Request) -> ASGIApp:
+            if form is None:
+                return answer(await asyncio.to_thread(operation.call, self, request))
+            found: ASGIApp = await operation.call(self, request, await self._read(request, form))
+            return found
+
+        return Route(path.replace("{run}", "{run:path}"), endpoint, methods=["GET" if form is None else "POST"])
 
 
-def _look(function: Callable[[Request], object]) -> _Endpoint:
-    """An endpoint that answers with what a function finds, which may read files."""
-
-    async def endpoint(request: Request) -> Response:
-        return answer(await asyncio.to_thread(function, request))
-
-    return endpoint
+# --- addresses
 
 
 def _whole_number(request: Request, name: str, default: int, least: int, most: int) -> int:
@@ -209,20 +178,75 @@ def _operator_table(states: int, points: int = 201) -> dict[str, object]:
     }
 
 
-def _page_files() -> dict[str, _Endpoint]:
+OPERATIONS: dict[str, Operation] = {
+    "/api/runs": Operation(
+        "the runs, and what is known of them without loading them",
+        openapi.RUNS,
+        lambda studio, _: {"runs": studio.library.rows(), "judge": studio.judge and studio.judge.name},
+    ),
+    "/api/runs/{run}/recipe": Operation(
+        "the recipe of a run",
+        openapi.OBJECT,
+        lambda studio, request: studio.library.recipe(request.path_params["run"]),
+        parameters=(openapi.NAME,),
+    ),
+    "/api/runs/{run}/metrics": Operation(
+        "the logged steps of a run",
+        openapi.METRICS,
+        lambda studio, request: {"rows": studio.library.metrics(*_run_and_step(request))},
+        parameters=(openapi.NAME, openapi.AFTER),
+    ),
+    "/api/runs/{run}/samples": Operation(
+        "the samples that a run wrote while it was trained",
+        openapi.SAMPLES,
+        lambda studio, request: {"rows": studio.library.samples(*_run_and_step(request))},
+        parameters=(openapi.NAME, openapi.AFTER),
+    ),
+    "/api/operator": Operation(
+        "the operator T of the paper, for a number of states",
+        openapi.OPERATOR,
+        lambda _, request: _operator_table(_whole_number(request, "states", 8, 2, 1 << 20)),
+        parameters=(openapi.STATES,),
+    ),
+    "/api/health": Operation(
+        "whether the studio answers, and how much is waiting",
+        openapi.HEALTH,
+        lambda studio, _: {"status": "ok", "waiting": studio.queues.waiting(), "version": duality.__version__},
+    ),
+    "/api/openapi.json": Operation(
+        "this description", openapi.OBJECT, lambda *_: openapi.describe_interface(duality.__version__, OPERATIONS)
+    ),
+    "/v1/models": Operation("the runs, as OpenAI lists models", openapi.MODELS, lambda studio, _: studio.list_models()),
+    "/api/generate": Operation(
+        "write text; with stream, every step as an event", openapi.WRITTEN, Studio.write, schemas.Generate
+    ),
+    "/api/fill": Operation(
+        "fill in the blanks of a text; with stream, every step as an event",
+        openapi.WRITTEN,
+        Studio.write,
+        schemas.Fill,
+    ),
+    "/api/likelihood": Operation("the nats of each token of a text", openapi.SCORED, Studio.score, schemas.Likelihood),
+    "/api/judge": Operation(
+        "the perplexity of a text under the judge that the studio was started with",
+        openapi.JUDGED,
+        Studio.ask_judge,
+        schemas.Judgement,
+    ),
+    "/v1/completions": Operation(
+        "write text, as OpenAI's completions", openapi.COMPLETED, Studio.complete, schemas.Completion
+    ),
+}
+
+
+def _page_files() -> dict[str, Response]:
     """The files of the page, read once, by their addresses; and the empty file that it saves recordings into."""
-
-    def endpoint(content: bytes, media: str) -> _Endpoint:
-        async def send_file(_request: Request) -> Response:
-            return Response(content, media_type=media)
-
-        return send_file
-
-    found = {"/share.html": endpoint(shell().encode("utf-8"), "text/html")}
+    found = {"/share.html": Response(shell(), media_type="text/html")}
     for file in (resources.files("duality.studio") / "page").iterdir():
         media = _MEDIA.get(file.name.rpartition(".")[2])
         if media is not None:
-            found["/" if file.name == "index.html" else f"/{file.name}"] = endpoint(file.read_bytes(), media)
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            found[path] = Response(file.read_bytes(), media_type=media)
     return found
 
 

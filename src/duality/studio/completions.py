@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -32,27 +30,25 @@ if TYPE_CHECKING:
 _DIGITS = 12  # of a probability whose logarithm is given
 
 
-@dataclass(frozen=True)
-class Head:
-    """What all parts of an answer have in common."""
+class Parts:
+    """The parts of an answer, which have its number, its time and its model in common."""
 
-    model: str
-    number: int
-    created: int = field(default_factory=lambda: int(time.time()))
+    def __init__(self, request: Completion, number: int) -> None:
+        about = {"id": f"cmpl-{number}", "object": "text_completion", "created": int(time.time())}
+        self._head: Event = {**about, "model": request.model}
+        self._with_usage = request.stream_options.get("include_usage")
 
-    def around(self, choices: list[Event], **more: object) -> Event:
-        """An answer, or a part of one."""
-        own: Event = {"id": f"cmpl-{self.number}", "object": "text_completion", "created": self.created}
-        return {**own, "model": self.model, "choices": choices, **more}
+    def whole(self, events: list[Event]) -> Event:
+        """The answer of a request without a stream."""
+        *choices, last = events
+        choices = [each["choice"] for each in choices]
+        return {**self._head, "choices": choices, "usage": last["usage"], "command": last["command"]}
 
-
-@dataclass(frozen=True)
-class _Cut:
-    """The text of a choice, its tokens, and whether something ended it."""
-
-    text: str
-    tokens: list[int]
-    ended: bool
+    def chunks(self, event: Event) -> list[Event]:
+        """The parts of a stream that an event becomes."""
+        if event["type"] == "choice":
+            return [{**self._head, "choices": [event["choice"]]}]
+        return [self.whole([event])] if self._with_usage else []
 
 
 class _Choices:
@@ -81,14 +77,18 @@ class _Choices:
                 self.command = event["command"]
             elif event["type"] == "step" and "belief" in event:
                 index = event["sample"]
-                self._beliefs[index] = _merge_beliefs(self._beliefs.get(index), event)
+                before = self._beliefs.get(index)
+                if before is not None and "place" in event and "best" in event:
+                    # a causal model believes one place at a time
+                    event = {**event, "best": [*before["best"], *event["best"]]}
+                self._beliefs[index] = event
                 if self.piecewise:
-                    self._send_piece(index, self.cut(event["tokens"]))
+                    self._send(index, event["tokens"], complete=False)
             elif event["type"] == "end":
-                self._send_rest(event["index"], self.cut(event["tokens"]))
+                self._send(event["index"], event["tokens"], complete=True)
 
-    def cut(self, tokens: list[int]) -> _Cut:
-        """The text between prompt and suffix, up to the first end-of-text or stop string."""
+    def _cut(self, tokens: list[int]) -> tuple[str, list[int], bool]:
+        """Text and tokens between prompt and suffix, up to the first end-of-text or stop string; if one ended them."""
         body = tokens[len(self.prompt) : len(tokens) - self.num_suffix]
         separator = None if self.num_suffix else self.tokenizer.separator
         ended = separator is not None and separator in body
@@ -100,33 +100,30 @@ class _Choices:
             text, ended = text[: min(places)], True
             while body and len(self._text(body[:-1])) >= len(text):
                 body = body[:-1]
-        return _Cut(text, body, ended)
+        return text, body, ended
 
     def _text(self, body: list[int]) -> str:
         """How tokens read behind the prompt."""
         return self.tokenizer.decode([*self.prompt, *body]).removeprefix(self._before)
 
-    def _send_piece(self, index: int, cut: _Cut) -> None:
-        """What can be said of a choice that is not complete: nothing that later tokens could still change."""
-        text = cut.text
-        if not cut.ended:
-            text = text.rstrip(PART)
-            text = text[: max(0, len(text) - max((len(stop) for stop in self.request.stops), default=1) + 1)]
+    def _send(self, index: int, tokens: list[int], complete: bool) -> None:
+        """What has not been sent of a choice; while it is written, nothing that later tokens could still change."""
+        text, body, ended = self._cut(tokens)
         known = self._sent.get(index, "")
-        if len(text) > len(known) and text.startswith(known):
+        if not complete:
+            if not ended:
+                text = text.rstrip(PART)
+                text = text[: max(0, len(text) - max((len(stop) for stop in self.request.stops), default=1) + 1)]
+            if len(text) <= len(known) or not text.startswith(known):
+                return
             self._sent[index] = text
-            self._send(index, text[len(known) :] if known else self._opening + text)
-
-    def _send_rest(self, index: int, cut: _Cut) -> None:
-        """What has not been sent of a choice that is complete."""
-        known, belief = self._sent.get(index, ""), self._beliefs.get(index)
-        self.num_tokens += len(cut.tokens)
-        found = None if self.request.logprobs is None or belief is None else self._logprobs(cut.tokens, belief)
-        text = cut.text[len(known) :] if known else self._opening + cut.text
-        self._send(index, text, "stop" if cut.ended else "length", found)
-
-    def _send(self, index: int, text: str, reason: str | None = None, found: Event | None = None) -> None:
-        choice: Event = {"index": index, "text": text, "finish_reason": reason, "logprobs": found}
+        choice: Event = {"index": index, "text": text[len(known) :] if known else self._opening + text}
+        choice |= {"finish_reason": None, "logprobs": None}
+        if complete:
+            self.num_tokens += len(body)
+            choice["finish_reason"] = "stop" if ended else "length"
+            if self.request.logprobs is not None and index in self._beliefs:
+                choice["logprobs"] = self._logprobs(body, self._beliefs[index])
         self.emit({"type": "choice", "choice": choice})
 
     def _logprobs(self, body: list[int], belief: Event) -> Event:
@@ -154,27 +151,6 @@ def complete(loaded: Loaded, request: Completion, emit: Emit, check: Check) -> N
     usage = {"prompt_tokens": num_prompt, "completion_tokens": choices.num_tokens}
     usage["total_tokens"] = sum(usage.values())
     emit({"type": "usage", "usage": usage, "command": choices.command})
-
-
-def whole_answer(head: Head, events: list[Event]) -> Event:
-    """The answer of a request without a stream."""
-    *choices, last = events
-    return head.around([each["choice"] for each in choices], usage=last["usage"], command=last["command"])
-
-
-def chunks(head: Head, request: Completion, event: Event) -> Iterator[Event]:
-    """The parts of a stream that an event becomes."""
-    if event["type"] == "choice":
-        yield head.around([event["choice"]])
-    elif request.stream_options.get("include_usage"):
-        yield head.around([], usage=event["usage"], command=event["command"])
-
-
-def _merge_beliefs(before: Event | None, event: Event) -> Event:
-    """The beliefs of a step; of a causal model, which believes one place at a time, with those of the steps before."""
-    if before is None or "place" not in event or "best" not in event:
-        return event
-    return {**event, "best": [*before["best"], *event["best"]]}
 
 
 def _logarithm(probability: float) -> float:

@@ -1,4 +1,4 @@
-"""A request to write as a stream of steps.
+"""A request to write as a stream of steps; a text under a model, token by token, and under the judge.
 
     start   the run, the number of steps, the command that makes the same text
     step    a sample after a step: its tokens, which of them changed, how probable the model found each
@@ -6,7 +6,9 @@
     done    seconds, network calls
 
 Tokens are numbers; every event has the texts of those that no event before it had ("pieces"). What must hold: the
-samples are those of ``Model.sample`` with the same settings; the command line that is shown makes them again.
+samples are those of ``Model.sample`` with the same settings; the command line that is shown makes them again; the nats
+are those of ``Model.surprisal`` with the same draws and seed; a number that is not known, such as the standard error of
+one draw, is None.
 """
 
 from __future__ import annotations
@@ -14,20 +16,24 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from duality.denoisers.wrapping import network_of
+from duality.evaluation.metrics import entropies
 from duality.evaluation.sweep.runs import count_calls
 from duality.protocols import AnyDenoiser, Denoiser
 from duality.samplers.generate import Frame
 from duality.studio.beliefs import Observed, read
-from duality.studio.schemas import LIMITS, Fill, Generate, Json, Refusal, Sampling, one_line
+from duality.studio.schemas import LIMITS, Fill, Generate, Json, Likelihood, Refusal, Sampling, one_line
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from duality.evaluation.judge import Judge
     from duality.models.model import Model
     from duality.models.sampling import Sample
     from duality.studio.library import Loaded
@@ -35,12 +41,7 @@ if TYPE_CHECKING:
 
 Event = Json
 Check = Callable[[], None]  # raises an error if the work is to end
-
-
-class Emit(Protocol):
-    """Takes events, in their order; those of one call go to the client together."""
-
-    def __call__(self, *events: Event) -> None: ...
+Emit = Callable[..., None]  # takes events, in their order; those of one call go to the client together
 
 
 class _Writer:
@@ -117,31 +118,19 @@ class _Writer:
         row = sample.row(0, full=True)
         fields = ("index", "text", "full_text", "tokens", "steps", "seed", "tail", "temperature")
         event: Event = {"type": "end", **{name: row[name] for name in fields}}
-        event["token_entropy"] = round(_token_entropy(sample.tokens), 4)
+        event["token_entropy"] = round(float(entropies(torch.tensor([sample.tokens]))), 4)
         event["pieces"] = self.texts(sample.tokens)
         self.emit(event)
-
-
-def _token_entropy(tokens: list[int]) -> float:
-    """The entropy of a sample's tokens in nats, as the paper has it: low if it repeats itself."""
-    counts = Counter(tokens)
-    return -sum(count / len(tokens) * math.log(count / len(tokens)) for count in counts.values())
 
 
 def generate(loaded: Loaded, request: Generate | Fill, emit: Emit, check: Check, digits: int = 4) -> None:
     """Write what a request asks for, and tell it step by step; probabilities have so many ``digits``."""
     model, started = loaded.model, time.perf_counter()
-    start: Event = {
-        "type": "start",
-        "run": request.run,
-        "trained_steps": model.step,
-        "mask": model.mask_id,
-        "num": request.num,
-        "command": _command(loaded, request),
-    }
-    writer = _Writer(loaded.pieces, request, start, emit, digits)
+    about: Event = {"run": request.run, "trained_steps": model.step, "mask": model.mask_id, "num": request.num}
     make: Callable[..., list[Sample]] = model.sample if isinstance(request, Generate) else model.fill
     try:
+        start = {"type": "start", **about, "command": _command(loaded, request)}
+        writer = _Writer(loaded.pieces, request, start, emit, digits)
         with count_calls(network_of(model.denoiser), check) as calls, torch.inference_mode():
             make(watch=writer.step, each=writer.end, wrap=writer.wrap, **request.arguments())
     except (ValueError, TypeError) as error:
@@ -151,18 +140,26 @@ def generate(loaded: Loaded, request: Generate | Fill, emit: Emit, check: Check,
 
 def _command(loaded: Loaded, request: Generate | Fill) -> str:
     """The command line that makes the same samples; of a run that is not finished, with the step of its weights."""
+    from duality.models.sampling import known_parts, num_tokens_of, parts_around_blanks
+
     model, own = loaded.model, request.arguments()
-    words = ["duality", "sample", loaded.source, "--num", str(request.num)]
     chosen = {name: own[name] for name in Sampling.model_fields if name != "num" and own.get(name) is not None}
     if isinstance(request, Generate):
         chosen |= {name: own[name] for name in ("length", "prompt", "suffix") if own[name]}
         keep = own["keep"]
     else:
-        chosen["length"], keep = _known_tokens(model, request)
+        parts = parts_around_blanks(model.tokenizer, request.text, request.blank, request.tokens_per_blank)
+        length, most = num_tokens_of(parts), max(LIMITS.length, model.length)
+        if length > most:
+            raise Refusal(400, f"the text with its blanks has {length:,} tokens: at most {most:,} are allowed")
+        known = known_parts(parts)
+        chosen["length"] = length
+        keep = {place: int(known.tokens[place]) for place in known.fixed.nonzero()[:, 0].tolist()}
     if chosen.get("top_p") == 1.0:
         del chosen["top_p"]
     if loaded.newest is not None and model.step < model.recipe.training.steps:
         chosen["step"] = model.step
+    words = ["duality", "sample", loaded.source, "--num", str(request.num)]
     for name, value in chosen.items():
         flag, text = f"--{name.replace('_', '-')}", str(value)
         words += [f"{flag}={text}"] if text.startswith("-") else [flag, text]
@@ -171,17 +168,40 @@ def _command(loaded: Loaded, request: Generate | Fill) -> str:
     return shlex.join(words)
 
 
-def _known_tokens(model: Model, request: Fill) -> tuple[int, dict[int, int]]:
-    """How many tokens a text with blanks has, and which of them are known; too many are refused."""
-    from duality.models.sampling import known_parts, parts_around_blanks
+# --- scoring
 
+
+def measure_surprisal(model: Model, request: Likelihood, check: Check) -> Event:
+    """The nats of each token of a text."""
     try:
-        parts = parts_around_blanks(model.tokenizer, request.text, request.blank, request.tokens_per_blank)
-        known = known_parts(parts)
-    except ValueError as error:
+        with count_calls(network_of(model.denoiser), check):
+            found = model.surprisal(request.text, num_draws=request.draws, seed=request.seed, label=request.label)
+    except (ValueError, TypeError) as error:
         raise Refusal(400, one_line(error)) from None
-    most = max(LIMITS.length, model.length)
-    if len(known) > most:
-        raise Refusal(400, f"the text with its blanks has {len(known):,} tokens: at most {most:,} are allowed")
-    places = known.fixed.nonzero()[:, 0].tolist()
-    return len(known), {place: int(known.tokens[place]) for place in places}
+    total = sum(each.nats for each in found)
+    return {
+        "run": request.run,
+        "kind": model.measure.kind,
+        "tokens": [
+            {"token": each.token, "text": each.text, "nats": _round(each.nats), "stderr": _round(each.stderr)}
+            for each in found
+        ],
+        "nats": _round(total),
+        "bits_per_character": _round(total / math.log(2) / len(request.text)),
+    }
+
+
+def judge_text(judge: Judge, text: str, check: Check) -> Event:
+    """The perplexity of a text under the judge; None for a text of which no token is scored."""
+
+    def logits(ids: Tensor, valid: Tensor) -> Tensor:
+        check()
+        return judge.logits(ids, valid)
+
+    ((nats, count),) = replace(judge, logits=logits).nats([text])
+    return {"judge": judge.name, "perplexity": _round(math.exp(min(nats / count, 700.0))) if count else None}
+
+
+def _round(value: float) -> float | None:
+    """Four digits; None for what is not finite."""
+    return round(value, 4) if math.isfinite(value) else None

@@ -61,8 +61,6 @@ class Limits:
     """until a body must have arrived"""
     stalled_seconds: float = 20.0
     """in which a client reads nothing of what is waiting for it"""
-    idle_seconds: float = 300.0
-    """after which a thread without work ends"""
 
 
 class Refusal(Exception):

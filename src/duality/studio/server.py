@@ -21,6 +21,7 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from urllib.parse import parse_qs
 
@@ -75,28 +76,24 @@ def server_sent_event(event: Mapping[str, object], name: str | None = None) -> s
     return f"{head}data: {_encode(event)}\n\n"
 
 
-def _status_and_sentence(error: Exception) -> tuple[int, str]:
-    """The status and the sentence of an error."""
-    if isinstance(error, Refusal):
-        return error.status, error.message
-    if isinstance(error, (Cancelled, ClientDisconnect)):
-        return 499, "the client has left"
-    if isinstance(error, HTTPException) and error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another one")
-        return 405, f"this address has another method: use {allowed}"
-    if isinstance(error, HTTPException) and error.status_code == 404:
-        return 404, "there is no such address: GET /api/openapi.json lists those that exist"
-    if isinstance(error, HTTPException):
-        return error.status_code, str(error.detail)
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return 503, "there is not enough memory: ask for fewer samples or tokens"
-    logging.getLogger("duality.studio").error("a fault of the studio", exc_info=error)
-    return 500, f"a fault of the studio ({type(error).__name__}): it has printed the details"
-
-
 def error_event(error: Exception) -> dict[str, object]:
     """An error in the form of OpenAI, as the last event of a stream."""
-    status, message = _status_and_sentence(error)
+    status, message = 500, f"a fault of the studio ({type(error).__name__}): it has printed the details"
+    if isinstance(error, Refusal):
+        status, message = error.status, error.message
+    elif isinstance(error, (Cancelled, ClientDisconnect)):
+        status, message = 499, "the client has left"
+    elif isinstance(error, HTTPException):
+        allowed = (error.headers or {}).get("Allow", "another one")
+        known = {
+            404: "there is no such address: GET /api/openapi.json lists those that exist",
+            405: f"this address has another method: use {allowed}",
+        }
+        status, message = error.status_code, known.get(error.status_code, str(error.detail))
+    elif isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        status, message = 503, "there is not enough memory: ask for fewer samples or tokens"
+    else:
+        logging.getLogger("duality.studio").error("a fault of the studio", exc_info=error)
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return {"type": "error", "error": {"message": message, "type": kind, "param": None, "code": status}}
 
@@ -135,14 +132,27 @@ class Guard:
         try:
             # the names are in lower case; of several headers with one name, the last counts
             headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-            _check_host(headers, self.hosts)
-            _check_site(headers, opens_page=scope["method"] == "GET" and scope["path"] == "/")
+            self._check_site(headers, opens_page=scope["method"] == "GET" and scope["path"] == "/")
             if self.token is not None and _check_sent_token(scope, headers, self.token):
                 cookie = f"{_COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
                 more.append((b"set-cookie", cookie.encode("latin-1")))
         except Refusal as refusal:
             app = await error_answer(None, refusal)
         await app(scope, receive, send_with_headers)
+
+    def _check_site(self, headers: Mapping[str, str], opens_page: bool) -> None:
+        """Refuse a host that the studio was not started for, and a request that a page of another site has caused."""
+        remedy = "open the address that it printed"
+        host, origin, site = (headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
+        name = re.sub(r"^(\[.*?\]|[^:]*)(:[^:]*)?$", r"\1", host or "").lower()  # without its port
+        if self.hosts is not None and name not in self.hosts:
+            names = ", ".join(self.hosts)
+            raise Refusal(403, f"the host {(host or '')[:80]!r} is not one of this studio ({names}): {remedy}")
+        if origin is not None and origin.partition("://")[2] != (host or ""):
+            raise Refusal(403, f"the origin {origin[:80]!r} is another site than this studio: {remedy}")
+        navigates = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        if site not in (None, "none", "same-origin") and not (opens_page and navigates):
+            raise Refusal(403, "another site has caused this request: open the address that the studio printed")
 
 
 def _check_sent_token(scope: Scope, headers: Mapping[str, str], token: str) -> bool:
@@ -156,45 +166,6 @@ def _check_sent_token(scope: Scope, headers: Mapping[str, str], token: str) -> b
     if not any(right):
         raise Refusal(401, "this studio asks for a token: open the address that it printed, or send it as a Bearer")
     return right[1]
-
-
-def _check_host(headers: Mapping[str, str], hosts: tuple[str, ...] | None) -> None:
-    """Refuse a host that the studio was not started for.
-
-    >>> _check_host({"host": "localhost:8000"}, LOOPBACK)
-    """
-    host = headers.get("host", "")
-    if hosts is not None and _without_port(host).lower() not in hosts:
-        names = ", ".join(hosts)
-        raise Refusal(
-            403, f"the host {host[:80]!r} is not one of this studio ({names}): open the address that it printed"
-        )
-
-
-def _check_site(headers: Mapping[str, str], opens_page: bool = False) -> None:
-    """Refuse a request that a page of another site has caused.
-
-    >>> _check_site({"host": "localhost:8000", "origin": "http://localhost:8000"})
-    """
-    origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != headers.get("host", ""):
-        raise Refusal(
-            403, f"the origin {origin[:80]!r} is another site than this studio: open the address that it printed"
-        )
-    link = opens_page and headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not link:
-        raise Refusal(403, "another site has caused this request: open the address that the studio printed")
-
-
-def _without_port(host: str) -> str:
-    """The name or the address of a host.
-
-    >>> _without_port("localhost:8000"), _without_port("[::1]:80"), _without_port("::1")
-    ('localhost', '[::1]', '::1')
-    """
-    if host.startswith("[") and "]" in host:
-        return host[: host.index("]") + 1]
-    return host.partition(":")[0] if host.count(":") == 1 else host
 
 
 # --- where it listens
@@ -215,42 +186,27 @@ class _Server(uvicorn.Server):
 
 def run_server(app: ASGIApp, listener: socket.socket, connections: int, end_work: Callable[[], None]) -> None:
     """Answer until a signal comes, and then end the work."""
-    config = uvicorn.Config(
-        app,
-        log_level="error",
-        access_log=False,
-        limit_concurrency=connections,
-        timeout_graceful_shutdown=3,
-        server_header=False,
-    )
+    quiet = partial(uvicorn.Config, app, log_level="error", access_log=False, server_header=False)
+    config = quiet(limit_concurrency=connections, timeout_graceful_shutdown=3)
     _Server(config, end_work).run(sockets=[listener])
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address.
-
-    >>> _is_loopback("127.0.0.1"), _is_loopback("::1"), _is_loopback("0.0.0.0")
-    (True, True, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def check_token(host: str, token: str | None) -> None:
     """Refuse an address for others without a token, and a token that is no safe one."""
-    if token is None and not _is_loopback(host):
+    such = secrets.token_urlsafe(16)
+    try:
+        alone = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:  # another name
+        alone = False
+    if token is None and not alone:
         raise ValueError(
-            f"--host {host} can be reached from other machines: give a --token that they must know, such as "
-            f"{secrets.token_urlsafe(16)}, or leave --host out"
+            f"--host {host} can be reached from other machines: give a --token that they must know, such as {such}, or "
+            "leave --host out"
         )
     if token is not None and not _TOKEN.fullmatch(token):
         raise ValueError(
             "--token needs 12 to 200 letters, digits or characters of -._~, so that nobody guesses it: take one such "
-            f"as {secrets.token_urlsafe(16)}"
+            f"as {such}"
         )
 
 
