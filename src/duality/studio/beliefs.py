@@ -88,7 +88,7 @@ class Observed:
 @torch.no_grad()
 def read(noted: _Noted, tokens: Tensor, alternatives: int) -> Reading:
     """What a belief says of the tokens (B, L), and the ``alternatives`` most likely ones of each place."""
-    flat, belief = tokens.flatten(), noted.belief
+    flat, belief, unread = tokens.flatten(), noted.belief, torch.ones(tokens.numel(), dtype=torch.bool)
     found = Reading(
         torch.zeros(belief.positions),
         torch.zeros(belief.positions),
@@ -97,27 +97,19 @@ def read(noted: _Noted, tokens: Tensor, alternatives: int) -> Reading:
     )
     for rows, log_p in noted.notes:
         _add_rows(found, flat, rows, log_p)
-    if not (len(noted.notes) == 1 and len(noted.notes[0][0]) == belief.positions):
-        _add_unread(noted, flat, found)
+        unread[rows.cpu()] = False
+    if belief.certain is not None:
+        state = belief.certain.flatten().cpu()
+        sure = (unread & (state >= 0)).nonzero()[:, 0]
+        found.token[sure] = (state == flat.cpu())[sure].float()
+        if alternatives:
+            found.best[sure, 0], found.best_probability[sure, 0] = state[sure], 1.0
+        unread[sure] = False
+    if unread.any():  # what the sampler did not read
+        for rows, log_p in belief.each(unread.nonzero()[:, 0].to(flat.device)):
+            _add_rows(found, flat, rows, log_p)
     shape = tokens.shape
     return Reading(*(each.view(*shape, *each.shape[1:]) for each in vars(found).values()))
-
-
-def _add_unread(noted: _Noted, flat: Tensor, found: Reading) -> None:
-    """Add what the rows say that the sampler did not read."""
-    belief, alternatives = noted.belief, found.best.shape[-1]
-    unread = torch.ones(belief.positions, dtype=torch.bool, device=flat.device)
-    for rows, _ in noted.notes:
-        unread[rows] = False
-    if belief.certain is not None:
-        state = belief.certain.flatten()
-        sure = (unread & (state >= 0)).nonzero()[:, 0]
-        found.token[sure.cpu()] = (state == flat)[sure].float().cpu()
-        if alternatives:
-            found.best[sure.cpu(), 0], found.best_probability[sure.cpu(), 0] = state[sure].cpu(), 1.0
-        unread[sure] = False
-    for rows, log_p in belief.each(unread.nonzero()[:, 0]):
-        _add_rows(found, flat, rows, log_p)
 
 
 def _add_rows(found: Reading, tokens: Tensor, rows: Tensor, log_p: Tensor) -> None:

@@ -28,7 +28,6 @@ from duality.training.metrics import read_metrics
 if TYPE_CHECKING:
     from duality.hub.sources import ModelSource
     from duality.models.model import Model
-    from duality.recipes.recipe import Recipe
     from duality.tokenizers.pieces import Pieces
 
 Rows = list[dict[str, object]]
@@ -94,15 +93,14 @@ class Library:
 
     def rows(self) -> Rows:
         """What is known of every run without loading it."""
-        return [self._row(name, folder) for name, folder in self.folders().items()]
-
-    def _row(self, name: str, folder: Path) -> dict[str, object]:
-        """What is known of a run."""
-        try:
-            about: dict[str, object] = _describe_package(folder) if folder in self.models else _describe_run(folder)
-        except (ValueError, OSError) as error:  # damaged, or deleted while it was looked at
-            about = {"state": "unreadable", "step": None, "problem": one_line(error)}
-        return {**about, "id": name, "path": str(folder)}
+        found: Rows = []
+        for name, folder in self.folders().items():
+            try:
+                about = _describe(folder, folder in self.models)
+            except (ValueError, OSError) as error:  # damaged, or deleted while it was looked at
+                about = {"state": "unreadable", "step": None, "problem": one_line(error)}
+            found.append({**about, "id": name, "path": str(folder)})
+        return found
 
     def load(self, run: str) -> Loaded:
         """A run with its newest checkpoint; the models that were not used for long are forgotten."""
@@ -136,7 +134,9 @@ class Library:
                     continue
                 raise Refusal(409, f"the run {run} cannot be loaded: {one_line(error)}") from None
             alone = self.models.get(folder)
-            source = str(alone.pinned) if alone is not None and alone.commit else _path_in_command(folder)
+            here = Path.cwd()  # in which the studio was started: a run below it has a short path in a command
+            path = folder.relative_to(here) if folder.is_relative_to(here) else folder
+            source = str(alone.pinned if alone is not None and alone.commit else path)
             pieces = Pieces(model.tokenizer, model.mask_id)
             pieces.read_ahead(min(model.tokenizer.vocab_size, _READ_AHEAD))
             return Loaded(model, pieces, source, newest)
@@ -145,8 +145,8 @@ class Library:
         """The recipe of a run, as it is in its folder."""
         folder = self.folder(run)
         if folder not in self.models:
-            return _parse_json(self._read(folder / "recipe.json"))
-        config = _parse_json(self._read(folder / CONFIG))
+            return _read_json(folder / "recipe.json")[0]
+        (config,) = _read_json(folder / CONFIG)
         return config.get("recipe") if isinstance(config, dict) else None
 
     def metrics(self, run: str, after: int) -> Rows:
@@ -183,25 +183,18 @@ class Library:
         for file in files:
             number = file.stem.removeprefix("step-")
             if number.isdecimal() and int(number) > after:
-                rows = [_parse_json(line) for line in self._read(file).splitlines()]
-                texts = [str(row.get("text", "")) for row in rows if isinstance(row, dict)]
+                texts = [str(row.get("text", "")) for row in _read_json(file) if isinstance(row, dict)]
                 found.append({"step": int(number), "texts": texts})
         return found
 
-    def _read(self, path: Path) -> str:
-        """A file of a run."""
-        try:
-            return read_bounded(path, 16 * MIB).decode("utf-8")
-        except (ValueError, OSError) as error:
-            raise Refusal(409, f"{path.name} cannot be read: {one_line(error)}") from None
 
-
-def _parse_json(text: str) -> object:
-    """JSON of a file of a run."""
+def _read_json(path: Path) -> list[object]:
+    """The JSON of a file of a run; of a .jsonl file that of every line."""
     try:
-        return parse_json(text.encode("utf-8"), "the file")
-    except ValueError as error:
-        raise Refusal(409, one_line(error)) from None
+        data = read_bounded(path, 16 * MIB)
+        return [parse_json(each, "it") for each in (data.splitlines() if path.suffix == ".jsonl" else [data])]
+    except (ValueError, OSError) as error:
+        raise Refusal(409, f"{path.name} cannot be read: {one_line(error)}") from None
 
 
 def _newest_step(folder: Path) -> int | None:
@@ -233,35 +226,28 @@ def _name_folders(folders: Sequence[Path], known: Mapping[Path, str]) -> dict[Pa
     return found
 
 
-def _path_in_command(folder: Path) -> str:
-    """The path of a folder in a command: from the folder in which the studio was started, if it is below it."""
-    here = Path.cwd()
-    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+def _describe(folder: Path, alone: bool) -> dict[str, object]:
+    """What is known of a run, trained or not, or of a model alone; and how it can be asked to write."""
+    if alone:
+        from duality.hub.package import read_config
 
+        found = read_config(folder)
+        recipe, labels = found.recipe, found.label_names
+        about: dict[str, object] = {
+            "state": "published",
+            "recipe": recipe.name,
+            "step": found.step,
+            "steps": found.step,
+        }
+    else:
+        from duality.models.folder import read_recipe
+        from duality.models.provenance import read_identity
 
-def _describe_run(folder: Path) -> dict[str, object]:
-    """What is known of a run, trained or not."""
-    from duality.models.folder import read_recipe
-    from duality.models.provenance import read_identity
-
-    about: dict[str, object] = asdict(overview(folder, folder.parent))
-    if about["state"] == "unreadable" or about["step"] is None:
-        return about
-    return about | _describe_model(read_recipe(folder), read_identity(folder)["labels"])
-
-
-def _describe_package(folder: Path) -> dict[str, object]:
-    """What is known of a model alone."""
-    from duality.hub.package import read_config
-
-    found = read_config(folder)
-    about = {"state": "published", "recipe": found.recipe.name, "step": found.step, "steps": found.step}
-    return about | _describe_model(found.recipe, found.label_names)
-
-
-def _describe_model(recipe: Recipe, labels: Sequence[str]) -> dict[str, object]:
-    """What a model is, from its recipe, and how it can be asked to write."""
-    return {
+        about = asdict(overview(folder, folder.parent))
+        if about["state"] == "unreadable" or about["step"] is None:
+            return about
+        recipe, labels = read_recipe(folder), read_identity(folder)["labels"]
+    return about | {
         "method": type(recipe.method).__name__,
         "length": recipe.data.length,
         "labels": list(labels),
