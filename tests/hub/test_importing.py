@@ -29,6 +29,8 @@ from support.runs import small_recipe
 from torch import Tensor
 
 from duality.cli.main import main
+from duality.hub.exporting import export_run
+from duality.hub.importing import ImportRequest, import_released
 from duality.hub.released.weights import weight_names
 from duality.methods.ar import AR
 from duality.methods.mdlm import MDLM
@@ -37,8 +39,6 @@ from duality.models.folder import read_recipe
 from duality.models.model import Model, load
 from duality.recipes import catalogue
 from duality.runs import session
-from duality.runs.exporting import export_run
-from duality.runs.importing import Wanted, import_released
 from duality.runs.listing import overviews
 from duality.tokenizers.library import byte_pairs, load_tokenizer, with_extra_tokens
 from duality.tokenizers.specs import BPE, KeptTokenizer
@@ -55,7 +55,7 @@ def imported(tmp_path: Path) -> Import:
     def make(source: Path | str, num_tokens: int = NUM_TOKENS, **wanted: Any) -> Path:
         tokenizer = numbers_folder(tmp_path / f"numbers-{num_tokens}", num_tokens)
         number = sum(path.name.startswith("run-") for path in tmp_path.iterdir())
-        return import_released(source, tmp_path / f"run-{number}", Wanted(tokenizer=str(tokenizer), **wanted))
+        return import_released(source, tmp_path / f"run-{number}", ImportRequest(tokenizer=str(tokenizer), **wanted))
 
     return make
 
@@ -252,7 +252,7 @@ def test_runs_of_ours_write_the_same_after_export_and_import(name: str, english:
     expected = written(run)
     for layout, place in (("duo-hf", tmp_path / "folder"), ("duo-ckpt", tmp_path / "model.ckpt")):
         export_run(run, place, layout)  # type: ignore[arg-type]
-        again = import_released(place, tmp_path / layout, Wanted(tokenizer=str(run)))
+        again = import_released(place, tmp_path / layout, ImportRequest(tokenizer=str(run)))
         assert written(again) == expected
         assert checkpoint.latest_step(again / "checkpoints") == (2 if layout == "duo-ckpt" else 0)
         assert type(read_recipe(again).method) is type(read_recipe(run).method)
@@ -321,7 +321,7 @@ def test_the_extra_state_of_duo_is_kept_and_reads_as_what_it_is(golden: Path, tm
     byte_pairs(vocabulary, []).save(tmp_path / "pairs")
     assert load_tokenizer(tmp_path / "pairs").vocab_size == 36
     source = write_folder(tmp_path / "hf", prefixed(reference_tensors(golden)))
-    run = import_released(source, tmp_path / "run", Wanted(tokenizer=str(tmp_path / "pairs")))
+    run = import_released(source, tmp_path / "run", ImportRequest(tokenizer=str(tmp_path / "pairs")))
     tokenizer = load(run, device="cpu").tokenizer
     assert (tokenizer.vocab_size, tokenizer.separator) == (37, 35)
     assert tokenizer.decode([0, 36, 1]) == "w0[PAD]w1"

@@ -25,8 +25,8 @@ import duality
 from duality.cli.main import main
 from duality.files import atomic as files
 from duality.hub import package as pretrained_folder
-from duality.models import publish as publishing
-from duality.models.card import public_recipe
+from duality.hub import publish as publishing
+from duality.hub.card import public_recipe
 from duality.models.model import Model, load
 
 KINDS = ("duo", "mdlm", "ar", "labels", "molecules")
@@ -212,7 +212,7 @@ CONFIG: list[tuple[Callable[[dict[str, Any]], object], str]] = [
         r"of another shape: .*mlp.0.bias \(128,\) instead of",
     ),
     (
-        lambda data: data.update(dict.fromkeys(pretrained_folder.RELEASED, 1)),
+        lambda data: data.update(dict.fromkeys(pretrained_folder._RELEASED, 1)),
         r"import it with `duality import FOLDER --out RUN`",
     ),
 ]

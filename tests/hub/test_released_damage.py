@@ -31,7 +31,7 @@ from support.released import (
 from torch import Tensor
 
 from duality.cli.main import main
-from duality.runs.importing import Wanted, import_released
+from duality.hub.importing import ImportRequest, import_released
 
 Refused = Callable[..., str]
 
@@ -115,7 +115,9 @@ def test_the_configuration_and_the_tokenizer_in_a_checkpoint_are_read_as_data(
     path = write_checkpoint(tmp_path / "model.ckpt", tensors, hyper_parameters=hyper)
     for name in [each for each in sys.modules if each.split(".")[0] in ("omegaconf", "transformers")]:
         monkeypatch.delitem(sys.modules, name)
-    run = import_released(path, tmp_path / "run", Wanted(tokenizer=str(numbers_folder(tmp_path / "numbers", 36))))
+    run = import_released(
+        path, tmp_path / "run", ImportRequest(tokenizer=str(numbers_folder(tmp_path / "numbers", 36)))
+    )
     recipe = json.loads((run / "recipe.json").read_text())
     assert (recipe["method"]["type"], recipe["data"]["length"]) == ("MDLM", 12)
     assert not {"omegaconf", "transformers"} & sys.modules.keys()

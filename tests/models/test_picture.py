@@ -15,7 +15,7 @@ from support.oracles import absorbing_toy
 
 from duality.cli.main import main
 from duality.diffusion.schedules import LogLinear
-from duality.models.picture import Timing, Token, picture, wrapped
+from duality.models.picture import Timing, _Token, _wrap, picture
 from duality.models.trace import Recording, Trace, read_trace, visible
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import Frame, generate
@@ -167,20 +167,20 @@ def test_the_file_needs_nothing_else(tmp_path: Path) -> None:
     assert ".frame { visibility: hidden } .frame.last { visibility: visible }" in still
 
 
-def words(*texts: str) -> list[Token]:
-    return [Token(text, False, False) for text in texts]
+def words(*texts: str) -> list[_Token]:
+    return [_Token(text, False, False) for text in texts]
 
 
 def test_lines_break_before_spaces() -> None:
-    lines = wrapped(words("The", " cat", " s", "at", " on", "ly"), 10)
+    lines = _wrap(words("The", " cat", " s", "at", " on", "ly"), 10)
     assert ["".join(token.text for token in line) for line in lines] == ["The cat", " sat only"]
-    lines = wrapped(words("abc", "def", "ghi"), 7)
+    lines = _wrap(words("abc", "def", "ghi"), 7)
     assert ["".join(token.text for token in line) for line in lines] == ["abcdef", "ghi"]
 
 
 @given(st.lists(st.sampled_from(["a", " b", "cd", " e ", "fgh"]), max_size=30), st.integers(3, 12))
 def test_no_line_is_too_long_and_no_token_is_lost(texts: list[str], columns: int) -> None:
-    lines = wrapped(words(*texts), columns)
+    lines = _wrap(words(*texts), columns)
     assert [token.text for line in lines for token in line] == texts
     assert max(sum(len(token.text) for token in line) for line in lines) <= columns
 

@@ -13,7 +13,7 @@ import pytest
 from support.frames import LETTERS, NO_TEXT, frame
 
 from duality.cli.main import main
-from duality.models.picture import EMPTY, filled, html, shell
+from duality.models.player import _EMPTY, _fill, html, shell
 from duality.models.trace import Trace
 from duality.tokenizers.pieces import Pieces
 from duality.tokenizers.tokenizer import CharTokenizer
@@ -69,7 +69,7 @@ def test_the_file_holds_the_trace(tmp_path: Path) -> None:
 
 
 def test_the_policy_allows_its_script_and_its_style_alone() -> None:
-    parts = Parts(filled({"title": "", "panes": []}))
+    parts = Parts(_fill({"title": "", "panes": []}))
     (policy,) = (each["content"] or "" for each, _ in parts.of("meta") if each.get("http-equiv"))
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'"
@@ -80,9 +80,9 @@ def test_the_policy_allows_its_script_and_its_style_alone() -> None:
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|@import|url\(", shell())
 
 
-@pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<!-- <script>", "]]>", "\u2028", EMPTY])
+@pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<!-- <script>", "]]>", "\u2028", _EMPTY])
 def test_text_is_data(text: str) -> None:
-    content = filled({"title": text, "panes": []})
+    content = _fill({"title": text, "panes": []})
     parts = Parts(content)
     assert len(parts.of("script")) == 2
     assert json.loads(parts.of("script")[0][1])["title"] == text

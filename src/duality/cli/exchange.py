@@ -38,9 +38,9 @@ def import_model(
         length: the tokens of a sequence, if the file does not say it.
         kept_step: after how many steps of training the weights are, if the file does not say it.
     """
-    from duality.runs.importing import Wanted, import_released
+    from duality.hub.importing import ImportRequest, import_released
 
-    made = import_released(source, out, Wanted(method, tokenizer, heads, length, kept_step), say)
+    made = import_released(source, out, ImportRequest(method, tokenizer, heads, length, kept_step), say)
     print(f"{made} is a run: duality sample {made}")
     return 0
 
@@ -57,7 +57,7 @@ def export_model(
             Lightning, which holds the raw weights too.
         kept_step: the checkpoint of this training step instead of the newest.
     """
-    from duality.runs.exporting import export_run
+    from duality.hub.exporting import export_run
 
     print(f"{export_run(run, out, layout, kept_step, say)} is written in the layout {layout}")
     return 0
@@ -92,9 +92,9 @@ def publish(
         kept_step: the weights at this training step instead of the newest; the run must have kept that checkpoint.
         dry_run: print the model card and stop.
     """
-    from duality.models.card import CardFields
+    from duality.hub.card import CardFields
+    from duality.hub.publish import card_of, check_new, push_to_hub, repository_named, save_pretrained
     from duality.models.model import load
-    from duality.models.publish import card_of, check_new, push_to_hub, repository_named, save_pretrained
 
     _check_target(name, folder, private, revision)
     fields = CardFields(license, dataset)

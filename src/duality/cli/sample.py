@@ -216,8 +216,8 @@ def trace(
         columns: characters in a line of the picture.
     """
     from duality.files.atomic import readable_size, regular_file, write_atomically
-    from duality.models.picture import html as page
     from duality.models.picture import picture
+    from duality.models.player import html as page
     from duality.models.trace import read_trace
 
     if html is None and svg is None:

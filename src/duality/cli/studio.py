@@ -13,7 +13,7 @@ from duality.cli.options import Device, Flag
 
 if TYPE_CHECKING:
     from duality.evaluation.judge import Judge
-    from duality.hub.sources import ModelSource
+    from duality.hub.fetch import ModelSource
 
 Sources = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
@@ -78,15 +78,15 @@ def check_installed() -> None:
 
 def divided(sources: Sequence[Path]) -> tuple[list[Path], list[ModelSource]]:
     """Folders in which runs are looked for, and models alone, which are fetched if the hub has them."""
-    from duality.hub.package import check_config, is_ours
-    from duality.hub.sources import model_source
+    from duality.hub.fetch import model_source
+    from duality.hub.package import is_ours, read_config
 
     folders: list[Path] = []
     models: list[ModelSource] = []
     for source in sources:
         if str(source).startswith("hf:") or is_ours(source):
             found = model_source(source)
-            check_config(found.folder)
+            read_config(found.folder)
             models.append(found)
         elif source.is_dir():
             folders.append(source)

@@ -1,1 +1,10 @@
-"""The hub: models of other people, and folders that other people can load."""
+"""The hub: models of other people as folders and runs, and ours for them.
+
+package      the folder of a model alone: its files, and config.json read with care
+fetch        what a user names as a model, fetched from the Hugging Face hub if it is there
+card         the model card
+publish      ``Model.save_pretrained`` and ``Model.push_to_hub``
+importing    a released model becomes a run
+exporting    a run in a released layout
+released/    the layouts in which others have released models like ours
+"""

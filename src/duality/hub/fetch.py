@@ -1,13 +1,14 @@
-"""Models of the Hugging Face hub, as folders of this machine.
+"""What a user names as a model, as a folder of this machine: a run, a model alone, or a model of the Hugging Face hub.
 
-    folder_of("owner/name")                  the newest state of the branch main
-    folder_of("owner/name", "v2")            a branch, a tag, or a commit
+    runs/demo               a folder; a folder that exists is never looked for on the hub
+    owner/name              a model of the hub, if there is no folder of this name nor one called owner
+    hf:owner/name@v2        a model of the hub, at a branch, a tag or a commit
 
-The package `huggingface_hub` keeps what it fetches in its own cache ($HF_HOME), asks nobody if $HF_HUB_OFFLINE is 1,
-shows $HF_TOKEN to a hub that asks for it, and finds the hub at $HF_ENDPOINT.
+The package `huggingface_hub` keeps what it fetches in its own cache ($HF_HOME), makes no request if $HF_HUB_OFFLINE is
+1, shows $HF_TOKEN to a hub that asks for it, and finds the hub at $HF_ENDPOINT.
 
 What must hold: only files of the model's own folder that hold data are fetched, the weights last, after its config.json
-was accepted; nothing of them is run; a model that cannot be had is one line that says why and what to do.
+was accepted; nothing of them is run; a model that cannot be fetched is one line that says why and what to do.
 """
 
 from __future__ import annotations
@@ -16,13 +17,29 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from duality.hub.package import CONFIG, read_config
+
 PREFIX = "hf:"
-CONFIG = "config.json"
-FILES = ("*.json", "*.safetensors")
-RELEASED_FILES = (*FILES, "*.bin", "*.txt", "*.model")  # of others, read as data too
+RELEASED_FILES = ("*.json", "*.safetensors", "*.bin", "*.txt", "*.model")  # of others, read as data too
+_FILES = ("*.json", "*.safetensors")
 _NAME = re.compile(r"[\w][\w.-]*/[\w][\w.-]*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A folder of this machine with a model; ``place`` is what it is called, ``commit`` that of the hub."""
+
+    folder: Path
+    place: str
+    commit: str | None = None
+
+    @property
+    def pinned(self) -> Path:
+        """What names the same model again, also when the hub has a newer one."""
+        return Path(f"{self.place}@{self.commit}") if self.commit else self.folder
 
 
 def hub_name(source: str | Path) -> tuple[str, str | None] | None:
@@ -38,15 +55,39 @@ def hub_name(source: str | Path) -> tuple[str, str | None] | None:
     return None
 
 
-def accept_all(folder: Path) -> None:
-    """Every config.json is right."""
+def model_source(source: Path | str, revision: str | None = None) -> ModelSource:
+    """The folder of a model, fetched from the hub if it is there; ``revision`` belongs to the hub."""
+    path, named = Path(source).expanduser(), hub_name(source)
+    explicit = str(source).startswith(PREFIX)
+    if named is None or (path.exists() and not explicit):
+        if revision is not None:
+            raise ValueError(
+                f"revision {revision!r} of {source}, which is a path: only models of the Hugging Face hub have "
+                f"revisions; leave it out, or write {PREFIX}OWNER/NAME"
+            )
+        return ModelSource(path, str(path))
+    name, own = named
+    if not explicit and path.parent.is_dir():  # a mistyped path is not sent to the hub
+        raise ValueError(
+            f"{source} is not a run: there is no such folder in {path.parent}; a model of the Hugging Face hub is "
+            f"{PREFIX}{source}"
+        )
+    if own is not None and revision is not None and own != revision:
+        raise ValueError(f"{source} with the revision {revision!r}: give one of the two")
+    try:
+        folder = folder_of(name, revision or own, read_config)
+    except ValueError as error:
+        if explicit:
+            raise
+        raise ValueError(f"there is no folder {source}, and {error}") from None
+    return ModelSource(folder, f"{PREFIX}{name}", folder.name)
 
 
 def folder_of(
     name: str,
     revision: str | None = None,
-    accept: Callable[[Path], None] = accept_all,
-    files: Sequence[str] = FILES,
+    accept: Callable[[Path], object] | None = None,
+    files: Sequence[str] = _FILES,
 ) -> Path:
     """The files of a model on the hub, fetched if they are not there; the folder has the name of their commit.
 
@@ -54,14 +95,15 @@ def folder_of(
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{PREFIX}{name} names no model of the Hugging Face hub: write {PREFIX}OWNER/NAME")
-    folder = fetched(name, revision, [CONFIG])
+    folder = _fetch(name, revision, [CONFIG])
     if not (folder / CONFIG).is_file():
-        raise ValueError(f"{shown(name, revision)} has no {CONFIG}: choose another model")
-    accept(folder)
-    return fetched(name, folder.name, list(files))
+        raise ValueError(f"{in_words(name, revision)} has no {CONFIG}: choose another model")
+    if accept is not None:
+        accept(folder)
+    return _fetch(name, folder.name, list(files))
 
 
-def fetched(name: str, revision: str | None, patterns: list[str]) -> Path:
+def _fetch(name: str, revision: str | None, patterns: list[str]) -> Path:
     """The files of a model whose names fit the patterns; those of its subfolders are left out."""
     import huggingface_hub as hub
 
@@ -69,7 +111,7 @@ def fetched(name: str, revision: str | None, patterns: list[str]) -> Path:
         try:
             found = hub.snapshot_download(name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"])
         except Exception as error:  # of the network, of the hub, of the disk
-            raise ValueError(f"{shown(name, revision)} {reason(error)}") from None
+            raise ValueError(f"{in_words(name, revision)} {reason(error)}") from None
     return Path(found)
 
 
@@ -105,6 +147,6 @@ def reason(error: Exception) -> str:
     return f"cannot be had ({words}): look at the network and at HF_ENDPOINT if it is set, or give a folder"
 
 
-def shown(name: str, revision: str | None) -> str:
+def in_words(name: str, revision: str | None) -> str:
     """A model of the hub, for messages."""
     return f"the model {name} of the Hugging Face hub" + (f" at {revision}" if revision else "")

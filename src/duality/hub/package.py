@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal
 
 from duality.files.json_files import MIB, read_json
 from duality.recipes import catalogue
-from duality.recipes.config import Json, check
+from duality.recipes.config import check
 from duality.recipes.recipe import Recipe
 from duality.registry import suggestion
 
@@ -32,7 +32,7 @@ MODEL_TYPE, FORMAT = "duality", 1
 INSIDE = "denoiser."  # what the names of all tensors begin with
 
 # The layout in which the authors of the paper have released their models.
-RELEASED = frozenset({"model_length", "hidden_dim", "cond_dim", "n_blocks", "n_heads"})
+_RELEASED = frozenset({"model_length", "hidden_dim", "cond_dim", "n_blocks", "n_heads"})
 
 _FIELDS: dict[str, object] = {
     "model_type": str,
@@ -45,7 +45,7 @@ _FIELDS: dict[str, object] = {
     "tokenizer_sha256": str,
     "versions": dict,
 }
-_OPTIONAL: dict[str, object] = {"weights_sha256": str | None}
+_KNOWN = _FIELDS | {"weights_sha256": str | None}
 # What `transformers` writes and reads; it decides nothing here.
 _OF_TRANSFORMERS = frozenset(
     {
@@ -72,18 +72,8 @@ class PretrainedConfig:
 
     def to_json(self) -> dict[str, object]:
         """As plain data."""
-        return {
-            "model_type": MODEL_TYPE,
-            "format": FORMAT,
-            "recipe": catalogue.to_json(self.recipe),
-            "step": self.step,
-            "weights": self.weights,
-            "label_names": list(self.label_names),
-            "num_tokens": self.num_tokens,
-            "tokenizer_sha256": self.tokenizer_sha256,
-            "versions": dict(self.versions),
-            "weights_sha256": self.weights_sha256,
-        }
+        own = {"recipe": catalogue.to_json(self.recipe), "label_names": list(self.label_names)}
+        return {"model_type": MODEL_TYPE, "format": FORMAT, **vars(self), **own}
 
 
 def exists(folder: Path) -> bool:
@@ -102,16 +92,11 @@ def read_config(folder: Path) -> PretrainedConfig:
     return checked_config(read_json(path, MIB, "fetch it again"), str(path))
 
 
-def check_config(folder: Path) -> None:
-    """Refuse a folder that has no config.json of ours."""
-    read_config(folder)
-
-
 def checked_config(data: object, where: str) -> PretrainedConfig:
     """The content of a config.json; ``where`` is its name for errors."""
     if not isinstance(data, dict):
         raise ValueError(f"{where} is no config.json of a model (it holds no object): give another folder")
-    if data.keys() >= RELEASED:
+    if data.keys() >= _RELEASED:
         raise ValueError(
             f"{where} is in the layout in which the authors of the paper have released their models: import it with "
             "`duality import FOLDER --out RUN`, or `duality import hf:OWNER/NAME --out RUN`"
@@ -130,35 +115,22 @@ def checked_config(data: object, where: str) -> PretrainedConfig:
     if missing:
         raise ValueError(f"{where} lacks {', '.join(missing)}: fetch it again")
     for name in data:
-        if name not in _FIELDS and name not in _OPTIONAL and name not in _OF_TRANSFORMERS:
+        if name not in _KNOWN and name not in _OF_TRANSFORMERS:
             raise ValueError(f"{where} has the unknown field {name!r:.60}: {suggestion(name, _FIELDS)}")
     try:
-        return _from_fields({name: check(data[name], hint, name) for name, hint in _known(data).items()})
+        return _config({name: check(data[name], hint, name) for name, hint in _KNOWN.items() if name in data})
     except (ValueError, TypeError, ArithmeticError) as error:
         raise ValueError(f"{where}: {str(error)[:500]}") from error
 
 
-def _known(data: Mapping[str, object]) -> dict[str, object]:
-    """The fields of ours that are there, and their types."""
-    return {name: hint for name, hint in (_FIELDS | _OPTIONAL).items() if name in data}
-
-
-def _from_fields(fields: Mapping[str, object]) -> PretrainedConfig:
+def _config(fields: dict[str, Any]) -> PretrainedConfig:
     """The configuration of fields that have their types."""
-    recipe = catalogue.from_json(cast(Json, fields["recipe"]))
-    names, versions = cast("list[object]", fields["label_names"]), cast("dict[str, object]", fields["versions"])
-    step, count = cast(int, fields["step"]), cast(int, fields["num_tokens"])
-    if step < 0 or count < 1:
-        raise ValueError(f"step is {step} and num_tokens {count}: they count steps from 0 and tokens from 1")
+    del fields["model_type"], fields["format"]
+    recipe, names = catalogue.from_json(fields["recipe"]), fields["label_names"]
+    if fields["step"] < 0 or fields["num_tokens"] < 1:
+        raise ValueError(
+            f"step is {fields['step']} and num_tokens {fields['num_tokens']}: they count steps from 0 and tokens from 1"
+        )
     if not all(isinstance(name, str) for name in names):
         raise ValueError(f"label_names is {names!r:.80}: it must be a list of text")
-    return PretrainedConfig(
-        recipe,
-        step,
-        cast('Literal["ema", "model"]', fields["weights"]),
-        tuple(cast("list[str]", names)),
-        count,
-        cast(str, fields["tokenizer_sha256"]),
-        versions,
-        cast("str | None", fields.get("weights_sha256")),
-    )
+    return PretrainedConfig(**fields | {"recipe": recipe, "label_names": tuple(names)})

@@ -18,11 +18,12 @@ from torch import nn
 from duality.files.atomic import file_sha256
 from duality.files.progress import Reporter
 from duality.hub import package
+from duality.hub.fetch import ModelSource
 from duality.hub.package import INSIDE, PretrainedConfig
-from duality.hub.sources import ModelSource, Origin
 from duality.models import folder as folders
 from duality.models.provenance import check_tokenizer, read_identity, read_tokenizer
 from duality.models.size import check_network
+from duality.models.trained import Origin
 from duality.protocols import Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.recipes.shapes import parameter_shapes, trained_shapes

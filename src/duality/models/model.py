@@ -14,22 +14,19 @@ asked for in the same call. Nothing is printed unless ``report`` prints.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from duality.data.packing import Sequences
 from duality.files.progress import Reporter, silent
 from duality.fused.lazy import belief_of, ratios_of
-from duality.hub.sources import Origin, model_source
-from duality.models.card import CardFields
+from duality.hub.fetch import model_source
 from duality.models.likelihood import Likelihood, likelihood
 from duality.models.load import network as network
 from duality.models.load import parts_of, trained_network
-from duality.models.publish import push_to_hub, save_pretrained
 from duality.models.requests import FillRequest, SampleRequest, ScoreRequest
 from duality.models.sampling import (
     Each,
@@ -51,12 +48,10 @@ from duality.models.scoring import (
     surprisals,
     token_nats,
 )
-from duality.protocols import AnyDenoiser, Denoiser, Grid, Measure, Process, Sampler, Schedule, Score, Tail
-from duality.recipes.recipe import Recipe
-from duality.samplers.choice import sampler_named
+from duality.models.trained import TrainedModel
+from duality.protocols import AnyDenoiser, Denoiser, Grid, Sampler, Score, Tail
 from duality.samplers.generate import generate
 from duality.samplers.grids import LINEAR
-from duality.tokenizers.tokenizer import Tokenizer
 from duality.training.devices import device_named
 
 if TYPE_CHECKING:
@@ -69,67 +64,8 @@ def ignore(count: int) -> None:
     """Progress that is not shown."""
 
 
-@dataclass(frozen=True)
-class Model:
-    """A trained model with all its parts; ``step`` is the training step of its weights, ``origin`` where they were."""
-
-    recipe: Recipe
-    step: int
-    denoiser: nn.Module
-    tokenizer: Tokenizer
-    label_names: tuple[str, ...] = ()
-    origin: Origin | None = None
-
-    # --- parts
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.denoiser.parameters()).device
-
-    @property
-    def length(self) -> int:
-        """The number of tokens of the sequences that it was trained on."""
-        return self.recipe.data.length
-
-    @property
-    def schedule(self) -> Schedule:
-        """The schedule that it is sampled with."""
-        return self.recipe.method.sampling_schedule()
-
-    @property
-    def sampler(self) -> Sampler:
-        """Its own sampler."""
-        return self.recipe.method.sampler(self.tokenizer.vocab_size)
-
-    @property
-    def measure(self) -> Measure:
-        """Its likelihood."""
-        return self.recipe.method.measure(self.tokenizer.vocab_size)
-
-    @property
-    def mask_id(self) -> int | None:
-        """The mask token; None if it has none."""
-        process = self.recipe.method.process(self.tokenizer.vocab_size)
-        return None if process is None else process.mask_id
-
-    def process(self) -> Process:
-        """The discrete process that the model reverses."""
-        process = self.recipe.method.process(self.tokenizer.vocab_size)
-        if process is None:
-            raise ValueError(
-                f"{type(self.recipe.method).__name__} has no discrete process: it is written by its own sampler only; "
-                "leave the sampler out"
-            )
-        return process
-
-    def named_sampler(self, name: str = "own", eta: float | None = None) -> Sampler:
-        """Its own sampler, or another one of its process by name; ``eta`` is the strength of a psi sampler."""
-        if name != "own":
-            return sampler_named(name, self.process(), eta=eta)
-        if eta is not None:
-            raise ValueError(f"eta is {eta}, and the model's own sampler has none: it is the strength of a psi sampler")
-        return self.sampler
+class Model(TrainedModel):
+    """A trained model and what it does."""
 
     # --- writing
 
@@ -317,6 +253,9 @@ class Model:
 
         ``license`` and ``datasets`` (names of the hub) are for the model card. A folder that is there must be empty.
         """
+        from duality.hub.card import CardFields
+        from duality.hub.publish import save_pretrained
+
         return save_pretrained(self, Path(folder), CardFields(license, tuple(datasets)))
 
     @staticmethod
@@ -336,6 +275,9 @@ class Model:
         datasets: Sequence[str] = (),
     ) -> str:
         """Upload what ``save_pretrained`` writes as ``name`` to the hub, to a branch; the address of the new commit."""
+        from duality.hub.card import CardFields
+        from duality.hub.publish import push_to_hub
+
         return push_to_hub(self, name, CardFields(license, tuple(datasets)), private, revision)
 
 

@@ -24,7 +24,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from duality.denoisers.clamp import Clamped, ClampedScore
 from duality.denoisers.conditioning import Guided, with_labels
@@ -33,8 +33,9 @@ from duality.denoisers.memo import Memoized
 from duality.denoisers.wrapping import network_of, unwrapped
 from duality.models.requests import FillRequest, SampleChoices, SampleRequest
 from duality.models.size import check_sampling
-from duality.protocols import AnyDenoiser, Denoiser, Process, Sampler, Schedule, Score, Tail, VectorDenoiser
-from duality.recipes.recipe import Generation, Recipe
+from duality.models.trained import TrainedModel
+from duality.protocols import AnyDenoiser, Denoiser, Process, Score, Tail, VectorDenoiser
+from duality.recipes.recipe import Generation
 from duality.registry import suggestion
 from duality.samplers.choice import grid_named
 from duality.samplers.generate import Frame, batches
@@ -48,26 +49,6 @@ Wrap = Callable[[AnyDenoiser], AnyDenoiser]
 def unchanged(denoiser: AnyDenoiser) -> AnyDenoiser:
     """The wrapper that changes nothing."""
     return denoiser
-
-
-class SampledModel(Protocol):
-    """What of a ``Model`` is used to write samples."""
-
-    @property
-    def recipe(self) -> Recipe: ...
-    @property
-    def denoiser(self) -> nn.Module: ...
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-    @property
-    def label_names(self) -> tuple[str, ...]: ...
-    @property
-    def device(self) -> torch.device: ...
-    @property
-    def length(self) -> int: ...
-    @property
-    def schedule(self) -> Schedule: ...
-    def named_sampler(self, name: str = "own", eta: float | None = None) -> Sampler: ...
 
 
 @dataclass(frozen=True)
@@ -124,7 +105,7 @@ def resolve_generation(choices: SampleChoices, standard: Generation) -> Generati
     )
 
 
-def known_tokens(model: SampledModel, request: SampleRequest | FillRequest) -> Known:
+def known_tokens(model: TrainedModel, request: SampleRequest | FillRequest) -> Known:
     """The tokens of a request that are known; what the model cannot do, or the machine cannot hold, is refused."""
     tokenizer, batch = model.tokenizer, min(request.num, request.batch_size)
     if isinstance(request, FillRequest):
@@ -141,7 +122,7 @@ def known_tokens(model: SampledModel, request: SampleRequest | FillRequest) -> K
 
 
 def write_around(
-    model: SampledModel,
+    model: TrainedModel,
     choices: SampleChoices,
     known: Known,
     watch: Watch | None = None,

@@ -14,14 +14,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from duality.files.atomic import write_atomically
 from duality.samplers.generate import Frame
-from duality.tokenizers.pieces import MASK as MASK
 from duality.tokenizers.pieces import PART, Pieces
 
 FORMAT = 1
+T = TypeVar("T")
 
 
 def changes(before: Sequence[int] | None, after: Sequence[int]) -> dict[int, int]:
@@ -67,32 +67,27 @@ class Trace:
 
     def __init__(self, pieces: Pieces, about: Mapping[str, object]) -> None:
         self.pieces, self.about = pieces, about
-        self._frames: dict[int, list[dict[str, Any]]] = {}
-        self._tokens: dict[int, list[int]] = {}
-        self._seen: set[int] = set()
         self.complete: set[int] = set()
+        self._frames: dict[int, list[dict[str, object]]] = {}
+        self._last: dict[int, tuple[int, list[int]]] = {}  # step and tokens
+        self._seen: set[int] = set()
 
     def add(self, frame: Frame) -> None:
         """One more step of every sample of the batch."""
         for index, row in enumerate(frame.tokens.tolist(), frame.first):
-            frames, before = self._frames.setdefault(index, []), self._tokens.get(index)
-            if frames and frame.step <= frames[-1]["step"]:
+            step, before = self._last.get(index, (-1, None))
+            if frame.step <= step:
                 raise ValueError(
-                    f"step {frame.step} of sample {index} after its step {frames[-1]['step']}: a trace holds one "
+                    f"step {frame.step} of sample {index} after its step {step}: a trace holds one "
                     "generation, whose steps go up; begin another trace"
                 )
             if before is not None and len(row) < len(before):
                 raise ValueError(f"sample {index} shrinks from {len(before)} to {len(row)} tokens: it can only grow")
-            moment: dict[str, Any] = {"step": frame.step, "alpha": frame.alpha}
-            if before is None:
-                moment["tokens"] = row
-                self._seen.update(row)
-            else:
-                changed = changes(before, row)
-                moment["changed"] = list(changed.items())
-                self._seen.update(changed.values())
-            frames.append(moment)
-            self._tokens[index] = row
+            changed = changes(before, row)
+            content = {"tokens": row} if before is None else {"changed": list(changed.items())}
+            self._seen.update(row if before is None else changed.values())
+            self._frames.setdefault(index, []).append({"step": frame.step, "alpha": frame.alpha, **content})
+            self._last[index] = frame.step, row
             if frame.step == frame.steps:
                 self.complete.add(index)
 
@@ -100,7 +95,7 @@ class Trace:
         """Write all samples, or those that are complete; the file is written whole, or not at all."""
         ids = sorted(self._seen - {self.pieces.mask_id})
         samples = [
-            {"index": index, "frames": frames, "text": self.pieces.text(self._tokens[index])}
+            {"index": index, "frames": frames, "text": self.pieces.text(self._last[index][1])}
             for index, frames in sorted(self._frames.items())
             if index in self.complete or not only_complete
         ]
@@ -142,7 +137,7 @@ def chosen_sample(recording: Recording, index: int) -> TracedSample:
     return there[index]
 
 
-def _sample(sample: dict[str, Any], known: set[int | None]) -> TracedSample:
+def _sample(sample: dict[str, object], known: set[int | None]) -> TracedSample:
     """A sample of a file, its differences added up."""
     tokens: list[int] = []
     moments: list[Moment] = []
@@ -162,7 +157,7 @@ def _sample(sample: dict[str, Any], known: set[int | None]) -> TracedSample:
     return TracedSample(index, tuple(moments), _of(str, sample["text"]))
 
 
-def _of(kind: type, value: object) -> Any:
+def _of(kind: type[T], value: object) -> T:
     """The value, which must be of this kind."""
     if not isinstance(value, kind):
         raise TypeError(f"{str(value)[:40]!r} is no {kind.__name__}")

@@ -24,10 +24,10 @@ from typing import Literal
 
 from duality.files.json_files import MIB, read_json
 from duality.files.lock import holder_of
+from duality.hub.released import RECORD
 from duality.training.metrics import read_metrics
 
 RECIPE = "recipe.json"
-RELEASED = "released.json"  # of a run that was imported: others have trained it
 State = Literal["running", "stopped", "finished", "imported", "unreadable"]
 _DEEPEST = 6  # folders below the directory
 
@@ -88,7 +88,7 @@ def overview(folder: Path, directory: Path) -> RunOverview:
         who = f"process {holder.pid} on {holder.host}"
         return RunOverview(name, "running", title, step, steps, nats, size, age, who)
     state: State = "finished" if step is not None and step >= steps else "stopped"
-    if (folder / RELEASED).is_file():
+    if (folder / RECORD).is_file():
         state = "imported"
     return RunOverview(name, state, title, step, steps, nats, size, age)
 

@@ -23,7 +23,7 @@ from duality.data.corpus import Corpus
 from duality.data.stream import StreamLoader
 from duality.files.lock import locked
 from duality.files.progress import Reporter, silent
-from duality.hub.sources import model_source
+from duality.hub.fetch import model_source
 from duality.models.folder import (
     check_base,
     check_folder,

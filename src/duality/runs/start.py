@@ -26,7 +26,7 @@ from torch import nn
 from duality.data.corpus import Corpus
 from duality.files.progress import Reporter
 from duality.hub import package
-from duality.hub.sources import ModelSource, model_source
+from duality.hub.fetch import ModelSource, model_source
 from duality.models import folder as folders
 from duality.models.folder import (
     checksums,

@@ -26,8 +26,8 @@ from duality.diffusion import Compare, Divergence
 from duality.files.atomic import no_empty_folder
 from duality.files.lock import locked
 from duality.files.progress import Reporter, silent
+from duality.hub.fetch import model_source
 from duality.hub.package import read_config
-from duality.hub.sources import model_source
 from duality.models.folder import check_folder, exists, read_recipe, with_column, with_corpus
 from duality.models.model import Model, load
 from duality.ranks import job

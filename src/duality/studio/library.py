@@ -26,7 +26,7 @@ from duality.studio.schemas import Limits, Refusal, one_line
 from duality.training.metrics import read_metrics
 
 if TYPE_CHECKING:
-    from duality.hub.sources import ModelSource
+    from duality.hub.fetch import ModelSource
     from duality.models.model import Model
     from duality.tokenizers.pieces import Pieces
 

@@ -37,7 +37,7 @@ from duality.evaluation.sweep.samples import Case, Row, Samples, label_of, real_
 from duality.evaluation.sweep.sweep import Advance, Sweep, check, sample_path
 from duality.files.atomic import output_folder
 from duality.files.progress import Reporter, silent
-from duality.hub.sources import model_folder
+from duality.hub.fetch import model_source
 from duality.models.folder import read_recipe, rounds_saved
 from duality.models.model import Model, load
 from duality.models.sampling import transform
@@ -311,7 +311,7 @@ def cases_of(runs: Sequence[Path], settings: SweepSettings) -> list[Case]:
     if not runs:
         raise ValueError("nothing to measure: name run folders, such as runs/demo")
     names = run_names(runs)
-    return [case for run in runs for case in _cases_of_run(model_folder(run), names[run], settings)]
+    return [case for run in runs for case in _cases_of_run(model_source(run).folder, names[run], settings)]
 
 
 def _cases_of_run(run: Path, name: str, settings: SweepSettings) -> Iterator[Case]:

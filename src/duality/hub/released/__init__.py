@@ -1,1 +1,8 @@
-"""Released weights: checkpoints of the paper's own code, read and written."""
+"""The layouts in which others have released models like ours.
+
+config     config.json and the hyper-parameters of a checkpoint as settings, and back
+files      checkpoints and folders, read as data
+weights    the names, the order and the shapes of the tensors of the released network
+"""
+
+RECORD = "released.json"  # in a run that was imported: what it does not need and ``export`` does

@@ -4,9 +4,10 @@
     config.json of SEDD               sections: tokens, graph.type, noise.type, model.{hidden_size, n_blocks, ...}
     Lightning                         sections: algo.name, model.{hidden_size, ...}, noise.type
 
-The three become one ``Settings``. A config.json is read strictly: a field that nobody knows, or of a wrong type, is
-refused, all of them at once, with the nearest names. The hyper-parameters of a training have hundreds of fields; what
-is known of them is read. ``cond_dim`` is not compared: released files say 129 where the tensors have 128.
+The three become one ``Settings``; the tables say which field is which. A config.json is read strictly: a field that is
+not known, or of a wrong type, is refused, all of them at once, with the nearest names. The hyper-parameters of a
+training have hundreds of fields; what is known of them is read. ``cond_dim`` is not compared: released files say 129
+where the tensors have 128.
 
 What must hold: settings are what the file says, and nothing is assumed where it says something else.
 """
@@ -20,50 +21,61 @@ from typing import Any, Literal, cast, get_args
 from duality.diffusion.schedules import LogLinear
 from duality.hub.released.weights import Sizes
 from duality.methods.ar import AR
+from duality.methods.base import last_level
 from duality.methods.d3pm import D3PM
 from duality.methods.duo import Duo
 from duality.methods.mdlm import MDLM
 from duality.methods.sedd import SEDD
 from duality.methods.udlm import UDLM
 from duality.protocols import Method
+from duality.recipes.config import check, describe
 from duality.registry import suggestion
 
 MethodName = Literal["duo", "udlm", "mdlm", "sedd", "d3pm", "ar"]
 METHOD_NAMES: tuple[MethodName, ...] = get_args(MethodName)
-Config = Mapping[str, object]
 
-# The fields of a config.json of Duo, MDLM and UDLM, their types, and the sizes that the tensors must have too.
-FLAT: dict[str, type] = {
-    "vocab_size": int,
-    "model_length": int,
-    "hidden_dim": int,
-    "cond_dim": int,
-    "n_blocks": int,
-    "n_heads": int,
-    "dropout": float,
-    "causal": bool,
-    "time_conditioning": bool,
-    "var_min": bool,
-    "cfg": bool,
-    "cfg_num_classes": int,
-    "noise": str,
-    "num_steps": int,
-    "bos_token_id": int,
-    "eps": float,
+_Config = Mapping[str, object]
+# What of the settings a method has as its own fields; eps is the last level of its training schedule.
+_METHODS: dict[MethodName, tuple[type[Any], tuple[str, ...]]] = {
+    "duo": (Duo, ("eps",)),
+    "udlm": (UDLM, ("eps",)),
+    "mdlm": (MDLM, ("time",)),
+    "sedd": (SEDD, ("noise", "eps")),
+    "d3pm": (D3PM, ("noise", "num_steps")),
+    "ar": (AR, ("begin",)),
 }
-_SIZES = {"vocab_size": "num_states", "hidden_dim": "width", "n_blocks": "depth", "n_heads": "heads"}
-_SIZES["causal"] = "causal"
+# The fields of a config.json of Duo, MDLM and UDLM: their types, and the setting or the size that each of them is.
+_FLAT: dict[str, tuple[type, str]] = {
+    "vocab_size": (int, "num_states"),
+    "model_length": (int, "length"),
+    "hidden_dim": (int, "width"),
+    "cond_dim": (int, ""),
+    "n_blocks": (int, "depth"),
+    "n_heads": (int, "heads"),
+    "dropout": (float, "dropout"),
+    "causal": (bool, "causal"),
+    "time_conditioning": (bool, "time"),
+    "var_min": (bool, ""),
+    "cfg": (bool, ""),
+    "cfg_num_classes": (int, ""),
+    "noise": (str, "noise"),
+    "num_steps": (int, "num_steps"),
+    "bos_token_id": (int, "begin"),
+    "eps": (float, "eps"),
+}
+_SIZES = ("num_states", "width", "depth", "heads", "causal")
 # Fields of every configuration of the library transformers, which say nothing about the model.
 # fmt: off
-GENERAL = (
+_GENERAL = (
     "_name_or_path", "architectures", "auto_map", "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id",
     "id2label", "is_decoder", "is_encoder_decoder", "label2id", "model_type", "output_attentions",
     "output_hidden_states", "pad_token_id", "problem_type", "return_dict", "sep_token_id", "tie_word_embeddings",
     "tokenizer_class", "torch_dtype", "transformers_version", "use_cache",
 )
 # fmt: on
-_SECTIONS = ("model", "graph", "noise")  # what is read of a config.json of SEDD; the rest is about its training
+# What is read of a config.json of SEDD; the rest is about its training.
 _SEDD = ("ngpus", "tokens", "training", "data", "sampling", "eval", "optim", "hydra", "work_dir", "wandb_name")
+_SEDD_SECTIONS = ("model", "graph", "noise")
 _SEDD_MODEL: dict[str, type] = {
     "name": str,
     "type": str,
@@ -75,9 +87,9 @@ _SEDD_MODEL: dict[str, type] = {
     "scale_by_sigma": bool,
     "dropout": float,
 }
-_MODEL_TYPES: dict[str, MethodName] = {name: name for name in METHOD_NAMES}
-_ALGORITHMS: dict[str, MethodName] = {**_MODEL_TYPES, "duo_base": "duo", "distillation": "duo", "dcd": "duo"}
-_ALGORITHMS |= {"d3pm-absorb": "d3pm", "sedd-absorb": "sedd"}
+_MODEL_SIZES = {"hidden_size": "width", "n_blocks": "depth", "n_heads": "heads"}
+_ALGORITHMS: dict[str, MethodName] = {name: name for name in METHOD_NAMES}
+_ALGORITHMS |= {"duo_base": "duo", "distillation": "duo", "dcd": "duo", "d3pm-absorb": "d3pm", "sedd-absorb": "sedd"}
 _PARAMETERISATIONS: dict[str, MethodName] = {"subs": "mdlm", "sedd": "sedd", "score": "sedd", "ar": "ar"}
 
 
@@ -95,25 +107,31 @@ class Settings:
     begin: int | None = None
     eps: float = 1e-3
 
-    def assembled(self, begin: int | None) -> Method:
+    @staticmethod
+    def of(method: Method, length: int, dropout: float, num_tokens: int) -> Settings | None:
+        """The settings of a method; None if it is none of the released ones."""
+        name = next((each for each, (kind, _) in _METHODS.items() if type(method) is kind), None)
+        if name is None:
+            return None
+        values: dict[str, Any] = {"time": name != "ar"}
+        for own in _METHODS[name][1]:
+            values[own] = last_level(vars(method)["training_schedule"]) if own == "eps" else vars(method)[own]
+        if name == "ar" and values["begin"] is None:
+            values["begin"] = num_tokens
+        return Settings(name, length, dropout, **values)
+
+    def build_method(self, begin: int | None) -> Method:
         """The method; ``begin`` is the state that begins a sequence of an autoregressive model."""
-        last = LogLinear(eps=self.eps)
-        methods: dict[MethodName, Method] = {
-            "duo": Duo(training_schedule=last),
-            "udlm": UDLM(training_schedule=last),
-            "mdlm": MDLM(time=self.time),
-            "sedd": SEDD(noise=self.noise, training_schedule=last),
-            "d3pm": D3PM(noise=self.noise, num_steps=self.num_steps),
-            "ar": AR(begin=begin),
-        }
-        assert self.method is not None, "the method is decided before it is assembled"
-        return methods[self.method]
+        assert self.method is not None, "the method is decided before it is built"
+        kind, own = _METHODS[self.method]
+        values = {**vars(self), "begin": begin}
+        fields = {"training_schedule": LogLinear(eps=self.eps)} if "eps" in own else {}
+        return cast(Method, kind(**fields, **{name: values[name] for name in own if name != "eps"}))
 
 
 def check_sizes(settings: Settings, sizes: Sizes, where: str) -> None:
     """Refuse a configuration that says other sizes than the tensors have."""
-    own = {"num_states": sizes.num_states, "width": sizes.width, "depth": sizes.depth, "heads": sizes.heads}
-    own["causal"] = sizes.causal
+    own = vars(sizes)
     wrong = [f"{name} {value} and {own[name]}" for name, value in settings.sizes.items() if value != own[name]]
     if wrong:
         raise ValueError(
@@ -122,48 +140,39 @@ def check_sizes(settings: Settings, sizes: Sizes, where: str) -> None:
         )
 
 
-def folder_settings(config: Config, where: str) -> Settings:
-    """The settings that a config.json says, of either kind."""
-    if "graph" in config or isinstance(config.get("model"), dict):
-        return sedd_settings(config, where)
-    return flat_settings(config, where)
-
-
-def refuse(problems: list[str], where: str) -> None:
-    """One line with all that is wrong with a configuration."""
+def folder_settings(config: _Config, where: str) -> Settings:
+    """The settings that a config.json says, of either kind; one line has all that is wrong with it."""
+    of_sedd = "graph" in config or isinstance(config.get("model"), dict)
+    problems, settings = (_sedd_settings if of_sedd else _flat_settings)(config)
     if problems:
         raise ValueError(f"config.json of {where}: {'; '.join(problems)}: fetch it again, or correct it")
+    return settings
 
 
-def wrong_fields(config: Config, kinds: Mapping[str, type], others: tuple[str, ...], inside: str = "") -> list[str]:
+def _value(config: _Config, name: str, kind: type) -> Any:
+    """A field that has this type: a whole number is also a number, and true is neither; None for any other."""
+    try:
+        return check(config.get(name), kind, name)
+    except ValueError:
+        return None
+
+
+def _wrong_fields(config: _Config, kinds: Mapping[str, type], others: tuple[str, ...], inside: str = "") -> list[str]:
     """What is wrong with the fields of an object: unknown names, values of a wrong type."""
     found = []
     for name, value in config.items():
-        if name in kinds:
-            if value is not None and not fits(value, kinds[name]):
-                found.append(f"{inside}{name} is {value!r}, and must be {described(kinds[name])}")
-        elif name not in others:
+        if name not in kinds and name not in others:
             found.append(f"unknown field {inside}{name!r} ({suggestion(name, [*kinds, *others])})")
+        elif name in kinds and value is not None and _value(config, name, kinds[name]) is None:
+            found.append(f"{inside}{name} is {value!r}, and must be {describe(kinds[name])}")
     return found
 
 
-def fits(value: object, kind: type) -> bool:
-    """Whether a value of JSON is of a kind: a whole number is also a number, and true is neither."""
-    if kind is bool or isinstance(value, bool):
-        return isinstance(value, bool) and kind is bool
-    return isinstance(value, (int, float)) if kind is float else isinstance(value, kind)
-
-
-def described(kind: type) -> str:
-    """A kind of value, in words."""
-    return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")
-
-
-def flat_settings(config: Config, where: str) -> Settings:
-    """The settings of a config.json of Duo, MDLM or UDLM, or of one that ``export`` wrote."""
-    problems = wrong_fields(config, FLAT, GENERAL)
+def _flat_settings(config: _Config) -> tuple[list[str], Settings]:
+    """What is wrong with a config.json of Duo, MDLM or UDLM, or one that ``export`` wrote; and its settings."""
+    problems = _wrong_fields(config, {name: kind for name, (kind, _) in _FLAT.items()}, _GENERAL)
     kind = config.get("model_type")
-    method = _MODEL_TYPES.get(kind.lower()) if isinstance(kind, str) else None
+    method = next((name for name in METHOD_NAMES if isinstance(kind, str) and name == kind.lower()), None)
     if kind is not None and method is None:
         problems.append(f"model_type is {kind!r} ({suggestion(str(kind), METHOD_NAMES)})")
     if config.get("cfg"):
@@ -173,119 +182,85 @@ def flat_settings(config: Config, where: str) -> Settings:
     noise = config.get("noise")
     if noise is not None and noise not in ("absorbing", "uniform"):
         problems.append(f"noise is {noise!r}, and must be absorbing or uniform")
-    refuse(problems, where)
-    given = {name: value for name, value in config.items() if value is not None}
-    sizes = {own: int(cast(int, given[name])) for name, own in _SIZES.items() if name in given}
-    if given.get("causal") and method in (None, "duo"):
+    values = {own: _value(config, name, kind) for name, (kind, own) in _FLAT.items() if own}
+    given = {own: value for own, value in values.items() if value is not None}
+    sizes = {name: int(given.pop(name)) for name in _SIZES if name in given}
+    if sizes.get("causal") and method in (None, "duo"):
         method = "ar"  # the folders of Duo have a field for it, and no other model_type
-    default = Settings()
-    return Settings(
-        method=method,
-        length=cast("int | None", given.get("model_length")),
-        dropout=float(cast(float, given.get("dropout", default.dropout))),
-        sizes=sizes,
-        time=bool(given.get("time_conditioning", False)),
-        noise=str(given.get("noise", default.noise)),
-        num_steps=cast(int, given.get("num_steps", default.num_steps)),
-        begin=cast("int | None", given.get("bos_token_id")),
-        eps=float(cast(float, given.get("eps", default.eps))),
+    return problems, Settings(method=method, sizes=sizes, **given)
+
+
+def _sedd_settings(config: _Config) -> tuple[list[str], Settings]:
+    """What is wrong with a config.json of the code of the SEDD paper, and its settings."""
+    problems = _wrong_fields(config, {}, (*_SEDD, *_SEDD_SECTIONS, *_GENERAL))
+    model, graph, noise = (_section(config, name) for name in _SEDD_SECTIONS)
+    problems += _wrong_fields(model, _SEDD_MODEL, (), "model.")
+    absorbing, tokens = graph.get("type") == "absorb", _value(config, "tokens", int)
+    if graph.get("type") not in ("absorb", "uniform"):
+        problems.append(f"graph.type is {graph.get('type')!r}, and must be absorb or uniform")
+    if noise.get("type") != "loglinear":
+        problems.append(f"noise.type is {noise.get('type')!r}, and only loglinear can be imported")
+    if model.get("scale_by_sigma") is not absorbing and "scale_by_sigma" in model:
+        problems.append(f"model.scale_by_sigma is {model['scale_by_sigma']}, and here it is {absorbing} for this graph")
+    if tokens is None:
+        problems.append(f"tokens is {config.get('tokens')!r}, and must be a whole number")
+    sizes = {"num_states": (tokens or 0) + absorbing}
+    sizes |= {own: model[name] for name, own in _MODEL_SIZES.items() if name in model}
+    dropout = _value(model, "dropout", float)
+    kind = "absorbing" if absorbing else "uniform"
+    return problems, Settings(
+        "sedd", model.get("length"), 0.1 if dropout is None else dropout, sizes, time=True, noise=kind
     )
 
 
-def section(config: Config, name: str) -> dict[str, Any]:
+def _section(config: _Config, name: str) -> dict[str, Any]:
     """A part of a configuration; empty if there is none."""
     found = config.get(name)
     return found if isinstance(found, dict) else {}
 
 
-def sedd_settings(config: Config, where: str) -> Settings:
-    """The settings of a config.json of the code of the SEDD paper."""
-    problems = wrong_fields(config, {}, (*_SEDD, *_SECTIONS, *GENERAL))
-    model, graph, noise = (section(config, name) for name in _SECTIONS)
-    problems += wrong_fields(model, _SEDD_MODEL, (), "model.")
-    if graph.get("type") not in ("absorb", "uniform"):
-        problems.append(f"graph.type is {graph.get('type')!r}, and must be absorb or uniform")
-    absorbing = graph.get("type") == "absorb"
-    if noise.get("type") != "loglinear":
-        problems.append(f"noise.type is {noise.get('type')!r}, and only loglinear can be imported")
-    if model.get("scale_by_sigma") is not absorbing and "scale_by_sigma" in model:
-        problems.append(f"model.scale_by_sigma is {model['scale_by_sigma']}, and here it is {absorbing} for this graph")
-    tokens = config.get("tokens")
-    if not fits(tokens, int):
-        problems.append(f"tokens is {tokens!r}, and must be a whole number")
-    refuse(problems, where)
-    sizes = {"num_states": int(cast(int, tokens)) + absorbing}
-    sizes |= {own: model[name] for name, own in _MODEL_SIZES.items() if name in model}
-    length, dropout = model.get("length"), float(model.get("dropout", 0.1))
-    return Settings("sedd", length, dropout, sizes, time=True, noise="absorbing" if absorbing else "uniform")
-
-
-_MODEL_SIZES = {"hidden_size": "width", "n_blocks": "depth", "n_heads": "heads"}
-
-
-def checkpoint_settings(config: Config, where: str) -> Settings:
+def checkpoint_settings(config: _Config, where: str) -> Settings:
     """The settings that the hyper-parameters of a Lightning checkpoint say, as far as they are known."""
-    sections = {
-        name: value if isinstance(value := config.get(name), dict) else {} for name in ("algo", "model", "noise")
-    }
-    algo, model, noise = sections["algo"], sections["model"], sections["noise"]
-    method = _ALGORITHMS.get(str(algo.get("name"))) or older_method(config)
-    kind, eps = noise.get("type", "log-linear"), noise.get("eps", 1e-3)
+    algo, model, noise = (_section(config, name) for name in ("algo", "model", "noise"))
+    method = _ALGORITHMS.get(str(algo.get("name")))
+    if method is None:  # the code of the MDLM and UDLM papers
+        parameterisation = str(config.get("parameterization"))
+        uniform_d3pm = config.get("diffusion") == "uniform" and not config.get("T")
+        d3pm: MethodName = "udlm" if uniform_d3pm else "d3pm"
+        method = d3pm if parameterisation == "d3pm" else _PARAMETERISATIONS.get(parameterisation)
+    kind = noise.get("type", "log-linear")
     if method in ("sedd", "d3pm") and kind not in ("log-linear", "loglinear"):
         raise ValueError(f"{where} was trained with the noise {kind!r}: of {method} only log-linear can be imported")
-    number = {name: model[name] for name in (*_MODEL_SIZES, "length") if fits(model.get(name), int)}
+    numbers = {own: _value(model, name, int) for name, own in _MODEL_SIZES.items()}
     steps = algo.get("T", config.get("T"))
-    uniform = "uniform" in (algo.get("noise"), config.get("diffusion"))
+    found = {
+        "length": _value(model, "length", int),
+        "dropout": _value(model, "dropout", float),
+        "begin": _value(algo, "begin", int),
+        "eps": _value(noise, "eps", float),
+        "num_steps": steps if isinstance(steps, int) and steps > 0 else None,
+    }
+    given: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
     return Settings(
         method=method,
-        length=number.get("length"),
-        dropout=float(model["dropout"]) if fits(model.get("dropout"), float) else 0.1,
-        sizes={own: number[name] for name, own in _MODEL_SIZES.items() if name in number},
+        sizes={own: value for own, value in numbers.items() if value is not None},
         time=algo.get("time_conditioning", config.get("time_conditioning")) is True,
-        noise="uniform" if uniform else "absorbing",
-        num_steps=steps if isinstance(steps, int) and steps > 0 else 1000,
-        begin=algo["begin"] if fits(algo.get("begin"), int) else None,
-        eps=float(eps) if fits(eps, float) else 1e-3,
+        noise="uniform" if "uniform" in (algo.get("noise"), config.get("diffusion")) else "absorbing",
+        **given,
     )
-
-
-def older_method(config: Config) -> MethodName | None:
-    """The method in the hyper-parameters of the code of the MDLM and UDLM papers; None if they say none."""
-    parameterisation = str(config.get("parameterization"))
-    if parameterisation == "d3pm":
-        return "udlm" if config.get("diffusion") == "uniform" and not config.get("T") else "d3pm"
-    return _PARAMETERISATIONS.get(parameterisation)
 
 
 def folder_config(settings: Settings, sizes: Sizes) -> dict[str, object]:
     """The content of the config.json of a folder that ``folder_settings`` reads as these settings."""
     assert settings.method is not None, "a run has a method"
-    config: dict[str, object] = {
-        "model_type": settings.method,
-        "vocab_size": sizes.num_states,
-        "model_length": settings.length,
-        "hidden_dim": sizes.width,
-        "cond_dim": sizes.time_width,
-        "n_blocks": sizes.depth,
-        "n_heads": sizes.heads,
-        "dropout": settings.dropout,
-        "causal": sizes.causal,
-        "time_conditioning": settings.time,
-    }
-    if settings.method in ("sedd", "d3pm"):
-        config["noise"] = settings.noise
-    if settings.method == "d3pm":
-        config["num_steps"] = settings.num_steps
-    if settings.method == "ar":
-        config["bos_token_id"] = settings.begin
-    if settings.method in ("duo", "udlm", "sedd"):
-        config["eps"] = settings.eps
-    return config
+    said = {**vars(sizes), **vars(settings)}
+    always = ("length", "dropout", "time", *_SIZES, *_METHODS[settings.method][1])
+    fields = {name: said[own] for name, (_, own) in _FLAT.items() if own in always}
+    return {"model_type": settings.method, "cond_dim": sizes.time_width, **fields}
 
 
 def checkpoint_config(settings: Settings, sizes: Sizes) -> dict[str, object]:
     """The hyper-parameters of a checkpoint that ``checkpoint_settings`` reads as these settings."""
-    model = {"hidden_size": sizes.width, "cond_dim": sizes.time_width, "n_blocks": sizes.depth, "n_heads": sizes.heads}
     algo: dict[str, object] = {
         "name": settings.method,
         "backbone": "dit",
@@ -298,6 +273,12 @@ def checkpoint_config(settings: Settings, sizes: Sizes) -> dict[str, object]:
         algo["begin"] = settings.begin
     return {
         "algo": algo,
-        "model": {**model, "length": settings.length, "dropout": settings.dropout, "scale_by_sigma": True},
+        "model": {
+            **{name: vars(sizes)[own] for name, own in _MODEL_SIZES.items()},
+            "cond_dim": sizes.time_width,
+            "length": settings.length,
+            "dropout": settings.dropout,
+            "scale_by_sigma": True,
+        },
         "noise": {"type": "log-linear", "eps": settings.eps},
     }

@@ -2,7 +2,7 @@
 
 A checkpoint (.ckpt, .pt, .bin) is a zip archive of tensors and pickled objects. It is read with ``weights_only``: only
 tensors and plain containers are made. The released checkpoints also hold their configuration (omegaconf) and their
-tokenizer (transformers). Objects of these libraries become an ``Opaque``, which keeps their state and does nothing;
+tokenizer (transformers). Objects of these libraries become an ``_Opaque``, which keeps their state and does nothing;
 none of the libraries is imported. Every other object is refused by its name.
 
 What must hold: whatever the bytes of a file are, the result is tensors and plain data, or a ``ValueError`` of one line;
@@ -37,6 +37,7 @@ _MOST_OBJECT_BYTES = 256 * MIB  # the objects of a checkpoint without its tensor
 # Libraries whose objects are in released checkpoints beside the weights; what is read of them is their state.
 _LIBRARIES = ("omegaconf", "transformers", "tokenizers", "lightning", "pytorch_lightning", "lightning_fabric")
 _OPAQUE = tuple(f"{library}." for library in (*_LIBRARIES, "torchmetrics", "typing", "numpy"))
+_DEFAULTDICT = "collections.defaultdict"
 _OPAQUE_NAMES = {f"builtins.{name}" for name in ("dict", "list", "tuple", "int", "float", "str", "bool")}
 _OPAQUE_NAMES |= {"pathlib.Path", "pathlib.PosixPath"}
 
@@ -65,12 +66,12 @@ class Released:
     step: int | None = None
 
 
-class Opaque:
+class _Opaque:
     """A pickled object of which only the state is kept."""
 
     state: object = None
 
-    def __new__(cls, *arguments: object, **named: object) -> Opaque:
+    def __new__(cls, *arguments: object, **named: object) -> _Opaque:
         return object.__new__(cls)
 
     def __init__(self, *arguments: object, **named: object) -> None:
@@ -80,7 +81,7 @@ class Opaque:
         self.state = state
 
 
-def empty_dict(*_default: object) -> dict[object, object]:
+def _empty_dict(*_default: object) -> dict[object, object]:
     """What a ``defaultdict`` is read as: its default is of no use here."""
     return {}
 
@@ -88,100 +89,89 @@ def empty_dict(*_default: object) -> dict[object, object]:
 def read_released(path: Path) -> Released:
     """The model in a checkpoint, or in a folder with config.json and weights."""
     if path.is_dir():
-        return read_folder(path)
+        return _read_folder(path, [path / SAFE, path / BINARY])
     if not path.is_file():
         raise ValueError(
             f"there is no file or folder {path}: give a .ckpt, a folder with {CONFIG} and {SAFE}, or the name of a "
             "model on the Hugging Face hub, such as hf:s-sahoo/duo"
         )
     if path.suffix == ".safetensors":
-        return read_folder(path.parent, path)
+        return _read_folder(path.parent, [path])
     if path.suffix not in CHECKPOINTS:
         raise ValueError(f"{path} is no released model: give one that ends with {', '.join(CHECKPOINTS)}, or a folder")
-    return read_checkpoint(path)
+    return _read_checkpoint(path)
 
 
-def read_folder(folder: Path, weights: Path | None = None) -> Released:
+def _read_folder(folder: Path, files: Sequence[Path]) -> Released:
     """A folder of the Hugging Face hub: config.json, and weights without a name for the average, which they are."""
     if not (folder / CONFIG).is_file():
         raise ValueError(f"{folder} has no {CONFIG}: give a .ckpt, or the whole folder of a released model")
     config = read_json(folder / CONFIG, MIB, FETCH)
     if not isinstance(config, dict):
         raise ValueError(f"{folder / CONFIG} holds no object: {FETCH}")
-    files = [weights] if weights is not None else [folder / SAFE, folder / BINARY]
     found = next((file for file in files if file.is_file()), None)
     if found is None:
         raise ValueError(f"{folder} has neither {SAFE} nor {BINARY}: {FETCH}")
-    if found.suffix == ".safetensors":
-        return Released("duo-hf", str(folder), read_safetensors(found), config)
-    content = load_objects(found)
-    return Released("duo-hf", str(folder), tensors_in(content, found, "it"), config)
-
-
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, mapped into memory."""
+    if found.suffix != ".safetensors":
+        return Released("duo-hf", str(folder), _named_tensors(_load_objects(found), found, "it"), config)
     try:
-        return dict(load_file(path))
+        return Released("duo-hf", str(folder), dict(load_file(found)), config)
     except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError) as error:
-        raise ValueError(f"{path} is no valid safetensors file ({first_line(error)}): {FETCH}") from None
+        raise ValueError(f"{found} is no valid safetensors file ({_first_line(error)}): {FETCH}") from None
 
 
-def read_checkpoint(path: Path) -> Released:
+def _read_checkpoint(path: Path) -> Released:
     """A checkpoint of Lightning (``state_dict``), or of the code of the SEDD paper (``model``), with its average."""
-    content = load_objects(path)
+    content = _load_objects(path)
     key = next((key for key in ("state_dict", "model") if key in content), None)
     if key is None:
         raise ValueError(
             f"{path} has no state_dict; it has {', '.join(map(str, list(content)[:8])) or 'nothing'}: give a "
             "checkpoint of a training with Lightning"
         )
-    inner = content[key]
-    tensors = tensors_in(inner, path, key)
-    hyper = plain(content.get("hyper_parameters"))
+    tensors = _named_tensors(content[key], path, key)
+    hyper = _plain(content.get("hyper_parameters"))
     config = hyper.get("config", hyper) if isinstance(hyper, dict) else {}
-    step = next((content[name] for name in ("global_step", "step") if type(content.get(name)) is int), None)
-    average = average_in(content["ema"], path) if content.get("ema") is not None else None
+    steps = [step for step in (content.get("global_step"), content.get("step")) if type(step) is int]
+    average = _average(content["ema"], path) if content.get("ema") is not None else None
     named = config if isinstance(config, dict) else {}
-    return Released("duo-ckpt", str(path), tensors, named, average, step if isinstance(step, int) else None)
+    return Released("duo-ckpt", str(path), tensors, named, average, steps[0] if steps else None)
 
 
-def load_objects(path: Path) -> dict[object, object]:
+def _load_objects(path: Path) -> dict[object, object]:
     """The content of a checkpoint, without running anything of it; its tensors are mapped into memory."""
-    check_archive(path)
+    _check_archive(path)
     try:
         unknown = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
     except Exception as error:  # an instruction that ``weights_only`` does not know, or a damaged archive
-        named = ", ".join(sorted(names_in(path))) or "none that could be read"
+        named = ", ".join(sorted(_names_in(path))) or "none that could be read"
         raise ValueError(
-            f"{path} cannot be read as weights alone ({first_line(error)}; objects in it: {named}): {FETCH}, or save "
+            f"{path} cannot be read as weights alone ({_first_line(error)}; objects in it: {named}): {FETCH}, or save "
             "its state_dict alone"
         ) from None
-    refused = sorted(name for name in unknown if not known(name))
+    refused = sorted(
+        name for name in unknown if not name.startswith(_OPAQUE) and name not in {*_OPAQUE_NAMES, _DEFAULTDICT}
+    )
     if refused:
         raise ValueError(
             f"{path} holds pickled objects that are no weights ({', '.join(refused)}): loading them could run code, "
             "and is refused; give a file that comes from the authors, or save its state_dict alone"
         )
-    stands = [(Opaque, name) for name in unknown if name != "collections.defaultdict"]
-    if "collections.defaultdict" in unknown:
-        stands.append((empty_dict, "collections.defaultdict"))  # type: ignore[arg-type]
+    stands = [(_Opaque, name) for name in unknown if name != _DEFAULTDICT]
+    if _DEFAULTDICT in unknown:
+        stands.append((_empty_dict, _DEFAULTDICT))  # type: ignore[arg-type]
     try:
         with torch.serialization.safe_globals(stands), warnings.catch_warnings():  # type: ignore[arg-type]
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # of a damaged archive, of many kinds
-        raise ValueError(f"{path} is damaged ({first_line(error)}): {FETCH}") from None
+        raise ValueError(f"{path} is damaged ({_first_line(error)}): {FETCH}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__} instead of named weights: {FETCH}")
     return content
 
 
-def known(name: str) -> bool:
-    """Whether objects of this name may be in a checkpoint: their state is kept, and nothing of them is run."""
-    return name.startswith(_OPAQUE) or name in _OPAQUE_NAMES or name == "collections.defaultdict"
-
-
-def check_archive(path: Path) -> None:
+def _check_archive(path: Path) -> None:
     """Refuse what is no whole zip archive of a checkpoint, bytes that have changed, and objects of an absurd size."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -189,7 +179,7 @@ def check_archive(path: Path) -> None:
             large = sum(entry.file_size for entry in objects)
             changed = archive.testzip()
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
-        raise ValueError(f"{path} is no whole checkpoint of torch ({first_line(error)}): {FETCH}") from None
+        raise ValueError(f"{path} is no whole checkpoint of torch ({_first_line(error)}): {FETCH}") from None
     if changed is not None:
         raise ValueError(f"{path} is damaged ({changed} does not match its checksum): {FETCH}")
     if len(objects) != 1 or large > _MOST_OBJECT_BYTES:
@@ -197,7 +187,7 @@ def check_archive(path: Path) -> None:
         raise ValueError(f"{path} is no checkpoint of torch ({found}): {FETCH}")
 
 
-def names_in(path: Path) -> set[str]:
+def _names_in(path: Path) -> set[str]:
     """The names of the objects in a checkpoint, as far as they can be told without making any."""
     found: set[str] = set()
     texts: list[str] = []
@@ -221,23 +211,27 @@ def names_in(path: Path) -> set[str]:
     return found
 
 
-def tensors_in(content: object, path: Path, what: str) -> dict[str, Tensor]:
+def _named_tensors(content: object, path: Path, what: object) -> dict[str, Tensor]:
     """Named tensors; what is not one is refused."""
     if not isinstance(content, dict) or not content:
         raise ValueError(f"{what} of {path} holds no named tensors: {FETCH}")
-    odd = [f"{name} ({type(value).__name__})" for name, value in content.items() if not is_plain(name, value)]
+    odd = [
+        f"{name} ({type(value).__name__})"
+        for name, value in content.items()
+        if not isinstance(name, str) or not _is_tensor(value)
+    ]
     if odd:
         raise ValueError(f"{what} of {path} holds what is no tensor ({', '.join(odd[:8])}): {FETCH}")
-    check_room(path, list(content.values()))
-    return {str(name): value.detach() for name, value in content.items()}
+    _check_room(path, list(content.values()))
+    return {name: value.detach() for name, value in content.items()}
 
 
-def is_plain(name: object, value: object) -> bool:
-    """Whether this is a named tensor of ordinary layout."""
-    return isinstance(name, str) and isinstance(value, Tensor) and value.layout is torch.strided
+def _is_tensor(value: object) -> bool:
+    """Whether this is a tensor of ordinary layout."""
+    return isinstance(value, Tensor) and value.layout is torch.strided
 
 
-def check_room(path: Path, tensors: Sequence[Tensor]) -> None:
+def _check_room(path: Path, tensors: Sequence[Tensor]) -> None:
     """Refuse tensors with more numbers than the file has room for, which repeat what is in it."""
     claimed = sum(value.numel() * value.element_size() for value in tensors)
     if claimed > path.stat().st_size:
@@ -247,15 +241,15 @@ def check_room(path: Path, tensors: Sequence[Tensor]) -> None:
         )
 
 
-def average_in(content: object, path: Path) -> Average:
+def _average(content: object, path: Path) -> Average:
     """The average of a checkpoint."""
     shadow = content.get("shadow_params") if isinstance(content, dict) else None
     if not isinstance(content, dict) or not isinstance(shadow, (list, tuple)):
         raise ValueError(f"ema of {path} has no list shadow_params: {FETCH}")
-    odd = [type(value).__name__ for value in shadow if not is_plain("", value)]
+    odd = [type(value).__name__ for value in shadow if not _is_tensor(value)]
     if odd:
         raise ValueError(f"ema of {path} holds a {odd[0]} instead of a tensor: {FETCH}")
-    check_room(path, shadow)
+    _check_room(path, shadow)
     decay, updates = content.get("decay"), content.get("num_updates")
     return Average(
         [value.detach() for value in shadow],
@@ -264,22 +258,22 @@ def average_in(content: object, path: Path) -> Average:
     )
 
 
-def plain(value: object, depth: int = 0) -> object:
+def _plain(value: object, depth: int = 0) -> object:
     """Configuration as plain data: the containers and the nodes of omegaconf are what they contain."""
     if depth > 32:
         return None
-    if isinstance(value, Opaque):
+    if isinstance(value, _Opaque):
         state = value.state
         if not isinstance(state, dict):
             return None
-        return plain(state["_content"] if "_content" in state else state.get("_val"), depth + 1)
+        return _plain(state["_content"] if "_content" in state else state.get("_val"), depth + 1)
     if isinstance(value, dict):
-        return {key: plain(item, depth + 1) for key, item in value.items() if isinstance(key, str)}
+        return {key: _plain(item, depth + 1) for key, item in value.items() if isinstance(key, str)}
     if isinstance(value, (list, tuple)):
-        return [plain(item, depth + 1) for item in value]
+        return [_plain(item, depth + 1) for item in value]
     return value if value is None or isinstance(value, (str, int, float, bool)) else None
 
 
-def first_line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     """The first line of an error's message that is not empty."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

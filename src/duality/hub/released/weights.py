@@ -17,7 +17,7 @@ belongs to, or that has another shape.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -180,19 +180,3 @@ def named_average(shadow: Sequence[Tensor], weights: Mapping[str, Shape], where:
     if wrong:
         raise ValueError(f"the average (ema) of {where} does not fit the weights ({'; '.join(wrong)}): {COMPLETE}")
     return dict(zip(weights, shadow))
-
-
-def our_weights(tensors: Mapping[str, Tensor], sizes: Sizes) -> dict[str, Tensor]:
-    """Released tensors under the names of our network, in float32; the rotary frequencies are left out."""
-    names = weight_names(sizes.depth, sizes.causal)
-    return {ours: tensors[theirs].float() for theirs, ours in names.items()}
-
-
-def released_weights(weights: Mapping[str, Tensor], depth: int, causal: bool) -> dict[str, Tensor]:
-    """Our weights under the released names, in the released order, without the rotary frequencies."""
-    return {theirs: weights[ours] for theirs, ours in weight_names(depth, causal).items()}
-
-
-def in_order(names: Iterable[str], tensors: Mapping[str, T]) -> dict[str, T]:
-    """The tensors in the order of these names."""
-    return {name: tensors[name] for name in names}

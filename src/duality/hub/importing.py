@@ -26,6 +26,7 @@ from duality.files.atomic import flush_to_disk, new_folder, write_atomically
 from duality.files.progress import Reporter, silent
 from duality.hub.fetch import PREFIX as HUB
 from duality.hub.fetch import RELEASED_FILES, folder_of, hub_name
+from duality.hub.released import RECORD
 from duality.hub.released import weights as released
 from duality.hub.released.config import (
     METHOD_NAMES,
@@ -43,7 +44,6 @@ from duality.protocols import Vocabulary
 from duality.recipes.recipe import Data, Recipe
 from duality.recipes.shapes import parameter_shapes
 from duality.registry import suggestion
-from duality.runs.listing import RELEASED
 from duality.tokenizers import TOKENIZERS
 from duality.tokenizers.library import load_tokenizer, with_extra_tokens
 from duality.tokenizers.specs import FROM_FILES, KeptTokenizer, TokenizerSpec, tokenizer_at
@@ -56,12 +56,11 @@ PREFIX = "backbone."  # of the names of a denoiser's weights here
 # The tokenizers of the released models by the number of tokens: GPT-2, GPT-2 with "[PAD]", BERT.
 _TOKENIZERS = {50_257: "gpt2", 50_258: "gpt2", 30_522: "bert-base-uncased"}
 _CORPORA = {"gpt2": "openwebtext", "bert-base-uncased": "lm1b"}
-_UNKNOWN = "unknown"
 _BERT = "with BERT's pieces the mask token is the piece 103 and not the last state: absorbing noise cannot be imported"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ImportRequest:
     """What a user says about a released model; None is what the file says."""
 
     method: MethodName | None = None
@@ -79,19 +78,12 @@ class Wanted:
                 raise ValueError(f"{name} is {value}: it must be at least {least}")
 
 
-NOTHING = Wanted()
+_NOTHING_SAID = ImportRequest()
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """A tokenizer, what a recipe says of it, and the corpus that goes with it."""
-
-    spec: TokenizerSpec
-    tokenizer: Tokenizer
-    corpus: str
-
-
-def import_released(source: str | Path, out: Path | str, wanted: Wanted = NOTHING, report: Reporter = silent) -> Path:
+def import_released(
+    source: str | Path, out: Path | str, request: ImportRequest = _NOTHING_SAID, report: Reporter = silent
+) -> Path:
     """Make the run ``out`` of a released model: a .ckpt, a folder, or hf:OWNER/NAME of the Hugging Face hub."""
     target = Path(out).expanduser()
     check_free(target)
@@ -99,15 +91,21 @@ def import_released(source: str | Path, out: Path | str, wanted: Wanted = NOTHIN
     place = Path(source).expanduser() if named is None else folder_of(*named, files=RELEASED_FILES)
     found = read_released(place)
     prefix, tensors = released.without_prefix(found.tensors, found.where)
-    settings = settled(found, wanted)
-    sizes = checked_sizes(tensors, settings, wanted, found.where)
-    chosen = tokenizer_for(num_tokens_of(settings, sizes), settings, wanted.tokenizer, report)
-    recipe = recipe_of(settings, sizes, chosen, str(source))
-    groups = weight_groups(found, tensors, sizes)
-    check_network(recipe, chosen.tokenizer, groups["model"])
-    step = next((each for each in (wanted.step, found.step) if each is not None), 0)
-    facts = facts_of(found, tensors, prefix, str(source))
-    write_run(target, recipe, chosen.tokenizer, groups, step, facts)
+    settings = _settings(found, request)
+    sizes = _checked_sizes(tensors, settings, request, found.where)
+    data, tokenizer = _data(settings, sizes, request.tokenizer, report)
+    recipe = _recipe(settings, sizes, data, tokenizer, str(source))
+    groups = _weight_groups(found, tensors, sizes)
+    shapes = {name: tuple(value.shape) for name, value in groups["model"].items()}
+    checkpoint.check_shapes(shapes, parameter_shapes(recipe, Vocabulary(tokenizer.vocab_size)))
+    step = next((each for each in (request.step, found.step) if each is not None), 0)
+    with new_folder(target) as folder:
+        about = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
+        checkpoint.save(folder / "checkpoints", step, groups, about)
+        write_atomically(folder / RECORD, json.dumps(_facts(found, tensors, prefix, str(source)), indent=1))
+        write_facts(recipe, folder, tokenizer, unknown_identity(tokenizer))
+        flush_to_disk(folder)
+        check_free(target)
     what = f"{settings.method}, {sum(value.numel() for value in groups['model'].values()):,} weights"
     average = "raw weights and their average" if found.average is not None else "one set of weights, the average"
     report(f"{target}: {what}, {sizes.num_states:,} states, step {step}; {average}")
@@ -120,11 +118,11 @@ def check_free(target: Path) -> None:
         raise ValueError(f"{target} exists already, and nothing is overwritten: choose another --out (out=)")
 
 
-def settled(found: Released, wanted: Wanted) -> Settings:
+def _settings(found: Released, request: ImportRequest) -> Settings:
     """What the file says about the model, with what the user says in its place."""
     read = folder_settings if found.layout == "duo-hf" else checkpoint_settings
     settings = read(found.config, found.where)
-    method, length = wanted.method or settings.method, wanted.length or settings.length
+    method, length = request.method or settings.method, request.length or settings.length
     if method is None:
         raise ValueError(f"{found.where} does not say what model it is: give --method {'|'.join(METHOD_NAMES)}")
     if length is None:
@@ -132,29 +130,26 @@ def settled(found: Released, wanted: Wanted) -> Settings:
     return replace(settings, method=method, length=length)
 
 
-def checked_sizes(tensors: Mapping[str, Tensor], settings: Settings, wanted: Wanted, where: str) -> Sizes:
+def _checked_sizes(tensors: Mapping[str, Tensor], settings: Settings, request: ImportRequest, where: str) -> Sizes:
     """The sizes of the network, which the tensors, the configuration and the user must agree on."""
     shapes = {name: tuple(value.shape) for name, value in tensors.items()}
-    sizes = released.sizes_of(shapes, wanted.heads or settings.sizes.get("heads"), where)
+    sizes = released.sizes_of(shapes, request.heads or settings.sizes.get("heads"), where)
     released.check_shapes(shapes, released.released_shapes(sizes), where)
     released.check_numbers(tensors, sizes, where)
     check_sizes(settings, sizes, where)
-    if wanted.heads not in (None, sizes.heads):
-        raise ValueError(f"heads is {wanted.heads}, and the tensors of {where} have {sizes.heads}: leave it out")
+    if request.heads not in (None, sizes.heads):
+        raise ValueError(f"heads is {request.heads}, and the tensors of {where} have {sizes.heads}: leave it out")
     if sizes.causal != (settings.method == "ar"):
         kind = "causal" if sizes.causal else "not causal"
         raise ValueError(f"{where} is said to be {settings.method}, and its network is {kind}: give its own --method")
     return sizes
 
 
-def num_tokens_of(settings: Settings, sizes: Sizes) -> int:
-    """The number of tokens: of the states, one is the mask token, or the one that an AR model never writes."""
+def _data(settings: Settings, sizes: Sizes, place: str | None, report: Reporter) -> tuple[Data, Tokenizer]:
+    """The tokenizer, the one that is given or the one that released models have, and the corpus that goes with it."""
     absorbing = settings.method == "mdlm" or (settings.method in ("sedd", "d3pm") and settings.noise == "absorbing")
-    return sizes.num_states - int(absorbing or settings.method == "ar")
-
-
-def tokenizer_for(num_tokens: int, settings: Settings, place: str | None, report: Reporter) -> Chosen:
-    """The tokenizer of a model with so many tokens: the one that is given, or the one that released models have."""
+    # of the states, one is the mask token, or the one that an autoregressive model never writes
+    num_tokens = sizes.num_states - int(absorbing or settings.method == "ar")
     name = place or _TOKENIZERS.get(num_tokens)
     if name is None:
         hint = f" ({_BERT})" if num_tokens == 30_521 else ""
@@ -162,7 +157,7 @@ def tokenizer_for(num_tokens: int, settings: Settings, place: str | None, report
             f"a model of {num_tokens:,} tokens has no known tokenizer{hint}: give --tokenizer, which is the folder of "
             "a run, a tokenizer.json, hf:OWNER/NAME, or a name such as bytes"
         )
-    spec, made = tokenizer_named(name, report)
+    spec, made = _tokenizer_named(name, report)
     size = made.vocab_size
     if size > num_tokens:
         raise ValueError(f"the tokenizer {name} has {size:,} ids, and the model {num_tokens:,} tokens: give its own")
@@ -171,16 +166,17 @@ def tokenizer_for(num_tokens: int, settings: Settings, place: str | None, report
             f"the tokenizer {name} has {size:,} ids, and the model {num_tokens:,} tokens and a mask token: give its own"
         )
     full = with_extra_tokens(made, num_tokens - size)
-    kept = spec is None or size < num_tokens
-    corpus = _CORPORA.get(name, _UNKNOWN)
-    return Chosen(KeptTokenizer(None, num_tokens, full.fingerprint) if kept or spec is None else spec, full, corpus)
+    if spec is None or size < num_tokens:
+        spec = KeptTokenizer(None, num_tokens, full.fingerprint)
+    assert settings.length is not None, "the length is known"
+    return Data(corpus=_CORPORA.get(name, "unknown"), tokenizer=spec, length=settings.length), full
 
 
-def tokenizer_named(place: str, report: Reporter) -> tuple[TokenizerSpec | None, Tokenizer]:
+def _tokenizer_named(place: str, report: Reporter) -> tuple[TokenizerSpec | None, Tokenizer]:
     """A tokenizer by name, by file, of the hub or of a run; with its specification, if that alone makes it again."""
     folder = Path(place).expanduser()
     own = folder if (folder / FILE).is_file() else folder.parent
-    if folder.is_dir() or (folder.name == FILE and is_own(folder)):
+    if folder.is_dir() or (folder.name == FILE and _is_own(folder)):
         return None, load_tokenizer(own)
     spec = tokenizer_at(place)
     if spec is None and place in TOKENIZERS:
@@ -194,7 +190,7 @@ def tokenizer_named(place: str, report: Reporter) -> tuple[TokenizerSpec | None,
     return None if isinstance(spec, FROM_FILES) else spec, spec.train((), progress=report)
 
 
-def is_own(path: Path) -> bool:
+def _is_own(path: Path) -> bool:
     """Whether a tokenizer.json is one of this library, and not of the library `tokenizers`."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -203,41 +199,38 @@ def is_own(path: Path) -> bool:
     return isinstance(found, dict) and "kind" in found
 
 
-def recipe_of(settings: Settings, sizes: Sizes, chosen: Chosen, source: str) -> Recipe:
+def _recipe(settings: Settings, sizes: Sizes, data: Data, tokenizer: Tokenizer, source: str) -> Recipe:
     """The recipe of an imported run: the paper's training, which is what it would be distilled or trained like."""
-    assert settings.length is not None, "the length is settled"
-    begin = None
-    if settings.method == "ar":  # the released model begins with the end-of-text; its extra state was never trained
-        begin = chosen.tokenizer.separator if settings.begin is None else settings.begin
+    # a released autoregressive model begins with the end-of-text; its extra state was never trained
+    begin = tokenizer.separator if settings.begin is None else settings.begin
     return Recipe(
         name=f"imported-{settings.method}",
         summary=f"{settings.method} with {sizes.num_states:,} states, trained by others",
         source=f"imported from {source}",
-        method=settings.assembled(begin),
-        data=Data(corpus=chosen.corpus, tokenizer=chosen.spec, length=settings.length),
+        method=settings.build_method(begin),
+        data=data,
         backbone=sizes.backbone(settings.dropout),
         training=Training(),
     )
 
 
-def weight_groups(found: Released, tensors: Mapping[str, Tensor], sizes: Sizes) -> dict[str, dict[str, Tensor]]:
+def _weight_groups(found: Released, tensors: Mapping[str, Tensor], sizes: Sizes) -> dict[str, dict[str, Tensor]]:
     """The raw weights and their average under the names of a denoiser's weights; without an average, twice the same."""
-    model = {PREFIX + name: value for name, value in released.our_weights(tensors, sizes).items()}
+    names = released.weight_names(sizes.depth, sizes.causal)
+
+    def ours(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {PREFIX + own: weights[theirs].float() for theirs, own in names.items()}
+
+    model = ours(tensors)
     if found.average is None:
         return {"model": model, "ema": model}
     weights = {name: tuple(value.shape) for name, value in tensors.items() if name != released.FREQUENCIES}
-    named = released.named_average(found.average.shadow, weights, found.where)
-    released.check_numbers(named, sizes, f"the average (ema) of {found.where}")
-    return {"model": model, "ema": {PREFIX + name: each for name, each in released.our_weights(named, sizes).items()}}
+    average = released.named_average(found.average.shadow, weights, found.where)
+    released.check_numbers(average, sizes, f"the average (ema) of {found.where}")
+    return {"model": model, "ema": ours(average)}
 
 
-def check_network(recipe: Recipe, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> None:
-    """The weights are those of the network that the recipe builds."""
-    shapes = {name: tuple(value.shape) for name, value in weights.items()}
-    checkpoint.check_shapes(shapes, parameter_shapes(recipe, Vocabulary(tokenizer.vocab_size)))
-
-
-def facts_of(found: Released, tensors: Mapping[str, Tensor], prefix: str, source: str) -> dict[str, object]:
+def _facts(found: Released, tensors: Mapping[str, Tensor], prefix: str, source: str) -> dict[str, object]:
     """The content of released.json."""
     frequencies = tensors.get(released.FREQUENCIES)
     average = found.average
@@ -250,21 +243,3 @@ def facts_of(found: Released, tensors: Mapping[str, Tensor], prefix: str, source
         "ema": None if average is None else {"decay": average.decay, "num_updates": average.num_updates},
         "config": dict(found.config) if found.layout == "duo-hf" else None,
     }
-
-
-def write_run(
-    target: Path,
-    recipe: Recipe,
-    tokenizer: Tokenizer,
-    groups: Mapping[str, dict[str, Tensor]],
-    step: int,
-    facts: dict[str, object],
-) -> None:
-    """Write the run under a temporary name and rename it: it is complete or absent."""
-    with new_folder(target) as folder:
-        about = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
-        checkpoint.save(folder / "checkpoints", step, groups, about)
-        write_atomically(folder / RELEASED, json.dumps(facts, indent=1))
-        write_facts(recipe, folder, tokenizer, unknown_identity(tokenizer))
-        flush_to_disk(folder)
-        check_free(target)
