@@ -17,7 +17,7 @@ from duality.hub import package
 from duality.hub.card import CardFields, card, public_recipe
 from duality.hub.fetch import hub_name, in_words, progress_on_terminals, reason
 from duality.hub.package import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig
-from duality.models.provenance import CORPUS, environment, read_identity
+from duality.models.provenance import CORPUS, package_versions, read_identity
 from duality.models.trained import TrainedModel
 from duality.tokenizers.tokenizer import FILE
 from duality.tokenizers.transformers_files import ExtraState, transformers_files
@@ -99,7 +99,7 @@ def _write_files(model: TrainedModel, folder: Path, fields: CardFields, name: st
         model.label_names,
         tokenizer.vocab_size,
         tokenizer.fingerprint,
-        environment()["packages"],
+        package_versions(),
         file_sha256(folder / WEIGHTS),
     )
     texts[CARD] = card(model, fields, name, others is not None)

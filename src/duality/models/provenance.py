@@ -10,6 +10,7 @@ import hashlib
 import json
 import platform
 import subprocess
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -148,15 +149,22 @@ def code_version() -> str:
     return f"{metadata.version('diffusion-duality')} {digest.hexdigest()[:12]}"
 
 
-def environment() -> dict[str, Any]:
-    """Versions that may change numbers."""
-    packages = ("diffusion-duality", "torch", "numpy", "tokenizers", "safetensors")
-    versions = {name: metadata.version(name) for name in packages if _installed(name)}
+def package_versions() -> dict[str, str]:
+    """The versions of packages that may change numbers, as far as they are installed."""
+    found = {}
+    for name in ("diffusion-duality", "torch", "numpy", "tokenizers", "safetensors"):
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def environment() -> dict[str, object]:
+    """What a run is computed with: versions that may change numbers."""
     return {
         "python": platform.python_version(),
         "system": platform.platform(),
         "threads": torch.get_num_threads(),
-        "packages": versions,
+        "packages": package_versions(),
         "commit": source_commit(),
     }
 
@@ -173,11 +181,3 @@ def source_commit() -> str | None:
     except OSError:
         return None
     return result.stdout.strip() or None
-
-
-def _installed(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True

@@ -36,7 +36,7 @@ METHOD_NAMES: tuple[MethodName, ...] = get_args(MethodName)
 
 _Config = Mapping[str, object]
 # What of the settings a method has as its own fields; eps is the last level of its training schedule.
-_METHODS: dict[MethodName, tuple[type[Any], tuple[str, ...]]] = {
+_METHODS: dict[MethodName, tuple[type, tuple[str, ...]]] = {
     "duo": (Duo, ("eps",)),
     "udlm": (UDLM, ("eps",)),
     "mdlm": (MDLM, ("time",)),
