@@ -20,12 +20,11 @@ from support.runs import small_recipe
 
 from duality.cli import COMMANDS
 from duality.cli.main import main, spread
-from duality.cli.options import TailName
 from duality.data.corpus import prepare
 from duality.data.store import TokenStore
 from duality.files.atomic import file_sha256
 from duality.files.manifest import seal
-from duality.models import folder
+from duality.models import folder, requests
 from duality.protocols import Tail
 from duality.recipes.catalogue import recipe
 from duality.samplers import GRIDS, SAMPLERS
@@ -105,7 +104,7 @@ def test_commands_are_thin() -> None:
 
 
 def test_choices_without_a_registry_are_those_of_the_library() -> None:
-    assert set(get_args(TailName)) == set(get_args(Tail))
+    assert set(get_args(requests.Tail)) == set(get_args(Tail))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

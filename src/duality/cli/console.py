@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,10 @@ class Messages:
 
     @contextmanager
     def showing(self) -> Iterator[Callable[[Pace, str], None]]:
-        """A function that shows a pace and a note: as a bar on a terminal, else as a line if one is due."""
+        """A function that shows a pace and a note: as a bar on a terminal, else as a line if one is due.
+
+        There is one live display on a terminal: work inside other work adds a bar to it.
+        """
 
         def print_line(pace: Pace, note: str) -> None:
             if pace.due(progress.INTERVAL):
@@ -60,33 +63,24 @@ class Messages:
         if not sys.stderr.isatty():
             yield print_line
             return
-        with self._live() as bars:
-            task = bars.add_task("", total=None, visible=False, amount="", note="")
-
-            def move_bar(pace: Pace, note: str) -> None:
-                notes = "  ".join(text for text in (note, pace.rate()) if text)
-                done = amount(pace.done, pace.total, pace.unit)
-                bars.update(task, total=pace.total, completed=pace.done, description=pace.label, visible=True)
-                bars.update(task, amount=done, note=notes)
-
-            try:
-                yield move_bar
-            finally:
-                bars.remove_task(task)
-
-    @contextmanager
-    def _live(self) -> Iterator[Progress]:
-        """The bars of the terminal: there is one live display, and work inside other work adds a bar to it."""
-        if self.bars is not None:
-            yield self.bars
-            return
         texts = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("amount", "note"))
         columns = (TextColumn("{task.description}"), BarColumn(), *texts, TimeRemainingColumn())
-        with Progress(*columns, console=stderr, transient=True) as self.bars:
-            try:
-                yield self.bars
-            finally:
-                self.bars = None
+        outer, bars = self.bars, self.bars or Progress(*columns, console=stderr, transient=True)
+        task = bars.add_task("", total=None, visible=False, amount="", note="")
+
+        def move_bar(pace: Pace, note: str) -> None:
+            notes = "  ".join(text for text in (note, pace.rate()) if text)
+            done = amount(pace.done, pace.total, pace.unit)
+            bars.update(task, total=pace.total, completed=pace.done, description=pace.label, visible=True)
+            bars.update(task, amount=done, note=notes)
+
+        self.bars = bars
+        try:
+            with nullcontext() if outer else bars:
+                yield move_bar
+        finally:
+            bars.remove_task(task)
+            self.bars = outer
 
 
 say = Messages()

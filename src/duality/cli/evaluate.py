@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
+from tyro.conf import Positional, UseAppendAction, arg
 
 from duality.cli.console import print_table, say, training_display
-from duality.cli.options import Assignments, Column, Device, Flag, Folder, KeptStep, Round
+from duality.cli.options import AnyModel, Assignments, Column, Device, Flag, KeptStep, Round, Weights
 
 if TYPE_CHECKING:
     from duality.models.likelihood import Likelihood
     from duality.models.model import Model
 
-SuiteName = Literal["zero-shot", "lm1b", "owt", "text8"]
-Texts = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="TEXT")]
-
-
-class Measured(NamedTuple):
-    """How a likelihood is measured."""
-
-    draws: int
-    limit: int | None
-    batch_size: int
-    seed: int
+Texts = Annotated[tuple[str, ...], UseAppendAction, arg(metavar="TEXT")]
+_DERIVED = ("perplexity", "perplexity_stderr", "bits_per_byte", "bits_per_character")
 
 
 def evaluate(
-    run: Folder,
+    run: AnyModel,
     /,
     data: Texts = (),
-    suite: SuiteName | None = None,
+    suite: Literal["zero-shot", "lm1b", "owt", "text8"] | None = None,
     column: Column = None,
     split: Literal["validation", "train"] = "validation",
     corpus: str | None = None,
@@ -40,7 +31,7 @@ def evaluate(
     limit: int | None = None,
     batch_size: int = 32,
     seed: int = 0,
-    weights: Literal["ema", "model"] = "ema",
+    weights: Weights = "ema",
     round_number: Round = None,
     kept_step: KeptStep = None,
     device: Device = "auto",
@@ -49,7 +40,6 @@ def evaluate(
     """Measure the perplexity of a run, or of a model alone.
 
     Args:
-        run: the run folder, a folder of `duality publish`, or a model of the Hugging Face hub (hf:OWNER/NAME@REVISION).
         data: other text to evaluate on, encoded with the run's tokenizer and cut into documents as the run's own: a
             file, a folder, a named source or dataset. With --suite, where sets are: ptb=FOLDER; can be repeated.
         suite: the test sets of a table of the paper, with the paper's rows beside; a run keeps them: evaluations.json.
@@ -61,22 +51,20 @@ def evaluate(
         limit: evaluate on so many sequences only, evenly spread over the text.
         batch_size: sequences at a time; the result does not depend on it.
         seed: seed of times and noise.
-        weights: averaged (ema) or raw (model).
-        round_number: after this round of a distillation instead of the last; 0 is what it began from.
-        kept_step: the weights at this training step instead of the newest; the run must have kept that checkpoint.
-        device: where to compute.
         json: print one JSON object instead of text.
     """
     from duality.files.atomic import json_text
     from duality.models.model import load
     from duality.runs.corpora import sequences_of_run
 
-    if suite is not None:
-        check_suite(column, split, corpus)
-        model = load(run, say, device, weights, round_number, kept_step)
-        return evaluate_on_suite(model, run, suite, data, Measured(draws, limit, batch_size, seed), json)
-    other = only_one(data)
+    if suite is not None and (column is not None or split != "validation" or corpus is not None):
+        raise ValueError("--column, --split and --corpus do not belong to --suite, whose sets are what they are")
+    if suite is None and len(data) > 1:
+        raise ValueError(f"--data is given {len(data)} times: without --suite one text is evaluated; give one")
     model = load(run, say, device, weights, round_number, kept_step)
+    if suite is not None:
+        return _evaluate_on_suite(model, run, suite, data, (draws, limit, batch_size, seed), json)
+    other = data[0] if data else None
     folder = run if model.origin is None else model.origin.folder
     sequences = sequences_of_run(model, folder, data=other, column=column, split=split, corpus=corpus, report=say)
     with say.working("evaluating", min(limit or len(sequences), len(sequences)), "sequences") as advance:
@@ -85,24 +73,13 @@ def evaluate(
         )
     facts = {"run": str(run), "step": model.step, "data": other or split}
     heading = f"{run}, step {model.step}, on {other or f'{split} of {corpus or model.recipe.data.corpus}'}"
-    print(json_text(facts | numbers(result)) if json else "\n".join([heading, *result.lines()]))
+    print(json_text(facts | _numbers(result)) if json else "\n".join([heading, *result.lines()]))
     return 0
 
 
-def only_one(data: tuple[str, ...]) -> str | None:
-    """The text to evaluate on; several are for suites."""
-    if len(data) > 1:
-        raise ValueError(f"--data is given {len(data)} times: without --suite one text is evaluated; give one")
-    return data[0] if data else None
-
-
-def check_suite(column: str | None, split: str, corpus: str | None) -> None:
-    """Refuse what a suite does not read."""
-    if column is not None or split != "validation" or corpus is not None:
-        raise ValueError("--column, --split and --corpus do not belong to --suite, whose sets are what they are")
-
-
-def evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...], measured: Measured, json: bool) -> int:
+def _evaluate_on_suite(
+    model: Model, run: Path, name: str, data: tuple[str, ...], how: tuple[int, int | None, int, int], json: bool
+) -> int:
     """Print the table of a suite."""
     from duality.evaluation.suites import SUITES, Settings, evaluate_suite, remarks, table_rows
     from duality.evaluation.tables import table
@@ -111,24 +88,16 @@ def evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...],
     from duality.models.likelihood import KEPT
     from duality.papers.duo.index import published_rows
 
-    places: dict[str, str] = {}
     for each in data:
-        dataset, equals, place = each.partition("=")
-        if not (equals and place):
+        if not all(each.partition("=")[1:]):
             raise ValueError(f"--data {each}: with --suite it says where a set is, such as --data ptb=FOLDER")
-        places[dataset] = place
-    suite, settings = SUITES[name], Settings(*measured)
-    outcomes = evaluate_suite(
-        model,
-        suite,
-        places,
-        settings,
-        lambda label, count: say.working(label, count, "sequences"),
-        keep=run / KEPT if exists(run) else None,  # what is not a run is left as it is
-        report=say,
-    )
+    places = dict(each.split("=", 1) for each in data)
+    suite, settings = SUITES[name], Settings(*how)
+    keep = run / KEPT if exists(run) else None  # what is not a run is left as it is
+    show = partial(say.working, unit="sequences")
+    outcomes = evaluate_suite(model, suite, places, settings, show, keep=keep, report=say)
     if json:
-        found = {each.dataset: None if each.result is None else numbers(each.result) for each in outcomes}
+        found = {each.dataset: None if each.result is None else _numbers(each.result) for each in outcomes}
         missing = {each.dataset: each.missing for each in outcomes if each.result is None}
         print(json_text({"run": str(run), "step": model.step, "suite": name, "sets": found, "missing": missing}))
         return 0
@@ -138,16 +107,13 @@ def evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...],
     return 0
 
 
-def numbers(result: Likelihood) -> dict[str, float | str]:
+def _numbers(result: Likelihood) -> dict[str, float | str]:
     """All numbers of a likelihood by name."""
-    from dataclasses import asdict
-
-    derived = ("perplexity", "perplexity_stderr", "bits_per_byte", "bits_per_character")
-    return asdict(result) | {name: getattr(result, name) for name in derived}
+    return vars(result) | {name: getattr(result, name) for name in _DERIVED}
 
 
 def compare(
-    recipes: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE ...")],
+    recipes: Annotated[tuple[str, ...], Positional, arg(metavar="RECIPE ...")],
     /,
     out: Path = Path("runs/compare"),
     data: str | None = None,
@@ -178,7 +144,6 @@ def compare(
             the folder of an autoregressive run. Adds columns.
         samples: how many samples the judge reads.
         sample_steps: network calls for each sample, where the model leaves the choice.
-        device: where to compute.
     """
     from duality.evaluation.compare import Plan, cells, headers
     from duality.evaluation.compare import compare as compare_recipes
@@ -195,12 +160,10 @@ def compare(
     shorthand = {"training.steps": steps, "training.seed": seed}
     changes = [f"{field}={value}" for field, value in shorthand.items() if value is not None]
     chosen = [find(name, (*changes, *assignments)) for name in recipes]
-    chosen = [with_corpus(each, each.data.corpus if data is None else data) for each in chosen]
-    chosen = [with_column(each, column) for each in chosen]
+    chosen = [with_column(with_corpus(each, data or each.data.corpus), column) for each in chosen]
     where = device_named(device)
-    plan = Plan(out, draws, limit, None, samples, sample_steps, where)
-    if judge is not None:
-        plan = replace(plan, judge=judge_named(judge, where, say))
+    reader = None if judge is None else judge_named(judge, where, say)
+    plan = Plan(out, draws, limit, reader, samples, sample_steps, where)
     with no_empty_folder(out):
         rows, remarks = compare_recipes(chosen, plan, say, lambda each: training_display(each.training.steps))
     print_table(headers(rows), map(cells, rows))

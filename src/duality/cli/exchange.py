@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
+from tyro.conf import Positional, UseAppendAction, arg
 
 from duality.cli.console import say
-from duality.cli.options import Flag, Folder, KeptStep, Round
+from duality.cli.options import AnyModel, Flag, Folder, KeptStep, Round, Step, Weights
 
-Source = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-HubName = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="OWNER/NAME")]
-Datasets = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="OWNER/NAME")]
+Source = Annotated[str, Positional, arg(metavar="SOURCE")]
+HubName = Annotated[str | None, Positional, arg(metavar="OWNER/NAME")]
+Datasets = Annotated[tuple[str, ...], UseAppendAction, arg(metavar="OWNER/NAME")]
 MethodName = Literal["duo", "udlm", "mdlm", "sedd", "d3pm", "ar"]
 
 
@@ -24,7 +24,7 @@ def import_model(
     tokenizer: str | None = None,
     heads: int | None = None,
     length: int | None = None,
-    kept_step: KeptStep = None,
+    kept_step: Step = None,
 ) -> int:
     """Make a run of a model that others have trained and released.
 
@@ -46,7 +46,7 @@ def import_model(
 
 
 def export_model(
-    run: Folder, /, out: Path, layout: Literal["duo-hf", "duo-ckpt"] = "duo-hf", kept_step: KeptStep = None
+    run: Folder, /, out: Path, layout: Literal["duo-hf", "duo-ckpt"] = "duo-hf", kept_step: Step = None
 ) -> int:
     """Write the weights of a run in the layout of the released models.
 
@@ -64,7 +64,7 @@ def export_model(
 
 
 def publish(
-    run: Folder,
+    run: AnyModel,
     name: HubName = None,
     /,
     folder: Path | None = None,
@@ -72,7 +72,7 @@ def publish(
     dataset: Datasets = (),
     private: Flag = False,
     revision: str | None = None,
-    weights: Literal["ema", "model"] = "ema",
+    weights: Weights = "ema",
     round_number: Round = None,
     kept_step: KeptStep = None,
     dry_run: Flag = False,
@@ -80,16 +80,12 @@ def publish(
     """Write the model of a run alone, with its tokenizer and a model card: into a folder, or onto the hub.
 
     Args:
-        run: the run folder; or another model that `duality sample` takes.
         name: the model on the Hugging Face hub, which is made if there is none; HF_TOKEN says who you are.
         folder: a new folder instead of the hub.
         license: the licence of the weights, as the hub names it, such as apache-2.0.
         dataset: a dataset of the hub that the model was trained on; can be repeated.
         private: only you, or your organisation, can see it.
         revision: the branch of the hub; main if not given.
-        weights: averaged (ema) or raw (model) weights.
-        round_number: after this round of a distillation instead of the last; 0 is what it began from.
-        kept_step: the weights at this training step instead of the newest; the run must have kept that checkpoint.
         dry_run: print the model card and stop.
     """
     from duality.hub.card import CardFields

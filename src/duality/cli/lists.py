@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
+from tyro.conf import Positional, arg
 
 from duality.cli.console import print_table, say
-from duality.cli.options import Flag, Folder, KeptStep
+from duality.cli.options import Flag, Folder, Step
 
 if TYPE_CHECKING:
     from duality.runs.listing import RunOverview
 
-Directory = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+Directory = Annotated[Path, Positional, arg(metavar="DIR")]
 
 
-def recipes(table: Annotated[int | None, tyro.conf.arg(metavar="N")] = None) -> int:
+def recipes(table: Annotated[int | None, arg(metavar="N")] = None) -> int:
     """List the recipes, or the rows of a table of the paper with their recipes and commands.
 
     Args:
@@ -30,18 +30,11 @@ def recipes(table: Annotated[int | None, tyro.conf.arg(metavar="N")] = None) -> 
 
         show_table(table)
         return 0
-    names = ("recipe", "parameters", "steps x batch x length", "summary", "source")
-    cells = (
-        (
-            each.name,
-            f"{each.parameters / 1e6:.1f} M",
-            f"{each.steps:,} x {each.batch_size} x {each.length}",
-            each.summary,
-            each.source,
-        )
-        for each in list_recipes()
-    )
-    print_table(names, cells)
+    rows = []
+    for each in list_recipes():
+        size, steps = f"{each.parameters / 1e6:.1f} M", f"{each.steps:,} x {each.batch_size} x {each.length}"
+        rows.append((each.name, size, steps, each.summary, each.source))
+    print_table(("recipe", "parameters", "steps x batch x length", "summary", "source"), rows)
     return 0
 
 
@@ -67,7 +60,7 @@ def runs(directory: Directory = Path("runs"), /, json: Flag = False) -> int:
     return 0
 
 
-def consolidate(run: Folder, /, kept_step: KeptStep = None) -> int:
+def consolidate(run: Folder, /, kept_step: Step = None) -> int:
     """Put the parts of a checkpoint together that were saved with training.checkpoint=sharded.
 
     Args:

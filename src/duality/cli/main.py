@@ -77,13 +77,20 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command and give its exit code."""
     arguments = spread(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
-    return exit_code(lambda: in_job(arguments, debug), debug)
+    return exit_code(lambda: _run_in_job(arguments, debug), debug)
 
 
-def in_job(arguments: list[str], debug: bool) -> int:
+def _run_in_job(arguments: list[str], debug: bool) -> int:
     """Run a command as one of the processes that torchrun has started, or alone; rank 0 speaks for all."""
     check_values(arguments)
-    check_divided(arguments)
+    place, name = ranks.started_by_torchrun(), arguments[0] if arguments else ""
+    if not place.alone and name in COMMANDS and name not in DIVIDED:
+        if not place.first:
+            raise ranks.Refused
+        raise ValueError(
+            f"`duality {name}` runs in one process, and torchrun has started {place.size}: start it without torchrun; "
+            f"several are for {', '.join(DIVIDED)}"
+        )
     with terminable(), ranks.joined() as place, nullcontext() if place.first else silent():
         return exit_code(lambda: command(arguments), debug)
 
@@ -110,28 +117,25 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
-def check_divided(arguments: list[str]) -> None:
-    """Refuse several processes for a command that does not divide its work over them."""
-    place, name = ranks.started_by_torchrun(), arguments[0] if arguments else ""
-    if place.alone or name not in COMMANDS or name in DIVIDED:
-        return
-    if not place.first:
-        raise ranks.Refused
-    raise ValueError(
-        f"`duality {name}` runs in one process, and torchrun has started {place.size}: start it without torchrun; "
-        f"several are for {', '.join(DIVIDED)}"
-    )
-
-
 def command(arguments: list[str]) -> int:
     """Parse the arguments and run the command that they name; ``--version`` alone names none."""
     if arguments == ["--version"]:
         print(f"duality {__version__}", flush=True)
         return 0
-    chosen = arguments[:1]  # of the others no more than a line of help is needed
-    commands = {name: COMMANDS[name] if [name] == chosen else _make_stub(name) for name in COMMANDS}
+
+    def read(name: str) -> Callable[..., int]:
+        """A command; of one that is not run no more than the first line of its help is needed."""
+        if arguments[:1] == [name]:
+            return COMMANDS[name]
+
+        def stub() -> int:
+            return USER_ERROR
+
+        stub.__doc__ = summary(name)
+        return stub
+
     code: int = tyro.extras.subcommand_cli_from_dict(
-        commands,
+        {name: read(name) for name in COMMANDS},
         prog="duality",
         description="Discrete diffusion language models: train, distill, evaluate, sample. "
         "With --debug, an error shows where it came from; --version alone shows the version.",
@@ -141,63 +145,46 @@ def command(arguments: list[str]) -> int:
     return code
 
 
-def _make_stub(name: str) -> Callable[[], int]:
-    """A command without arguments that has the first line of the help of the command ``name``."""
-
-    def stub() -> int:
-        return USER_ERROR
-
-    stub.__doc__ = summary(name)
-    return stub
-
-
 def exit_code(run: Callable[[], int], debug: bool) -> int:
     """The exit code of ``run``; an error is printed in one line, by the first of several ranks that has one."""
     try:
         return run()
     except BrokenPipeError:
-        silence_output()
+        with suppress(OSError, ValueError):  # what is still to be written has no reader; it may be no file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
-    except KeyboardInterrupt:
-        say_once("duality: interrupted")
-        return INTERRUPTED
-    except Terminated:
-        say_once(lost_ranks() or "duality: terminated")
-        return TERMINATED
     except ranks.Refused:
         return USER_ERROR
+    except KeyboardInterrupt:
+        code, line = INTERRUPTED, "duality: interrupted"
+    except Terminated:
+        code, line = TERMINATED, _lost_ranks() or "duality: terminated"
     except Exception as error:
         if debug:
             raise
         if not ranks.job().alone:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others while this one says why
-        words = explain(error)
-        who = "" if ranks.job().first else f"rank {ranks.job().rank}: "
-        if words is not None:
-            say_once(f"duality: error: {who}{words}")
-            return USER_ERROR
-        say_once(
-            lost_ranks()
-            or f"duality: internal error: {who}{type(error).__name__}: {one_line(error)}; this is a fault of duality, "
-            "not of what you asked for: run the same command with --debug, and report what it prints"
-        )
-        return FAULT
+        words, who = explain(error), "" if ranks.job().first else f"rank {ranks.job().rank}: "
+        code, line = USER_ERROR, f"duality: error: {who}{words}"
+        if words is None:
+            code = FAULT
+            line = _lost_ranks() or (
+                f"duality: internal error: {who}{type(error).__name__}: {_one_line(error)}; this is a fault of "
+                "duality, not of what you asked for: run the same command with --debug, and report what it prints"
+            )
+    if ranks.first_to_fail():  # no other rank of the job has said why it ends
+        print(line, file=sys.stderr, flush=True)
+    ranks.wait_for_others()
+    return code
 
 
-def lost_ranks() -> str | None:
+def _lost_ranks() -> str | None:
     """Which ranks of the job are gone, in a line; None if none is known to be."""
     gone = ranks.missing()
     return gone and (
         f"duality: error: {gone} ended without a word, as after kill -9 or when memory runs out: what was saved is "
         "intact, and the same command with --resume continues a training"
     )
-
-
-def say_once(line: str) -> None:
-    """Print a line on stderr, unless another rank of the job has said why it ends."""
-    if ranks.first_to_fail():
-        print(line, file=sys.stderr, flush=True)
-    ranks.wait_for_others()
 
 
 @contextmanager
@@ -222,21 +209,15 @@ def explain(error: Exception) -> str | None:
         return f"{error.strerror}: {error.filename}; check the path and its permissions"
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
         return (
-            f"the memory of this machine is not enough ({one_line(error) or 'MemoryError'}): take a smaller batch, "
+            f"the memory of this machine is not enough ({_one_line(error) or 'MemoryError'}): take a smaller batch, "
             "length or network"
         )
-    return one_line(error) if isinstance(error, (ValueError, OSError)) else None
+    return _one_line(error) if isinstance(error, (ValueError, OSError)) else None
 
 
-def one_line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     """The message of an error on one line."""
     return " ".join(str(error).split())
-
-
-def silence_output() -> None:
-    """Send what is still to be written to nowhere: its reader is gone."""
-    with suppress(OSError, ValueError):  # standard output may be no file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def wait_shortly(environment: MutableMapping[str, str]) -> None:

@@ -1,4 +1,7 @@
-"""What the commands share: kinds of arguments. The names of choices come from the registries, without torch."""
+"""What the commands share: kinds of arguments, with the help of those that mean the same everywhere.
+
+The names of choices come from the registries, without torch.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,58 @@ from dataclasses import fields, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-import tyro
+from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg
 
 from duality.samplers import GRIDS, SAMPLERS
 from duality.training import DISTILLATIONS
 
 _Request = TypeVar("_Request")
-Device = Literal["auto", "cpu", "cuda"]
-TailName = Literal["ancestral", "greedy", "posterior"]
-Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
-MaybeName = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RECIPE]")]
-Start = Annotated[str | None, tyro.conf.arg(name="from", metavar="SOURCE")]
-Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-Assignments = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="set", metavar="FIELD=VALUE")]
-Log = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="log", metavar="TRACKER")]
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
-Column = Annotated[str | None, tyro.conf.arg(aliases=["--key"], metavar="NAME")]
-KeptStep = Annotated[int | None, tyro.conf.arg(name="step", metavar="N")]
-Round = Annotated[int | None, tyro.conf.arg(name="round", metavar="N")]
+Flag = Annotated[bool, FlagCreatePairsOff]
+Device = Annotated[Literal["auto", "cpu", "cuda"], arg(help="where to compute; auto takes a GPU if there is one.")]
+Name = Annotated[str, Positional, arg(metavar="RECIPE")]
+MaybeName = Annotated[str | None, Positional, arg(metavar="[RECIPE]")]
+Start = Annotated[str | None, arg(name="from", metavar="SOURCE")]
+Folder = Annotated[Path, Positional, arg(metavar="RUN")]
+AnyModel = Annotated[
+    Path,
+    Positional,
+    arg(
+        metavar="RUN",
+        help="the run folder, a folder of `duality publish`, or a model of the Hugging Face hub "
+        "(hf:OWNER/NAME@REVISION).",
+    ),
+]
+Folders = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...")]
+Assignments = Annotated[tuple[str, ...], UseAppendAction, arg(name="set", metavar="FIELD=VALUE")]
+Log = Annotated[
+    tuple[str, ...],
+    UseAppendAction,
+    arg(
+        name="log",
+        metavar="TRACKER",
+        help="show the training in TensorBoard (tensorboard) or Weights & Biases (wandb, which is offline; "
+        "wandb:online), or in a tracker of yours (module:Class); can be repeated.",
+    ),
+]
+Column = Annotated[str | None, arg(aliases=["--key"], metavar="NAME")]
+Weights = Annotated[Literal["ema", "model"], arg(help="averaged (ema) or raw (model) weights.")]
+Step = Annotated[int | None, arg(name="step", metavar="N")]
+KeptStep = Annotated[
+    int | None,
+    arg(
+        name="step",
+        metavar="N",
+        help="the weights at this training step instead of the newest; the run must have kept that checkpoint.",
+    ),
+]
+Round = Annotated[
+    int | None,
+    arg(
+        name="round",
+        metavar="N",
+        help="after this round of a distillation instead of the last; 0 is what it began from.",
+    ),
+]
 if TYPE_CHECKING:  # a type checker knows no registries
     SamplerName = str
     GridName = str

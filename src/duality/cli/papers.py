@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-import tyro
+from tyro.conf import Positional, arg
 
 from duality.cli.console import print_table, say
-from duality.cli.options import Device, Flag
+from duality.cli.options import Device, Flag, Folders
 
-Claims = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[CLAIM ...]")]
-Folders = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...")]
+_Number = TypeVar("_Number", int, float)
+Claims = Annotated[tuple[str, ...], Positional, arg(metavar="[CLAIM ...]")]
 
 
 def reproduce(
@@ -89,21 +90,23 @@ def variance(
         limit_seconds: take fewer draws if these would take longer.
         corpus: where the corpus of the runs is now, if it was moved.
         out: a folder for variance.json, variance.md and variance.png.
-        device: where to compute.
         json: print the rows as JSON instead of the tables.
     """
     from duality.files.atomic import json_text
     from duality.papers.duo.variance.study import VarianceSettings, measure_variance
 
+    known: dict[str, Literal["last", "all"]] = {"last": "last", "all": "all"}
+    wrong = f"--step is {step!r}: it is last, all, or steps with commas, such as 1000,2000"
+    steps = known.get(step) or _numbers(step, int, wrong)
     settings = VarianceSettings(
         objectives=tuple(part.strip() for part in objectives.split(",") if part.strip()),
         num_draws=draws,
         batch=batch,
         micro_batch=micro_batch,
         groups=groups,
-        steps=_parse_steps(step),
+        steps=steps,
         weights=weights,
-        window=_parse_range(window),
+        window=_range_of(window),
         seed=seed,
         limit_seconds=limit_seconds,
     )
@@ -114,27 +117,21 @@ def variance(
     return 0
 
 
-def _parse_steps(text: str) -> Literal["last", "all"] | tuple[int, ...]:
-    """The checkpoints that ``--step`` names."""
-    if text == "last":
-        return "last"
-    if text == "all":
-        return "all"
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"--step is {text!r}: it is last, all, or steps with commas, such as 1000,2000") from None
-
-
-def _parse_range(text: str) -> tuple[float, float] | None:
+def _range_of(window: str) -> tuple[float, float] | None:
     """The range of alpha that ``--window`` names; None if it is not given."""
-    if not text:
-        return None
+    wrong = f"--window is {window!r}: it is two levels of alpha with a comma, such as 0.05,0.95"
+    found = _numbers(window, float, wrong) if window else ()
+    if window and len(found) != 2:
+        raise ValueError(wrong)
+    return (found[0], found[1]) if window else None
+
+
+def _numbers(text: str, kind: Callable[[str], _Number], message: str) -> tuple[_Number, ...]:
+    """The numbers between commas; another text is refused with a message."""
     try:
-        low, high = (float(part) for part in text.split(","))
+        return tuple(kind(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"--window is {text!r}: it is two levels of alpha with a comma, such as 0.05,0.95") from None
-    return low, high
+        raise ValueError(message) from None
 
 
 def show_table(number: int) -> None:

@@ -2,75 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-import tyro
+from tyro.conf import Positional, arg
 
 from duality.cli.console import say
-from duality.cli.options import Device, Flag, KeptStep
+from duality.cli.options import Device, Flag, Folders, KeptStep
 from duality.samplers import GRIDS, SAMPLERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from duality.evaluation.sweep.runs import SweepSettings
 
-    from duality.evaluation.sweep.runs import Rounds, SweepSettings
-    from duality.evaluation.sweep.samples import Row
-
-Folders = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...")]
-Tables = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TABLE ...")]
-Steps = Annotated[
-    str,
-    tyro.conf.arg(
-        help="network calls for each sample, several with commas; own is the model's own number, such as one per token "
-        "for an autoregressive model."
-    ),
-]
-Tails = Annotated[
-    str,
-    tyro.conf.arg(
-        help="the last step draws (ancestral), takes the most likely tokens (greedy), or those given the noisy token "
-        "too (posterior); several with commas."
-    ),
-]
-Temperatures = Annotated[
-    str,
-    tyro.conf.arg(
-        help="below 1 sharpens the belief, above 1 flattens it; several with commas give the frontier of quality "
-        "against diversity, on which models are compared at equal diversity."
-    ),
-]
-JudgeName = Annotated[
-    str | None,
-    tyro.conf.arg(
-        help="smollm2 (fetched), a .gguf file, a Hugging Face folder or name (gpt2-large is the paper's), the folder "
-        "of an autoregressive run, or none; if not given, smollm2 without --score and none with it."
-    ),
-]
-ScorerNames = Annotated[
-    str,
-    tyro.conf.arg(
-        help="molecules (validity, uniqueness, novelty and diversity of SMILES; needs RDKit), an entry point of the "
-        "group duality.scorers, or a function of yours as module:function; several with commas."
-    ),
-]
-Samplers = Annotated[
-    str, tyro.conf.arg(help=f"the model's own or others, with commas: {', '.join(('own', *SAMPLERS))}.")
-]
-GridName = Annotated[
-    str | None, tyro.conf.arg(help=f"{', '.join(GRIDS)}; the one that suits the sampler if not given.")
-]
+_Value = TypeVar("_Value")
+_SAMPLERS = f"the model's own or others, with commas: {', '.join(('own', *SAMPLERS))}."
+_GRIDS = f"{', '.join(GRIDS)}; the one that suits the sampler if not given."
 
 
 @dataclass(frozen=True)
 class Varied:
     """What is varied: samples are made in every combination."""
 
-    steps: Steps = "8,16,32,64"
-    sampler: Samplers = "own"
-    tail: Tails = "ancestral"
-    temperature: Temperatures = "1.0"
+    steps: str = "8,16,32,64"
+    """network calls for each sample, several with commas; own is the model's own number, such as one per token for an
+    autoregressive model."""
+    sampler: Annotated[str, arg(help=_SAMPLERS)] = "own"
+    tail: str = "ancestral"
+    """the last step draws (ancestral), takes the most likely tokens (greedy), or those given the noisy token too
+    (posterior); several with commas."""
+    temperature: str = "1.0"
+    """below 1 sharpens the belief, above 1 flattens it; several with commas give the frontier of quality against
+    diversity, on which models are compared at equal diversity."""
     rounds: str = "last"
     """of distilled runs the last round, all, or some, with commas; 0 is the model before distillation."""
 
@@ -85,26 +50,28 @@ class Shared:
     """tokens of a sample; the length the run was trained on if not given."""
     eta: float | None = None
     """the strength of a psi sampler."""
-    grid: GridName = None
-    """the times of the steps."""
+    grid: Annotated[str | None, arg(help=_GRIDS)] = None
     top_p: float = 1.0
     """draw from the fewest tokens that hold this share of the belief."""
     seed: int = 0
     """the same seed gives the same samples."""
     checkpoint: KeptStep = None
-    """the weights at this training step instead of the newest; every run must have kept that checkpoint."""
 
 
 @dataclass(frozen=True)
 class Readers:
     """Who reads the samples."""
 
-    judge: JudgeName = None
-    score: ScorerNames = "none"
+    judge: str | None = None
+    """smollm2 (fetched), a .gguf file, a Hugging Face folder or name (gpt2-large is the paper's), the folder of an
+    autoregressive run, or none; if not given, smollm2 without --score and none with it."""
+    score: str = "none"
+    """molecules (validity, uniqueness, novelty and diversity of SMILES; needs RDKit), an entry point of the group
+    duality.scorers, or a function of yours as module:function; several with commas."""
 
     def chosen(self) -> tuple[str | None, tuple[str, ...]]:
         """The judge and the scorers."""
-        scorers = () if self.score == "none" else words(self.score)
+        scorers = () if self.score == "none" else _split(self.score)
         judge = self.judge or ("none" if scorers else "smollm2")
         return None if judge == "none" else judge, scorers
 
@@ -115,9 +82,9 @@ _VARIED, _SHARED, _READERS = Varied(), Shared(), Readers()
 def quality(
     runs: Folders,
     /,
-    varied: Annotated[Varied, tyro.conf.arg(name="")] = _VARIED,
-    shared: Annotated[Shared, tyro.conf.arg(name="")] = _SHARED,
-    readers: Annotated[Readers, tyro.conf.arg(name="")] = _READERS,
+    varied: Annotated[Varied, arg(name="")] = _VARIED,
+    shared: Annotated[Shared, arg(name="")] = _SHARED,
+    readers: Annotated[Readers, arg(name="")] = _READERS,
     out: Path = Path("runs/quality"),
     batch_size: int = 16,
     corpus: str | None = None,
@@ -134,17 +101,16 @@ def quality(
         out: a folder for samples, scores, the tables (quality.json, quality.md, frontiers.md) and the figures.
         batch_size: samples at a time; the result does not depend on it.
         corpus: where the corpus of the first run is now, if it was moved or the model is from elsewhere.
-        device: where to compute.
         json: print the rows as JSON instead of the tables.
     """
-    from functools import partial
-
+    from duality.evaluation.frontier_report import has_frontiers
     from duality.evaluation.sweep.runs import measure_runs
+    from duality.files.atomic import json_text
 
     judge, scorers = readers.chosen()
     rows = measure_runs(
         runs,
-        settings_of(varied, shared),
+        _settings_of(varied, shared),
         judge=judge,
         scorers=scorers,
         out=out,
@@ -154,39 +120,58 @@ def quality(
         report=say,
         show=partial(say.working, "sampling"),
     )
-    print_rows(rows, out, json)
+    if json:
+        print(json_text([row.to_json() for row in rows]))
+    else:
+        for name in ("quality.md", *(["frontiers.md"] if has_frontiers(rows) else [])):
+            print((out / name).read_text(encoding="utf-8"))
     say(f"samples, scores, tables and figures are in {out}")
     return 0
 
 
-def settings_of(varied: Varied, shared: Shared) -> SweepSettings:
+def _settings_of(varied: Varied, shared: Shared) -> SweepSettings:
     """The settings of the sweep that the flags describe."""
     from duality.evaluation.sweep.runs import SweepSettings
 
+    def whole(word: str) -> int:
+        if not word.isdecimal():
+            raise ValueError
+        return int(word)
+
+    steps = _parse("--steps", "whole numbers", varied.steps, lambda word: None if word == "own" else whole(word))
+    named: dict[str, Literal["last", "all"]] = {"last": "last", "all": "all"}
+    temperatures = _parse("--temperature", "numbers", varied.temperature, float)
     return SweepSettings(
-        steps=tuple(None if word == "own" else whole(word, "--steps") for word in words(varied.steps)),
-        samplers=words(varied.sampler),
-        tails=words(varied.tail),
-        temperatures=tuple(number(word, "--temperature") for word in words(varied.temperature)),
-        rounds=rounds_named(varied.rounds),
+        steps=steps,
+        samplers=_split(varied.sampler),
+        tails=_split(varied.tail),
+        temperatures=temperatures,
+        rounds=named.get(varied.rounds) or _parse("--rounds", "whole numbers", varied.rounds, whole),
         **asdict(shared),
     )
 
 
-def print_rows(rows: Sequence[Row], out: Path, json: bool) -> None:
-    """Print the tables of a sweep, or its rows as JSON."""
-    from duality.evaluation.frontier_report import has_frontiers
-    from duality.files.atomic import json_text
+def _split(text: str) -> tuple[str, ...]:
+    """The words between commas."""
+    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not found:
+        raise ValueError(f"{text!r} names nothing: write one or several, with commas between")
+    return found
 
-    if json:
-        print(json_text([row.to_json() for row in rows]))
-        return
-    for name in ("quality.md", *(["frontiers.md"] if has_frontiers(rows) else [])):
-        print((out / name).read_text(encoding="utf-8"))
+
+def _parse(flag: str, kind: str, text: str, read: Callable[[str], _Value]) -> tuple[_Value, ...]:
+    """The values between commas; a word that is none is refused."""
+    found = []
+    for word in _split(text):
+        try:
+            found.append(read(word))
+        except ValueError:
+            raise ValueError(f"{flag} {word!r}: write {kind}, with commas between") from None
+    return tuple(found)
 
 
 def plot(
-    tables: Tables,
+    tables: Annotated[tuple[Path, ...], Positional, arg(metavar="TABLE ...")],
     /,
     out: Path = Path("quality.png"),
     rounds: Path | None = None,
@@ -225,35 +210,3 @@ def plot(
         plot_frontiers(found, frontiers)
         print(found.markdown())
     return 0
-
-
-def words(text: str) -> tuple[str, ...]:
-    """The words between commas."""
-    found = tuple(word.strip() for word in text.split(",") if word.strip())
-    if not found:
-        raise ValueError(f"{text!r} names nothing: write one or several, with commas between")
-    return found
-
-
-def rounds_named(text: str) -> Rounds:
-    """The last round, all of them, or some by number."""
-    if text == "last":
-        return "last"
-    if text == "all":
-        return "all"
-    return tuple(whole(word, "--rounds") for word in words(text))
-
-
-def number(word: str, flag: str) -> float:
-    """A word as a number."""
-    try:
-        return float(word)
-    except ValueError as error:
-        raise ValueError(f"{flag} {word!r}: write numbers, with commas between") from error
-
-
-def whole(word: str, flag: str) -> int:
-    """A word as a whole number."""
-    if not word.isdecimal():
-        raise ValueError(f"{flag} {word!r}: write whole numbers, with commas between")
-    return int(word)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
+from tyro.conf import Positional, arg
 
 from duality.cli.console import sampling_display, say, stderr
-from duality.cli.options import Device, Flag, Folder, GridName, KeptStep, Round, SamplerName, TailName
+from duality.cli.options import AnyModel, Device, Flag, GridName, KeptStep, Round, SamplerName, make_flags
+from duality.models.requests import SampleRequest
 from duality.ranks import job
 
 if TYPE_CHECKING:
@@ -20,54 +21,20 @@ if TYPE_CHECKING:
     from duality.models.sampling import Each, Sample, Watch
     from duality.samplers.generate import Frame
 
+    SampleFlags = SampleRequest
+else:
+    _help = "tokens that stay at their places, such as 3:17: the model writes the others."
+    _kept = Annotated[tuple[str, ...], arg(metavar="PLACE:TOKEN", help=_help)]
+    SampleFlags = make_flags(SampleRequest, sampler=SamplerName | None, grid=GridName | None, keep=_kept)
 
-@dataclass(frozen=True)
-class Sampling:
-    """How samples are drawn: the arguments of ``Model.sample`` of the same names."""
-
-    steps: int | None = None
-    """network calls for each sample; if not given, the recipe's, or 32, one per token (autoregressive), two (Gibbs)."""
-    sampler: SamplerName | None = None
-    """the model's own, or another one of its noise; a psi sampler returns some tokens to noise and can correct them."""
-    eta: float | None = None
-    """how much a psi sampler returns to noise: 0 is ancestral; if not given, 0.01 (psi-constant, psi-loop) or 0.05."""
-    grid: GridName | None = None
-    """where the steps are: linear (equal times), cosine (small steps in much noise), loop (for psi-loop only)."""
-    tail: TailName | None = None
-    """the last step draws (ancestral) or takes the most likely tokens (greedy, or posterior: given the noisy token); if
-    not given, the recipe's."""
-    length: int | None = None
-    """tokens of a sample; the length it was trained on if not given."""
-    prompt: str = ""
-    """text that every sample begins with."""
-    suffix: str = ""
-    """text that every sample ends with: the model fills in what is between."""
-    keep: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PLACE:TOKEN")] = ()
-    """tokens that stay at their places, such as 3:17: the model writes the others."""
-    top_p: float = 1.0
-    """draw from the fewest tokens that hold this share of the belief; 1 is all of it."""
-    temperature: float | None = None
-    """below 1 sharpens the belief, above 1 flattens it; if not given, the recipe's."""
-    label: str | None = None
-    """write in this class; the model must have been trained with labels."""
-    guidance: float | None = None
-    """how much the class counts: 1 is the conditional model, more goes beyond it."""
-    seed: int = 0
-    """the same seed gives the same samples."""
-    batch_size: int = 16
-    """samples at a time; the result does not depend on it."""
-
-
-_DEFAULT = Sampling()
-Traces = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+_FOUR = SampleFlags(num=4, keep=())  # type: ignore[arg-type]  # tokens are read as texts
 _MOST_PANES = 4
 
 
 def sample(
-    run: Folder,
+    run: AnyModel,
     /,
-    num: int = 4,
-    how: Annotated[Sampling, tyro.conf.arg(name="")] = _DEFAULT,
+    request: Annotated[SampleFlags, arg(name="")] = _FOUR,
     round_number: Round = None,
     kept_step: KeptStep = None,
     device: Device = "auto",
@@ -79,12 +46,7 @@ def sample(
     """Write text with a run, or with a model alone.
 
     Args:
-        run: the run folder, a folder of `duality publish`, or a model of the Hugging Face hub (hf:OWNER/NAME@REVISION).
-        num: how many samples.
-        how: how the samples are drawn.
-        round_number: after this round of a distillation instead of the last; 0 is what it began from.
-        kept_step: the weights at this training step instead of the newest; the run must have kept that checkpoint.
-        device: where to compute.
+        request: how the samples are drawn.
         json: print a JSON object per sample, with its tokens.
         full: show what follows the first end-of-text too; without it, a text ends there.
         watch: show the tokens changing, step by step.
@@ -101,29 +63,26 @@ def sample(
     if trace is not None:
         regular_file(trace)  # before anything is sampled that could not be kept
     model = load(run, say, device, round=round_number, step=kept_step)
-    batches = -(-num // max(how.batch_size, 1))
-    about = {"run": str(run), **asdict(how)}
     with (
-        _printing(model.step, num, json, full, later=watch) as show_sample,
-        _display(model, watch, batches) as show,
-        _tracing(model, trace, about, show) as see,
+        _printing(model.step, request.num, json, full, later=watch) as each,
+        _display(model, watch, -(-request.num // max(request.batch_size, 1))) as show,
+        _tracing(model, trace, {"run": str(run), **vars(request)}, show) as see,
     ):
-        chosen = {**asdict(how), "keep": _parse_kept_tokens(how.keep)}
-        model.sample(num, watch=see, each=show_sample, **chosen)
+        model.write(replace(request, keep=_parse_kept_tokens(request.keep)), see, each)
     return 0
 
 
-def _parse_kept_tokens(entries: tuple[str, ...]) -> dict[int, int]:
+def _parse_kept_tokens(entries: Iterable[object]) -> dict[int, int]:
     """Places and tokens, as ``--keep`` has them.
 
     >>> _parse_kept_tokens(("0:65", "3:32"))
     {0: 65, 3: 32}
     """
-    pairs = [entry.partition(":")[::2] for entry in entries]
-    for entry, pair in zip(entries, pairs):
+    pairs = [(entry, str(entry).partition(":")[::2]) for entry in entries]
+    for entry, pair in pairs:
         if not all(part.isdecimal() for part in pair):
             raise ValueError(f"--keep {entry!r} is no place and token: write two whole numbers, such as 3:17")
-    return {int(place): int(token) for place, token in pairs}
+    return {int(place): int(token) for _, (place, token) in pairs}
 
 
 @contextmanager
@@ -163,26 +122,26 @@ def _printing(step: int, num: int, json: bool, full: bool, later: bool) -> Itera
 @contextmanager
 def _display(model: Model, text: bool, batches: int) -> Iterator[Watch]:
     """What is shown of a step: the ``text`` itself, or else a bar."""
+    if not text:
+        with sampling_display(batches) as show:
+            yield show
+        return
     from duality.cli.watch import Watcher
     from duality.tokenizers.pieces import Pieces
 
-    if text:
-        with Watcher(stderr, Pieces(model.tokenizer, model.mask_id)) as watcher:
-            yield watcher.show
-    else:
-        with sampling_display(batches) as show:
-            yield show
+    with Watcher(stderr, Pieces(model.tokenizer, model.mask_id)) as watcher:
+        yield watcher.show
 
 
 @contextmanager
 def _tracing(model: Model, path: Path | None, about: dict[str, object], show: Watch) -> Iterator[Watch]:
     """``show``, and with a path also a file with every step, which is written at the end of the block."""
-    from duality.models.trace import Trace
-    from duality.tokenizers.pieces import Pieces
-
     if path is None:
         yield show
         return
+    from duality.models.trace import Trace
+    from duality.tokenizers.pieces import Pieces
+
     known = {"recipe": model.recipe.name, "trained_steps": model.step, **about}
     trace = Trace(Pieces(model.tokenizer, model.mask_id), known)
 
@@ -199,7 +158,7 @@ def _tracing(model: Model, path: Path | None, about: dict[str, object], show: Wa
 
 
 def trace(
-    files: Traces,
+    files: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE")],
     /,
     html: Path | None = None,
     svg: Path | None = None,
