@@ -13,6 +13,7 @@ from duality.cli.console import print_table, say
 from duality.cli.options import Device, Flag, Folders
 
 _Number = TypeVar("_Number", int, float)
+_CHECKPOINTS: dict[str, Literal["last", "all"]] = {"last": "last", "all": "all"}
 Claims = Annotated[tuple[str, ...], Positional, arg(metavar="[CLAIM ...]")]
 
 
@@ -95,9 +96,8 @@ def variance(
     from duality.files.atomic import json_text
     from duality.papers.duo.variance.study import VarianceSettings, measure_variance
 
-    known: dict[str, Literal["last", "all"]] = {"last": "last", "all": "all"}
     wrong = f"--step is {step!r}: it is last, all, or steps with commas, such as 1000,2000"
-    steps = known.get(step) or _numbers(step, int, wrong)
+    steps = _CHECKPOINTS.get(step) or _numbers(step, int, wrong)
     settings = VarianceSettings(
         objectives=tuple(part.strip() for part in objectives.split(",") if part.strip()),
         num_draws=draws,
