@@ -10,7 +10,7 @@ import pytest
 
 from duality.cli.data import _shorten
 from duality.cli.main import main
-from duality.data.sources import SOURCES
+from duality.data.named import sources
 from duality.files.archives import DocumentRule, Member, Source
 from duality.files.package_index import Package
 
@@ -30,7 +30,7 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rules: dict[str, DocumentRule] = {"tale": "auto", "tale-lines": "lines"}
     for name, rule in rules.items():
         source = Source(name, "a tale", "public domain", package, members, "plain", 0.1, rule)
-        monkeypatch.setitem(SOURCES, name, source)
+        monkeypatch.setitem(sources(), name, source)
     monkeypatch.setenv("DUALITY_CACHE", str(cache))
     return cache
 

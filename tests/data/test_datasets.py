@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import lzma
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +13,34 @@ import pytest
 from support.runs import ROOT
 
 from duality.data.corpus import encode_corpus, prepare
-from duality.data.datasets import DATA_VARIABLE, DATASETS, PartName
 from duality.data.detokenizers import DETOKENIZERS
 from duality.data.documents import read_documents
-from duality.data.places import evaluated_part, has_parts, locate, resolved
-from duality.data.sources import SOURCES
+from duality.data.named import DATA_VARIABLE, Part, PartName, datasets, hub_dataset, sources
+from duality.data.places import evaluated_part, held_out_part, identity, locate, make_absolute
 from duality.tokenizers.specs import Bytes, Pretrained, Text8
+
+KEYS = {
+    "lm1b": "6edef01ef092",
+    "openwebtext": "3d01aeeff195",
+    "text8": "1077be4a79c8",
+    "enwik8": "d51dabb0682a",
+    "wikitext-2": "6c09b3c3f938",
+    "wikitext-103": "13b22f6f1530",
+    "ptb": "620f3fcf3ca2",
+    "lambada": "e1a3d7f8e926",
+    "ag-news": "6dcf7c61ebd7",
+    "moses": "f70504d7f942",
+    "pubmed": "99bcf296dec7",
+    "arxiv": "8fc385556190",
+}
+HUB_KEY = (
+    "Dataset(name='hf:owner/name@small:body', title='owner/name of the Hugging Face hub', license='as the"
+    " hub says', citation='as the hub says', get='owner/name', parts={'train': Part(files=(), split='trai"
+    "n', documents=(None, None), span=None), 'validation': Part(files=(), split='validation', documents=("
+    "None, None), span=None), 'test': Part(files=(), split='test', documents=(None, None), span=None)}, e"
+    "valuated='test', held_out='validation', reader='records', column='body', detokenizer=None, hub='owne"
+    "r/name', config='small', revision=None, package=None)"
+)
 
 SHARED = ROOT.parent / "shared" / "data"
 
@@ -97,7 +121,7 @@ def test_the_sample_of_openwebtext_has_its_given_ids(tmp_path: Path) -> None:
 def test_the_parts_of_a_folder_are_those_of_the_dataset(tmp_path: Path) -> None:
     folder = wikitext(tmp_path / "w")
     spec = f"wikitext-2={folder}"
-    assert has_parts(spec)
+    assert held_out_part(spec) == "validation"
     assert texts(spec, "validation") == [" = valid =\n A man-eating valid.\n"]
     corpus = prepare(spec, Bytes(), cache=tmp_path / "cache")
     for store, part in ((corpus.train, "train"), (corpus.validation, "valid")):
@@ -109,7 +133,7 @@ def test_a_single_file_is_split_like_any_other(tmp_path: Path) -> None:
     path = tmp_path / "heldout"
     path.write_text("".join(f"Sentence {number} , said he .\n" for number in range(200)))
     spec = f"lm1b={path}"
-    assert not has_parts(spec)
+    assert held_out_part(spec) is None
     assert texts(spec)[7] == "Sentence 7, said he."
     corpus = prepare(spec, Bytes(), cache=tmp_path / "cache")
     assert (corpus.train.num_documents, corpus.validation.num_documents) == (190, 10)
@@ -133,11 +157,10 @@ def test_a_part_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> No
 
 
 def test_the_parts_of_text8_are_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
-    from duality.data import datasets
-
-    monkeypatch.setitem(DATASETS, "text8", replace(DATASETS["text8"], parts=datasets.spans(90, 5, "text8*")))
+    own = datasets()["text8"]
+    bounds: dict[PartName, tuple[int, int | None]] = {"train": (0, 90), "validation": (90, 95), "test": (95, None)}
+    small = {part: replace(own.parts[part], span=span) for part, span in bounds.items()}
+    monkeypatch.setitem(datasets(), "text8", replace(own, parts=small))
     (tmp_path / "text8").write_text("abcdefghi " * 10)
     spec = f"text8={tmp_path}"
     parts: tuple[PartName, ...] = ("train", "validation", "test")
@@ -161,16 +184,12 @@ def test_a_cut_inside_a_character_moves_to_the_next_one() -> None:
 
 
 def test_the_last_documents_are_for_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
-    from duality.data.datasets import Part
-
-    own = DATASETS["openwebtext"]
+    own = datasets()["openwebtext"]
     last: dict[PartName, Part] = {
         "train": replace(own.parts["train"], documents=(None, -3)),
         "validation": replace(own.parts["validation"], documents=(-3, None)),
     }
-    monkeypatch.setitem(DATASETS, "openwebtext", replace(own, parts=last))
+    monkeypatch.setitem(datasets(), "openwebtext", replace(own, parts=last))
     (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "page {number}"}}\n' for number in range(10)))
     spec = f"openwebtext={tmp_path}"
     assert texts(spec, "train") == [f"page {number}" for number in range(7)]
@@ -184,7 +203,7 @@ def test_the_parts_of_a_package_are_its_files(tmp_path: Path, monkeypatch: pytes
     """The package itself is not fetched here: it has 52 MB."""
     for part, text in (("train", "CCO\nCCN\n"), ("test", "OC=O\n")):
         (tmp_path / f"{part}.txt").write_text(text)
-    files = [tmp_path / file for file in SOURCES["moses"].members]
+    files = [tmp_path / file for file in sources()["moses"].members]
     monkeypatch.setattr("duality.data.places.fetch", lambda *_, **__: files)
     assert texts("moses", "train") == ["CCO", "CCN"]
     assert texts("moses", "test") == ["OC=O"]
@@ -201,20 +220,31 @@ def test_a_folder_of_your_own_is_found_by_its_name(tmp_path: Path, monkeypatch: 
 def test_a_relative_place_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wikitext(tmp_path / "w")
     monkeypatch.chdir(tmp_path)
-    assert resolved("wikitext-2=w") == f"wikitext-2={tmp_path / 'w'}"
-    assert resolved("w") == str(tmp_path / "w")
-    assert resolved("lm1b") == "lm1b"
+    assert make_absolute("wikitext-2=w") == f"wikitext-2={tmp_path / 'w'}"
+    assert make_absolute("w") == str(tmp_path / "w")
+    assert make_absolute("lm1b") == "lm1b"
 
 
 def test_every_dataset_says_what_it_is() -> None:
-    for dataset in DATASETS.values():
+    for dataset in datasets().values():
         assert dataset.title, dataset.name
         assert dataset.license, dataset.name
         assert dataset.citation, dataset.name
         assert {dataset.evaluated, dataset.held_out} <= set(dataset.parts), dataset.name
         assert dataset.detokenizer is None or dataset.detokenizer in DETOKENIZERS, dataset.name
-        assert dataset.hub or dataset.package in SOURCES, dataset.name
+        assert dataset.hub or dataset.package in sources(), dataset.name
         assert locate(dataset.name), dataset.name
+
+
+def test_a_dataset_has_the_key_that_it_always_had() -> None:
+    """Stores are found by what is written here: another text of a field makes every store of a dataset again."""
+    keys = {name: hashlib.sha256(repr(dataset).encode()).hexdigest()[:12] for name, dataset in datasets().items()}
+    assert keys == KEYS
+    assert repr(hub_dataset("hf:owner/name@small:body")) == HUB_KEY
+    (emma, *others) = identity("austen")
+    assert emma == ["austen-emma.txt", "914674a0fc65e83b560a458f1fa4cd07e9f8f416db0bfeb019ef6b0e1fed8eff"]
+    assert [len(entry) for entry in others] == [2, 2]
+    assert identity("qm9") == [["qm9.txt", "30ca16f65a866855468e90f09579f23ec976cf9921bd1e3116414920f9f46acf", "lines"]]
 
 
 # --- the hub
@@ -222,7 +252,7 @@ def test_every_dataset_says_what_it_is() -> None:
 
 def test_a_dataset_of_the_hub_has_its_own_splits(hub_folder: Callable[..., str], tmp_path: Path) -> None:
     spec = hub_folder(train=5, test=2)
-    assert has_parts(spec)
+    assert held_out_part(spec) == "test"
     assert texts(spec, "test") == ["test 0", "test 1"]
     corpus = prepare(spec, Bytes(), cache=tmp_path / "cache")
     assert (corpus.train.num_documents, corpus.validation.num_documents) == (5, 2)
@@ -230,7 +260,7 @@ def test_a_dataset_of_the_hub_has_its_own_splits(hub_folder: Callable[..., str],
 
 def test_a_dataset_of_the_hub_without_a_test_set_is_split(hub_folder: Callable[..., str], tmp_path: Path) -> None:
     spec = hub_folder(train=200)
-    assert not has_parts(spec)
+    assert held_out_part(spec) is None
     corpus = prepare(spec, Bytes(), cache=tmp_path / "cache")
     assert (corpus.train.num_documents, corpus.validation.num_documents) == (190, 10)
 

@@ -14,8 +14,8 @@ import pytest
 
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import Document, read_documents
-from duality.data.places import CorpusSpec, author, identity
-from duality.data.sources import SOURCES
+from duality.data.named import sources
+from duality.data.places import CorpusSpec, _author, identity
 from duality.data.split import Split
 from duality.data.store import TokenStore
 from duality.data.write import write_store
@@ -84,16 +84,16 @@ def test_a_book_has_its_author(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     package = Package("tale==1.0", wheel.name, hashlib.sha256(wheel.read_bytes()).hexdigest(), 1)
     member = Member("tale/tale.txt", hashlib.sha256(b"The end.\n").hexdigest())
     source = Source("tale", "a tale", "none", package, {"smith-a-tale.txt": member}, "gutenberg", 0.1)
-    monkeypatch.setitem(SOURCES, "tale", source)
+    monkeypatch.setitem(sources(), "tale", source)
     (document,) = read_documents("tale", cache=tmp_path)
     assert (document.name, document.label) == ("smith-a-tale.txt", "smith")
 
 
 def test_the_authors_of_the_named_corpora() -> None:
-    prose = SOURCES["gutenberg-prose"]
-    authors = sorted({str(author(prose, file)) for file in prose.members})
+    prose = sources()["gutenberg-prose"]
+    authors = sorted({str(_author(prose, file)) for file in prose.members})
     assert authors == ["austen", "bryant", "burgess", "carroll", "chesterton", "edgeworth", "melville"]
-    assert author(SOURCES["enwik8"], "enwik8.txt") is None
+    assert _author(sources()["enwik8"], "enwik8.txt") is None
 
 
 @pytest.mark.parametrize("by", ["document", "position"])

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from duality.data import sources
-from duality.data.sources import DEFAULT_SOURCE, SOURCES, fetch
+from duality.data import named
+from duality.data.named import DEFAULT_SOURCE, fetch, sources
 from duality.files.archives import Member, Source
 from duality.files.cache import cache_folder
 from duality.files.package_index import Package
@@ -31,7 +31,7 @@ def tale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Source, bytes
     package = Package("tale==1.0", wheel.name, hashlib.sha256(data).hexdigest(), 1)
     member = Member("tale/tale.txt", hashlib.sha256(TEXT.encode()).hexdigest())
     source = Source("tale", "a tale", "public domain", package, {"tale.txt": member}, "gutenberg", 0.1)
-    monkeypatch.setitem(SOURCES, "tale", source)
+    monkeypatch.setitem(sources(), "tale", source)
     return source, data
 
 
@@ -116,7 +116,7 @@ def test_text_with_another_checksum_is_refused(
 ) -> None:
     source, data = tale
     place_by_hand(tmp_path, source, data)
-    monkeypatch.setattr(sources, "clean_book", str.upper)
+    monkeypatch.setattr(named, "clean_book", str.upper)
     with pytest.raises(ValueError, match="has not the checksums expected"):
         fetch("tale", cache=tmp_path)
     assert list((tmp_path / "sources").iterdir()) == []
@@ -138,10 +138,10 @@ def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 
 def test_the_table_of_sources() -> None:
-    assert DEFAULT_SOURCE in SOURCES
-    assert len(SOURCES["gutenberg-prose"].members) == 11
-    assert list(SOURCES["austen"].members) == ["austen-emma.txt", "austen-persuasion.txt", "austen-sense.txt"]
-    digests = [member.text_sha256 for source in SOURCES.values() for member in source.members.values()]
+    assert DEFAULT_SOURCE in sources()
+    assert len(sources()["gutenberg-prose"].members) == 11
+    assert list(sources()["austen"].members) == ["austen-emma.txt", "austen-persuasion.txt", "austen-sense.txt"]
+    digests = [member.text_sha256 for source in sources().values() for member in source.members.values()]
     assert all(len(digest) == 64 for digest in digests)
 
 

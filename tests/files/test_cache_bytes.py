@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duality.data.corpus import encode_corpus, prepare
-from duality.data.sources import SOURCES, fetch
+from duality.data.named import fetch, sources
 from duality.data.store import TokenStore
 from duality.files import manifest
 from duality.files.archives import Member, Source
@@ -88,7 +88,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
         archive.writestr("tale.txt", TEXT)
     package = Package("tale==1.0", wheel.name, hashlib.sha256(wheel.read_bytes()).hexdigest(), 1)
     members = {"tale.txt": Member("tale.txt", hashlib.sha256(TEXT.encode()).hexdigest())}
-    SOURCES["tale"] = Source("tale", "a tale", "public domain", package, members, "plain", 0.1)
+    sources()["tale"] = Source("tale", "a tale", "public domain", package, members, "plain", 0.1)
     prepared = prepare(text, BPE(260), cache=cache)
     encoded = encode_corpus(text, ByteTokenizer(), cache=cache)
     fetch("tale", cache=cache)
@@ -114,7 +114,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
 def forget_the_source() -> object:
     """The named corpus of this file is known to its tests only."""
     yield
-    SOURCES.pop("tale", None)
+    sources().pop("tale", None)
 
 
 @settings(max_examples=60)

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from duality.cli.main import main
-from duality.data.sources import SOURCES, fetch
+from duality.data.named import fetch, sources
 from duality.files import package_index
 from duality.files.archives import Member, Source
 from duality.files.package_index import Package, parse_settings
@@ -141,7 +141,7 @@ def tale(monkeypatch: pytest.MonkeyPatch) -> Source:
     package = Package("evil_tale==1.0", NAME, DIGEST, 1)
     member = Member("evil_tale-1.0/data/tale.gz", hashlib.sha256(TEXT).hexdigest())
     source = Source("tale", "a tale", "public domain", package, {"tale.txt": member}, "gzip", 0.1)
-    monkeypatch.setitem(SOURCES, "tale", source)
+    monkeypatch.setitem(sources(), "tale", source)
     return source
 
 
@@ -281,10 +281,10 @@ FETCHING = """
 import sys
 from duality.cli.main import main
 from duality.files.package_index import Package
-from duality.data.sources import SOURCES
+from duality.data.named import sources
 from duality.files.archives import Member, Source
 package = Package("evil_tale==1.0", "evil_tale-1.0.tar.gz", "0" * 64, 1)
-SOURCES["tale"] = Source("tale", "a tale", "", package, {"tale.txt": Member("x", "0" * 64)}, "plain", 0.1)
+sources()["tale"] = Source("tale", "a tale", "", package, {"tale.txt": Member("x", "0" * 64)}, "plain", 0.1)
 sys.exit(main(["data", "get", "tale"]))
 """
 
@@ -327,7 +327,7 @@ def test_a_member_is_a_file_inside_the_archive(
     data = stream.getvalue()
     package = Package("evil_tale==1.0", NAME, hashlib.sha256(data).hexdigest(), 1)
     changed = Source("tale", "a tale", "public domain", package, tale.members, "gzip", 0.1)
-    monkeypatch.setitem(SOURCES, "tale", changed)
+    monkeypatch.setitem(sources(), "tale", changed)
     (tmp_path / "archives").mkdir()
     (tmp_path / "archives" / NAME).write_bytes(data)
     with pytest.raises(ValueError, match=r"evil_tale-1\.0\.tar\.gz has no file evil_tale-1\.0/data/tale\.gz"):

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.runs import ROOT
 
-from duality.data.sources import fetch
+from duality.data.named import fetch
 from duality.tokenizers import TOKENIZERS
 from duality.tokenizers.library import BPETokenizer, load_tokenizer
 from duality.tokenizers.specs import (

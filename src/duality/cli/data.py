@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -119,40 +120,41 @@ def _resolve_recipe(name: str, column: str | None, recipe: str, changes: Sequenc
 
 def _list_corpora() -> Iterator[str]:
     """The named corpora, and the datasets of the literature."""
-    from duality.data.datasets import DATASETS
-    from duality.data.sources import DEFAULT_SOURCE, SOURCES
+    from duality.data.named import DEFAULT_SOURCE, datasets, sources
 
-    for known, source in SOURCES.items():
+    for known, source in sources().items():
         default = " (default)" if known == DEFAULT_SOURCE else ""
         yield f"{known}{default}: {source.title}. {source.license}."
-    for known, dataset in DATASETS.items():
-        if known not in SOURCES:
+    for known, dataset in datasets().items():
+        if known not in sources():
             yield f"{known}: {dataset.title}. {dataset.license}. {dataset.citation}."
 
 
 def _fetch(name: str) -> Iterator[str]:
     """Fetch a named corpus and say what it is."""
-    from duality.data.datasets import DATASETS, placed
-    from duality.data.documents import overview
-    from duality.data.places import text_files
-    from duality.data.sources import DEFAULT_SOURCE, SOURCES
+    from duality.data.documents import read_documents
+    from duality.data.named import DEFAULT_SOURCE, datasets, fetch, sources
+    from duality.data.places import locate
+    from duality.data.readers.text import text_lines
 
     chosen = name or DEFAULT_SOURCE
-    if chosen in DATASETS and chosen not in SOURCES:
-        dataset, files = DATASETS[chosen], text_files(placed(chosen), progress=say)
+    if chosen in datasets() and chosen not in sources():
+        dataset, (place,) = datasets()[chosen], locate(chosen)
         yield f"{chosen}: {dataset.title}"
         about = [("licence", dataset.license), ("citation", dataset.citation)]
-        yield from _align([*about, *_give_title("files", (str(file.path) for file in files))])
+        files = [file.path for file in place.files(progress=say)]
+        yield from _align([*about, *_give_title("files", map(str, files))])
         return
-    found, source = overview(chosen, progress=say), SOURCES[chosen]
+    files = fetch(chosen, progress=say)
+    source, size = sources()[chosen], sum(path.stat().st_size for path in files)
     yield f"{chosen}: {source.title}"
     unit = "one per line" if source.documents == "lines" else "one per file"
     about = [
         ("licence", source.license),
-        ("size", f"{found.num_bytes / 1e6:.1f} MB in {len(found.files)} file{'s' * (len(found.files) > 1)}"),
-        ("documents", f"{found.num_documents:,}, {unit}"),
-        *_give_title("files", map(str, found.files)),
-        *_give_title("examples", map(_shorten, found.examples)),
+        ("size", f"{size / 1e6:.1f} MB in {len(files)} file{'s' * (len(files) > 1)}"),
+        ("documents", f"{sum(1 for _ in read_documents(files, source.documents)):,}, {unit}"),
+        *_give_title("files", map(str, files)),
+        *_give_title("examples", (_shorten(line) for _, line in islice(text_lines(files[0]), 3))),
     ]
     yield from _align(about)
 

@@ -1,10 +1,9 @@
 """Data: from the name of a corpus to batches of ids.
 
-    sources          named corpora, fetched from the package index and checked
+    named            named corpora: texts of the package index and datasets of the literature, the table corpora.json
     detokenizers     benchmarks that are published as separate words, as ordinary text
-    datasets         the datasets of the literature by name: their parts, readers and paths
     mixtures         several corpora in one, each with its share
-    places           where a corpus is: paths, named sources and datasets, and their files
+    places           from the string that names a corpus to its files
     documents        the documents of a corpus: files, folders, named corpora and datasets
     split            the documents for training and for validation
     memory           texts and tensors given from Python, written as a corpus

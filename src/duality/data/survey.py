@@ -16,7 +16,7 @@ from pathlib import Path
 
 from duality.data.documents import Document, read_documents
 from duality.data.encode import PART_CHARACTERS, cut_at_borders, num_bytes_of
-from duality.data.places import CorpusSpec, locate, skipped_files, text_files
+from duality.data.places import CorpusSpec, locate, skipped_files
 from duality.data.readers.records import TEXT_COLUMN
 from duality.data.readers.text import Excerpt
 from duality.data.write import required_label
@@ -114,7 +114,7 @@ def inspect(
             yield document
 
     size = survey(noting(read_documents(spec, documents, column, cache=cache, progress=progress)), False)
-    files = (file.name for place in locate(spec) for file in text_files(place, cache))
+    files = (file.name for place in locate(spec) for file in place.files(cache=cache))
     return Inspection(tuple(files), tuple(skipped_files(spec)), size, tuple(examples))
 
 

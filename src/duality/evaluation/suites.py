@@ -5,7 +5,7 @@
     text8       its last 5 million characters, in bits per character
 
 A suite takes a model, whatever it was loaded from, and says where its sets are by ``places`` ("ptb" -> a folder or
-file); those without a place are looked for as datasets.py says. The paper's own windows of 1024 tokens begin and end
+file); those without a place are looked for as data/named.py says. The paper's own windows of 1024 tokens begin and end
 with an extra end-of-text, which costs next to nothing and counts: its perplexities are lower than ours would be for the
 same model, by 0.2 % of their logarithm.
 
@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from duality.data.corpus import encode_corpus
-from duality.data.datasets import DATASETS, how_to_get
+from duality.data.named import datasets
 from duality.data.packing import Sequences
 from duality.data.places import evaluated_part
 from duality.data.store import TokenStore
@@ -148,7 +148,7 @@ class Evaluation:
         except ValueError as error:
             if place is not None:
                 raise
-            return Outcome(heading, name, None, f"{error}; or {how_to_get(DATASETS[name])}")
+            return Outcome(heading, name, None, f"{error}; or {datasets()[name].how_to_get()}")
         rows = sequences(data, store, self.model.tokenizer, self.model.length)
         key = key_of(store, rows, self.settings)
         found = job().from_first(kept_likelihood(self.kept, self.weights, key))

@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 from duality.data.corpus import Corpus
-from duality.data.places import resolved
+from duality.data.places import make_absolute
 from duality.files.atomic import file_sha256, write_atomically
 from duality.files.json_files import MIB, read_json
 from duality.files.lock import LOCK
@@ -206,7 +206,7 @@ def with_corpus(recipe: Recipe, corpus: str | Path) -> Recipe:
     """The recipe on another corpus; a path is made absolute so that the run can be resumed from anywhere."""
     if not str(corpus).strip() or corpus == Path():  # which is the present folder
         raise ValueError("the corpus is empty: give a file, a folder, or a name that `duality data list` shows")
-    return replace(recipe, data=replace(recipe.data, corpus=resolved(corpus)))
+    return replace(recipe, data=replace(recipe.data, corpus=make_absolute(corpus)))
 
 
 def with_column(recipe: Recipe, column: str | None) -> Recipe:

@@ -4,7 +4,7 @@ All share the 12 x 768 network, AdamW at 3e-4 after 2 500 steps of warm-up, batc
 and a million steps (``Training``'s defaults); a row is its method. Table 1 is LM1B with sentence packing, 128 tokens of
 bert-base-uncased; without packing (its first column, and the only one that has SEDD) it is the same recipe with
 ``data.packing=document data.padding=ignore``.
-Table 2, and Table 1's last column, is OpenWebText, 1024 tokens of GPT-2. Both are datasets by name (data/datasets.py):
+Table 2, and Table 1's last column, is OpenWebText, 1024 tokens of GPT-2. Both are datasets by name (data/named.py):
 they come from the Hugging Face hub, or from ``--data lm1b=FOLDER``, in the parts of the literature. Of a file that is
 given without a name, 5 % are held out. These need GPUs; the laptop recipes do not.
 

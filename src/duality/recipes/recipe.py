@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from duality.data.mixtures import shares_of
+from duality.data.named import DEFAULT_SOURCE
 from duality.data.packing import Padding
 from duality.data.readers.records import TEXT_COLUMN
-from duality.data.sources import DEFAULT_SOURCE
 from duality.files.archives import DocumentRule
 from duality.methods.duo import Duo
 from duality.protocols import Backbone, Method, Tail

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 from duality.data.corpus import Corpus, accept, encode_corpus, prepare
-from duality.data.datasets import DATASETS, PartName
 from duality.data.documents import Document, streamed_documents
 from duality.data.loader import Loader
 from duality.data.memory import write_corpus
 from duality.data.mixtures import MixedOrder, shares_of
+from duality.data.named import PartName, datasets
 from duality.data.packing import Sequences
-from duality.data.places import all_lines, evaluated_part, has_columns, is_there, separate_part, skipped_files
+from duality.data.places import all_lines, evaluated_part, has_columns, held_out_part, is_there, skipped_files
 from duality.data.readers.records import TEXT_COLUMN
 from duality.data.store import TokenStore
 from duality.data.stream import Blocks, StreamLoader
@@ -109,7 +109,7 @@ def corpus_of_run(
 def check_present(folder: Path | str, recipe: Recipe) -> None:
     """Refuse a run whose corpus is not where it was, and say what to do."""
     place = recipe.data.corpus
-    if is_imported(Path(folder)) and place == read_recipe(Path(folder)).data.corpus and place not in DATASETS:
+    if is_imported(Path(folder)) and place == read_recipe(Path(folder)).data.corpus and place not in datasets():
         raise ValueError(
             f"{folder} was imported without the text that it was trained on: give a text with --corpus PATH (eval, "
             "distill, quality, variance), or with eval --data PATH"
@@ -139,7 +139,8 @@ def loader(recipe: Recipe, corpus: Corpus, folder: Path) -> Loader | StreamLoade
     if not data.stream:
         order = mixed_order(data, corpus, training.seed)
         return Loader(rows(corpus.train), training.batch_size, training.seed, order)
-    part: PartName | None = "train" if data.split == "auto" and separate_part(data.corpus) is not None else None
+    apart = data.split == "auto" and held_out_part(data.corpus, streamed=True) is not None
+    part: PartName | None = "train" if apart else None
 
     def documents(start: int) -> Iterator[Document]:
         return streamed_documents(data.corpus, start, data.documents, data.column, part=part)

@@ -13,11 +13,12 @@ from typing import IO, Any
 import pytest
 
 from duality.data.corpus import encode_corpus, prepare
-from duality.data.documents import overview, read_documents
+from duality.data.documents import read_documents
+from duality.data.named import sources
 from duality.data.places import all_lines, identity
 from duality.data.readers import text as textfiles
 from duality.data.readers.text import open_bytes
-from duality.data.sources import SOURCES
+from duality.data.survey import inspect
 from duality.files.archives import Source
 from duality.files.package_index import Package
 from duality.tokenizers.specs import Bytes
@@ -62,10 +63,10 @@ def test_lines_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     opened: list[IO[bytes]] = []
 
     @contextmanager
-    def watched(found: Path) -> Iterator[IO[bytes]]:
-        with open_bytes(found) as stream:
+    def watched(found: Path) -> Iterator[tuple[IO[bytes], int]]:
+        with open_bytes(found) as (stream, mark):
             opened.append(stream)
-            yield stream
+            yield stream, mark
 
     monkeypatch.setattr(textfiles, "open_bytes", watched)
     lines = textfiles.text_lines(path)
@@ -117,11 +118,11 @@ def test_a_source_says_itself_that_a_line_is_a_document(tmp_path: Path, monkeypa
     path.write_text("one\ntwo\nthree\nfour\n")
     package = Package("list==1", "list.whl", "0" * 64, 1)
     source = Source("a-list", "a list", "MIT", package, {}, "plain", 0.1, documents="lines")
-    monkeypatch.setitem(SOURCES, "a-list", source)
+    monkeypatch.setitem(sources(), "a-list", source)
     monkeypatch.setattr("duality.data.places.fetch", lambda *_, **__: [path])
     assert ["".join(each.pieces) for each in read_documents("a-list")] == ["one", "two", "three", "four"]
-    found = overview("a-list")
-    assert (found.files, found.num_bytes, found.num_documents) == ((path,), 19, 4)
+    found = inspect("a-list")
+    assert (found.files, found.size.num_bytes, found.size.num_documents) == (("list.txt",), 15, 4)
     assert found.examples == ("one", "two", "three")
     assert all_lines("a-list")
     assert not all_lines(["a-list", str(path)])
@@ -130,12 +131,12 @@ def test_a_source_says_itself_that_a_line_is_a_document(tmp_path: Path, monkeypa
 
 
 def test_the_rule_of_a_source_identifies_its_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    austen = SOURCES["austen"]
+    austen = sources()["austen"]
     whole = identity("austen")
     by_line = Source(
         austen.name, austen.title, austen.license, austen.package, austen.members, austen.kind, 2.0, "lines"
     )
-    monkeypatch.setitem(SOURCES, "austen", by_line)
+    monkeypatch.setitem(sources(), "austen", by_line)
     assert [part[:2] for part in identity("austen")] == whole
     assert identity("austen") != whole
 

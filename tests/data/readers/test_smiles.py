@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from duality.data.corpus import prepare
-from duality.data.documents import overview
+from duality.data.named import fetch, sources
 from duality.data.readers import smiles
 from duality.data.readers.smiles import canonical_lines
-from duality.data.sources import SOURCES, fetch
+from duality.data.survey import inspect
 from duality.files.archives import Member, Source
 from duality.files.cache import cache_folder
 from duality.files.package_index import Package
@@ -48,7 +48,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     paths = ("tiny/data/part1.csv", "tiny/data/part2.csv")
     member = Member(paths, hashlib.sha256(LINES.encode()).hexdigest())
     source = Source("tiny", "four molecules", "MIT", package, {"tiny.txt": member}, "smiles", 0.1, "lines")
-    monkeypatch.setitem(SOURCES, "tiny", source)
+    monkeypatch.setitem(sources(), "tiny", source)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("pip was started"))
     return tmp_path / "cache"
 
@@ -60,8 +60,8 @@ def test_a_source_of_molecules(tiny: Path) -> None:
     (path,) = fetch("tiny", cache=tiny, progress=messages.append)
     assert path.read_text(encoding="utf-8") == LINES
     assert messages == ["extracting tiny from tiny-1.0-py3-none-any.whl"]
-    found = overview("tiny", cache=tiny)
-    assert (found.num_documents, found.num_bytes) == (4, len(LINES))
+    found = inspect("tiny", cache=tiny)
+    assert (found.size.num_documents, found.size.num_bytes) == (4, len(LINES) - 4)
     assert found.examples == tuple(LINES.split()[:3])
 
 

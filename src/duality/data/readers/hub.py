@@ -16,18 +16,10 @@ from typing import Protocol
 
 from duality.files.progress import Reporter, silent
 
-INSTALL = "pip install 'diffusion-duality[data]'"
+_INSTALL = "pip install 'diffusion-duality[data]'"
 
 
-def hub_parts(
-    name: str, config: str | None = None, revision: str | None = None, progress: Reporter = silent
-) -> dict[str, list[Path]]:
-    """The files of Arrow of each split of a dataset, fetched if they are not there."""
-    progress(f"looking for {shown(name, config)} on the Hugging Face hub")
-    return {split: list(files) for split, files in fetched(name, config, revision)}
-
-
-class Split(Protocol):
+class _Split(Protocol):
     """A split of a dataset: the files of one that is fetched, the rows of one that is streamed."""
 
     cache_files: Sequence[Mapping[str, str]]
@@ -35,50 +27,51 @@ class Split(Protocol):
     def skip(self, n: int) -> Iterable[Mapping[str, object]]: ...
 
 
+def hub_parts(
+    name: str, config: str | None = None, revision: str | None = None, progress: Reporter = silent
+) -> dict[str, list[Path]]:
+    """The files of Arrow of each split of a dataset, fetched if they are not there."""
+    progress(f"looking for {_describe(name, config)} on the Hugging Face hub")
+    found = _load(name, config, revision, streaming=False)
+    return {str(split): [Path(file["filename"]) for file in part.cache_files] for split, part in found.items()}
+
+
+def streamed_parts(name: str, config: str | None, revision: str | None) -> Mapping[str, _Split]:
+    """The splits of a dataset that is read from the hub as it is needed."""
+    return _load(name, config, revision, streaming=True)
+
+
 def hub_rows(
     name: str, config: str | None, revision: str | None, split: str, start: int = 0
 ) -> Iterator[Mapping[str, object]]:
     """The rows of a split from number ``start`` on, read from the hub as they are needed and not kept."""
-    there = streamed(name, config, revision)
+    there = streamed_parts(name, config, revision)
     if split not in there:
-        raise ValueError(f"{shown(name, config)} has no split {split!r}: it has {', '.join(there)}")
+        raise ValueError(f"{_describe(name, config)} has no split {split!r}: it has {', '.join(there)}")
     yield from there[split].skip(start)
 
 
 @cache
-def streamed(name: str, config: str | None, revision: str | None) -> Mapping[str, Split]:
-    """The splits of a dataset that is read from the hub as it is needed."""
-    return loaded(name, config, revision, streaming=True)
-
-
-@cache
-def fetched(name: str, config: str | None, revision: str | None) -> tuple[tuple[str, tuple[Path, ...]], ...]:
-    """The files of each split, once for each process."""
-    found = loaded(name, config, revision, streaming=False)
-    return tuple(
-        (str(split), tuple(Path(file["filename"]) for file in part.cache_files)) for split, part in found.items()
-    )
-
-
-def loaded(name: str, config: str | None, revision: str | None, streaming: bool) -> Mapping[str, Split]:
-    """What the library gives for a dataset; an error says what to do."""
+def _load(name: str, config: str | None, revision: str | None, streaming: bool) -> Mapping[str, _Split]:
+    """What the library gives for a dataset, once for each process; an error says what to do."""
+    what = _describe(name, config)
     try:
         import datasets
     except ImportError:
         raise ValueError(
-            f"{shown(name, config)} is on the Hugging Face hub, and the library `datasets` is not installed: {INSTALL}"
+            f"{what} is on the Hugging Face hub, and the library `datasets` is not installed: {_INSTALL}"
         ) from None
     try:
-        found: Mapping[str, Split] = datasets.load_dataset(name, config, revision=revision, streaming=streaming)
+        found: Mapping[str, _Split] = datasets.load_dataset(name, config, revision=revision, streaming=streaming)
     except Exception as error:  # the library has as many kinds of errors as there are reasons
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(
-            f"{shown(name, config)} cannot be had from the Hugging Face hub ({reason}): look at the name and the "
-            "network, and at HF_HUB_OFFLINE if it is set; or download the dataset and give its folder"
+            f"{what} cannot be had from the Hugging Face hub ({reason}): look at the name and the network, and at "
+            "HF_HUB_OFFLINE if it is set; or download the dataset and give its folder"
         ) from None
     return found
 
 
-def shown(name: str, config: str | None) -> str:
+def _describe(name: str, config: str | None) -> str:
     """A dataset of the hub, for messages."""
     return f"the dataset {name}" + (f" ({config})" if config else "")

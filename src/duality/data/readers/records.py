@@ -22,34 +22,62 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from duality.data.readers.text import decoded_lines, open_bytes
+from duality.data.readers.text import decoded_lines, ending_of, open_bytes
 from duality.registry import suggestion
 
 TEXT_COLUMN = "text"
-LABEL_COLUMN = "label"
-SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}
 ARROW_ENDINGS = (".parquet", ".arrow", ".feather")
 FASTA_ENDINGS = (".fasta", ".fa", ".fna")
-LONGEST_VALUE = (1 << 31) - 1  # characters of a value in a table; the csv module refuses more than 131 072 by itself
-SHOWN_NAMES = 10
+_SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}
+TABLE_ENDINGS = tuple(_SEPARATORS)
+_LABEL_COLUMN = "label"
+_LONGEST_VALUE = (1 << 31) - 1  # characters of a value in a table; the csv module refuses more than 131 072 by itself
+_SHOWN_NAMES = 10
 
 Record = tuple[int, str, str | None]
 
 
-def json_records(path: Path, column: str = TEXT_COLUMN, label: str | None = None) -> Iterator[Record]:
-    """Line number, text and label (else the file's label) of each line of a .jsonl file that is not blank."""
-    with open_bytes(path) as stream:
-        offset = stream.tell()
+def has_records(path: Path) -> bool:
+    """Whether the texts of a file stand under a key or in a column."""
+    return ending_of(path) in (".jsonl", *TABLE_ENDINGS, *ARROW_ENDINGS, *FASTA_ENDINGS)
+
+
+def read_records(path: Path, column: str = TEXT_COLUMN, label: str | None = None) -> Iterator[Record]:
+    """Line number, text and label (else the file's label) of each record of a file."""
+    ending = ending_of(path)
+    if ending in TABLE_ENDINGS:
+        return _table_records(path, ending, column, label)
+    if ending in ARROW_ENDINGS:
+        return _arrow_records(path, ending, column, label)
+    if ending in FASTA_ENDINGS:
+        return ((number, text, label) for number, text in _fasta_sequences(path))
+    return _json_records(path, column, label)
+
+
+def row_record(row: Mapping[str, object], column: str, name: str, number: int, label: str | None = None) -> Record:
+    """The record of a row of named values; ``name`` is that of the table, for messages."""
+    if column not in row:
+        raise _no_column(name, row, column)
+    where = f"{name}, row {number}"
+    remedy = "choose another column with --column NAME (data.column), or change the row"
+    return number, _checked_text(row[column], column, where, remedy), _label(row.get(_LABEL_COLUMN), label)
+
+
+def _json_records(path: Path, column: str, label: str | None) -> Iterator[Record]:
+    """The records of the lines of a .jsonl file that are not blank."""
+    rule = f"each line must be an object with a string under the key {column!r}"
+    with open_bytes(path) as (stream, offset):
         for number, line in enumerate(stream, 1):
+            where = f"{path}, line {number}"
             if line.strip():
-                text, own = json_text(line, column, f"{path}, line {number}", offset)
-                yield number, text, json_label(own, label)
+                record = _json_object(line, column, where, rule, offset)
+                text = _checked_text(record[column], column, where, "change the line")
+                yield number, text, _label(record.get(_LABEL_COLUMN), label)
             offset += len(line)
 
 
-def json_text(line: bytes, column: str, where: str, offset: int) -> tuple[str, object]:
-    """The text and the value of "label" in one line of a .jsonl file, which begins at byte ``offset``."""
-    rule = f"each line must be an object with a string under the key {column!r}"
+def _json_object(line: bytes, column: str, where: str, rule: str, offset: int) -> dict[str, object]:
+    """The object in one line of a .jsonl file, which begins at byte ``offset`` and must have the column."""
     try:
         record = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -58,33 +86,26 @@ def json_text(line: bytes, column: str, where: str, offset: int) -> tuple[str, o
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: not JSON ({error}); {rule}") from None
     if not isinstance(record, dict):
-        raise ValueError(f"{where}: no {column!r} (got {kind_of(record)}); {rule}")
+        raise ValueError(f"{where}: no {column!r} (got {_kind_of(record)}); {rule}")
     if column not in record:
         raise ValueError(
-            f"{where}: no {column!r} (got the keys {listed(sorted(record))}); {rule}: choose another key with "
-            f"--column NAME (data.column){nearest(column, record)}"
+            f"{where}: no {column!r} (got the keys {_list_names(sorted(record))}); {rule}: choose another key with "
+            f"--column NAME (data.column){_nearest(column, record)}"
         )
-    text = record[column]
-    if not isinstance(text, str):
-        raise ValueError(f"{where}: the value of {column!r} is {kind_of(text)}; it must be a string: change the line")
-    return whole_characters(text, column, where), record.get(LABEL_COLUMN)
+    return record
 
 
-def json_label(value: object, default: str | None) -> str | None:
-    """A string or a whole number as a label, the default if there is no value."""
-    match value:
-        case None:
-            return default
-        case bool():
-            return None
-        case str() | int():
-            return str(value)
-        case _:
-            # This is no error: if labels are requested, a later error names the document.
-            return None
+def _label(value: object, default: str | None) -> str | None:
+    """A string or a whole number as a label, the default if there is no value.
+
+    Another value is no error here: if labels are requested, a later error names the document.
+    """
+    if value is None:
+        return default
+    return str(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else None
 
 
-def kind_of(value: object) -> str:
+def _kind_of(value: object) -> str:
     """What a value of JSON is, in words."""
     match value:
         case None:
@@ -101,8 +122,10 @@ def kind_of(value: object) -> str:
             return "an object"
 
 
-def whole_characters(text: str, column: str, where: str) -> str:
-    """The text itself; half a surrogate pair, which JSON can hold and UTF-8 cannot, is an error."""
+def _checked_text(text: object, column: str, where: str, remedy: str) -> str:
+    """The text of a record; half a surrogate pair, which JSON can hold and UTF-8 cannot, is an error."""
+    if not isinstance(text, str):
+        raise ValueError(f"{where}: the value of {column!r} is {_kind_of(text)}; it must be a string: {remedy}")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -111,30 +134,33 @@ def whole_characters(text: str, column: str, where: str) -> str:
     return text
 
 
-def table_records(path: Path, ending: str, column: str = TEXT_COLUMN, label: str | None = None) -> Iterator[Record]:
-    """First line number, text and label (else the file's label) of each row of a .csv or .tsv file."""
-    names: list[str] = []
-    for number, row in table_rows(path, ending):
-        if not names:
-            check_names(path, ending, row, column)
-            names = row
-            continue
+def _table_records(path: Path, ending: str, column: str, label: str | None) -> Iterator[Record]:
+    """The records of the rows of a .csv or .tsv file."""
+    separator, separators = _SEPARATORS[ending]
+    rows = _table_rows(path, separator)
+    _, names = next(rows, (0, None))
+    if names is None:
+        raise ValueError(f"{path} has no first row with the names of its columns; write one, such as id,{column}")
+    if column not in names:
+        raise _no_column(str(path), names, column, f", and put {separators} between the columns of a {ending} file")
+    for name in (column, _LABEL_COLUMN):
+        if names.count(name) > 1:
+            raise ValueError(f"{path} has the column {name!r} twice; rename one of them in its first row")
+    for number, row in rows:
         if len(row) != len(names):
             raise ValueError(
                 f"{path}, line {number}: {len(row)} value(s), but the first row names {len(names)} columns; repair the "
-                f"line, and quote values that contain {SEPARATORS[ending][1]} or line ends"
+                f"line, and quote values that contain {separators} or line ends"
             )
-        own = row[names.index(LABEL_COLUMN)] if LABEL_COLUMN in names else ""
+        own = row[names.index(_LABEL_COLUMN)] if _LABEL_COLUMN in names else ""
         yield number, row[names.index(column)], own or label
-    if not names:
-        raise ValueError(f"{path} has no first row with the names of its columns; write one, such as id,{column}")
 
 
-def table_rows(path: Path, ending: str) -> Iterator[tuple[int, list[str]]]:
+def _table_rows(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
     """The rows of a table that are not blank, each with the number of its first line."""
-    csv.field_size_limit(LONGEST_VALUE)
+    csv.field_size_limit(_LONGEST_VALUE)
     # Strict: otherwise a quotation mark that is never closed takes the rest of the file into one value.
-    reader = csv.reader(decoded_lines(path), delimiter=SEPARATORS[ending][0], strict=True)
+    reader = csv.reader(decoded_lines(path), delimiter=separator, strict=True)
     number = 1
     try:
         for row in reader:
@@ -148,72 +174,33 @@ def table_rows(path: Path, ending: str) -> Iterator[tuple[int, list[str]]]:
         ) from None
 
 
-def check_names(path: Path, ending: str, names: Sequence[str], column: str) -> None:
-    """Refuse a table without the column, or with two of them."""
-    if column not in names:
-        raise ValueError(
-            f"{path} has no column {column!r}: its columns are {listed(names)}; choose one with --column NAME "
-            f"(data.column){nearest(column, names)}, and put {SEPARATORS[ending][1]} between the columns of a "
-            f"{ending} file"
-        )
-    for name in (column, LABEL_COLUMN):
-        if names.count(name) > 1:
-            raise ValueError(f"{path} has the column {name!r} twice; rename one of them in its first row")
+def _no_column(name: str, names: Iterable[str], column: str, more: str = "") -> ValueError:
+    """The error of a table without the column."""
+    return ValueError(
+        f"{name} has no column {column!r}: its columns are {_list_names(list(names))}; choose one with --column NAME "
+        f"(data.column){_nearest(column, names)}{more}"
+    )
 
 
-class Column(Protocol):
-    """A column of a batch of Arrow."""
-
-    def to_pylist(self) -> list[object]:
-        """Its values."""
-
-
-class Batch(Protocol):
+class _Batch(Protocol):
     """Some rows of a table of Arrow."""
 
-    def column(self, name: str) -> Column:
-        """One of its columns."""
+    def select(self, columns: list[str]) -> _Batch: ...
+    def to_pylist(self) -> list[dict[str, object]]: ...
 
 
-def arrow_records(path: Path, ending: str, column: str = TEXT_COLUMN, label: str | None = None) -> Iterator[Record]:
-    """Row number from 1, text and label (else the file's label) of each row of a table of Arrow."""
-    number = 0
-    for names, batches in [arrow_table(path, ending)]:
-        check_column(column, names, str(path))
-        for batch in batches:
-            texts = batch.column(column).to_pylist()
-            labels = batch.column(LABEL_COLUMN).to_pylist() if LABEL_COLUMN in names else [None] * len(texts)
-            for text, own in zip(texts, labels):
-                number += 1
-                yield number, row_text(text, column, f"{path}, row {number}"), json_label(own, label)
-
-
-def row_record(row: Mapping[str, object], column: str, name: str, number: int) -> Record:
-    """The record of a row that is not read from a file."""
-    check_column(column, list(row), name)
-    return number, row_text(row[column], column, f"{name}, row {number}"), json_label(row.get(LABEL_COLUMN), None)
-
-
-def check_column(column: str, names: Sequence[str], where: str) -> None:
-    """Refuse a column that a table does not have."""
+def _arrow_records(path: Path, ending: str, column: str, label: str | None) -> Iterator[Record]:
+    """The records of the rows of a table of Arrow."""
+    names, batches = _arrow_table(path, ending)
     if column not in names:
-        raise ValueError(
-            f"{where} has no column {column!r}: its columns are {listed(names)}; choose one with --column NAME "
-            f"(data.column){nearest(column, names)}"
-        )
+        raise _no_column(str(path), names, column)
+    chosen = [name for name in dict.fromkeys((column, _LABEL_COLUMN)) if name in names]
+    rows = (row for batch in batches for row in batch.select(chosen).to_pylist())
+    for number, row in enumerate(rows, 1):
+        yield row_record(row, column, str(path), number, label)
 
 
-def row_text(text: object, column: str, where: str) -> str:
-    """The text of a row."""
-    if not isinstance(text, str):
-        raise ValueError(
-            f"{where}: the value of {column!r} is {kind_of(text)}; it must be a string: choose another "
-            "column with --column NAME (data.column), or change the row"
-        )
-    return whole_characters(text, column, where)
-
-
-def arrow_table(path: Path, ending: str) -> tuple[list[str], Iterable[Batch]]:
+def _arrow_table(path: Path, ending: str) -> tuple[list[str], Iterable[_Batch]]:
     """The names of the columns of a table of Arrow, and its rows in batches."""
     try:
         import pyarrow as arrow
@@ -239,13 +226,13 @@ def arrow_table(path: Path, ending: str) -> tuple[list[str], Iterable[Batch]]:
         raise ValueError(f"{path} is no whole {ending} file ({reason}); make or download it again") from None
 
 
-def fasta_records(path: Path, label: str | None = None) -> Iterator[Record]:
-    """The line number of each name, its sequence, and the file's label."""
+def _fasta_sequences(path: Path) -> Iterator[tuple[int, str]]:
+    """The line number of each name, and its sequence."""
     start, parts = 0, list[str]()
     for number, line in enumerate(decoded_lines(path), 1):
         if line.startswith(">"):
             if start:
-                yield start, "".join(parts), label
+                yield start, "".join(parts)
             start, parts = number, []
         elif line.strip() and not line.startswith(";"):
             if not start:
@@ -255,16 +242,16 @@ def fasta_records(path: Path, label: str | None = None) -> Iterator[Record]:
                 )
             parts.append(line.strip())
     if start:
-        yield start, "".join(parts), label
+        yield start, "".join(parts)
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def _nearest(name: str, names: Iterable[str]) -> str:
     """': did you mean ...?' if a name is close to one of these."""
     text = suggestion(name, names)
     return f": {text}" if text.startswith("did you mean") else ""
 
 
-def listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     """The names in quotation marks; of many the first ones."""
-    shown = ", ".join(repr(name if len(name) <= 40 else name[:37] + "...") for name in names[:SHOWN_NAMES])
-    return shown + (f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else "")
+    shown = ", ".join(repr(name if len(name) <= 40 else name[:37] + "...") for name in names[:_SHOWN_NAMES])
+    return shown + (f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else "")

@@ -23,7 +23,7 @@ from typing import IO
 from duality.files.progress import Reporter
 
 COLUMN = "SMILES"
-# The release that wrote the text whose checksum is pinned (sources.py); 2026.03.6 writes the same. Releases up to
+# The release that wrote the text whose checksum is pinned (corpora.json); 2026.03.6 writes the same. Releases up to
 # 2026.03.1 take 12 rings of nine atoms in QM9 for aromatic, and write "c1ccccoccc1" for "C1=CC=COC=CC=C1".
 RDKIT = "2026.09.1"
 INSTALL = 'pip install "diffusion-duality[molecules]"'

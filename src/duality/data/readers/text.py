@@ -29,11 +29,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import cast
 
 COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst")
 PIECE_BYTES = 1 << 20
-LAST_BORDER = re.compile(r".*(?<=\S)(?=[ \n])", re.DOTALL)
+_LAST_BORDER = re.compile(r".*(?<=\S)(?=[ \n])", re.DOTALL)
 DIGITS = "0123456789"
 LONGEST_NUMBER = 20  # longer runs of digits are text, which may be cut
 
@@ -48,11 +48,11 @@ class TextFile:
     def __iter__(self) -> Iterator[str]:
         """Read the file piece by piece."""
         held = ""
-        for chunk in decoded_chunks(self.path, self.piece_bytes):
+        for chunk in _decoded_chunks(self.path, self.piece_bytes):
             held += chunk
-            border = LAST_BORDER.match(held)
+            border = _LAST_BORDER.match(held)
             # Text without any border is cut at its end or before a number there: the memory in use stays small.
-            end = border.end() if border else before_number(held)
+            end = border.end() if border else _before_number(held)
             if end > 0:
                 yield held[:end]
             held = held[end:]
@@ -60,7 +60,7 @@ class TextFile:
             yield held
 
 
-def before_number(text: str) -> int:
+def _before_number(text: str) -> int:
     """The length of a text without the digits at its end, which the next piece may continue."""
     end = len(text.rstrip(DIGITS))
     return end if len(text) - end <= LONGEST_NUMBER else len(text)
@@ -101,14 +101,14 @@ class Span:
             data = piece.encode("utf-8")
             if self.stop is not None and position >= self.stop:
                 return
-            first = at_character(data, max(0, self.start - position))
-            last = len(data) if self.stop is None else at_character(data, self.stop - position)
+            first = _at_character(data, max(0, self.start - position))
+            last = len(data) if self.stop is None else _at_character(data, self.stop - position)
             if first < last:
                 yield data[first:last].decode("utf-8")
             position += len(data)
 
 
-def at_character(data: bytes, place: int) -> int:
+def _at_character(data: bytes, place: int) -> int:
     """The place itself, or that of the next character if it lies within one; at most the length."""
     while place < len(data) and data[place] & 0xC0 == 0x80:
         place += 1
@@ -124,135 +124,88 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def decoded_lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 file with their line ends; a file that is not text is an error that names the byte."""
-    with open_bytes(path) as stream:
-        offset = stream.tell()
+    with open_bytes(path) as (stream, offset):
         for line in stream:
-            if (zero := line.find(b"\0")) >= 0:
-                raise ValueError(not_text(path, "a NUL byte", offset + zero))
+            _check_zero(path, line, offset)
             try:
                 yield line.decode("utf-8")
             except UnicodeDecodeError as error:
-                raise ValueError(not_text(path, "no UTF-8", offset + error.start)) from None
+                raise _not_text(path, "no UTF-8", offset + error.start) from None
             offset += len(line)
 
 
-def decoded_chunks(path: Path, chunk_bytes: int) -> Iterator[str]:
+def _decoded_chunks(path: Path, chunk_bytes: int) -> Iterator[str]:
     """The text of a UTF-8 file in chunks; a file that is not text is an error that names the byte."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    with open_bytes(path) as stream:
-        offset = stream.tell()
+    with open_bytes(path) as (stream, offset):
+        held_back = 0  # bytes of a character that lies across two chunks; its position is that of its first byte
         while chunk := stream.read(chunk_bytes):
-            if (zero := chunk.find(b"\0")) >= 0:
-                raise ValueError(not_text(path, "a NUL byte", offset + zero))
-            # The decoder holds back a character that lies across two chunks; its position is that of its first byte.
-            held_back = len(decoder.getstate()[0])
+            _check_zero(path, chunk, offset)
             try:
                 yield decoder.decode(chunk)
             except UnicodeDecodeError as error:
-                raise ValueError(not_text(path, "no UTF-8", offset - held_back + error.start)) from None
+                raise _not_text(path, "no UTF-8", offset - held_back + error.start) from None
             offset += len(chunk)
-        held_back = len(decoder.getstate()[0])
+            held_back = len(decoder.getstate()[0])
         if held_back:
-            raise ValueError(not_text(path, "half a UTF-8 character", offset - held_back))
+            raise _not_text(path, "half a UTF-8 character", offset - held_back)
 
 
-def not_text(path: Path, problem: str, offset: int) -> str:
-    """The message for a file that is not UTF-8 text."""
+def _check_zero(path: Path, data: bytes, offset: int) -> None:
+    """Refuse data, which begin at byte ``offset``, with a NUL byte in them."""
+    if (zero := data.find(b"\0")) >= 0:
+        raise _not_text(path, "a NUL byte", offset + zero)
+
+
+def _not_text(path: Path, problem: str, offset: int) -> ValueError:
+    """The error of a file that is not UTF-8 text."""
     unpacked = " after unpacking" if path.name.lower().endswith(COMPRESSIONS) else ""
-    return f"{path} is not text: {problem} at byte {offset}{unpacked}; give a UTF-8 text file"
+    return ValueError(f"{path} is not text: {problem} at byte {offset}{unpacked}; give a UTF-8 text file")
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """The file's bytes behind a byte order mark if it has one, unpacked if its name has the ending of a compression."""
+def open_bytes(path: Path) -> Iterator[tuple[io.BufferedReader, int]]:
+    """The file's bytes behind a byte order mark if it has one, unpacked if its name has the ending of a compression.
+
+    The number is that of the bytes of the mark.
+    """
     openers: dict[str, Callable[..., AbstractContextManager[object]]]
-    openers = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open, ".zst": open_zstandard}
+    openers = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open, ".zst": _open_zstandard}
     opener = openers.get(path.suffix.lower(), open)
-    damage = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
     try:
         with opener(path, "rb") as opened:
             stream = cast(io.BufferedReader, opened)
-            if stream.peek(len(codecs.BOM_UTF8))[: len(codecs.BOM_UTF8)] == codecs.BOM_UTF8:
-                stream.read(len(codecs.BOM_UTF8))
-            yield stream
-    except damage as error:
-        raise ValueError(broken(path, error)) from None
-    except OSError as error:
-        if error.errno is None:  # of the bz2 module, which has no other word for a damaged file
-            raise ValueError(broken(path, error)) from None
-        raise
-
-
-def broken(path: Path, error: Exception) -> str:
-    """The message for a compressed file that cannot be unpacked."""
-    return f"{path} is no whole {path.suffix} file ({error}); make or download it again"
+            mark = len(codecs.BOM_UTF8) if stream.peek(3).startswith(codecs.BOM_UTF8) else 0
+            stream.read(mark)
+            yield stream, mark
+    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        # An error of a file has a number; that of bz2 and of Zstandard, for a damaged file, has none.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(f"{path} is no whole {path.suffix} file ({error}); make or download it again") from None
 
 
 @contextmanager
-def open_zstandard(path: Path, _mode: str) -> Iterator[io.BufferedReader]:
-    """The unpacked bytes of a .zst file."""
+def _open_zstandard(path: Path, _mode: str) -> Iterator[io.BufferedReader]:
+    """The unpacked bytes of a .zst file, of all its frames; Arrow says if the last one is cut short."""
     try:
-        import zstandard
+        import pyarrow as arrow
     except ImportError:
         raise ValueError(
             f"{path} is compressed with Zstandard, which needs a library that is not installed: "
             "pip install 'diffusion-duality[data]', or compress it as .gz or .xz"
         ) from None
-    with path.open("rb") as packed:
-        try:
-            yield io.BufferedReader(Frames(packed, lambda: zstandard.ZstdDecompressor().decompressobj()), PIECE_BYTES)
-        except zstandard.ZstdError as error:
-            raise ValueError(broken(path, error)) from None
-
-
-class Frame(Protocol):
-    """One compressed frame that is being read."""
-
-    @property
-    def eof(self) -> bool:
-        """Whether it has ended."""
-
-    @property
-    def unused_data(self) -> bytes:
-        """What follows it."""
-
-    def decompress(self, data: bytes, /) -> bytes:
-        """What can be unpacked so far."""
-
-
-class Frames(io.RawIOBase):
-    """The bytes of one or more compressed frames; a file that ends within a frame is an error."""
-
-    def __init__(self, packed: IO[bytes], new_frame: Callable[[], Frame]):
-        self.packed, self.new_frame = packed, new_frame
-        self.frame: Frame | None = None
-        self.waiting = b""
-        self.position = 0
-
-    def tell(self) -> int:
-        return self.position
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any buffer can be one
-        while not self.waiting:
-            unused = self.frame.unused_data if self.frame is not None and self.frame.eof else b""
-            chunk = unused or self.packed.read(1 << 17)
-            if not chunk:
-                if self.frame is not None and not self.frame.eof:
-                    raise EOFError("it ends too early")
-                return 0
-            if self.frame is None or self.frame.eof:
-                self.frame = self.new_frame()
-            self.waiting = self.frame.decompress(chunk)
-        count = min(len(buffer), len(self.waiting))
-        buffer[:count], self.waiting = self.waiting[:count], self.waiting[count:]
-        self.position += count
-        return count
+    with arrow.input_stream(str(path), compression="zstd") as unpacked:
+        yield io.BufferedReader(unpacked, PIECE_BYTES)
 
 
 def has_mark(path: Path) -> bool:
     """Whether a file begins with a byte order mark; its first bytes are read."""
-    with open_bytes(path) as stream:
-        return stream.tell() > 0
+    with open_bytes(path) as (_, mark):
+        return mark > 0
+
+
+def ending_of(path: Path) -> str:
+    """The ending of a file's name in lower case, without that of a compression: ".txt" of "A.TXT.gz"."""
+    name = path.name.lower()
+    return Path(name[: -len(path.suffix)] if name.endswith(COMPRESSIONS) else name).suffix

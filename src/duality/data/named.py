@@ -1,0 +1,194 @@
+"""Named corpora: public texts of the package index, and the datasets of the literature. All are in corpora.json.
+
+    sources()    texts in packages of the Python package index (files/archives.py): books, an encyclopedia, molecules
+    datasets()   benchmarks with parts of their own (train, validation, test), in a folder, on the hub or in a source
+
+A dataset is given in one of these ways:
+
+    lm1b                     the dataset, wherever it is found
+    lm1b=/data/lm1b          the dataset in a folder, or in a file, of yours
+    hf:owner/name:column     any dataset of the Hugging Face hub; the column is "text" if it is not given
+
+A dataset without a path is looked for in this order: the folder of its name in $DUALITY_DATA; its source; the Hugging
+Face hub, if the library `datasets` is installed (readers/hub.py). An error says what to download and where to put it.
+
+Each dataset has its own parts as the literature uses them, its reader and its detokenizer. Its parts are those of its
+folder, of the hub or of its source; nothing else is split off. A single file is a corpus like any other text file, read
+by the dataset's reader and detokenizer. Reader: "lines" has a document in each line; "text" one document, detokenized
+line by line, without its blank lines; "records" the rows of a table (.jsonl, .csv, .parquet ...), or whole text files.
+
+What must hold: a part never has text of another one; the table is not read before a corpus is named. The table is JSON,
+because Python 3.10 has no reader of TOML.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache as once
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from duality.data.readers.gutenberg import clean_book
+from duality.data.readers.smiles import canonical_lines, other_text, rdkit
+from duality.files.archives import Conversion, Member, Source, fetch_files
+from duality.files.package_index import Package
+from duality.files.progress import Reporter, silent
+from duality.registry import suggestion
+
+DATA_VARIABLE = "DUALITY_DATA"
+DEFAULT_SOURCE = "gutenberg-prose"
+HUB = "hf:"
+
+PartName = Literal["train", "validation", "test"]
+Reader = Literal["lines", "text", "records"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a dataset: patterns of the names of its files, or its name on the hub, and which of what they have."""
+
+    files: tuple[str, ...]
+    split: str
+    documents: tuple[int | None, int | None] = (None, None)
+    """from which document to which one, as in a slice; negative numbers count from the end"""
+    span: tuple[int, int | None] | None = None
+    """from which byte to which one, of the only document of a file; the hub has it in parts"""
+
+    def form_in(self, folder: Path) -> int | None:
+        """Which of the patterns is the first that a file in the folder has; None if no file has one."""
+        return next((number for number, pattern in enumerate(self.files) if _matching(folder, pattern)), None)
+
+    def files_in(self, folder: Path) -> list[Path]:
+        """The files in a folder, sorted; of several forms of one text, such as .raw and .tokens, the first."""
+        form = self.form_in(folder)
+        return [] if form is None else _matching(folder, self.files[form])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset of the literature; all its fields as text are part of cache keys (places.py)."""
+
+    name: str
+    title: str
+    license: str
+    citation: str
+    get: str
+    """where it can be downloaded"""
+    parts: Mapping[PartName, Part]
+    evaluated: PartName
+    """the part that the paper, and most of the literature, reports"""
+    held_out: PartName
+    """the part that a training is validated on"""
+    reader: Reader = "records"
+    column: str = "text"
+    detokenizer: str | None = None
+    hub: str | None = None
+    config: str | None = None
+    revision: str | None = None
+    package: str | None = None
+    """the named source of the package index that has it"""
+
+    @property
+    def at_hub(self) -> tuple[str, str | None, str | None]:
+        """Its name, configuration and revision on the hub."""
+        return self.hub or self.get, self.config, self.revision
+
+    def part(self, name: PartName) -> Part:
+        """One of its parts; one that it does not have is an error."""
+        if name not in self.parts:
+            raise ValueError(f"{self.name} has no part {name!r}: it has {', '.join(self.parts)}")
+        return self.parts[name]
+
+    def how_to_get(self) -> str:
+        """What to download, and what to do with it."""
+        return (
+            f"download {self.get}, and say where it is: --data {self.name}=FOLDER, or put it into "
+            f"${DATA_VARIABLE}/{self.name}"
+        )
+
+
+@once
+def _table() -> dict[str, dict[str, Any]]:
+    """The content of corpora.json, with tuples for its lists."""
+
+    def frozen(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: frozen(item) for key, item in value.items()}
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    table: dict[str, dict[str, Any]]
+    table = frozen(json.loads(Path(__file__).with_name("corpora.json").read_text(encoding="utf-8")))
+    return table
+
+
+@once
+def sources() -> dict[str, Source]:
+    """The named texts of the package index."""
+    packages = {name: Package(name, **entry) for name, entry in _table()["packages"].items()}
+    members = {
+        name: {file: Member(*found) for file, found in entry["members"].items()}
+        for name, entry in _table()["sources"].items()
+    }
+    return {
+        name: Source(name, **{**entry, "package": packages[entry["package"]], "members": members[name]})
+        for name, entry in _table()["sources"].items()
+    }
+
+
+@once
+def datasets() -> dict[str, Dataset]:
+    """The datasets of the literature."""
+    return {
+        name: Dataset(name, **{**entry, "parts": {part: Part(**found) for part, found in entry["parts"].items()}})
+        for name, entry in _table()["datasets"].items()
+    }
+
+
+def hub_dataset(spec: str) -> Dataset:
+    """A dataset of the hub: hf:owner/name, with @config and :column if they are needed.
+
+    >>> hub_dataset("hf:owner/name@small:body").column
+    'body'
+    """
+    place, _, column = spec.removeprefix(HUB).partition(":")
+    name, _, config = place.partition("@")
+    if not name.strip():
+        raise ValueError(f"{spec!r} names no dataset of the hub: write hf:owner/name, or hf:owner/name:column")
+    return Dataset(
+        name=spec,
+        title=f"{name} of the Hugging Face hub",
+        license="as the hub says",
+        citation="as the hub says",
+        get=name,
+        parts={"train": Part((), "train"), "validation": Part((), "validation"), "test": Part((), "test")},
+        evaluated="test",
+        held_out="validation",
+        column=column or "text",
+        hub=name,
+        config=config or None,
+    )
+
+
+def fetch(name: str, *, cache: Path | None = None, progress: Reporter = silent) -> list[Path]:
+    """The text files of a named source, checked; they come from the cache, or else from the package index."""
+    if name not in sources():
+        raise ValueError(f"no named corpus {name!r}: {suggestion(name, sources())}")
+    source, instead = sources()[name], "use your own text with --data FILE"
+    conversions = {
+        "gutenberg": Conversion(_clean_text),
+        "smiles": Conversion(canonical_lines, check=rdkit, other_text=other_text),
+    }
+    return fetch_files(source, "sources", instead, cache, progress, conversions.get(source.kind))
+
+
+def _clean_text(streams: Sequence[IO[bytes]], _progress: Reporter) -> str:
+    """A book without the frame of its publisher. The books are Latin-1; all but five of their letters are ASCII."""
+    (stream,) = streams
+    return clean_book(stream.read().decode("latin-1"))
+
+
+def _matching(folder: Path, pattern: str) -> list[Path]:
+    """The files of a folder with such a name, sorted."""
+    return sorted(path for path in folder.glob(pattern) if path.is_file() and not path.name.startswith("."))
