@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache as once
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 from duality.data.readers.gutenberg import clean_book
 from duality.data.readers.smiles import canonical_lines, other_text, rdkit
@@ -110,40 +110,33 @@ class Dataset:
 
 
 @once
-def _table() -> dict[str, dict[str, Any]]:
-    """The content of corpora.json, with tuples for its lists."""
+def _read_table() -> tuple[dict[str, Source], dict[str, Dataset]]:
+    """The sources and the datasets of corpora.json by name."""
 
-    def frozen(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: frozen(item) for key, item in value.items()}
+    def frozen(value: object) -> object:
         return tuple(map(frozen, value)) if isinstance(value, list) else value
 
-    table: dict[str, dict[str, Any]]
-    table = frozen(json.loads(Path(__file__).with_name("corpora.json").read_text(encoding="utf-8")))
-    return table
+    text = Path(__file__).with_name("corpora.json").read_text(encoding="utf-8")
+    table = json.loads(text, object_hook=lambda entry: {key: frozen(value) for key, value in entry.items()})
+    packages = {name: Package(name, **entry) for name, entry in table["packages"].items()}
+    found, known = {}, {}
+    for name, entry in table["sources"].items():
+        members = {file: Member(*member) for file, member in entry["members"].items()}
+        found[name] = Source(name, **{**entry, "package": packages[entry["package"]], "members": members})
+    for name, entry in table["datasets"].items():
+        parts = {part: Part(**fields) for part, fields in entry["parts"].items()}
+        known[name] = Dataset(name, **{**entry, "parts": parts})
+    return found, known
 
 
-@once
 def sources() -> dict[str, Source]:
     """The named texts of the package index."""
-    packages = {name: Package(name, **entry) for name, entry in _table()["packages"].items()}
-    members = {
-        name: {file: Member(*found) for file, found in entry["members"].items()}
-        for name, entry in _table()["sources"].items()
-    }
-    return {
-        name: Source(name, **{**entry, "package": packages[entry["package"]], "members": members[name]})
-        for name, entry in _table()["sources"].items()
-    }
+    return _read_table()[0]
 
 
-@once
 def datasets() -> dict[str, Dataset]:
     """The datasets of the literature."""
-    return {
-        name: Dataset(name, **{**entry, "parts": {part: Part(**found) for part, found in entry["parts"].items()}})
-        for name, entry in _table()["datasets"].items()
-    }
+    return _read_table()[1]
 
 
 def hub_dataset(spec: str) -> Dataset:
