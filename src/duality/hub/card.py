@@ -18,8 +18,8 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from duality.data.datasets import DATASETS
 from duality.data.mixtures import shares_of
+from duality.data.named import datasets
 from duality.files.json_files import MIB, parse_json, read_bounded
 from duality.files.kept_scores import Scores
 from duality.hub.fetch import PREFIX
@@ -104,7 +104,7 @@ def _public_corpus(corpus: str) -> str:
     if mixed := shares_of(corpus):
         return f"[{','.join(f'{_public_corpus(share.corpus)}:{share.weight:g}' for share in mixed)}]"
     dataset, _, where = corpus.partition("=")
-    if dataset in DATASETS and where:
+    if dataset in datasets() and where:
         return dataset
     return corpus if corpus.startswith(PREFIX) else Path(corpus).name or "unknown"
 
