@@ -13,9 +13,9 @@ from pathlib import Path
 from duality import ranks
 from duality.data.loader import Loader, Prefetch
 from duality.protocols import Phase
+from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
-from duality.runs.corpora import prepared, sequences
-from duality.runs.session import layout_for, phases_of, untrained
+from duality.runs.start import layout_for, make_state, phases_of
 from duality.training.devices import device_named
 from duality.training.loop import StepRecord, take_step
 from duality.training.state import TrainState
@@ -48,9 +48,9 @@ class Started:
 
 def started(recipe: Recipe, place: ranks.Job) -> Started:
     """The beginning of a training on the CPU, as one rank of a job."""
-    device, data = device_named("cpu"), place.in_turn(lambda: prepared(recipe))
-    state = untrained(recipe, data, device, layout_for(recipe, data, device))
-    rows, training = sequences(recipe.data, data.train, data.tokenizer), recipe.training
+    device, data = device_named("cpu"), place.in_turn(lambda: prepare_corpus(recipe))
+    state = make_state(recipe, data, device, layout_for(recipe, data, device))
+    rows, training = make_sequences(recipe.data, data.train, data.tokenizer), recipe.training
     loader = Loader(rows, training.batch_size, training.seed)
     batches = Prefetch(partial(loader.batch, rows=place.share(training.batch_size)), training.steps)
     return Started(recipe, state, batches, phases_of(recipe, data, state.teacher))

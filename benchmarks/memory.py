@@ -26,7 +26,7 @@ from benchmarks.jobs import MEDIUM, output_of, started, written_text
 from duality import ranks
 from duality.models import plan as scaling
 from duality.recipes.catalogue import recipe
-from duality.runs.corpora import prepared
+from duality.recipes.corpus import prepare_corpus
 from duality.training.parallel import local
 
 
@@ -75,7 +75,7 @@ def measure(configuration: Configuration, corpus: Path) -> None:
     """What a process of a job does: print its peak above its baseline, and the bytes of a step."""
     chosen = recipe(configuration.recipe, (f"data.corpus={corpus}", *configuration.settings))
     with ranks.joined() as place:
-        place.in_turn(lambda: prepared(chosen))  # which takes memory of its own, before the baseline
+        place.in_turn(lambda: prepare_corpus(chosen))  # which takes memory of its own, before the baseline
         baseline = status("VmRSS")
         training = started(chosen, place)
         training.step()

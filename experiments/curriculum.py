@@ -109,7 +109,7 @@ def read_result(out: Path, trial: Trial) -> Result | None:
 def run(trial: Trial, options: argparse.Namespace, advance: Advance) -> None:
     """Train a trial, or continue it, and measure it on the held-out text."""
     import duality
-    from duality.runs.corpora import sequences_of_run
+    from duality.runs.corpus import sequences_of_run
     from duality.training.metrics import read_metrics
 
     folder = options.out / trial.name

@@ -44,9 +44,9 @@ from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.curriculum import TemperedBound
 from duality.protocols import AnyDenoiser, Loss, Objective, Phase, Valid, Vocabulary
 from duality.recipes.catalogue import recipe as find
+from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
-from duality.runs.corpora import prepared, sequences
-from duality.runs.session import phases_of, untrained
+from duality.runs.start import make_state, phases_of
 from duality.training.loop import take_step
 from duality.training.state import TrainState, load_weights
 
@@ -128,9 +128,9 @@ class Contestant:
         phases = phases_of(recipe, corpus, None)
         if name == DENSE:
             phases = tuple(replace(phase, objective=DenseObjective(phase.objective)) for phase in phases)
-        rows = sequences(recipe.data, corpus.train, corpus.tokenizer)
+        rows = make_sequences(recipe.data, corpus.train, corpus.tokenizer)
         loader = Loader(rows, recipe.training.batch_size, recipe.training.seed)
-        return Contestant(name, recipe, corpus, untrained(recipe, corpus, "cpu"), phases, loader)
+        return Contestant(name, recipe, corpus, make_state(recipe, corpus, "cpu"), phases, loader)
 
     def train(self, steps: int) -> None:
         """Take some steps, and count their CPU time."""
@@ -152,10 +152,10 @@ class Contestant:
 def race(steps: int, settings: Settings, after: Callable[[list[Contestant]], None]) -> list[Contestant]:
     """All contestants to step ``steps``; ``after`` is called after every measurement of all of them."""
     recipes = {name: settings.recipe(name, steps) for name in NAMES}
-    corpora = {name: prepared(recipe) for name, recipe in recipes.items()}
+    corpora = {name: prepare_corpus(recipe) for name, recipe in recipes.items()}
     racers = [Contestant.started(name, recipe, corpora[name]) for name, recipe in recipes.items()]
     corpus = corpora["Duo"]
-    held_out = sequences(recipes["Duo"].data, corpus.validation, corpus.tokenizer)
+    held_out = make_sequences(recipes["Duo"].data, corpus.validation, corpus.tokenizer)
     for done in range(settings.block, steps + settings.block, settings.block):
         for racer in racers:
             racer.train(settings.block)

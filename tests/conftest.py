@@ -11,13 +11,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import pytest
 import torch
 from hypothesis import settings
+from support import session
 from support.runs import ROOT, small_recipe
 
 from duality.data.documents import Document
 from duality.data.store import TokenStore
 from duality.data.write import write_store
 from duality.fused import lazy, loss
-from duality.runs import session
 from duality.tokenizers.tokenizer import ByteTokenizer
 
 torch.set_num_threads(1)

@@ -28,6 +28,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 import torch
+from support import session
 from support.jobs import free_port
 from support.runs import ROOT, quiet, small_recipe
 
@@ -38,7 +39,6 @@ from duality.models.folder import read_recipe
 from duality.models.trace import read_trace
 from duality.ranks import joined
 from duality.recipes.recipe import Recipe, distilled
-from duality.runs import session
 from duality.tokenizers.specs import BPE
 from duality.training import checkpoint
 from duality.training.distillation import DCD

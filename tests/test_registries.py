@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import session
 from support.mixer import Mixer
 from support.runs import quiet, small_recipe
 from support.unigram import Unigram
@@ -28,7 +29,6 @@ from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.protocols import AnyDenoiser, Loss, Network, Phase, Schedule, Valid
 from duality.recipes.catalogue import components, from_json, recipe, to_json
 from duality.registry import Registry
-from duality.runs import session
 from duality.runs.trackers import TRACKERS
 from duality.samplers import GRIDS, SAMPLERS
 from duality.samplers.ancestral import Ancestral

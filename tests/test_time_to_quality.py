@@ -14,7 +14,7 @@ from duality.diffusion.schedules import Polynomial
 from duality.methods.duo import Duo
 from duality.networks.dit import DiT
 from duality.noise import Noise, stratified_times
-from duality.runs.corpora import prepared
+from duality.recipes.corpus import prepare_corpus
 from experiments import time_to_quality
 from experiments.time_to_quality import (
     DENSE,
@@ -62,7 +62,7 @@ def test_a_small_race(small: tuple[str, ...], tmp_path: Path, capsys: pytest.Cap
 def test_contestants_begin_alike_and_read_the_same_batches(small: tuple[str, ...]) -> None:
     settings = Settings(assignments=small)
     recipes = {name: settings.recipe(name, 8) for name in NAMES}
-    corpus = prepared(recipes["Duo"], quiet)
+    corpus = prepare_corpus(recipes["Duo"], quiet)
     started = {name: Contestant.started(name, recipe, corpus) for name, recipe in recipes.items()}
     plain, dense = (dict(started[name].state.model.named_parameters()) for name in ("Duo", DENSE))
     assert all(torch.equal(plain[name], dense[name]) for name in plain)

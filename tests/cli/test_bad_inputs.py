@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import session
 from support.runs import small_recipe
 
 from duality.cli import COMMANDS
 from duality.cli.main import main
-from duality.runs import session
 from duality.runs.requests import DistillRequest
 from duality.runs.train import plan_distillation
 from duality.training.round_changes import RoundChanges

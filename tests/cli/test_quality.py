@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import session
 from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
 from duality.cli.quality import Readers
-from duality.runs import session
 
 SCORES = """
 def lengths(texts):

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import session
 from support.runs import small_recipe
 
 from duality.cli import COMMANDS
 from duality.cli.main import main
 from duality.models.model import load
 from duality.models.trace import read_trace
-from duality.runs import session
 
 DUALITY = [sys.executable, "-m", "duality"]
 

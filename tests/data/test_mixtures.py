@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import session
 from support.runs import quiet, small_recipe
 
 from duality.data.corpus import prepare
 from duality.data.loader import Loader, epoch_order
 from duality.data.mixtures import PERIOD, MixedOrder, shares_of
 from duality.data.places import make_absolute
-from duality.runs import session
-from duality.runs.corpora import facts, mixed_order, prepared, sequences, vocabulary_of
+from duality.recipes.corpus import count_vocabulary, describe_corpus, make_sequences, mix_order, prepare_corpus
 from duality.tokenizers.specs import Bytes
 
 
@@ -69,13 +69,13 @@ def test_a_training_sees_the_shares(packing: str, tmp_path: Path) -> None:
     recipe = small_recipe(
         Path("x"), f"data.corpus={spec}", "data.documents=lines", "data.length=8", f"data.packing={packing}"
     )
-    corpus = prepared(recipe)
-    rows = sequences(recipe.data, corpus.train, corpus.tokenizer)
-    order = mixed_order(recipe.data, corpus, 0)
+    corpus = prepare_corpus(recipe)
+    rows = make_sequences(recipe.data, corpus.train, corpus.tokenizer)
+    order = mix_order(recipe.data, corpus, 0)
     loader = Loader(rows, 100, 0, order)
     seen = Counter(chr(int(row[0])) for step in range(10) for row in loader.batch(step).ids)
     assert seen["b"] / (seen["a"] + seen["b"]) == pytest.approx(0.75, abs=0.02)
-    lines = "\n".join(facts(recipe, corpus))
+    lines = "\n".join(describe_corpus(recipe, corpus))
     assert "25.0% of the sequences are of" in lines
     assert "75.0% of the sequences are of" in lines
     session.train(recipe, tmp_path / "run", report=quiet)
@@ -107,7 +107,7 @@ def test_tokens_are_counted_as_often_as_a_training_takes_them(packing: str, tmp_
     recipe = small_recipe(
         Path("x"), f"data.corpus={mixture(tmp_path)}", "data.documents=lines", f"data.packing={packing}"
     )
-    counts = vocabulary_of(recipe.data, prepared(recipe)).counts
+    counts = count_vocabulary(recipe.data, prepare_corpus(recipe)).counts
     assert counts is not None
     found = counts()
     assert float(found[ord("b")] / found[ord("a")]) == pytest.approx(3, rel=0.05)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import session
 from support.runs import quiet, small_recipe
 
 from duality.data.loader import Batch, Loader, Prefetch
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
-from duality.runs import session
 from duality.training import loop
 from duality.training.loop import StepRecord
 

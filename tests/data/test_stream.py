@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import jobs
+from support import jobs, session
 from support.runs import ROOT, quiet, small_recipe
 
 from duality.data.documents import streamed_documents
 from duality.data.loader import Loader
 from duality.data.stream import INDEX, StreamLoader
 from duality.models.folder import STREAM
+from duality.recipes import corpus as recipe_corpus
+from duality.recipes.corpus import describe_corpus, make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
-from duality.runs import corpora, session
-from duality.runs.corpora import facts, prepared, sequences
 from duality.tokenizers.tokenizer import ByteTokenizer
 from duality.training import checkpoint
 
@@ -45,7 +45,7 @@ def streamed(path: Path, size: int, *assignments: str) -> Recipe:
 
 
 def opened(recipe: Recipe, folder: Path) -> StreamLoader:
-    found = corpora.loader(recipe, prepared(recipe), folder)
+    found = recipe_corpus.make_loader(recipe, prepare_corpus(recipe), folder / STREAM)
     assert isinstance(found, StreamLoader)
     return found
 
@@ -63,15 +63,15 @@ def test_a_stream_of_one_block_has_the_batches_of_a_corpus_that_is_not_streamed(
     packing: str, lines: Path, tmp_path: Path
 ) -> None:
     recipe = streamed(lines, 1000, f"data.packing={packing}", "data.padding=ignore")
-    corpus = prepared(recipe)
-    plain = Loader(sequences(recipe.data, corpus.train, corpus.tokenizer), 8, recipe.training.seed)
+    corpus = prepare_corpus(recipe)
+    plain = Loader(make_sequences(recipe.data, corpus.train, corpus.tokenizer), 8, recipe.training.seed)
     with opened(recipe, tmp_path) as loader:
         for step in (0, 1, 17, 400):  # many epochs
             left, right = plain.batch(step), loader.batch(step)
             assert torch.equal(left.ids, right.ids)
             assert same(left.valid, right.valid)
     assert blocks_in(tmp_path) == []
-    assert "these are the first 1,000 documents" in "\n".join(facts(recipe, corpus))
+    assert "these are the first 1,000 documents" in "\n".join(describe_corpus(recipe, corpus))
 
 
 @pytest.mark.parametrize("size", [20, 33, 50])
@@ -80,7 +80,7 @@ def test_one_pass_has_every_document_once_and_few_blocks_on_the_disk(
     size: int, packing: str, lines: Path, tmp_path: Path
 ) -> None:
     recipe = streamed(lines, size, "data.split=document", f"data.packing={packing}", "data.padding=ignore")
-    corpus = prepared(recipe)
+    corpus = prepare_corpus(recipe)
     most, seen = 0, Counter[tuple[int, ...]]()
     with opened(recipe, tmp_path) as loader:
         loader.batch(10_000)  # makes everything known
@@ -145,18 +145,18 @@ def test_another_text_than_before_is_refused(lines: Path, tmp_path: Path) -> Non
     for name in blocks_in(tmp_path):
         (tmp_path / STREAM / name).rename(tmp_path / name)
     text = lines.read_text().replace("\n100 ", "\nother ")
-    corpus = prepared(recipe)
+    corpus = prepare_corpus(recipe)
     lines.write_text(text)
-    again = corpora.loader(recipe, corpus, tmp_path)
+    again = recipe_corpus.make_loader(recipe, corpus, tmp_path / STREAM)
     assert isinstance(again, StreamLoader)
     with again, pytest.raises(ValueError, match="has read before: restore"):
         read_until(again, 60)
     (tmp_path / STREAM / INDEX).write_text(json.dumps({**index, "checksums": ["x", *index["checksums"][1:]]}))
     with pytest.raises(ValueError, match="of another corpus than this one"):
-        corpora.loader(recipe, corpus, tmp_path)
+        recipe_corpus.make_loader(recipe, corpus, tmp_path / STREAM)
     (tmp_path / STREAM / INDEX).write_text('{"sequences": [0]}')
     with pytest.raises(ValueError, match=r"blocks\.json is damaged"):
-        corpora.loader(recipe, corpus, tmp_path)
+        recipe_corpus.make_loader(recipe, corpus, tmp_path / STREAM)
 
 
 def test_an_error_in_a_later_document_ends_the_training_with_its_place(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_what_cannot_be_streamed_is_refused(lines: Path) -> None:
 def test_a_dataset_of_the_hub_is_not_kept(hub_folder: Callable[..., str], tmp_path: Path) -> None:
     spec = hub_folder(train=90, test=4)
     recipe = small_recipe(Path("x"), f"data.corpus={spec}", "data.stream=25", "data.length=8", "data.packing=document")
-    corpus = prepared(recipe)
+    corpus = prepare_corpus(recipe)
     assert corpus.train.num_documents == 25
     assert corpus.validation.num_documents == 4  # its own part
     found = [each.name for each in islice(streamed_documents(spec, 30), 2)]
@@ -197,7 +197,7 @@ def test_a_dataset_of_the_hub_without_a_test_set_holds_out_of_its_first_document
     hub_folder: Callable[..., str],
 ) -> None:
     spec = hub_folder(train=230)
-    corpus = prepared(small_recipe(Path("x"), f"data.corpus={spec}", "data.stream=100"))
+    corpus = prepare_corpus(small_recipe(Path("x"), f"data.corpus={spec}", "data.stream=100"))
     assert (corpus.train.num_documents, corpus.validation.num_documents) == (95, 5)
     with pytest.raises(
         ValueError, match=r"has no column 'bodi': its columns are 'body', 'label'; .*did you mean body\?"

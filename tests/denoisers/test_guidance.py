@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import session
 from support.runs import quiet, small_recipe
 from torch import Tensor
 
@@ -28,7 +29,7 @@ from duality.models import model as run_model
 from duality.networks import SIZES
 from duality.noise import Noise
 from duality.protocols import Dropout, Latent, Valid
-from duality.runs import corpora, session
+from duality.recipes import corpus as recipe_corpus
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import generate
@@ -148,7 +149,7 @@ def test_a_class_conditional_model_writes_in_its_class(
         assert main(command) == 0
         text = "".join(json.loads(line)["text"] for line in capsys.readouterr().out.splitlines())
         assert sum(text.count(letter) for letter in mine) > 10 * (1 + sum(text.count(letter) for letter in other))
-    corpus = corpora.prepared(chosen, quiet)
+    corpus = recipe_corpus.prepare_corpus(chosen, quiet)
     held_out = Sequences(corpus.validation, 19, "document")
     informed = model.likelihood(held_out, num_draws=4).nats_per_token
     assert informed < 2.0

@@ -38,8 +38,8 @@ from duality.evaluation.sweep.samples import Case, Samples
 from duality.evaluation.sweep.sweep import Advance
 from duality.models import model as run_model
 from duality.models.model import Model
+from duality.recipes import corpus as recipe_corpus
 from duality.recipes.recipe import Recipe
-from duality.runs import corpora
 from duality.training.loop import StepRecord
 from duality.training.metrics import read_metrics
 
@@ -223,9 +223,9 @@ def test_tokens_seen_are_real_tokens(tmp_path: Path) -> None:
     chosen = small_recipe(
         path, "data.packing=document", "data.split=document", "training.steps=13", "training.batch_size=8"
     )
-    corpus = corpora.prepared(chosen, quiet)
+    corpus = recipe_corpus.prepare_corpus(chosen, quiet)
     assert tokens_seen(Sequences(corpus.train, 32, "document"), chosen) == 13 * 8 * 4
-    modelled = corpora.sequences(chosen.data, corpus.train, corpus.tokenizer)
+    modelled = recipe_corpus.make_sequences(chosen.data, corpus.train, corpus.tokenizer)
     assert modelled.models_padding
     assert tokens_seen(modelled, chosen) == 13 * 8 * 4
 

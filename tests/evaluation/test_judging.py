@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import session
 from support.runs import quiet, small_recipe
 
 from duality.evaluation.judge import judge_named, judge_of
@@ -16,7 +17,6 @@ from duality.evaluation.scorers import context_of, training_texts
 from duality.evaluation.sweep.runs import SweepSettings, measure_runs
 from duality.fused.lazy import belief_of
 from duality.models.model import Model, load
-from duality.runs import session
 from duality.tokenizers.tokenizer import CharTokenizer
 
 WORDS = [f"{first}{second}{third}" for first in "abc" for second in "abcd" for third in "abcdef"]

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
+from support import session
 from support.runs import ROOT, quiet, small_recipe
 
 from duality.cli.main import main
@@ -17,7 +18,6 @@ from duality.models.likelihood import KEPT, Likelihood
 from duality.models.model import Model, load
 from duality.papers.duo.index import table
 from duality.protocols import Kind
-from duality.runs import session
 
 SHARED = ROOT.parent / "shared" / "data"
 

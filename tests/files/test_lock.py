@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import session
 from support.lock_holders import PAUSE, REFUSED, STEPS, started, take_turns, train_and_pause, wait_for
 from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
 from duality.files import lock
 from duality.files.lock import LOCK, Holder, RunLocked, holder_of, locked
-from duality.runs import session
 from duality.training import checkpoint
 from duality.training.metrics import read_metrics
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support import session
 from support.released import (
     HF_CONFIG,
     LIGHTNING_CONFIG,
@@ -38,7 +39,6 @@ from duality.methods.sedd import SEDD
 from duality.models.folder import read_recipe
 from duality.models.model import Model, load
 from duality.recipes import catalogue
-from duality.runs import session
 from duality.runs.listing import overviews
 from duality.tokenizers.library import byte_pairs, load_tokenizer, with_extra_tokens
 from duality.tokenizers.specs import BPE, KeptTokenizer

@@ -314,7 +314,7 @@ def test_a_model_in_memory_has_no_corpus(kinds: dict[str, Model], tmp_path: Path
     place = replace(kinds["duo"], origin=None).save_pretrained(tmp_path / "memory")
     assert not (place / "corpus.json").exists()
     assert "Not measured." in (place / "README.md").read_text(encoding="utf-8")
-    from duality.runs.corpora import sequences_of_run
+    from duality.runs.corpus import sequences_of_run
 
     with pytest.raises(ValueError, match="does not say which text it was trained on"):
         sequences_of_run(load(place), place)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import session
 from support.runs import quiet, small_recipe
 from torch import Tensor
 
@@ -26,7 +27,6 @@ from duality.protocols import Phase, Valid, Vocabulary
 from duality.recipes import laptop, paper
 from duality.recipes.catalogue import RECIPES, recipe
 from duality.recipes.recipe import Recipe
-from duality.runs import session
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
 from duality.training import DISTILLATIONS

@@ -15,13 +15,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import session
 from support.runs import quiet, small_recipe
 
 from duality.models.folder import read_recipe
 from duality.models.model import load
 from duality.recipes.recipe import distilled
-from duality.runs import session
-from duality.runs.corpora import sequences_of_run
+from duality.runs.corpus import sequences_of_run
 from duality.training.distillation import DCD
 from duality.training.loop import StepRecord
 

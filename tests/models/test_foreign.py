@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from support import session
 from support.runs import quiet, small_recipe
 
 from duality.models import folder as folders
 from duality.models.model import load
 from duality.recipes.shapes import parameter_shapes
-from duality.runs import session
-from duality.runs.corpora import sequences_of_run
+from duality.runs.corpus import sequences_of_run
 from duality.training import checkpoint
 from duality.training.metrics import read_metrics
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import session
 from support.runs import quiet, small_recipe
 
 import duality
@@ -20,8 +21,9 @@ from duality.models import sampling as writing
 from duality.models.folder import read_recipe
 from duality.models.model import Model
 from duality.models.sampling import known_ends, known_parts, parts_around_blanks
+from duality.recipes import corpus as recipe_corpus
 from duality.recipes.catalogue import to_json
-from duality.runs import corpora, session
+from duality.runs import corpus as run_corpus
 from duality.tokenizers.tokenizer import ByteTokenizer
 from duality.training.metrics import read_metrics
 
@@ -94,7 +96,7 @@ def test_an_older_run_keeps_ignoring_its_padding(tmp_path: Path, lines: Path) ->
     path.write_text(json.dumps(old), encoding="utf-8")
     assert read_recipe(tmp_path / "run") == made
     model = duality.load(tmp_path / "run")
-    assert not corpora.sequences_of_run(model, tmp_path / "run").models_padding
+    assert not run_corpus.sequences_of_run(model, tmp_path / "run").models_padding
     duality.train(made, out=tmp_path / "run", resume=True)
 
 
@@ -102,7 +104,7 @@ def test_an_older_run_keeps_ignoring_its_padding(tmp_path: Path, lines: Path) ->
 
 
 def prepared_summary(recipe: duality.Recipe) -> list[str]:
-    return corpora.summary(recipe.data, corpora.prepared(recipe, quiet))
+    return recipe_corpus._summarise(recipe.data, recipe_corpus.prepare_corpus(recipe, quiet))
 
 
 def test_the_summary_of_a_corpus(lines: Path, novel: Path) -> None:
@@ -148,10 +150,10 @@ def test_a_training_begins_with_its_epochs_and_the_files_that_it_does_not_read(l
 
 def test_tokens_are_counted_as_they_are_trained_on(lines: Path) -> None:
     recipe = small_recipe(lines, *DOCUMENTS)
-    corpus = corpora.prepared(recipe, quiet)
+    corpus = recipe_corpus.prepare_corpus(recipe, quiet)
     numbers: dict[Padding, int] = {"ignore": 380, "model": 380 * 8 - 1520 + 380}
     for padding, ends in numbers.items():
-        vocabulary = corpora.vocabulary_of(replace(recipe.data, padding=padding), corpus)
+        vocabulary = recipe_corpus.count_vocabulary(replace(recipe.data, padding=padding), corpus)
         assert vocabulary.counts is not None
         assert vocabulary.counts().tolist() == [190, 190, 380, 380, ends]
 

@@ -15,8 +15,8 @@ from duality.cli.main import main
 from duality.data.loader import Loader
 from duality.models import plan as scaling
 from duality.recipes.catalogue import RECIPES, recipe
-from duality.runs.corpora import prepared, sequences
-from duality.runs.session import phases_of, untrained
+from duality.recipes.corpus import make_sequences, prepare_corpus
+from duality.runs.start import make_state, phases_of
 from duality.training.loop import StepRecord, take_step
 from duality.training.metrics import log_row
 
@@ -38,9 +38,9 @@ WIDE = ("backbone.width=128", "backbone.depth=3", "backbone.heads=4", "data.leng
 def test_the_memory_is_what_a_step_takes(name: str, settings: tuple[str, ...], english: Path) -> None:
     """All tensors that are alive at a time, within 15 %."""
     chosen = small_recipe(english, *WIDE, *settings, name=name)
-    corpus = prepared(chosen)
-    state = untrained(chosen, corpus, CPU)
-    rows = sequences(chosen.data, corpus.train, corpus.tokenizer)
+    corpus = prepare_corpus(chosen)
+    state = make_state(chosen, corpus, CPU)
+    rows = make_sequences(chosen.data, corpus.train, corpus.tokenizer)
     loader = Loader(rows, chosen.training.batch_size, chosen.training.seed)
     phases = phases_of(chosen, corpus, None)
     take_step(state, loader, phases, chosen.training)  # which makes the optimizer's moments

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import jobs
+from support import jobs, session
 from support.runs import ROOT, quiet, small_recipe
 from support.trackers import recorded
 
@@ -21,12 +21,13 @@ from duality.cli.main import main
 from duality.models.folder import read_recipe
 from duality.noise import Noise, stratified_times
 from duality.recipes.catalogue import from_json, to_json
+from duality.recipes.corpus import make_loader, prepare_corpus
 from duality.recipes.recipe import Recipe
-from duality.runs import session
-from duality.runs.corpora import loader, prepared, sequences_of_run
+from duality.runs.corpus import sequences_of_run
 from duality.runs.requests import TrainRequest
-from duality.runs.steps import phases_of
-from duality.runs.train import TrainingPlan, plan_training
+from duality.runs.session import TrainingPlan
+from duality.runs.start import phases_of
+from duality.runs.train import plan_training
 from duality.tokenizers.specs import KeptTokenizer
 from duality.training import checkpoint
 from duality.training.loop import StepRecord
@@ -78,8 +79,8 @@ def stop_at(step: int) -> Callable[[StepRecord], None]:
 
 def first_loss(model: duality.Model, recipe: Recipe, folder: Path) -> float:
     """The loss of a model on the first batch of a training, computed with the objective alone."""
-    corpus, training = prepared(recipe, tokenizer=model.tokenizer), recipe.training
-    batch = loader(recipe, corpus, folder).batch(0)
+    corpus, training = prepare_corpus(recipe, tokenizer=model.tokenizer), recipe.training
+    batch = make_loader(recipe, corpus, folder).batch(0)
     times = stratified_times(training.seed, 0, training.batch_size, torch.device("cpu"))
     noise = Noise.of(training.seed, 0, torch.arange(training.batch_size))
     (phase,) = (each for each in phases_of(recipe, corpus, None) if each.until > 0)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import session
 from support.lock_holders import started, train_and_pause, wait_for
 from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
 from duality.models.model import load
-from duality.runs import session
 from duality.runs.listing import overviews
 from duality.training.loop import StepRecord
 from duality.training.metrics import read_metrics

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 import torch
+from support import session
 from support.runs import ROOT, quiet, small_recipe
 
 import duality
 from duality.cli.main import main
 from duality.methods import METHODS
 from duality.models import folder
-from duality.recipes import longer
 from duality.recipes.recipe import Recipe
-from duality.runs import session
+from duality.runs import resume
 from duality.runs.requests import DistillRequest
 from duality.runs.train import plan_distillation
 from duality.training import checkpoint
@@ -187,5 +187,5 @@ def test_a_distillation_gets_more_rounds(english: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", list(METHODS))
 def test_the_ends_of_phases_are_known_without_the_vocabulary(name: str) -> None:
     recipe = replace(small_recipe(Path("unused")), method=METHODS[name]())
-    assert longer.phases_ended(recipe, 0) <= longer.phases_ended(recipe, 19)
-    assert longer.method_phases(recipe, 2)[-1].until == 20
+    assert resume._phases_ended(recipe, 0) <= resume._phases_ended(recipe, 19)
+    assert resume.method_phases(recipe, 2)[-1].until == 20

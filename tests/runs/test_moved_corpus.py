@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support import session
 from support.runs import small_recipe
 
 from duality.cli.main import main
 from duality.evaluation.sweep.runs import SweepSettings, measure_runs
 from duality.models.folder import read_recipe, write_recipe
-from duality.runs import session
 from duality.training import checkpoint
 from duality.training.metrics import read_metrics
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from support import session
 from support.runs import quiet, small_recipe
 from support.trackers import FILE, Failing, Recorder, recorded
 
 from duality.recipes.recipe import Recipe
-from duality.runs import session
 from duality.runs.trackers.tracker import KEPT, Tracker, Trackers, trackers_named
 from duality.training import checkpoint
 from duality.training.loop import StepRecord
@@ -60,7 +60,7 @@ def train(recipe: Recipe, folder: Path, *trackers: str | Tracker, **more: Any) -
     """Train with these trackers; what was reported."""
     said: list[str] = []
     try:
-        session.train(recipe, folder, report=said.append, trackers=trackers_named(trackers, said.append), **more)
+        session.train(recipe, folder, report=said.append, log=trackers, **more)
     except Killed:
         said.append("killed")
     return said

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import session
 from support.runs import quiet, small_recipe
 from torch import Tensor, nn
 
@@ -23,7 +24,6 @@ from duality.models import folder
 from duality.models import model as run_model
 from duality.protocols import Loss, Phase, Vocabulary
 from duality.recipes.recipe import Recipe
-from duality.runs import session
 from duality.training import checkpoint, loop
 from duality.training.loop import StepRecord, TrainingDiverged, gradients, phase_at, take_step
 from duality.training.metrics import read_metrics

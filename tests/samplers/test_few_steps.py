@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support import session
 from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
 from duality.models import model as run_model
 from duality.models.folder import read_recipe
 from duality.models.trace import read_trace
-from duality.runs import session
 from duality.samplers import GRIDS, SAMPLERS
 from duality.samplers.choice import grid_named
 from duality.samplers.psi import Psi

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support import session
 from support.runs import small_recipe
-
-from duality.runs import session
 
 if TYPE_CHECKING:
     from support.studio import Served

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import session
 from support.runs import small_recipe
 from support.studio import Served, posted, served, studio_of, until
 
-from duality.runs import session
 from duality.studio.generation import Check, Emit
 from duality.studio.queues import Job, Queues
 from duality.studio.schemas import Cancelled, Limits, Refusal

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support import session
 from support.browser import FLAGS, MARKUP, Running, browser_program, serving, train_runs
 from support.runs import small_recipe
 
@@ -18,7 +19,6 @@ from duality.cli.main import main
 from duality.files.lock import locked
 from duality.models.model import load
 from duality.models.trace import read_trace
-from duality.runs import session
 from duality.training.metrics import append_metrics
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 import tokenizers
+from support import session
 from support.runs import small_recipe
-
-from duality.runs import session
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (

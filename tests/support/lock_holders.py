@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from support import session
 from support.runs import ROOT, quiet, small_recipe
 
 from duality.files import lock
-from duality.runs import session
 from duality.training.loop import StepRecord
 
 STEPS, PAUSE = 20, 7

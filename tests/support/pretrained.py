@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from support import session
 from support.runs import ROOT, small_recipe
 
 from duality.models.model import Model, load, network
 from duality.protocols import Vocabulary
-from duality.runs import session
 from duality.tokenizers.tokenizer import ByteTokenizer
 
 MOLECULES = "CCO\nc1ccccc1O\nCC(=O)N\nC1CCCCC1\nCC#N\nOCC(O)CO\nCNC(=O)C\nBrCCCl\n"

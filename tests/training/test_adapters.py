@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import session
 from support.runs import quiet, small_recipe
 
 import duality
@@ -19,7 +20,6 @@ from duality.models.size import describe, trained_parameters
 from duality.protocols import Vocabulary
 from duality.recipes.catalogue import recipe as recipe_named
 from duality.recipes.shapes import parameter_shapes, trained_shapes
-from duality.runs import session
 from duality.runs.requests import TrainRequest
 from duality.runs.train import plan_training
 from duality.training import checkpoint

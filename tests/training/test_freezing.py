@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import session
 from support.runs import quiet, small_recipe
 from torch import nn
 
@@ -13,7 +14,6 @@ from duality.models import model as run_model
 from duality.models import plan as scaling
 from duality.models.size import describe, trained_parameters
 from duality.protocols import Vocabulary
-from duality.runs import session
 from duality.training import checkpoint
 from duality.training.adapters import frozen_names, parts_in
 from duality.training.settings import Training

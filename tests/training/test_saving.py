@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import session
 from support.runs import quiet, small_recipe
 
-from duality.runs import session
 from duality.training import checkpoint, saving
 from duality.training.saving import Groups, Saver
 

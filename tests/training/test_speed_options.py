@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import session
 from support.runs import quiet, small_recipe
 
 from duality.models import model as run_model
@@ -16,7 +17,6 @@ from duality.networks import SIZES
 from duality.networks.dit import DiTNetwork
 from duality.noise import Noise
 from duality.protocols import TopK, Vocabulary
-from duality.runs import session
 from duality.training.settings import Training
 from duality.training.state import TrainState
 

@@ -178,8 +178,8 @@ def _show(name: str, column: str | None, recipe: str | None, assignments: Sequen
 def _describe_corpus(name: str, column: str | None, recipe: Recipe | None) -> _Lines:
     """Files, documents, size and first texts of a corpus; with a recipe, its tokens and epochs."""
     from duality.data.survey import inspect
+    from duality.recipes.corpus import describe_corpus, describe_skipped, prepare_corpus
     from duality.recipes.recipe import Data
-    from duality.runs.corpora import facts, prepared, skipped_line
 
     data = recipe.data if recipe is not None else Data() if column is None else Data(column=column)
     found = inspect(name, data.documents, data.column, progress=say)
@@ -187,24 +187,24 @@ def _describe_corpus(name: str, column: str | None, recipe: Recipe | None) -> _L
     yield "corpus", name
     yield "files", f"{len(found.files):,} read"
     if found.skipped:
-        yield "", skipped_line(found.skipped)
+        yield "", describe_skipped(found.skipped)
     yield "documents", f"{size.num_documents:,}"
     yield "text", f"{size.num_characters:,} characters, {size.num_bytes:,} bytes"
     yield "tokens", f"{size.num_bytes + size.num_documents:,} if every byte is one (data.tokenizer=bytes)"
     yield from _give_title("examples", (_shorten(_put_on_one_line(text)) for text in found.examples))
     if recipe is not None:
-        yield from _give_title("recipe", facts(recipe, prepared(recipe, say)))
+        yield from _give_title("recipe", describe_corpus(recipe, prepare_corpus(recipe, say)))
 
 
 def _prepare(recipe: Recipe, workers: int | None) -> Iterator[str]:
     """Prepare the corpus of a recipe and say what there is; a preparation that was interrupted is continued."""
-    from duality.runs.corpora import prepared
+    from duality.recipes.corpus import prepare_corpus
 
     if workers is not None:
         if workers < 1:
             raise ValueError(f"--workers {workers}: at least 1 thread encodes")
         os.environ["RAYON_NUM_THREADS"] = str(workers)
-    corpus = prepared(recipe, say)
+    corpus = prepare_corpus(recipe, say)
     rows = [("corpus", recipe.data.corpus), ("kept in", str(corpus.train.folder.parent))]
     for title, store in (("train", corpus.train), ("validation", corpus.validation)):
         rows += [(title, ""), *_describe_store(store, recipe.data)]

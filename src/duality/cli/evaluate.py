@@ -55,7 +55,7 @@ def evaluate(
     """
     from duality.files.atomic import json_text
     from duality.models.model import load
-    from duality.runs.corpora import sequences_of_run
+    from duality.runs.corpus import sequences_of_run
 
     if suite is not None and (column is not None or split != "validation" or corpus is not None):
         raise ValueError("--column, --split and --corpus do not belong to --suite, whose sets are what they are")

@@ -31,7 +31,7 @@ from duality.training.round_changes import RoundChanges
 if TYPE_CHECKING:
     from duality.models.plan import Fit, Sizes, Speed
     from duality.recipes.recipe import Recipe
-    from duality.runs.train import TrainingPlan
+    from duality.runs.session import TrainingPlan
 
     TrainFlags = TrainRequest
     DistillFlags = DistillRequest
@@ -100,6 +100,8 @@ def _describe(plan: TrainingPlan) -> int:
 
 def _carry_out(plan: TrainingPlan, device: Device, log: Log) -> int:
     """Train as planned and show it; the exit code."""
+    from duality.runs.train import describe_result
+
     with suppress(OSError, AttributeError):  # not every system has it
         busy = busy_remark(os.getloadavg()[0])
         if busy is not None:
@@ -109,7 +111,7 @@ def _carry_out(plan: TrainingPlan, device: Device, log: Log) -> int:
     if outcome.signal:
         say(f"stopped by a signal at step {outcome.step}; saved. Continue with the same command and --resume")
         return 128 + outcome.signal
-    print(plan.result())
+    print(describe_result(plan.folder))
     return 0
 
 

@@ -14,7 +14,7 @@ the column "measure" gives its kind. What must hold: nothing is trained, sampled
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -28,17 +28,15 @@ from duality.evaluation.sweep.samples import Case, Row
 from duality.evaluation.sweep.sweep import Sweep, check
 from duality.evaluation.tables import SHORT, short_cells, table
 from duality.evaluation.tables import remarks as sample_remarks
-from duality.files.atomic import json_text, no_empty_folder, output_folder, write_atomically
+from duality.files.atomic import json_text, output_folder, write_atomically
 from duality.files.progress import Reporter, working
 from duality.protocols import Kind
 from duality.ranks import job
 from duality.recipes.catalogue import differences
+from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
-from duality.runs import corpora, session
-from duality.training.loop import StepRecord
+from duality.runs.session import TrainingPlan, Watch
 from duality.training.metrics import read_metrics
-
-Watch = Callable[[StepRecord], None]
 
 
 @dataclass(frozen=True)
@@ -134,19 +132,17 @@ def write_table(out: Path, rows: Sequence[ComparedRecipe], lines: Sequence[str])
 
 def train(recipe: Recipe, plan: Plan, report: Reporter, watch: Watch) -> bool:
     """Train to the end; False if a signal stopped it."""
-    folder = plan.out / recipe.name
-    with no_empty_folder(folder) if job().first else nullcontext():
-        outcome = session.train(recipe, folder, resume=True, device=plan.device, report=report, watch=watch)
-    return outcome.signal == 0
+    training = TrainingPlan(recipe, plan.out / recipe.name, resume=True, may_be_longer=False)
+    return training.run(device=plan.device, report=report, watch=watch).signal == 0
 
 
 def measured(recipe: Recipe, plan: Plan, sampler: RunSampler, sweep: Sweep | None, report: Reporter) -> ComparedRecipe:
     """The row of a run that has been trained."""
     case = plan.case(recipe)
     model = sampler.model(case)
-    corpus = job().in_turn(lambda: corpora.prepared(recipe, report))
+    corpus = job().in_turn(lambda: prepare_corpus(recipe, report))
     parts = (corpus.validation, corpus.train)
-    held_out, train = (corpora.sequences(recipe.data, part, corpus.tokenizer) for part in parts)
+    held_out, train = (make_sequences(recipe.data, part, corpus.tokenizer) for part in parts)
     report(f"measuring {recipe.name}")
     num = min(plan.limit or len(held_out), len(held_out))
     with working(report, "measuring", num, "sequences") as advance:

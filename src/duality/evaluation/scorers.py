@@ -39,7 +39,7 @@ from duality.files.progress import Reporter, silent
 from duality.models.folder import read_recipe
 from duality.models.provenance import read_identity
 from duality.registry import suggestion
-from duality.runs import corpora
+from duality.runs.corpus import corpus_of_run
 from duality.tokenizers.tokenizer import text_before_end
 
 ENTRY_POINTS = "duality.scorers"
@@ -155,7 +155,7 @@ def context_of(run: Path, report: Reporter = silent, moved_to: str | Path | None
 def training_texts(run: Path, report: Reporter = silent, moved_to: str | Path | None = None) -> list[str]:
     """The documents that a run was trained on, as text; ``moved_to`` is where its corpus is now, if it was moved."""
     report(f"reading the training texts of {run}")
-    corpus = corpora.corpus_of_run(run, read_recipe(run), report, moved_to)
+    corpus = corpus_of_run(run, read_recipe(run), report, moved_to)
     store, ends = corpus.train, corpus.train.document_ends.tolist()
     return [text_before_end(corpus.tokenizer, store[start:stop]) for start, stop in zip([0, *ends], ends)]
 

@@ -32,9 +32,9 @@ from duality.files.progress import Advance, Reporter, silent
 from duality.models.likelihood import Likelihood, likelihood_of, weights_digest
 from duality.models.model import Model
 from duality.ranks import job
+from duality.recipes.corpus import make_sequences
 from duality.recipes.recipe import Data
 from duality.registry import suggestion
-from duality.runs.corpora import sequences
 
 VERSION = 1  # of what a number means
 
@@ -149,7 +149,7 @@ class Evaluation:
             if place is not None:
                 raise
             return Outcome(heading, name, None, f"{error}; or {datasets()[name].how_to_get()}")
-        rows = sequences(data, store, self.model.tokenizer, self.model.length)
+        rows = make_sequences(data, store, self.model.tokenizer, self.model.length)
         key = key_of(store, rows, self.settings)
         found = job().from_first(kept_likelihood(self.kept, self.weights, key))
         if found is None:

@@ -172,7 +172,7 @@ class Model(TrainedModel):
     ) -> Likelihood:
         """Nats per token of the sequences of a store, by the method's own measure: what perplexity is computed from.
 
-        ``runs.corpora.sequences_of_run`` gives sequences as the model was trained on them.
+        ``runs.corpus.sequences_of_run`` gives sequences as the model was trained on them.
         """
         return likelihood(
             self.denoiser,

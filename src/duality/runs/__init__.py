@@ -2,10 +2,10 @@
 
 train        ``train`` and ``distill``, as the library and the commands call them
 requests     what a user asks of them: one dataclass each, whose fields are also the flags
-session      training into a run folder: a new run, one that goes on, a distillation, a finetuning; ``consolidate``
+session      a training, from the lock of its folder to the last step: checkpoints, validation, samples; ``consolidate``
+resume       how a run is resumed: what may have changed, what it is compared with, more steps than before
 start        what a training begins from: a new network, a run to distill, a model to finetune
-steps        the steps of a training, with checkpoints, validation and samples between them
-corpora      the corpus of a run; data from memory, written into the run folder
+corpus       the corpus of a run; data from memory, written into the run folder
 trackers     the log of a training in other programs: ``tensorboard``, ``wandb``
 listing      the run folders below a directory; the list of recipes, kept in a file
 importing    a released model becomes a run; ``exporting`` a run in a released layout

@@ -14,7 +14,7 @@ from duality.training.round_changes import RoundChanges
 
 if TYPE_CHECKING:
     from duality.recipes.recipe import Recipe
-    from duality.runs.corpora import TrainingData
+    from duality.runs.corpus import TrainingData
 else:  # the command line reads the types of the fields
     Recipe = TrainingData = object
 

@@ -1,263 +1,370 @@
-"""Training into a run folder: a new run, one that goes on, a distillation or a finetuning.
+"""Training into a run folder: from the folder's lock to the last step, and what is written between the steps.
 
-``steps`` has the steps themselves, ``starting`` what they begin from. In a job of several processes (``ranks``) all of
-them call this, and rank 0 alone writes. What must hold: an interrupted and resumed training equals an uninterrupted one
-bit for bit; what cannot be trained leaves no run behind.
+``TrainingPlan.run`` locks the folder and begins a run in it (``start``) or finds the one that goes on (``resume``). Its
+``Session`` then takes the steps, and writes metrics, checkpoints, the weights of a round that has ended, a validation
+likelihood and two samples; trackers (``trackers``) get all but the weights.
 
-A checkpoint in parts (``training.checkpoint=sharded``) made into one of whole files.
-
-What must hold: the tensors are the same, bit for bit; at every moment the checkpoint is there, in one of its forms.
+In a job of several processes (``ranks``) all of them call this, and rank 0 alone writes. What must hold: an interrupted
+and resumed training equals an uninterrupted one bit for bit; what cannot be trained leaves no run behind; the numbers
+of a training do not depend on what is written or tracked.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from duality.data.corpus import Corpus
+from duality.data.loader import Batches
 from duality.data.stream import StreamLoader
+from duality.files.atomic import flush_to_disk, no_empty_folder, write_atomically
 from duality.files.lock import locked
 from duality.files.progress import Reporter, silent
 from duality.hub.fetch import model_source
-from duality.models.folder import (
-    check_base,
-    check_folder,
-    check_no_distillation,
-    continued,
-    create,
-    exists,
-    open_folder,
-    read_recipe,
-)
+from duality.models.folder import ROUNDS, STREAM, create, exists, is_finetuning, read_recipe, write_base
+from duality.models.model import Model, network
+from duality.models.plan import operations_per_second
 from duality.models.provenance import code_version, corpus_facts
 from duality.models.size import trained_words
-from duality.ranks import job
+from duality.protocols import Vocabulary
+from duality.ranks import job, saving_group
 from duality.recipes import catalogue
+from duality.recipes.corpus import describe_corpus, make_loader, make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
-from duality.runs.corpora import corpus_of_run, facts, loader, prepared
-from duality.runs.start import begin_finetuning, begin_from, check_checkpoint, check_source
-from duality.runs.start import layout_for as layout_for  # these were defined here
-from duality.runs.start import untrained as untrained
-from duality.runs.steps import Outcome as Outcome
-from duality.runs.steps import Session
-from duality.runs.steps import Watch as Watch
-from duality.runs.steps import ignore as ignore
-from duality.runs.steps import phases_of as phases_of
-from duality.runs.trackers.tracker import NO_TRACKERS, Trackers
+from duality.runs import resume
+from duality.runs.corpus import corpus_of_run
+from duality.runs.start import (
+    begin_distillation,
+    begin_finetuning,
+    check_checkpoint,
+    layout_for,
+    make_state,
+    phases_of,
+)
+from duality.runs.trackers.tracker import NO_TRACKERS, Tracker, Trackers, trackers_named
 from duality.training import checkpoint
-from duality.training.adapters import is_adapter
-from duality.training.parallel import layout_of
-from duality.training.state import TrainState
+from duality.training.adapters import is_adapter, merged
+from duality.training.devices import device_named
+from duality.training.loop import StepRecord, fit, interruptible, phase_at
+from duality.training.metrics import append_metrics, log_row, plot_losses, read_metrics, rewind_metrics
+from duality.training.parallel import layout_of, whole
+from duality.training.saving import Groups, Saver
+from duality.training.state import TrainState, load_weights
+
+_EVAL_SEQUENCES = 256
+
+Watch = Callable[[StepRecord], None]
 
 
-def train(
-    recipe: Recipe,
-    folder: Path,
-    *,
-    resume: bool = False,
-    device: torch.device | str = "cpu",
-    report: Reporter = silent,
-    watch: Watch = ignore,
-    may_be_longer: bool = False,
-    trackers: Trackers = NO_TRACKERS,
-) -> Outcome:
-    """Train ``recipe`` into ``folder``, which is locked; with ``resume``, continue the run that is there.
+def ignore(record: StepRecord) -> None:
+    """A watcher that does nothing."""
 
-    With ``may_be_longer`` that run may have another number of steps (``longer.longer`` has the rule).
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a training ended: at which step, and stopped by which signal; 0 is a complete training."""
+
+    step: int
+    signal: int
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """A training that is ready to start: its recipe and its run folder.
+
+    ``base`` is the run or model that is distilled, ``start`` where the model is that is finetuned
+    (``StartingPoint.place``). With ``resume`` the run that is in the folder goes on; with ``may_be_longer`` it may have
+    another number of steps.
     """
-    agree(recipe)
-    with ExitStack() as held:
-        job().once(lambda: lock(folder, resume, held, report))
-        return train_locked(recipe, folder, resume, device, report, watch, may_be_longer, trackers)
 
+    recipe: Recipe
+    folder: Path
+    resume: bool = False
+    base: Path | None = None
+    start: str | None = None
+    may_be_longer: bool = True
 
-def lock(folder: Path, resume: bool, held: ExitStack, report: Reporter) -> None:
-    """Lock a folder that may be trained into until ``held`` is left."""
-    check_folder(folder, resume)
-    held.enter_context(locked(folder, report))
+    def run(
+        self,
+        *,
+        device: torch.device | str = "auto",
+        report: Reporter = silent,
+        watch: Watch = ignore,
+        log: Sequence[str | Tracker] = (),
+    ) -> Outcome:
+        """Train until the last step or a signal."""
+        recipe, folder, place, where = self.recipe, self.folder, job(), device_named(device)
+        trackers = place.together(lambda: trackers_named(log, report))
+        self._check_job()
+        with ExitStack() as held:
+            before = place.once(lambda: self._enter(held, report))
+            corpus = place.in_turn(lambda: self._read_corpus(before, report))
+            place.agree(corpus_facts(corpus), "give all ranks the same text")
+            batches = make_loader(recipe, corpus, folder / STREAM)
+            for line in describe_corpus(recipe, corpus):
+                report(line)
+            path = place.once(lambda: checkpoint.newest_intact(folder / "checkpoints", report))
+            if path is not None:
+                check_checkpoint(path, recipe, corpus, folder)
+            state = make_state(recipe, corpus, where, layout_for(recipe, corpus, where))
+            if before is None:
+                place.once(lambda: create(recipe, folder, corpus))  # only now: what cannot be trained leaves no run
+            self._report_trained(state, report)
+            if path is not None:
+                parts = checkpoint.parts_of(path)
+                saved = checkpoint.load(path, None if parts is None else ())
+                state.restore(saved, parts)
+                resume.check_round(recipe, saved.state, folder)
+            changes: tuple[str, ...] = ()
+            if before is not None:
+                recipe = place.once(lambda: resume.continue_recipe(before, self.recipe, folder, state.step, report))
+                changes = tuple(catalogue.differences(before, recipe))
+                if state.step:
+                    report(f"resuming at step {state.step} of {recipe.training.steps}")
+            if isinstance(batches, StreamLoader):
+                held.enter_context(batches)
+            session = Session(recipe, folder, corpus, state, where, watch, trackers, changes)
+            return session.run(batches, report)
 
+    def _check_job(self) -> None:
+        """Refuse a job that cannot train this recipe, or whose ranks do not have the same recipe and code."""
+        recipe, place = self.recipe, job()
+        if not place.alone:
+            written = json.dumps(catalogue.to_json(recipe), sort_keys=True)
+            versions = {
+                "recipe": hashlib.sha256(written.encode("utf-8")).hexdigest()[:12],
+                "version of the code": code_version(),
+                "version of torch": torch.__version__,
+            }
+            remedy = "start all ranks with the same command, and install the same versions on all machines"
+            place.agree(versions, remedy)
+        place.share(recipe.training.batch_size)  # refuses a number of processes that does not divide the batch
+        if place.alone:
+            layout_of(recipe.parallel, place, torch.device("cpu"), 0, 0)
 
-def agree(recipe: Recipe) -> None:
-    """Refuse a job whose ranks were given different recipes, or have different versions of the code."""
-    if job().alone:
-        return
-    written = json.dumps(catalogue.to_json(recipe), sort_keys=True)
-    facts = {
-        "recipe": hashlib.sha256(written.encode("utf-8")).hexdigest()[:12],
-        "version of the code": code_version(),
-        "version of torch": torch.__version__,
-    }
-    job().agree(facts, "start all ranks with the same command, and install the same versions on all machines")
+    def _enter(self, held: ExitStack, report: Reporter) -> Recipe | None:
+        """Lock the folder until ``held`` is left; the recipe of the run in it, None if that is to be new.
 
-
-def train_locked(
-    recipe: Recipe,
-    folder: Path,
-    resume: bool,
-    device: torch.device | str,
-    report: Reporter,
-    watch: Watch,
-    may_be_longer: bool,
-    trackers: Trackers,
-) -> Outcome:
-    """``train`` in a folder that this process, or rank 0 of its job, has locked."""
-    place = job()
-    place.share(recipe.training.batch_size)  # refuses a number of processes that does not divide the batch
-    before = place.once(lambda: open_folder(recipe, folder, resume, may_be_longer))
-    if before is None and recipe.training.lora:
-        raise ValueError(
-            f"training.lora is {recipe.training.lora}, and an untrained network has nothing to adapt: name the model "
-            "to begin from with --from (start=), or leave the adapters out"
-        )
-    corpus = place.in_turn(lambda: corpus_to_train(recipe, folder, before, report))
-    place.agree(corpus_facts(corpus), "give all ranks the same text")
-    batches = loader(recipe, corpus, folder)
-    for line in facts(recipe, corpus):
-        report(line)
-    path = place.once(lambda: checkpoint.newest_intact(folder / "checkpoints", report))
-    if path is not None:
-        check_checkpoint(path, recipe, corpus, folder)
-    state = untrained(recipe, corpus, device, layout_for(recipe, corpus, torch.device(device)))
-    if before is None:
+        A distillation or a finetuning begins its run here; one that is there is compared with what it began from.
+        """
+        recipe, folder = self.recipe, self.folder
+        held.enter_context(no_empty_folder(folder))
+        resume.check_folder(folder, self.resume)
+        held.enter_context(locked(folder, report))
+        if self.base is not None and exists(folder):
+            resume.check_base(folder, recipe.name, model_source(self.base).folder, report)
+        elif self.start is not None and exists(folder):
+            resume.check_source(folder, self.start, report)
+        elif self.base is not None or self.start is not None:
+            self._begin(report)
+        if exists(folder):
+            return resume.check_recipe(recipe, folder, self.may_be_longer)
+        resume.check_new_weights(folder)
+        if recipe.training.lora:
+            raise ValueError(
+                f"training.lora is {recipe.training.lora}, and an untrained network has nothing to adapt: name the "
+                "model to begin from with --from (start=), or leave the adapters out"
+            )
         if recipe.distillation is not None:
             raise ValueError(f"{recipe.name} begins from a trained run: start it with `duality distill RUN`")
-        place.once(lambda: create(recipe, folder, corpus))  # only now: what cannot be trained leaves no run behind
-    say_trained(recipe, state, report)
-    if path is not None:
-        parts = checkpoint.parts_of(path)
-        saved = checkpoint.load(path, None if parts is None else ())
-        state.restore(saved, parts)
-        check_round(recipe, saved.state, folder)
+        return None
+
+    def _begin(self, report: Reporter) -> None:
+        """Write the checkpoint that the run begins with, then what says that it is a run."""
+        folder = self.folder
+        if self.base is not None:
+            found = begin_distillation(self.base, self.recipe, report)
+        else:
+            found = begin_finetuning(str(self.start), self.recipe, folder, report)
+        write_base(folder, found.record)
+        session = Session(found.recipe, folder, found.corpus, found.state, "cpu")
+        if found.recipe.distillation is not None:
+            session.save_round()
+        session.save()
+        session.saver.wait()
+        create(found.recipe, folder, found.corpus)
+
+    def _read_corpus(self, before: Recipe | None, report: Reporter) -> Corpus:
+        """The corpus of a new run, or that of the run in the folder, which was trained as ``before``."""
+        if before is None:
+            return prepare_corpus(self.recipe, report)
+        moved_to = None if self.recipe.data.corpus == before.data.corpus else self.recipe.data.corpus
+        return corpus_of_run(self.folder, self.recipe, report, moved_to)
+
+    def _report_trained(self, state: TrainState, report: Reporter) -> None:
+        """Say how many of the weights are trained, if not all are."""
+        weights = dict(state.model.named_parameters())
+        count = sum(value.numel() for name, value in weights.items() if not is_adapter(name))
+        trained = sum(value.numel() for value in weights.values() if value.requires_grad)
+        words = trained_words(self.recipe, count, trained)
+        if words is not None:
+            report(f"{count:,} parameters; {words}")
+
+
+@dataclass(frozen=True)
+class Session:
+    """The steps of one call of ``TrainingPlan.run``, and what is written between them."""
+
+    recipe: Recipe
+    folder: Path
+    corpus: Corpus
+    state: TrainState
+    device: torch.device | str
+    watch: Watch = ignore
+    trackers: Trackers = NO_TRACKERS
     changes: tuple[str, ...] = ()
-    if before is not None:
-        recipe = place.once(lambda: continued(before, recipe, folder, state.step, report))
-        changes = tuple(catalogue.differences(before, recipe))
-        if state.step:
-            report(f"resuming at step {state.step} of {recipe.training.steps}")
-    with batches if isinstance(batches, StreamLoader) else nullcontext():
-        return Session(recipe, folder, corpus, state, device, watch, trackers, changes).run(batches, report)
+    """What of the recipe has changed since the run was last trained."""
+    saver: Saver = field(default_factory=Saver)
 
+    def run(self, batches: Batches, report: Reporter) -> Outcome:
+        """Train until the recipe's last step or a signal; the last step is saved in both cases."""
+        training, state, place = self.recipe.training, self.state, job()
+        phases = phases_of(self.recipe, self.corpus, state.teacher)
+        place.once(lambda: rewind_metrics(self.folder, state.step))
+        peak = operations_per_second(self.recipe, torch.device(self.device))
+        first, stopped = state.step, 0
 
-def say_trained(recipe: Recipe, state: TrainState, report: Reporter) -> None:
-    """Say how many of the weights are trained, if not all are."""
-    weights = dict(state.model.named_parameters())
-    count = sum(value.numel() for name, value in weights.items() if not is_adapter(name))
-    words = trained_words(recipe, count, sum(value.numel() for value in weights.values() if value.requires_grad))
-    if words is not None:
-        report(f"{count:,} parameters; {words}")
+        with self.saver, self.trackers.tracking(self.recipe, self.folder, first), interruptible() as request:
+            if self.changes:
+                self.trackers.metrics({"step": first, "changed": list(self.changes)})
 
+            def after_step(record: StepRecord) -> bool:
+                nonlocal stopped
+                self.watch(record)
+                last, stopped = record.step == training.steps, place.largest(request.signal)
+                if last or stopped or record.step % training.log_every == 0:
+                    elapsed = time.monotonic() - started
+                    rate = record.num_tokens * (record.step - first) / elapsed
+                    self.log(log_row(record, first, elapsed, rate, peak))
+                if self.recipe.distillation is not None and record.step % self.recipe.distillation.round_steps == 0:
+                    self.save_round()
+                if record.step % training.save_every == 0:
+                    self.save()
+                if training.eval_every and record.step % training.eval_every == 0 and not (last or stopped):
+                    self.evaluate()
+                return not stopped
 
-def corpus_to_train(recipe: Recipe, folder: Path, before: Recipe | None, report: Reporter) -> Corpus:
-    """The corpus of a new run, or that of the run in ``folder``, which was trained as ``before``."""
-    if before is None:
-        check_no_distillation(folder)
-        return prepared(recipe, report)
-    moved_to = None if recipe.data.corpus == before.data.corpus else recipe.data.corpus
-    return corpus_of_run(folder, recipe, report, moved_to)
+            if state.step == 0 and place.once(lambda: is_finetuning(self.folder) and not self.evaluated()):
+                self.evaluate()  # what it begins from
+            started = time.monotonic()
+            if state.step < training.steps:
+                phase = phase_at(phases, state.step)
+                report(f"training {self.recipe.name} to step {training.steps}, phase {phase.name}, in {self.folder}")
+                fit(state, batches, phases, training, after_step)
+            place.together(self.saver.wait)
+            if place.once(lambda: checkpoint.latest_step(self.folder / "checkpoints")) < state.step:
+                self.save()
+                place.together(self.saver.wait)
+            if state.step == training.steps and not place.once(self.evaluated):
+                self.evaluate()
+            place.once(self.draw_losses)
+            return Outcome(state.step, stopped if state.step < training.steps else 0)
 
+    def log(self, row: dict[str, Any]) -> None:
+        """Write a row of metrics."""
+        if job().first:
+            append_metrics(self.folder, row)
+            self.trackers.metrics(row)
 
-def check_round(recipe: Recipe, state: checkpoint.State, folder: Path) -> None:
-    """Refuse a teacher of another round or another delta than the recipe has at this step."""
-    if recipe.distillation is None:
-        return
-    number = recipe.distillation.round_of(state["step"])
-    expected = {"round": number, "delta": recipe.distillation.delta_of_round(number)}
-    found = {name: state.get(name) for name in expected}
-    if found != expected:
-        raise ValueError(
-            f"the checkpoint of {folder} at step {state['step']} is of {found}, its recipe says {expected}: "
-            "restore the recipe.json that it was started with"
+    def draw_losses(self) -> None:
+        """Draw the loss curve."""
+        target = self.folder / "loss.png"
+        plot_losses(read_metrics(self.folder), target, self.recipe.name)
+        self.trackers.figure(self.state.step, "loss", target)
+
+    def evaluated(self) -> bool:
+        """Whether the present step has its validation likelihood."""
+        return any(row["step"] == self.state.step and "validation_nats" in row for row in read_metrics(self.folder))
+
+    def save(self) -> None:
+        """Write a checkpoint; all ranks must call it."""
+        job().once(self.flush_metrics)
+        self.keep(self.folder / "checkpoints", ("model", "ema", "teacher", "optimizer"), self.recipe.training.keep)
+
+    def save_round(self) -> None:
+        """Keep the weights of a round that has ended; all ranks must call it."""
+        self.keep(self.folder / ROUNDS, ("model", "ema"), keep=1 << 30)
+
+    def keep(self, folder: Path, names: Sequence[str], keep: int) -> None:
+        """Write these groups of tensors as the recipe says: in whole files, or in the parts of the ranks."""
+        step, about = self.state.step, self.description()
+        if self.recipe.training.checkpoint == "sharded":
+            place, connection, parts = job(), saving_group(), self.state.groups(names)
+
+            def write(now: Groups) -> None:
+                checkpoint.save_parts(folder, step, now, about, keep, connection)
+
+            place.together(self.saver.wait)
+            checkpoint.begin_parts(folder, step)
+            place.together(lambda: self.saver.save(parts, write))
+            return
+        groups = self.state.groups_on_first(names)
+        job().once(lambda: self.saver.save(groups, lambda now: checkpoint.save(folder, step, now, about, keep)))
+
+    def flush_metrics(self) -> None:
+        """Make the log survive a loss of power; a run that begins from another one has none yet."""
+        if (self.folder / "metrics.jsonl").exists():
+            flush_to_disk(self.folder / "metrics.jsonl")
+
+    def description(self) -> checkpoint.State:
+        """What a checkpoint holds beside its tensors."""
+        tokenizer, distillation = self.corpus.tokenizer, self.recipe.distillation
+        state: checkpoint.State = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
+        if distillation is not None:
+            number = distillation.round_of(self.state.step)
+            state |= {"round": number, "delta": distillation.delta_of_round(number)}
+        return state
+
+    def evaluate(self) -> None:
+        """Log the validation likelihood and write two samples, with the averaged weights."""
+        names, tokenizer = self.corpus.label_names, self.corpus.tokenizer
+        denoiser = network(self.recipe, Vocabulary(tokenizer.vocab_size, len(names)), self.device)
+        averages = {name: whole(value) for name, value in self.state.ema.items()}
+        load_weights(denoiser, merged(averages, self.recipe.training))
+        model = Model(self.recipe, self.state.step, denoiser.requires_grad_(False), tokenizer, names)
+        held_out = make_sequences(self.recipe.data, self.corpus.validation, tokenizer)
+        result = model.likelihood(held_out, limit=_EVAL_SEQUENCES, num_draws=4, device=self.device)
+        self.log(
+            {
+                "step": self.state.step,
+                "validation_nats": result.nats_per_token,
+                "validation_stderr": result.stderr,
+                "validation_tokens": result.num_tokens,
+                "validation_kind": result.kind,
+                **({"validation_padding": result.padding} if result.num_padding else {}),
+            }
         )
+        rows = [sample.row(model.step) for sample in model.sample(2)]
+        target = self.folder / "samples" / f"step-{self.state.step:08d}.jsonl"
 
+        def write_samples() -> None:
+            target.parent.mkdir(exist_ok=True)
+            write_atomically(target, "".join(json.dumps(row) + "\n" for row in rows))
+            self.trackers.samples(self.state.step, [str(row["text"]) for row in rows])
 
-def distill(
-    base: Path,
-    recipe: Recipe,
-    folder: Path,
-    *,
-    resume: bool = False,
-    device: torch.device | str = "cpu",
-    report: Reporter = silent,
-    watch: Watch = ignore,
-    may_be_longer: bool = False,
-    trackers: Trackers = NO_TRACKERS,
-) -> Outcome:
-    """Distill the run or model ``base`` into ``folder`` as ``recipe`` (``recipes.recipe.distilled``) says."""
-    with begun(
-        recipe,
-        folder,
-        resume,
-        report,
-        begin=lambda: begin_from(base, recipe, folder, report),
-        check=lambda: check_base(folder, recipe.name, model_source(base).folder, report),
-    ):
-        return train_locked(recipe, folder, True, device, report, watch, may_be_longer, trackers)
-
-
-def finetune(
-    place: str,
-    recipe: Recipe,
-    folder: Path,
-    *,
-    resume: bool = False,
-    device: torch.device | str = "cpu",
-    report: Reporter = silent,
-    watch: Watch = ignore,
-    may_be_longer: bool = False,
-    trackers: Trackers = NO_TRACKERS,
-) -> Outcome:
-    """Train the model of the source at ``place`` (``starting.place_of``) as ``recipe`` says, into ``folder``."""
-    with begun(
-        recipe,
-        folder,
-        resume,
-        report,
-        begin=lambda: begin_finetuning(place, recipe, folder, report),
-        check=lambda: check_source(folder, place, report),
-    ):
-        return train_locked(recipe, folder, True, device, report, watch, may_be_longer, trackers)
-
-
-@contextmanager
-def begun(
-    recipe: Recipe,
-    folder: Path,
-    resume: bool,
-    report: Reporter,
-    begin: Callable[[], None],
-    check: Callable[[], None],
-) -> Iterator[None]:
-    """Lock a folder in which rank 0 has begun a run, or checked that the one that is there began in the same manner."""
-    agree(recipe)
-    job().share(recipe.training.batch_size)  # what the ranks cannot do is refused before the run is begun
-    if job().alone:
-        layout_of(recipe.parallel, job(), torch.device("cpu"), 0, 0)
-
-    def begin_or_check(held: ExitStack) -> None:
-        lock(folder, resume, held, report)
-        (check if exists(folder) else begin)()
-
-    with ExitStack() as held:
-        job().once(lambda: begin_or_check(held))
-        yield
-
-
-# --- checkpoints in parts
+        job().once(write_samples)
 
 
 def consolidate(folder: Path, step: int | None = None, report: Reporter = silent) -> Path:
-    """Put the parts of a run's checkpoint together, the newest or that of a ``step``; it must fit into memory."""
+    """Put the parts of a run's checkpoint together, the newest or that of a ``step``; it must fit into memory.
+
+    The tensors are the same, bit for bit; at every moment the checkpoint is there, in one of its forms.
+    """
     read_recipe(folder)  # which says what to do if it is no run
     checkpoints = folder / "checkpoints"
     with locked(folder, report):
-        found = (
-            checkpoint.newest_intact(checkpoints, report) if step is None else checkpoint.kept_step(checkpoints, step)
-        )
+        if step is None:
+            found = checkpoint.newest_intact(checkpoints, report)
+        else:
+            found = checkpoint.kept_step(checkpoints, step)
         if found is None:
             raise ValueError(f"{folder} has no checkpoint yet: there is nothing to put together")
         if checkpoint.parts_of(found) is None:

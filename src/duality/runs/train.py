@@ -4,45 +4,39 @@
     tuned = duality.train(start="runs/mine", data="other.txt", out="runs/tuned")
     few = duality.distill("runs/mine", rounds=3, round_steps=100)
 
-A plan is what a call resolves to: the recipe with all changes, and its run folder. ``data`` may be a path, the name of
-a corpus, texts (a list, a generator) or tensors of ids; what is in memory is written into the run folder. What must
-hold: the same arguments with ``resume=True`` continue a run that was stopped, and give the model that an uninterrupted
-call gives.
+A plan (``TrainingPlan``) is what a call resolves to: the recipe with all changes, and its run folder. ``data`` may be
+a path, the name of a corpus, texts (a list, a generator) or tensors of ids; what is in memory is written into the run
+folder. What must hold: the same arguments with ``resume=True`` continue a run that was stopped, and give the model that
+an uninterrupted call gives.
 """
 
 from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from duality.diffusion import Compare, Divergence
-from duality.files.atomic import no_empty_folder
 from duality.files.lock import locked
 from duality.files.progress import Reporter, silent
 from duality.hub.fetch import model_source
 from duality.hub.package import read_config
-from duality.models.folder import check_folder, exists, read_recipe, with_column, with_corpus
+from duality.models.folder import exists, read_recipe, with_column, with_corpus
 from duality.models.model import Model, load
-from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.config import build
-from duality.recipes.longer import with_rounds
 from duality.recipes.recipe import Recipe, default_round_steps, distilled, finetuned
-from duality.runs import session
-from duality.runs.corpora import TrainingData, with_data
+from duality.runs.corpus import TrainingData, with_data
 from duality.runs.requests import DistillRequest, TrainRequest
-from duality.runs.session import Outcome, Watch, ignore
-from duality.runs.start import StartingPoint, finetuning_from, is_model_alone, read_source
-from duality.runs.trackers.tracker import Tracker, trackers_named
+from duality.runs.resume import check_folder, with_rounds
+from duality.runs.session import Outcome, TrainingPlan, Watch, ignore
+from duality.runs.start import StartingPoint, fit_to_source, is_model_alone, read_source
+from duality.runs.trackers.tracker import Tracker
 from duality.training import DISTILLATIONS, Growth, TeacherCopy, checkpoint
-from duality.training.devices import device_named
 from duality.training.distillation import distillation_named, required_sampler, suited
 from duality.training.metrics import HELD_OUT, read_metrics
 from duality.training.round_changes import RoundChanges
@@ -59,67 +53,22 @@ class TrainingStopped(RuntimeError):
         self.step, self.signal = outcome.step, outcome.signal
 
 
-@dataclass(frozen=True)
-class TrainingPlan:
-    """A training that is ready to start: its recipe and its run folder.
+def _train_and_load(
+    plan: TrainingPlan, device: torch.device | str, report: Reporter, watch: Watch, log: Sequence[str | Tracker]
+) -> Model:
+    """Train until the last step and load the result; ``TrainingStopped`` if a signal came first."""
+    outcome = plan.run(device=device, report=report, watch=watch, log=log)
+    if outcome.signal:
+        raise TrainingStopped(plan.folder, outcome)
+    return load(plan.folder, report, device)
 
-    ``base`` is the run that is distilled, ``start`` where the model is that is finetuned.
-    """
 
-    recipe: Recipe
-    folder: Path
-    resume: bool = False
-    base: Path | None = None
-    start: str | None = None
-
-    def run(
-        self,
-        *,
-        device: torch.device | str = "auto",
-        report: Reporter = silent,
-        watch: Watch = ignore,
-        log: Sequence[str | Tracker] = (),
-    ) -> Outcome:
-        """Train until the last step or a signal."""
-        where = device_named(device)
-        trackers = job().together(lambda: trackers_named(log, report))
-        how: Callable[..., Outcome] = session.train
-        if self.base is not None:
-            how = partial(session.distill, self.base)
-        elif self.start is not None:
-            how = partial(session.finetune, self.start)
-        with no_empty_folder(self.folder) if job().first else nullcontext():
-            return how(
-                self.recipe,
-                self.folder,
-                resume=self.resume,
-                device=where,
-                report=report,
-                watch=watch,
-                may_be_longer=True,
-                trackers=trackers,
-            )
-
-    def model(
-        self,
-        *,
-        device: torch.device | str = "auto",
-        report: Reporter = silent,
-        watch: Watch = ignore,
-        log: Sequence[str | Tracker] = (),
-    ) -> Model:
-        """Train until the last step and load the result; ``TrainingStopped`` if a signal came first."""
-        outcome = self.run(device=device, report=report, watch=watch, log=log)
-        if outcome.signal:
-            raise TrainingStopped(self.folder, outcome)
-        return load(self.folder, report, device)
-
-    def result(self) -> str:
-        """The last validation likelihood of the run, in words."""
-        last = [row for row in read_metrics(self.folder) if "validation_nats" in row][-1]
-        value, error = (math.inf if last[name] is None else last[name] for name in HELD_OUT)
-        nats = f"{value:.4f} ± {error:.4f} nats per token"
-        return f"{self.folder}: step {last['step']}, validation {nats} ({last.get('validation_kind', 'bound')})"
+def describe_result(folder: Path) -> str:
+    """The last validation likelihood of a run, in words."""
+    last = [row for row in read_metrics(folder) if "validation_nats" in row][-1]
+    value, error = (math.inf if last[name] is None else last[name] for name in HELD_OUT)
+    nats = f"{value:.4f} ± {error:.4f} nats per token"
+    return f"{folder}: step {last['step']}, validation {nats} ({last.get('validation_kind', 'bound')})"
 
 
 def plan_training(request: TrainRequest) -> TrainingPlan:
@@ -127,19 +76,19 @@ def plan_training(request: TrainRequest) -> TrainingPlan:
     changes, data, resume, start = request.changes(), request.data, request.resume, request.start
     source = None if start is None else read_source(start, silent)
     out = None if request.out is None else Path(request.out).expanduser()
-    base, folder = first_recipe(request.recipe, source, changes, out, resume)
+    base, folder = _first_recipe(request.recipe, source, changes, out, resume)
     if source is not None and request.recipe is None and data is None and not (resume and exists(folder)):
         raise ValueError(f"nothing to finetune {start} on: give a text with --data (data=), or name a recipe")
     chosen = with_column(catalogue.modified(base, changes), request.column)
     place = None
     if source is not None:
-        chosen, place = finetuning_from(source, chosen), source.place
+        chosen, place = fit_to_source(source, chosen), source.place
     if data is None or isinstance(data, (str, Path)):
         chosen = with_corpus(chosen, chosen.data.corpus if data is None else data)
         return TrainingPlan(chosen, folder, resume, start=place)
     if request.column is not None:
         raise ValueError(f"column={request.column!r} belongs to files; data from memory has no columns: leave it out")
-    if source is not None and not source.reads_ids and holds_ids(data):
+    if source is not None and not source.reads_ids and _holds_ids(data):
         raise ValueError(f"data is ids, and {start} reads text: give texts, which its own tokenizer makes into ids")
     check_folder(folder, resume)
     with locked(folder):
@@ -149,7 +98,7 @@ def plan_training(request: TrainRequest) -> TrainingPlan:
     return TrainingPlan(written, folder, resume, start=place)
 
 
-def first_recipe(
+def _first_recipe(
     recipe: str | Recipe | None, source: StartingPoint | None, changes: Sequence[str], out: Path | None, resume: bool
 ) -> tuple[Recipe, Path]:
     """The recipe before any changes, and its run folder: by name, as it is, of the run that is there, or of a source.
@@ -182,7 +131,7 @@ def first_recipe(
     return base, folder
 
 
-def holds_ids(data: object) -> bool:
+def _holds_ids(data: object) -> bool:
     """Whether data from memory is tensors of ids."""
     return isinstance(data, torch.Tensor) or (
         isinstance(data, Sequence) and any(isinstance(each, torch.Tensor) for each in data[:1])
@@ -219,7 +168,7 @@ def train(
     ``log`` are trackers, by name ("tensorboard", "wandb") or as objects (``trackers.Tracker``).
     """
     request = TrainRequest(recipe, start, out, data, column, steps, seed, set, resume)
-    return plan_training(request).model(device=device, report=report, watch=watch, log=log)
+    return _train_and_load(plan_training(request), device, report, watch, log)
 
 
 def plan_distillation(request: DistillRequest) -> TrainingPlan:
@@ -242,12 +191,12 @@ def plan_distillation(request: DistillRequest) -> TrainingPlan:
         return TrainingPlan(again if corpus is None else with_corpus(again, corpus), target, True, source.pinned)
     required_sampler(base.method, 2, name)  # refuses a model that it does not fit
     distillation = build(kind, {"round_steps": default_round_steps(base.training.steps), **given})
-    chosen = distilled(base, distillation, step_of(folder))
+    chosen = distilled(base, distillation, _step_of(folder))
     chosen = catalogue.modified(chosen if corpus is None else with_corpus(chosen, corpus), fields)
     return TrainingPlan(chosen, target, request.resume, source.pinned)
 
 
-def step_of(folder: Path) -> int:
+def _step_of(folder: Path) -> int:
     """The training step of the weights of a run or of a model alone."""
     return read_config(folder).step if is_model_alone(folder) else checkpoint.latest_step(folder / "checkpoints")
 
@@ -284,4 +233,4 @@ def distill(
     """
     changes = RoundChanges(rounds, round_steps, teacher, delta, growth, divergence, compare, for_steps)
     request = DistillRequest(run, method, changes, out, corpus, seed, set, resume)
-    return plan_distillation(request).model(device=device, report=report, watch=watch, log=log)
+    return _train_and_load(plan_distillation(request), device, report, watch, log)

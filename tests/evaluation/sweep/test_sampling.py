@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support import session
 from support.judges import table_judge
 from support.mixer import Mixer
 from support.runs import quiet, small_recipe
@@ -23,7 +24,7 @@ from duality.evaluation.sweep.samples import Case
 from duality.evaluation.sweep.sweep import Sweep
 from duality.models.model import Model, network
 from duality.protocols import Vocabulary
-from duality.runs import corpora, session
+from duality.recipes import corpus as recipe_corpus
 from duality.samplers.grids import Cosine
 from duality.tokenizers.tokenizer import ByteTokenizer, text_before_end
 
@@ -179,7 +180,7 @@ def test_real_text_is_that_of_the_validation_set(novel: Path) -> None:
     found = held_out_text(recipe, 5, 32, quiet)
     assert found is not None
     assert tuple(found.tokens.shape) == (5, 32)
-    corpus = corpora.prepared(recipe, quiet)
+    corpus = recipe_corpus.prepare_corpus(recipe, quiet)
     count = -(-len(corpus.validation) // 32)
     starts = [32 * (number * count // 5) for number in range(5)]
     assert found.tokens.tolist() == [corpus.validation[start : start + 32].tolist() for start in starts]

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from support import session
 from support.judges import table_judge
 from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
 from duality.evaluation.sweep.runs import SAMPLER_NAMES, SweepSettings, cases_of, has_eta, measure_runs, rounds_of
-from duality.runs import session
 from duality.samplers import SAMPLERS
 
 

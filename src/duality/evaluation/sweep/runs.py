@@ -45,9 +45,10 @@ from duality.models.size import check_sampling
 from duality.noise import Noise, check_seed
 from duality.protocols import Latent, Network, Tail
 from duality.ranks import job
+from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
 from duality.registry import suggestion
-from duality.runs import corpora
+from duality.runs.corpus import corpus_of_run
 from duality.runs.start import is_model_alone
 from duality.samplers import SAMPLERS
 from duality.samplers.choice import grid_named
@@ -188,13 +189,9 @@ def held_out_text(
     The corpus must be that of the training of ``run``, if one is given; ``moved_to`` is where it is now.
     """
     corpus = job().in_turn(
-        lambda: (
-            corpora.prepared(recipe, report) if run is None else corpora.corpus_of_run(run, recipe, report, moved_to)
-        )
+        lambda: prepare_corpus(recipe, report) if run is None else corpus_of_run(run, recipe, report, moved_to)
     )
-    found = real_text(
-        corpora.sequences(recipe.data, corpus.validation, corpus.tokenizer, length), corpus.tokenizer, num
-    )
+    found = real_text(make_sequences(recipe.data, corpus.validation, corpus.tokenizer, length), corpus.tokenizer, num)
     if found is None:
         report(f"no real text: no sequence of the validation set of {recipe.data.corpus} has {length} tokens")
     return found

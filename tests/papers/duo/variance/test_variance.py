@@ -24,7 +24,7 @@ from duality.papers.duo.variance.objectives import objectives_of
 from duality.papers.duo.variance.study import VarianceSettings, compare_objectives, draws_of, measure_variance
 from duality.papers.duo.variance.tables import VarianceRow, markdown, plot_variance
 from duality.protocols import AnyDenoiser, Loss, Valid
-from duality.runs.corpora import sequences_of_run
+from duality.runs.corpus import sequences_of_run
 
 FEW = VarianceSettings(num_draws=12, groups=6, batch=4)
 

@@ -28,7 +28,7 @@ from duality.papers.duo.reproduce.models import Base, Student
 from duality.papers.duo.reproduce.report import Chapter, verdicts, write_report
 from duality.papers.duo.reproduce.work import BATCH, Measure, Several, Train, Vary, Write
 from duality.recipes import catalogue
-from duality.runs.corpora import prepared
+from duality.recipes.corpus import prepare_corpus
 
 _SAMPLING = 1 / 3  # the cost of a token in a sampling step, if that of a token in a training step is 1
 _DISTILLING = 4 / 3  # a step of distillation also calls the teacher
@@ -133,7 +133,7 @@ def reproduce(
         chapters.append(Chapter(domain, claims, Evidence(out, domain)))
         jobs += Planner(out, domain, claims).jobs()
         base = next(model for model in domain.models.values() if isinstance(model, Base))
-        prepared(catalogue.recipe(base.recipe), report)  # once, before several processes need it
+        prepare_corpus(catalogue.recipe(base.recipe), report)  # once, before several processes need it
     output_folder(settings.out)
     report(f"{len(jobs)} jobs in {settings.workers} processes of {settings.threads} thread(s), kept in {settings.out}")
     with show(sum(job.cost for job in jobs)) as advance:

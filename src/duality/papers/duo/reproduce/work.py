@@ -32,9 +32,10 @@ from duality.papers.duo.variance.objectives import PAPER_WINDOW, objectives_of
 from duality.papers.duo.variance.study import VarianceSettings, compare_objectives
 from duality.recipes import catalogue
 from duality.recipes.recipe import Recipe
-from duality.runs.corpora import sequences_of_run
+from duality.runs.corpus import sequences_of_run
 from duality.runs.requests import DistillRequest
-from duality.runs.train import TrainingPlan, plan_distillation
+from duality.runs.session import TrainingPlan
+from duality.runs.train import plan_distillation
 from duality.training import checkpoint
 
 BATCH = 128  # samples at a time; the samples do not depend on it

@@ -45,7 +45,7 @@ from duality.papers.duo.variance.gradients import (
 from duality.papers.duo.variance.objectives import PairedBound, objectives_of
 from duality.papers.duo.variance.tables import VarianceRow, markdown, plot_variance
 from duality.protocols import Objective, Phase, Schedule, Vocabulary
-from duality.runs.corpora import sequences_of_run
+from duality.runs.corpus import sequences_of_run
 from duality.training import checkpoint
 from duality.training.adapters import merged
 from duality.training.loop import gradients

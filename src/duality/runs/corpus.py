@@ -1,0 +1,163 @@
+"""The corpus of a run: the text that it was trained on, other text to measure it on, data that is given from memory.
+
+Data that is given from Python, texts or tensors of ids, is written into ``data/`` of the run folder and trained on from
+there, so that a run can be resumed and measured without the program that started it.
+
+What must hold: data that is in a run folder already is never replaced; other data for the same run is refused; a corpus
+that was moved is the run's own exactly if its text is.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from torch import Tensor
+
+from duality.data.corpus import Corpus, encode_corpus
+from duality.data.memory import write_corpus
+from duality.data.named import datasets
+from duality.data.packing import Sequences
+from duality.data.places import evaluated_part, has_columns, is_there
+from duality.data.readers.records import TEXT_COLUMN
+from duality.files.progress import Reporter, silent
+from duality.files.temporary import remove_leftovers, temporary_name
+from duality.hub import package
+from duality.models.folder import DATA, read_recipe, with_corpus
+from duality.models.provenance import CORPUS, check_corpus, check_text, is_imported, read_identity, read_tokenizer
+from duality.ranks import job
+from duality.recipes.corpus import make_sequences, prepare_corpus
+from duality.recipes.recipe import Recipe
+from duality.tokenizers.specs import FROM_FILES
+from duality.tokenizers.tokenizer import FILE
+
+if TYPE_CHECKING:
+    from duality.models.model import Model
+
+TrainingData = str | Path | Iterable[str] | Tensor | Sequence[Tensor]
+
+
+def corpus_of_run(
+    folder: Path | str, recipe: Recipe, report: Reporter = silent, moved_to: str | Path | None = None
+) -> Corpus:
+    """The corpus that the run in ``folder`` was trained on; ``moved_to`` is where it is now, if it was moved.
+
+    The recipe of somebody else's run may name any file of this machine. It is read only for a run that says which
+    tokens it must give, in the run's own tokenizer, and a message says what is read. Another text than the run's own
+    is not tokenized. A tokenizer that came from a file, from the hub or from another model is read from the run's
+    folder. A run that was imported does not say which tokens: its text is a dataset by name, or one that the user
+    gives.
+    """
+    folder = Path(folder)
+    tokenizer = read_tokenizer(folder)
+    if read_identity(folder)["tokenizer"] != tokenizer.fingerprint:
+        raise ValueError(
+            f"{folder / CORPUS} is of another tokenizer than {folder / FILE}: put back the files that belong to the run"
+        )
+    if moved_to is not None:
+        recipe = with_corpus(recipe, moved_to)
+    else:
+        check_present(folder, recipe)
+        if Path(recipe.data.corpus).exists():
+            report(f"the corpus of {folder} is read at {recipe.data.corpus}")
+    place = None if moved_to is None else str(moved_to)
+    own = tokenizer if isinstance(recipe.data.tokenizer, FROM_FILES) else None
+    corpus = prepare_corpus(recipe, report, partial(check_text, folder, place), own)
+    check_corpus(folder, corpus, place)
+    return corpus
+
+
+def check_present(folder: Path | str, recipe: Recipe) -> None:
+    """Refuse a run whose corpus is not where it was, and say what to do."""
+    place = recipe.data.corpus
+    if is_imported(Path(folder)) and place == read_recipe(Path(folder)).data.corpus and place not in datasets():
+        raise ValueError(
+            f"{folder} was imported without the text that it was trained on: give a text with --corpus PATH (eval, "
+            "distill, quality, variance), or with eval --data PATH"
+        )
+    if not is_there(place) and package.exists(Path(folder)):
+        raise ValueError(
+            f"the corpus of {folder} is {place}, which is not here: say where it is (--corpus PATH, corpus=), or give "
+            "another text to eval (--data, data=)"
+        )
+    if not is_there(place):
+        raise ValueError(
+            f"the corpus of {folder} is not at {place} any more: put it back, or say where it is now: "
+            f"`duality train {read_recipe(Path(folder)).name} --out {folder} --resume --data PATH` keeps the new place "
+            "in the run, and eval, distill, quality and variance take --corpus PATH"
+        )
+
+
+def sequences_of_run(
+    model: Model,
+    folder: Path | str,
+    *,
+    data: str | Path | None = None,
+    column: str | None = None,
+    split: Literal["validation", "train"] = "validation",
+    corpus: str | Path | None = None,
+    report: Reporter = silent,
+) -> Sequences:
+    """A part of the corpus that the run in ``folder`` was trained on, or other ``data`` in the run's own tokens.
+
+    The texts of other data are in ``column``, or in the column of the run's own corpus. ``corpus`` is where the run's
+    own corpus is now, if it was moved.
+    """
+    own = model.recipe.data
+    if column is not None and data is None:
+        raise ValueError(
+            f"the column {column!r} belongs to other data: give it too (--data); the run's own corpus is read with "
+            f"the column {own.column!r} that it was trained on"
+        )
+    if data is not None and corpus is not None:
+        raise ValueError(
+            f"other text ({data}) and a new place of the run's own corpus ({corpus}) are two things: give one of "
+            "--data (data=) and --corpus (corpus=)"
+        )
+    if data is not None:
+        names = model.label_names or None
+        chosen = column if column is not None else own.column if has_columns(data) else TEXT_COLUMN
+        store = job().in_turn(
+            lambda: encode_corpus(
+                data,
+                model.tokenizer,
+                label_names=names,
+                documents=own.documents,
+                column=chosen,
+                eos=own.eos,
+                part=evaluated_part(data),
+                progress=report,
+            )
+        )
+    else:
+        parts = job().in_turn(lambda: corpus_of_run(folder, model.recipe, report, corpus))
+        store = parts.validation if split == "validation" else parts.train
+    return make_sequences(own, store, model.tokenizer)
+
+
+def with_data(recipe: Recipe, data: TrainingData, folder: Path) -> Recipe:
+    """The recipe on other data: a path, a named corpus, or what is in memory, which is written into ``folder``."""
+    if isinstance(data, (str, Path)):
+        return with_corpus(recipe, data)
+    target = folder / DATA
+    remove_leftovers(target)
+    temporary = temporary_name(target)
+    try:
+        written = write_corpus(data, temporary)
+        path = target / written.path.name
+        if not target.exists():
+            os.replace(temporary, target)
+        elif not path.is_file() or not filecmp.cmp(written.path, path, shallow=False):
+            raise ValueError(f"{target} holds other data than was given: give the same, or choose another out folder")
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    own = replace(recipe.data, column=TEXT_COLUMN)  # of the file that was written
+    if written.tokenizer is not None:
+        own = replace(own, tokenizer=written.tokenizer)
+    return with_corpus(replace(recipe, data=own), path)
