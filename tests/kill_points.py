@@ -38,7 +38,8 @@ from duality.files.lock import LOCK, RunLocked
 from duality.models.folder import read_recipe
 from duality.models.trace import read_trace
 from duality.ranks import joined
-from duality.recipes.recipe import Recipe, distilled
+from duality.recipes.derive import derive_distillation
+from duality.recipes.recipe import Recipe
 from duality.tokenizers.specs import BPE
 from duality.training import checkpoint
 from duality.training.distillation import DCD
@@ -69,7 +70,7 @@ def recipe() -> Recipe:
 
 def distillation() -> Recipe:
     """Three rounds, with STEPS steps in all."""
-    made = distilled(recipe(), DCD(rounds=3, round_steps=STEPS // 3, delta=1 / 16), STEPS)
+    made = derive_distillation(recipe(), DCD(rounds=3, round_steps=STEPS // 3, delta=1 / 16), STEPS)
     return replace(made, training=replace(made.training, log_every=1))
 
 

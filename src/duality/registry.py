@@ -31,7 +31,7 @@ def suggestion(name: str, choices: Iterable[str]) -> str:
 class Registry(Mapping[str, Entry]):
     """Names and what they stand for: classes, or functions that build an object."""
 
-    def __init__(self, kind: str, places: dict[str, str]):
+    def __init__(self, kind: str, places: Mapping[str, str | Entry]):
         self.kind = kind
         self._places: dict[str, str | Entry] = dict(places)
 
@@ -57,6 +57,23 @@ class Registry(Mapping[str, Entry]):
     def types(self) -> tuple[type, ...]:
         """The registered classes."""
         return tuple(entry for entry in self.values() if isinstance(entry, type))
+
+    def classes(self) -> dict[str, str | Entry]:
+        """The registered classes by their own names: places of classes, and what was registered at run time.
+
+        A place names a class if its attribute begins with a capital. Something that was registered at run time and is
+        no class is called once: the class is that of what it makes.
+        """
+        found: dict[str, str | Entry] = {}
+        for place in self._places.values():
+            if isinstance(place, str):
+                attribute = place.rpartition(":")[2]
+                if attribute[0].isupper():
+                    found[attribute] = place
+            else:
+                kind = place if isinstance(place, type) else type(place())
+                found[kind.__name__] = kind
+        return found
 
     def register(self, name: str, entry: Entry) -> None:
         """Add a choice at run time, for a notebook or a plug-in; a name is never replaced."""

@@ -10,7 +10,6 @@ import pytest
 import duality
 from duality.cli.main import main
 from duality.models.folder import read_recipe
-from duality.recipes import catalogue
 
 SMALL = ["--set", "data.tokenizer=bytes", "data.length=32", "backbone=nano", "training.batch_size=4"]
 ROWS = "".join(f'{number},"Sentence {number}, of a table\nwith two lines."\n' for number in range(150))
@@ -83,9 +82,3 @@ def test_data_from_memory_has_no_column(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="column='x' belongs to files; data from memory has no columns"):
         duality.train("duo-laptop", data=["a text"], column="x", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_recipes_of_older_versions_read_the_key_text(trained: Path) -> None:
-    data = json.loads((trained / "recipe.json").read_text())
-    del data["data"]["column"], data["format"]
-    assert catalogue.from_json(data).data.column == "text"

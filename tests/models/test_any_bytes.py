@@ -20,7 +20,7 @@ from support.runs import quiet, small_recipe
 
 from duality.models.folder import read_recipe
 from duality.models.model import load
-from duality.recipes.recipe import distilled
+from duality.recipes.derive import derive_distillation
 from duality.runs.corpus import sequences_of_run
 from duality.training.distillation import DCD
 from duality.training.loop import StepRecord
@@ -36,7 +36,7 @@ def distillation(tmp_path_factory: pytest.TempPathFactory, english: Path) -> Pat
     place = tmp_path_factory.mktemp("bytes")
     base = small_recipe(english, "training.steps=2", "data.length=16")
     session.train(base, place / "base", report=quiet)
-    recipe = distilled(base, DCD(rounds=2, round_steps=2, delta=1 / 16), 2)
+    recipe = derive_distillation(base, DCD(rounds=2, round_steps=2, delta=1 / 16), 2)
     session.distill(place / "base", recipe, place / "few", report=quiet)
     return place / "few"
 

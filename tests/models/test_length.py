@@ -18,12 +18,9 @@ from duality.data.packing import Padding
 from duality.evaluation.sweep.runs import held_out_text, sample_case
 from duality.evaluation.sweep.samples import Case
 from duality.models import sampling as writing
-from duality.models.folder import read_recipe
 from duality.models.model import Model
 from duality.models.sampling import known_ends, known_parts, parts_around_blanks
 from duality.recipes import corpus as recipe_corpus
-from duality.recipes.catalogue import to_json
-from duality.runs import corpus as run_corpus
 from duality.tokenizers.tokenizer import ByteTokenizer
 from duality.training.metrics import read_metrics
 
@@ -83,21 +80,6 @@ def test_other_text_is_cut_into_documents_as_the_run_s_own(
     assert main(["eval", str(run), "--json", "--data", str(other)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["num_sequences"], found["num_tokens"], found["num_padding"]) == (3, 3 + 3 + 5, 13)
-
-
-def test_an_older_run_keeps_ignoring_its_padding(tmp_path: Path, lines: Path) -> None:
-    """Its recipe.json lacks the field; continued, it is trained as it began."""
-    made = small_recipe(lines, *DOCUMENTS, "data.padding=ignore", "training.steps=2")
-    session.train(made, tmp_path / "run", report=quiet)
-    path = tmp_path / "run" / "recipe.json"
-    old = json.loads(path.read_text(encoding="utf-8"))
-    assert old == to_json(made)
-    del old["data"]["padding"], old["format"]
-    path.write_text(json.dumps(old), encoding="utf-8")
-    assert read_recipe(tmp_path / "run") == made
-    model = duality.load(tmp_path / "run")
-    assert not run_corpus.sequences_of_run(model, tmp_path / "run").models_padding
-    duality.train(made, out=tmp_path / "run", resume=True)
 
 
 # --- what a corpus is

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,26 +15,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runs import ROOT
 
-from duality.data.packing import Padding
 from duality.models.size import parameters
 from duality.networks import SIZES
 from duality.recipes.catalogue import (
-    RECIPES,
     choices,
     components,
     differences,
     from_json,
-    modified,
+    modify,
     recipe,
+    recipe_names,
     to_json,
 )
 from duality.recipes.config import from_jsonable, to_jsonable
-from duality.recipes.recipe import Recipe
 
 SOURCE = ROOT / "src" / "duality"
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", recipe_names())
 def test_recipes_round_trip_through_json(name: str) -> None:
     chosen = recipe(name)
     assert chosen.name == name
@@ -40,7 +41,7 @@ def test_recipes_round_trip_through_json(name: str) -> None:
 
 @pytest.mark.parametrize("name", choices())
 def test_every_named_component_round_trips(name: str) -> None:
-    component = choices()[name]
+    component = choices()[name]()
     assert from_jsonable(json.loads(json.dumps(to_jsonable(component))), components()) == component
 
 
@@ -82,8 +83,6 @@ def test_dependent_assignments_are_checked_together() -> None:
         ("training.betas=[0.9]", "a list of 2"),
         ("training.precision=float16", "'auto', 'float32', 'bfloat16'"),
         ("backbone=huge", "choose from nano, micro, mini, small, medium"),
-        ("backbone=tiny", "backbone is 'tiny', which is now called mini: choose from nano, micro, mini, small, medium"),
-        ("backbone=laptop", "backbone is 'laptop', which is now called micro"),
         ("data.tokenizer=wordpiece", "choose from bytes, characters, bpe"),
         ("data.split=random", "'auto', 'document', 'position'"),
         ("data.padding=mask", "'model', 'ignore'"),
@@ -136,11 +135,6 @@ def test_a_recipe_with_a_field_of_another_version_is_refused() -> None:
         from_json(data)
 
 
-def first_format(chosen: Recipe) -> Any:
-    """The JSON of a recipe as the first format had it, without a number."""
-    return {name: value for name, value in dict[str, Any](to_json(chosen)).items() if name != "format"}  # type: ignore[arg-type]
-
-
 def places(data: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The path of every field in the JSON of a recipe."""
     for name, value in data.items():
@@ -178,7 +172,7 @@ def test_any_value_of_any_field_is_a_recipe_or_a_value_error(name: str, data: st
     base = recipe(name)
     field = data.draw(st.sampled_from([".".join(path) for path in places(to_jsonable(base))]))
     try:
-        changed = modified(base, (f"{field}={value}",))
+        changed = modify(base, (f"{field}={value}",))
         assert from_json(json.loads(json.dumps(to_json(changed)))) == changed
         assert parameters(changed)[0] > 0
     except ValueError:
@@ -190,36 +184,23 @@ def test_a_recipe_of_a_later_format_is_refused() -> None:
         from_json({**dict(to_json(recipe("duo-laptop"))), "format": 7})  # type: ignore[arg-type]
 
 
-def test_an_autoregressive_recipe_of_format_5_begins_with_its_own_state() -> None:
-    chosen = recipe("ar-laptop")
-    older = json.loads(json.dumps(to_json(chosen)))
-    del older["method"]["begin"]
-    assert from_json({**older, "format": 5}) == chosen
-    with pytest.raises(ValueError, match="AR lacks begin"):
-        from_json(older)
+def test_a_recipe_without_a_format_is_refused() -> None:
+    data = dict(to_json(recipe("duo-laptop")))  # type: ignore[arg-type]
+    for former in ({**data, "format": 5}, {name: value for name, value in data.items() if name != "format"}):
+        with pytest.raises(ValueError, match=r"the recipe has format (5|None), this version reads 6"):
+            from_json(former)
 
 
-def test_a_recipe_of_format_2_has_no_field_for_processes() -> None:
-    chosen = recipe("duo-laptop")
-    older = {name: value for name, value in dict[str, Any](to_json(chosen)).items() if name != "parallel"}  # type: ignore[arg-type]
-    assert from_json({**older, "format": 2}) == chosen
-    with pytest.raises(ValueError, match="Recipe lacks parallel"):
-        from_json(older | {"format": 6})
-
-
-def test_recipes_of_older_versions_are_read() -> None:
-    """Fields that were renamed keep their values."""
-    made = recipe("duo-laptop", ("method.gaussian_schedule=LinearSignal", "method.training_schedule=Cosine"))
-    old: Any = first_format(made)
-    old["method"]["clock"] = old["method"].pop("gaussian_schedule")
-    old["method"]["times"] = old["method"].pop("training_schedule")
-    assert from_json(old) == made
-    # what a document is, and whether its padding is modelled, came later: padding was ignored
-    values: dict[str, Padding] = {"document": "ignore", "wrap": "model"}  # which has no effect on a wrapped corpus
-    for packing, padding in values.items():
-        made = recipe("duo-laptop", (f"data.packing={packing}",))
-        old = first_format(made)
-        del old["data"]["padding"], old["data"]["documents"]
-        assert from_json(old) == replace(made, data=replace(made.data, padding=padding, documents="auto"))
-    with pytest.raises(ValueError, match="Data has no field 'clock'"):
-        from_json({**old, "data": {**old["data"], "clock": 1}})
+@pytest.mark.slow
+def test_reading_a_recipe_imports_what_it_names(tmp_path: Path) -> None:
+    """The methods, objectives, networks and tokenizers of other recipes stay where they are."""
+    (tmp_path / "recipe.json").write_text(json.dumps(to_json(recipe("mdlm-laptop"))))
+    script = (
+        "import json, sys; from duality.recipes.catalogue import from_json; "
+        "from_json(json.load(open(sys.argv[1]))); print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "recipe.json")]
+    loaded = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    assert "duality.methods.mdlm" in loaded
+    others = {f"duality.methods.{name}" for name in ("duo", "sedd", "plaid", "ar", "d3pm")}
+    assert not loaded & {*others, "duality.training.distillation", "tomllib"}

@@ -21,7 +21,8 @@ from duality.models import folder
 from duality.models import model as run_model
 from duality.protocols import Tail
 from duality.recipes import catalogue
-from duality.recipes.recipe import Generation, Recipe, distilled
+from duality.recipes.derive import derive_distillation
+from duality.recipes.recipe import Generation, Recipe
 from duality.training import checkpoint
 from duality.training.distillation import DCD, SDTT
 from duality.training.loop import StepRecord
@@ -40,7 +41,7 @@ def small_rounds(kind: type[Any], **options: Any) -> Any:
 
 
 def distillation_of(base: Recipe, kind: Any, **training: Any) -> Recipe:
-    recipe = distilled(base, kind, base.training.steps)
+    recipe = derive_distillation(base, kind, base.training.steps)
     return replace(recipe, training=replace(recipe.training, **{"save_every": 3, "log_every": 1, **training}))
 
 
@@ -278,7 +279,7 @@ def test_the_distillation_of_the_papers_base_has_the_papers_settings() -> None:
     """5 rounds of 10 000 steps, batch 128, learning rate 6e-5 after 500 steps, average 0.999."""
     from duality.recipes.catalogue import recipe
 
-    made = distilled(recipe("duo-owt"), DCD(), 1_000_000).training
+    made = derive_distillation(recipe("duo-owt"), DCD(), 1_000_000).training
     assert (made.steps, made.batch_size, made.warmup, made.decay) == (50_000, 128, 500, 0.0)
     assert made.learning_rate == pytest.approx(6e-5)
     assert made.ema == pytest.approx(0.999)
@@ -286,7 +287,7 @@ def test_the_distillation_of_the_papers_base_has_the_papers_settings() -> None:
 
 @pytest.mark.parametrize(("batch", "expected"), [(8, 8), (64, 64), (128, 64), (256, 64), (512, 128), (2048, 512)])
 def test_the_batch_of_a_distillation_is_a_quarter_but_not_a_small_one(batch: int, expected: int) -> None:
-    made = distilled(small_recipe(Path("unused"), f"training.batch_size={batch}"), DCD(), 20).training
+    made = derive_distillation(small_recipe(Path("unused"), f"training.batch_size={batch}"), DCD(), 20).training
     assert made.batch_size == expected
 
 
@@ -302,36 +303,6 @@ def test_a_distilled_model_is_sampled_with_the_steps_of_its_last_round(
     kind: Any, steps: int, tail: Tail, temperature: float
 ) -> None:
     base = replace(catalogue.recipe("duo-laptop"), generation=Generation(steps=64, tail="greedy", temperature=0.9))
-    made = distilled(base, kind, 10)
+    made = derive_distillation(base, kind, 10)
     assert made.generation == Generation(steps=steps, tail=tail, temperature=temperature)
     assert catalogue.from_json(catalogue.to_json(made)) == made
-
-
-def test_a_run_of_an_older_version_is_sampled_as_then() -> None:
-    saved = catalogue.to_json(catalogue.recipe("duo-laptop"))
-    assert isinstance(saved, dict)
-    del saved["generation"], saved["format"]  # the first format had no number
-    assert catalogue.from_json(saved).generation == Generation()
-
-
-def test_a_distillation_of_an_older_version_compared_outputs() -> None:
-    """Whatever the default is now: its recipe does not have the field."""
-    from duality.recipes.catalogue import from_json, to_json
-
-    for compare in ("output", "posterior"):
-        made = distillation_of(small_recipe(Path("unused")), DCD(compare=compare))
-        data: Any = to_json(made)
-        assert from_json(data) == made
-        del data["distillation"]["compare"], data["format"]
-        assert from_json(data).distillation == DCD(compare="output")
-
-
-def test_old_recipes_without_a_distillation_load() -> None:
-    from duality.recipes.catalogue import from_json, to_json
-
-    data = to_json(small_recipe(Path("unused")))
-    assert isinstance(data, dict)
-    del data["distillation"], data["format"]
-    assert from_json(data).distillation is None
-    made = to_json(distillation_of(small_recipe(Path("unused")), DCD()))
-    assert from_json(made).distillation == DCD()

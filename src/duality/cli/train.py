@@ -166,8 +166,8 @@ def plan(
     from duality.recipes import catalogue
 
     known = read_recipe(Path(recipe)) if exists(Path(recipe)) else catalogue.recipe(recipe)
-    base = known if distill else catalogue.modified(known, assignments)
-    chosen = catalogue.modified(scaling.distillation_of(base, distill), assignments) if distill else base
+    base = known if distill else catalogue.modify(known, assignments)
+    chosen = catalogue.modify(scaling.distillation_of(base, distill), assignments) if distill else base
     batch = chosen.training.batch_size
     if devices < 1 or batch % devices:
         fitting = ", ".join(map(str, divisors(batch)))

@@ -41,7 +41,8 @@ from duality.noise import Noise
 from duality.protocols import Network, VectorDenoiser
 from duality.ranks import divisors
 from duality.recipes.config import build
-from duality.recipes.recipe import Recipe, default_round_steps, distilled
+from duality.recipes.derive import default_round_steps, derive_distillation
+from duality.recipes.recipe import Recipe
 from duality.recipes.shapes import expected_vocabulary
 from duality.training.adapters import outline_trained
 from duality.training.distillation import distillation_named, required_sampler
@@ -120,7 +121,7 @@ def distillation_of(base: Recipe, name: str) -> Recipe:
     """The recipe that distills a finished run of ``base``."""
     kind = distillation_named(name)
     steps = base.training.steps
-    chosen = distilled(base, build(kind, {"round_steps": default_round_steps(steps)}), steps)
+    chosen = derive_distillation(base, build(kind, {"round_steps": default_round_steps(steps)}), steps)
     required_sampler(chosen.method, 2, name)  # refuses a model that it does not fit
     return chosen
 

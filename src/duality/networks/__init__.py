@@ -21,5 +21,3 @@ SIZES = Registry(
         "medium": "duality.networks.dit:medium",
     },
 )
-# Earlier names of sizes, which were not in order: tiny was six times larger than laptop.
-FORMER_SIZES = {"laptop": "micro", "tiny": "mini"}

@@ -1,92 +1,173 @@
 """All recipes by name, a recipe as JSON and back, and ``--set field=value``.
 
-The types that JSON may name and the ready-made components that ``--set`` may choose come from the registries of
-methods, schedules, backbones, tokenizers and distillations: what is registered can be saved, read back and chosen.
+    recipes.toml --> settings (field, value) --> Recipe <--> recipe.json
+                     --set field=value
+
+The recipes are data: a base, which is another recipe, and settings that differ. A setting means the same in
+recipes.toml and on the command line. The classes that JSON may name and the components that a setting may choose come
+from the registries of methods, schedules, backbones, tokenizers and distillations: what is registered can be saved,
+read back and chosen.
+
+What must hold: ``from_json(to_json(recipe)) == recipe``; reading a recipe imports what it names and nothing else; a
+recipe.json with a field too few or too many is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from pathlib import Path
 
 from duality.diffusion import GAUSSIAN_SCHEDULES, SCHEDULES
 from duality.methods import METHODS
-from duality.networks import BACKBONES, FORMER_SIZES, SIZES
-from duality.recipes import laptop, molecules, paper
-from duality.recipes.config import Json, component, from_jsonable, override, to_jsonable
-from duality.recipes.recipe import Data, Generation, Recipe
-from duality.registry import suggestion
+from duality.networks import BACKBONES, SIZES
+from duality.recipes.config import Json, check, component, field_types, from_jsonable, parse, to_jsonable
+from duality.recipes.recipe import Data, Recipe
+from duality.registry import Entry, Registry, suggestion
 from duality.tokenizers import TOKENIZERS
-from duality.tokenizers.specs import KeptTokenizer, tokenizer_at
+from duality.tokenizers.specs import tokenizer_at
 from duality.training import DISTILLATIONS
-from duality.training.settings import Parallel, Training
+from duality.training.settings import Training
 
-RECIPES: dict[str, Callable[[], Recipe]] = {make().name: make for make in (*laptop.ROWS, *molecules.ROWS, *paper.ROWS)}
+FORMAT = 6  # of recipe.json
 
-# Earlier names of fields, in recipes of older versions.
-_FORMER_NAMES: dict[tuple[str, str], str] = {
-    ("Duo", "clock"): "gaussian_schedule",
-    ("DCD", "clock"): "gaussian_schedule",
-    **{(name, "times"): "training_schedule" for name in ("Duo", "UDLM", "MDLM", "SEDD", "D3PM")},
-}
-
-FORMAT = 6  # of recipe.json; in format 1, which had no number, fields may be missing that were added later
-
-# Fields that were added in formats 3 to 6, and their values for what earlier versions did.
-_ADDED: dict[tuple[str, str], Callable[[dict[str, Json]], Json]] = {
-    ("Recipe", "parallel"): lambda data: to_jsonable(Parallel()),
-    ("Training", "checkpoint"): lambda data: Training.checkpoint,
-    ("Data", "eos"): lambda data: Data.eos,
-    ("Data", "stream"): lambda data: Data.stream,
-    ("AR", "begin"): lambda data: None,
-    ("Training", "freeze"): lambda data: Training.freeze,
-    ("Training", "lora"): lambda data: Training.lora,
-    ("Training", "lora_alpha"): lambda data: Training.lora_alpha,
-    ("Training", "lora_layers"): lambda data: Training.lora_layers,
-}
-
-# Fields that recipes of format 1 may not have either.
-_FORMER_VALUES: dict[tuple[str, str], Callable[[dict[str, Json]], Json]] = {
-    # padding has no effect on a wrapped corpus: its runs read like those of today, and can be continued
-    ("Data", "padding"): lambda data: "ignore" if data.get("packing") == "document" else Data.padding,
-    ("Data", "documents"): lambda data: "auto",
-    ("Data", "column"): lambda data: Data.column,
-    ("DCD", "compare"): lambda data: "output",
-    ("DiT", "activation"): lambda data: "gelu",
-    ("Training", "optimizer"): lambda data: "adamw",
-    ("Training", "recompute"): lambda data: False,
-    ("Training", "compile"): lambda data: False,
-    ("Recipe", "distillation"): lambda data: None,
-    ("Recipe", "generation"): lambda data: to_jsonable(Generation()),
-    ("Training", "phase_steps"): lambda data: None,
-    **_ADDED,
+# What a setting may name, and what JSON may name as well.
+_NAMED = (SIZES, BACKBONES, TOKENIZERS, SCHEDULES, GAUSSIAN_SCHEDULES, METHODS)
+_CLASSES: dict[str, str | Entry] = {
+    "Recipe": "duality.recipes.recipe:Recipe",
+    "Data": "duality.recipes.recipe:Data",
+    "Generation": "duality.recipes.recipe:Generation",
+    "Training": "duality.training.settings:Training",
+    "Parallel": "duality.training.settings:Parallel",
+    "Pretrained": "duality.tokenizers.specs:Pretrained",
+    "KeptTokenizer": "duality.tokenizers.specs:KeptTokenizer",
 }
 
 
-def choices() -> dict[str, object]:
-    """Ready-made components by name, for ``--set backbone=mini`` or ``--set data.tokenizer=bytes``."""
-    registries = (SIZES, BACKBONES, TOKENIZERS, SCHEDULES, GAUSSIAN_SCHEDULES, METHODS)
-    return {name: entry() for registry in registries for name, entry in registry.items()}
+def components() -> Registry:
+    """The classes that the JSON of a recipe may name."""
+    classes = dict(_CLASSES)
+    for registry in (*_NAMED, DISTILLATIONS):
+        classes.update(registry.classes())
+    return Registry("component", classes)
 
 
-def components() -> dict[str, type]:
-    """The types that the JSON of a recipe may name."""
-    registered = (*choices().values(), *(entry() for entry in DISTILLATIONS.values()))
-    fixed = (Recipe, Data, Training, Generation, Parallel, KeptTokenizer)
-    kinds = (*fixed, *dict.fromkeys(type(each) for each in registered))
-    return {kind.__name__: kind for kind in kinds}
+def choices() -> dict[str, Entry]:
+    """What makes each component that a setting may choose, by its name."""
+    return {name: registry[name] for registry in _NAMED for name in registry}
+
+
+# --- recipes by name
+
+
+@lru_cache(1)
+def _table() -> dict[str, dict[str, object]]:
+    """The entries of recipes.toml by name."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(Path(__file__).with_name("recipes.toml").read_text(encoding="utf-8"))
+
+
+def recipe_names() -> tuple[str, ...]:
+    """The names of all recipes."""
+    return tuple(_table())
 
 
 def recipe(name: str, assignments: tuple[str, ...] = ()) -> Recipe:
     """A recipe by name, with ``field=value`` assignments applied."""
-    if name not in RECIPES:
-        raise ValueError(f"unknown recipe {name!r}: {suggestion(name, RECIPES)}")
-    return modified(RECIPES[name](), assignments)
+    if name not in _table():
+        raise ValueError(f"unknown recipe {name!r}: {suggestion(name, _table())}")
+    settings: list[tuple[str, object]] = [("name", name)]
+    base: object = name
+    while isinstance(base, str):
+        entry = dict(_table()[base])
+        base = entry.pop("base", None)
+        settings[:0] = _settings_in(entry)
+    start = Recipe(name, "", "", METHODS["Duo"](), Data(), SIZES["small"](), Training())
+    return modify(_with_settings(start, settings), assignments)
 
 
-def modified(base: Recipe, assignments: tuple[str, ...]) -> Recipe:
-    """``base`` with ``field=value`` assignments applied."""
-    return override(base, assignments, components(), choices(), FORMER_SIZES, tokenizer_at)
+def _settings_in(table: dict[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """The fields of a table and their values; ``type`` is the value of the table's own field and comes first."""
+    if "type" in table:
+        yield prefix.removesuffix("."), table["type"]
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _settings_in(value, f"{prefix}{name}.")
+        elif name != "type":
+            yield f"{prefix}{name}", value
+
+
+# --- settings
+
+
+def modify(base: Recipe, assignments: tuple[str, ...]) -> Recipe:
+    """``base`` with ``field=value`` assignments applied, checked together at the end, in any order."""
+    settings = []
+    for assignment in assignments:
+        path, separator, text = (part.strip() for part in assignment.partition("="))
+        if not separator or not path or not text:
+            raise ValueError(f"{assignment!r} is no assignment: write --set field=value, such as training.steps=1000")
+        settings.append((path, text))
+    return _with_settings(base, settings)
+
+
+def _with_settings(base: Recipe, settings: Iterable[tuple[str, object]]) -> Recipe:
+    """``base`` with other values of fields; a text is read as the type of its field, or as the name of a component."""
+    kinds, data = components(), component(base)
+    for path, value in settings:
+        *parents, leaf = path.split(".")
+        node = data
+        for part in parents:
+            inner = _field(node, part, path)
+            if not isinstance(inner, dict):
+                raise ValueError(f"no field {path!r}: {part} is {inner!r}, which has no parts")
+            node = inner
+        before = _field(node, leaf, path)
+        hint = field_types(kinds[str(node["type"])])[leaf]
+        if isinstance(before, dict):
+            node[leaf] = component(_chosen(str(value), hint, path, before))
+        else:
+            given = parse(value, hint) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+            node[leaf] = to_jsonable(check(given, hint, path))
+    changed = from_jsonable(data, kinds)
+    assert isinstance(changed, Recipe), "a component keeps its type"
+    return changed
+
+
+def _field(node: dict[str, Json], name: str, path: str) -> Json:
+    """The value of a field; the error for a wrong name suggests the nearest names."""
+    names = [each for each in node if each != "type"]
+    if name not in names:
+        raise ValueError(f"no field {path!r} ({node['type']} has no {name!r}): {suggestion(name, names)}")
+    return node[name]
+
+
+def _chosen(text: str, hint: object, path: str, before: dict[str, Json]) -> object:
+    """The component for a field that a text names: one of a registry, or a tokenizer by its place."""
+    registry = next((registry for registry in _NAMED if text in registry), None)
+    found = tokenizer_at(text) if registry is None else registry[text]()
+    if found is not None and _fits(found, hint):
+        return found
+    ready = (name for name, make in choices().items() if _fits(make(), hint))
+    parts = ", ".join(f"{path}.{name}" for name in before if name != "type")
+    raise ValueError(f"{path} is {text!r}: choose from {', '.join(ready)}" + (f", or set {parts}" if parts else ""))
+
+
+def _fits(value: object, hint: object) -> bool:
+    """Whether a component may be the value of a field of this type."""
+    try:
+        check(value, hint, "")
+    except ValueError:
+        return False
+    return True
+
+
+# --- JSON
 
 
 def to_json(chosen: Recipe) -> Json:
@@ -95,29 +176,16 @@ def to_json(chosen: Recipe) -> Json:
 
 
 def from_json(data: Json) -> Recipe:
-    """The recipe that ``to_json`` wrote, in this format or an older one."""
-    if isinstance(data, dict) and "format" in data:
-        found = data["format"]
-        if found not in (2, 3, 4, 5, FORMAT):
-            raise ValueError(f"the recipe has format {found!r}, this version reads {FORMAT} and older ones")
+    """The recipe that ``to_json`` wrote."""
+    if isinstance(data, dict):
+        found = data.get("format")
+        if found != FORMAT:
+            raise ValueError(f"the recipe has format {found!r}, this version reads {FORMAT}")
         data = {name: value for name, value in data.items() if name != "format"}
-        data = current_fields(data, _ADDED) if found != FORMAT else data
-    else:
-        data = current_fields(data, _FORMER_VALUES)
     loaded = from_jsonable(data, components())
     if not isinstance(loaded, Recipe):
         raise ValueError(f"this is a {type(loaded).__name__}, not a recipe: the file is not a run's recipe.json")
     return loaded
-
-
-def current_fields(data: Json, added: Mapping[tuple[str, str], Callable[[dict[str, Json]], Json]]) -> Json:
-    """The JSON of an older format with the fields of today: earlier names are replaced, later fields are added."""
-    if not isinstance(data, dict):
-        return [current_fields(each, added) for each in data] if isinstance(data, list) else data
-    kind = str(data.get("type"))
-    named = {_FORMER_NAMES.get((kind, name), name): current_fields(value, added) for name, value in data.items()}
-    missing = {name: value for (owner, name), value in added.items() if owner == kind and name not in named}
-    return {**named, **{name: value(named) for name, value in missing.items()}}
 
 
 def differences(left: Recipe, right: Recipe) -> list[str]:

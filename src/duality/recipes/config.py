@@ -1,8 +1,9 @@
-"""Frozen dataclasses to JSON and back, and ``--set field=value``.
+"""Frozen dataclasses as JSON and back.
 
 A component is its configuration, so saving a run is writing down its dataclasses: each becomes an object with its class
-under "type". Reading back goes through the same typed check as the command line: an unknown type or field is
-refused with the nearest names, a value of the wrong type with what was got and what is allowed. Nothing is evaluated.
+under "type". Reading is typed: an unknown type or field is refused with the nearest names, a value of the wrong type
+with what was got and what is allowed. The same check reads what a user sets on the command line. Nothing is evaluated,
+and only the classes that the JSON names are imported.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import dataclasses
 import json
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from duality.registry import suggestion
+from duality.registry import Entry, suggestion
 
 T = TypeVar("T")
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
@@ -39,32 +40,37 @@ def component(value: object) -> dict[str, Json]:
     return {"type": type(value).__name__, **fields}
 
 
-def from_jsonable(data: Json, registry: dict[str, type]) -> object:
-    """Rebuild what ``to_jsonable`` wrote, with the classes of ``registry``; every field must be there."""
+def from_jsonable(data: Json, kinds: Mapping[str, Entry]) -> object:
+    """Rebuild what ``to_jsonable`` wrote, with the classes of ``kinds``; every field must be there."""
     if isinstance(data, dict):
-        kind = data.get("type")
-        if not isinstance(kind, str) or kind not in registry:
-            raise ValueError(f"unknown component {kind!r}: {suggestion(str(kind), registry)}")
-        values = {name: from_jsonable(item, registry) for name, item in data.items() if name != "type"}
-        missing = [each.name for each in dataclasses.fields(registry[kind]) if each.name not in values]
+        name = data.get("type")
+        if not isinstance(name, str) or name not in kinds:
+            raise ValueError(f"unknown component {name!r}: {suggestion(str(name), kinds)}")
+        kind: type = kinds[name]  # type: ignore[assignment]  # the registry of components has classes alone
+        values = {field: from_jsonable(item, kinds) for field, item in data.items() if field != "type"}
+        missing = [each.name for each in dataclasses.fields(kind) if each.name not in values]
         if missing:
-            raise ValueError(f"{kind} lacks {', '.join(missing)}: put back the file as it was written")
-        return build(registry[kind], values)
+            raise ValueError(f"{name} lacks {', '.join(missing)}: put back the file as it was written")
+        return build(kind, values)
     if isinstance(data, list):
-        return tuple(from_jsonable(item, registry) for item in data)
+        return tuple(from_jsonable(item, kinds) for item in data)
     return data
+
+
+@lru_cache(256)
+def field_types(kind: type) -> dict[str, object]:
+    """The type of each field of a dataclass."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def build(kind: type[T], values: dict[str, object]) -> T:
     """``kind(**values)`` with every name and type checked."""
-    hints = get_type_hints(kind)
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    names = [field.name for field in fields]
+    hints = field_types(kind)  # type: ignore[arg-type]  # every type is hashable
     for name in values:
-        if name not in names:
-            raise ValueError(f"{kind.__name__} has no field {name!r}: {suggestion(name, names)}")
-    checked = {name: check(value, hints[name], f"{kind.__name__}.{name}") for name, value in values.items()}
-    return kind(**checked)
+        if name not in hints:
+            raise ValueError(f"{kind.__name__} has no field {name!r}: {suggestion(name, hints)}")
+    return kind(**{name: check(value, hints[name], f"{kind.__name__}.{name}") for name, value in values.items()})
 
 
 def check(value: object, hint: object, where: str) -> object:
@@ -116,77 +122,3 @@ def parse(text: str, hint: object) -> object:
     except json.JSONDecodeError:
         return {"none": None, "true": True, "false": False}.get(text.lower(), text)
     return tuple(value) if isinstance(value, list) else value
-
-
-def override(
-    root: T,
-    assignments: Iterable[str],
-    registry: dict[str, type],
-    choices: dict[str, object],
-    former: Mapping[str, str] = MappingProxyType({}),
-    described: Callable[[str], object] = lambda text: None,
-) -> T:
-    """``root`` with ``path.to.field=value`` assignments applied, checked together at the end, in any order.
-
-    ``choices`` names ready-made components, for ``backbone=mini`` or ``data.tokenizer=bytes``; ``former`` has earlier
-    names of choices, and what they are called now. ``described`` gives the component that another text stands for, such
-    as ``data.tokenizer=folder/tokenizer.json``, or None.
-    """
-    data = component(root)
-    for assignment in assignments:
-        path, separator, text = (part.strip() for part in assignment.partition("="))
-        if not separator or not path or not text:
-            raise ValueError(f"{assignment!r} is no assignment: write --set field=value, such as training.steps=1000")
-        _assign(data, path, text, registry, choices, former, described)
-    changed = from_jsonable(data, registry)
-    assert isinstance(changed, type(root)), "a component keeps its type"
-    return changed
-
-
-def _assign(
-    root: dict[str, Json],
-    path: str,
-    text: str,
-    registry: dict[str, type],
-    choices: dict[str, object],
-    former: Mapping[str, str],
-    described: Callable[[str], object],
-) -> None:
-    *parents, leaf = path.split(".")
-    node = root
-    for part in parents:
-        inner = _field(node, part, path)
-        if not isinstance(inner, dict):
-            raise ValueError(f"no field {path!r}: {part} is {inner!r}, which has no parts")
-        node = inner
-    before = _field(node, leaf, path)
-    hint = get_type_hints(registry[str(node["type"])])[leaf]
-    if not isinstance(before, dict):
-        node[leaf] = to_jsonable(check(parse(text, hint), hint, path))
-        return
-    ready = {name: choice for name, choice in choices.items() if _fits(choice, hint)}
-    if text not in ready and (made := described(text)) is not None and _fits(made, hint):
-        ready[text] = made
-    if text not in ready:
-        parts = ", ".join(f"{path}.{name}" for name in before if name != "type")
-        now = f", which is now called {former[text]}" if former.get(text) in ready else ""
-        raise ValueError(
-            f"{path} is {text!r}{now}: choose from {', '.join(ready)}" + (f", or set {parts}" if parts else "")
-        )
-    node[leaf] = component(ready[text])
-
-
-def _field(node: dict[str, Json], name: str, path: str) -> Json:
-    """The value of a field; the error for a wrong name suggests the nearest names."""
-    names = [each for each in node if each != "type"]
-    if name not in names:
-        raise ValueError(f"no field {path!r} ({node['type']} has no {name!r}): {suggestion(name, names)}")
-    return node[name]
-
-
-def _fits(value: object, hint: object) -> bool:
-    try:
-        check(value, hint, "")
-    except ValueError:
-        return False
-    return True

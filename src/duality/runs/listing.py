@@ -137,9 +137,9 @@ def list_recipes() -> list[ListedRecipe]:
 def compute_list() -> list[ListedRecipe]:
     """All recipes, from themselves."""
     from duality.models.size import parameters
-    from duality.recipes.catalogue import RECIPES
+    from duality.recipes.catalogue import recipe, recipe_names
 
-    recipes = [make() for make in RECIPES.values()]
+    recipes = [recipe(name) for name in recipe_names()]
     return [
         ListedRecipe(
             name=each.name,

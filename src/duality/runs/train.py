@@ -29,7 +29,8 @@ from duality.models.folder import exists, read_recipe, with_column, with_corpus
 from duality.models.model import Model, load
 from duality.recipes import catalogue
 from duality.recipes.config import build
-from duality.recipes.recipe import Recipe, default_round_steps, distilled, finetuned
+from duality.recipes.derive import default_round_steps, derive_distillation, derive_finetuning
+from duality.recipes.recipe import Recipe
 from duality.runs.corpus import TrainingData, with_data
 from duality.runs.requests import DistillRequest, TrainRequest
 from duality.runs.resume import check_folder, with_rounds
@@ -79,7 +80,7 @@ def plan_training(request: TrainRequest) -> TrainingPlan:
     base, folder = _first_recipe(request.recipe, source, changes, out, resume)
     if source is not None and request.recipe is None and data is None and not (resume and exists(folder)):
         raise ValueError(f"nothing to finetune {start} on: give a text with --data (data=), or name a recipe")
-    chosen = with_column(catalogue.modified(base, changes), request.column)
+    chosen = with_column(catalogue.modify(base, changes), request.column)
     place = None
     if source is not None:
         chosen, place = fit_to_source(source, chosen), source.place
@@ -113,8 +114,8 @@ def _first_recipe(
     if isinstance(recipe, Recipe):
         base: Recipe | None = recipe
     elif recipe is None and source is not None:
-        asked = catalogue.modified(finetuned(source.recipe, source.step), tuple(changes)).training
-        base = finetuned(source.recipe, source.step, asked.steps, adapters=asked.lora > 0)
+        asked = catalogue.modify(derive_finetuning(source.recipe, source.step), tuple(changes)).training
+        base = derive_finetuning(source.recipe, source.step, asked.steps, adapters=asked.lora > 0)
     else:
         base = None
     name = recipe if isinstance(recipe, str) else None if base is None else base.name
@@ -164,7 +165,7 @@ def train(
     ``TrainingStopped``.
 
     With ``start`` the training begins from the model of a run, or of whatever else ``load`` reads, with its tokenizer:
-    a finetuning. Without a ``recipe`` it has that of the source, with less training (``recipes.recipe.finetuned``).
+    a finetuning. Without a ``recipe`` it has that of the source, with less training (``derive.derive_finetuning``).
     ``log`` are trackers, by name ("tensorboard", "wandb") or as objects (``trackers.Tracker``).
     """
     request = TrainRequest(recipe, start, out, data, column, steps, seed, set, resume)
@@ -187,12 +188,12 @@ def plan_distillation(request: DistillRequest) -> TrainingPlan:
         held = read_recipe(target)
         asked = with_rounds(held, int(str(given["rounds"]))) if "rounds" in given else held
         rounds = (f"distillation.{field}={value}" for field, value in given.items())
-        again = catalogue.modified(asked, (*rounds, *fields))
+        again = catalogue.modify(asked, (*rounds, *fields))
         return TrainingPlan(again if corpus is None else with_corpus(again, corpus), target, True, source.pinned)
     required_sampler(base.method, 2, name)  # refuses a model that it does not fit
     distillation = build(kind, {"round_steps": default_round_steps(base.training.steps), **given})
-    chosen = distilled(base, distillation, _step_of(folder))
-    chosen = catalogue.modified(chosen if corpus is None else with_corpus(chosen, corpus), fields)
+    chosen = derive_distillation(base, distillation, _step_of(folder))
+    chosen = catalogue.modify(chosen if corpus is None else with_corpus(chosen, corpus), fields)
     return TrainingPlan(chosen, target, request.resume, source.pinned)
 
 

@@ -18,42 +18,15 @@ same, only the phases differ. To add another: a dataclass with ``phases`` and ``
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
+from typing import cast
 
 from duality.diffusion import Compare, Divergence
 from duality.diffusion.processes import is_uniform
 from duality.diffusion.schedules import Dual, GaussianSchedule, LinearLogSnr
 from duality.objectives.consistency import Consistency
 from duality.objectives.through_time import ThroughTime
-from duality.protocols import AnyDenoiser, Method, Objective, Phase, Process, Tail, TokenSampler
+from duality.protocols import AnyDenoiser, Distillation, Method, Objective, Phase, Process, Tail, TokenSampler
 from duality.training import DISTILLATIONS, Growth, TeacherCopy
-
-
-@runtime_checkable
-class Distillation(Protocol):
-    """A kind of distillation: its rounds as phases, and whether it fits a process."""
-
-    @property
-    def rounds(self) -> int: ...
-    @property
-    def round_steps(self) -> int: ...
-    @property
-    def growth(self) -> Growth: ...
-    @property
-    def deltas_per_step(self) -> int: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def sampling_steps(self) -> int: ...
-    @property
-    def tail(self) -> Tail: ...
-    @property
-    def sharpens(self) -> bool: ...
-    def round_of(self, step: int) -> int: ...
-    def delta_of_round(self, number: int) -> float: ...
-    def phases(self, method: Method, num_tokens: int, teacher: AnyDenoiser) -> tuple[Phase, ...]: ...
-    @staticmethod
-    def fits(process: Process) -> bool: ...
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from duality.diffusion import Divergence
 from duality.training import Compare, Growth, TeacherCopy
 
 if TYPE_CHECKING:
-    from duality.training.distillation import Distillation
+    from duality.protocols import Distillation
 
 
 @dataclass(frozen=True)
