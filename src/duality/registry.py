@@ -13,10 +13,15 @@ what is not registered does not exist for a user.
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
-from typing import Any
+from importlib import import_module, invalidate_caches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 Entry = Callable[..., Any]
 
@@ -53,6 +58,40 @@ class Registry(Mapping[str, Entry]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._places
+
+    def plugins(self) -> dict[str, EntryPoint]:
+        """What other packages offer, as entry points of the group ``duality.KINDs``, such as duality.scorers."""
+        from importlib.metadata import entry_points  # half of the time that `duality --help` takes
+
+        return {entry.name: entry for entry in entry_points(group=f"duality.{self.kind}s")}
+
+    def find(self, name: str, what: str) -> object:
+        """What a user names: an entry of this registry or of a plug-in, or ``module:attribute``, which is a ``what``.
+
+        The module may be one of the current folder.
+        """
+        plugins = self.plugins()
+        module, _, attribute = name.partition(":")
+        if name in self or name in plugins:
+            return self[name] if name in self else plugins[name].load()
+        if not (module and attribute):
+            raise ValueError(
+                f"no {self.kind} {name!r}: {suggestion(name, [*self, *plugins])} (a {what} of yours is written "
+                f"module:{what})"
+            )
+        before = list(sys.path)
+        sys.path.insert(0, str(Path.cwd()))
+        invalidate_caches()
+        try:
+            return getattr(import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(
+                f"no {self.kind} {name!r} ({error}): name a {what} of a module that can be imported from {Path.cwd()}, "
+                f"such as my_module:{what} for the {what} of that name in my_module.py, or choose from "
+                f"{', '.join([*self, *plugins])}"
+            ) from error
+        finally:
+            sys.path[:] = before
 
     def types(self) -> tuple[type, ...]:
         """The registered classes."""

@@ -234,7 +234,8 @@ class Session:
 
         with self.saver, self.trackers.tracking(self.recipe, self.folder, first), interruptible() as request:
             if self.changes:
-                self.trackers.metrics({"step": first, "changed": list(self.changes)})
+                row = {"step": first, "changed": list(self.changes)}
+                self.trackers.each(lambda tracker: tracker.metrics(row))
 
             def after_step(record: StepRecord) -> bool:
                 nonlocal stopped
@@ -272,13 +273,13 @@ class Session:
         """Write a row of metrics."""
         if job().first:
             append_metrics(self.folder, row)
-            self.trackers.metrics(row)
+            self.trackers.each(lambda tracker: tracker.metrics(row))
 
     def draw_losses(self) -> None:
         """Draw the loss curve."""
         target = self.folder / "loss.png"
         plot_losses(read_metrics(self.folder), target, self.recipe.name)
-        self.trackers.figure(self.state.step, "loss", target)
+        self.trackers.each(lambda tracker: tracker.figure(self.state.step, "loss", target))
 
     def evaluated(self) -> bool:
         """Whether the present step has its validation likelihood."""
@@ -348,7 +349,8 @@ class Session:
         def write_samples() -> None:
             target.parent.mkdir(exist_ok=True)
             write_atomically(target, "".join(json.dumps(row) + "\n" for row in rows))
-            self.trackers.samples(self.state.step, [str(row["text"]) for row in rows])
+            texts = [str(row["text"]) for row in rows]
+            self.trackers.each(lambda tracker: tracker.samples(self.state.step, texts))
 
         job().once(write_samples)
 

@@ -12,31 +12,13 @@ import struct
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 from duality.recipes.catalogue import to_json
 from duality.recipes.recipe import Recipe
-from duality.runs.trackers.tracker import Row, flat, kept_of_all, numbers_in, words_in
+from duality.runs.trackers.tracker import Row, numbers_in, read_kept, settings_in, words_in
 
-NAME = FOLDER = "tensorboard"
-INSTALL = "pip install 'diffusion-duality[tensorboard]'"
-
-
-class FileWriter(Protocol):
-    """Writes any event."""
-
-    def add_summary(self, summary: object, global_step: int | None = None) -> None: ...
-
-
-class Writer(Protocol):
-    """What is used of the library's writer of event files."""
-
-    file_writer: FileWriter
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
-    def add_text(self, tag: str, text_string: str, global_step: int) -> None: ...
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
+_NAME = "tensorboard"
 
 
 class TensorBoard:
@@ -47,42 +29,39 @@ class TensorBoard:
             self._library = import_module("torch.utils.tensorboard")
         except ImportError as error:
             raise ValueError(
-                f"--log tensorboard needs tensorboard, which cannot be imported ({error}): {INSTALL}"
+                f"--log tensorboard needs tensorboard, which cannot be imported ({error}): pip install "
+                "'diffusion-duality[tensorboard]'"
             ) from None
-        self._open: Writer | None = None
-        self._phase = ""
 
     def start(self, recipe: Recipe, folder: Path, step: int) -> None:
         """Write into the run folder; what is there of steps after ``step`` is hidden."""
-        target, self._phase, known = folder / FOLDER, "", NAME in kept_of_all(folder)
         # From 0 if the run does not know of files that are there: all its rows will be given again. It is said in the
         # first file too, because TensorBoard takes the first such mark for a beginning, and hides nothing there.
-        purge = step + 1 if known else 0
-        self._open = self._library.SummaryWriter(str(target), purge_step=purge)
+        known, self._phase = _NAME in read_kept(folder), ""
+        self._writer = self._library.SummaryWriter(str(folder / _NAME), purge_step=step + 1 if known else 0)
         if known:
             return
-        summary = import_module("torch.utils.tensorboard.summary")
-        for part in summary.hparams(flat(recipe), {}):
+        content = to_json(recipe)
+        for part in import_module("torch.utils.tensorboard.summary").hparams(settings_in(content), {}):
             self._writer.file_writer.add_summary(part)
-        self._writer.add_text("recipe", f"```\n{json.dumps(to_json(recipe), indent=1)}\n```", step)
+        self._writer.add_text("recipe", f"```\n{json.dumps(content, indent=1)}\n```", step)
         self._writer.flush()
 
     def metrics(self, row: Row) -> None:
         """Numbers as curves; the phase where it changes."""
-        step = cast(int, row["step"])
+        step, words = cast(int, row["step"]), words_in(row)
         for name, value in numbers_in(row).items():
             self._writer.add_scalar(name, value, step)
-        for name, text in words_in(row).items():
+        for name, text in words.items():
             if name != "phase" or text != self._phase:
                 self._writer.add_text(f"training/{name}", text, step)
-            self._phase = text if name == "phase" else self._phase
+        self._phase = words.get("phase", self._phase)
         self._writer.flush()
 
     def samples(self, step: int, texts: Sequence[str]) -> None:
         """Each sample as text, its lines as they are."""
         for number, text in enumerate(texts):
-            shown = "\n".join(f"    {line}" for line in text.splitlines())
-            self._writer.add_text(f"samples/{number}", shown, step)
+            self._writer.add_text(f"samples/{number}", "\n".join(f"    {line}" for line in text.splitlines()), step)
         self._writer.flush()
 
     def figure(self, step: int, name: str, path: Path) -> None:
@@ -91,16 +70,9 @@ class TensorBoard:
         content = path.read_bytes()
         width, height = struct.unpack(">II", content[16:24])  # of the first chunk of a PNG
         image = proto.Image(height=height, width=width, colorspace=4, encoded_image_string=content)
-        summary = proto(value=[proto.Value(tag=f"figures/{name}", image=image)])
-        self._writer.file_writer.add_summary(summary, step)
+        self._writer.file_writer.add_summary(proto(value=[proto.Value(tag=f"figures/{name}", image=image)]), step)
         self._writer.flush()
 
     def close(self) -> None:
         """Write what is left."""
-        if self._open is not None:
-            self._open.close()
-
-    @property
-    def _writer(self) -> Writer:
-        assert self._open is not None, "a tracker is started before it is given rows"
-        return self._open
+        self._writer.close()

@@ -1,4 +1,4 @@
-"""Trackers: the log of a training where people look, beside metrics.jsonl, which stays the truth.
+"""Trackers: the log of a training in other programs, beside metrics.jsonl, which stays the truth.
 
     duality train duo-laptop --log tensorboard --log wandb             train(..., log=["tensorboard", my_tracker])
 
@@ -19,13 +19,10 @@ user says so.
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, is_dataclass
-from importlib.metadata import entry_points
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
 
@@ -33,12 +30,11 @@ from duality.files.atomic import write_atomically
 from duality.files.json_files import MIB, read_json
 from duality.files.progress import Reporter, silent
 from duality.ranks import job
+from duality.recipes.config import Json
 from duality.recipes.recipe import Recipe
-from duality.registry import Entry, suggestion
 from duality.runs.trackers import TRACKERS
 from duality.training.metrics import read_metrics
 
-ENTRY_POINTS = "duality.trackers"
 KEPT = "trackers.json"
 
 Row = Mapping[str, object]
@@ -46,7 +42,7 @@ Row = Mapping[str, object]
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Shows a training somewhere. ``step`` of ``start`` is where it goes on: what came after it is taken again."""
+    """Shows a training somewhere. ``step`` of ``start`` is where it goes on: the steps after it are taken again."""
 
     def start(self, recipe: Recipe, folder: Path, step: int) -> None: ...
     def metrics(self, row: Row) -> None: ...
@@ -67,55 +63,43 @@ class Trackers:
         """Start the trackers for the run in ``folder``, which goes on at ``step``, and close them at the end."""
         before: dict[str, dict[str, object]] = {}
         try:
-            before = kept_of_all(folder) if self.by_name else {}
+            before = read_kept(folder) if self.by_name else {}
         except ValueError as error:
             self.by_name.clear()
             self.report(f"warning: {error}; training goes on without trackers")
-        self._each(lambda tracker: tracker.start(recipe, folder, step))
-        for name, tracker in list(self.by_name.items()):
-            if name not in before:
-                keep(folder, name, kept(folder, name))
-                self._one(name, tracker, lambda new: replay(new, folder))
+
+        def replay(tracker: Tracker) -> None:
+            for row in read_metrics(folder):
+                tracker.metrics(row)
+
+        self.each(lambda tracker: tracker.start(recipe, folder, step))
+        for name in [name for name in self.by_name if name not in before]:
+            keep(folder, name)
+            self._give(name, replay)
         try:
             yield
         finally:
-            self._each(lambda tracker: tracker.close())
+            self.each(lambda tracker: tracker.close())
 
-    def metrics(self, row: Row) -> None:
-        """Give a row of metrics to all."""
-        self._each(lambda tracker: tracker.metrics(row))
+    def each(self, give: Callable[[Tracker], None]) -> None:
+        """Give something to all trackers."""
+        for name in list(self.by_name):
+            self._give(name, give)
 
-    def samples(self, step: int, texts: Sequence[str]) -> None:
-        """Give the texts of samples to all."""
-        self._each(lambda tracker: tracker.samples(step, texts))
-
-    def figure(self, step: int, name: str, path: Path) -> None:
-        """Give a picture to all."""
-        self._each(lambda tracker: tracker.figure(step, name, path))
-
-    def _each(self, give: Callable[[Tracker], None]) -> None:
-        for name, tracker in list(self.by_name.items()):
-            self._one(name, tracker, give)
-
-    def _one(self, name: str, tracker: Tracker, give: Callable[[Tracker], None]) -> None:
+    def _give(self, name: str, give: Callable[[Tracker], None]) -> None:
         """Give something to a tracker; one that fails is closed and removed."""
+        if name not in self.by_name:
+            return
         try:
-            give(tracker)
+            give(self.by_name[name])
         except Exception as error:  # of any library, disk or server
-            del self.by_name[name]
             with suppress(Exception):
-                tracker.close()
+                self.by_name.pop(name).close()
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             self.report(f"warning: the tracker {name} has failed ({reason}); training goes on without it")
 
 
 NO_TRACKERS = Trackers({})
-
-
-def replay(tracker: Tracker, folder: Path) -> None:
-    """Give a new tracker the rows that the run already has."""
-    for row in read_metrics(folder):
-        tracker.metrics(row)
 
 
 # --- by name
@@ -125,54 +109,32 @@ def trackers_named(log: Sequence[str | Tracker], report: Reporter = silent) -> T
     """The trackers that a user asks for, by name or as objects; on other ranks than 0 there are none."""
     made: dict[str, Tracker] = {}
     for each in log if job().first else ():
-        name = each if isinstance(each, str) else type(each).__name__
-        short = name.partition(":")[0] if name.partition(":")[0] in _names() else name
-        if short in made:
-            raise ValueError(f"the tracker {short} stands twice in the list: name it once")
-        tracker = _made(each) if isinstance(each, str) else each
+        name, tracker = _make(each) if isinstance(each, str) else (type(each).__name__, each)
+        if name in made:
+            raise ValueError(f"the tracker {name} stands twice in the list: name it once")
         if not isinstance(tracker, Tracker):
             raise ValueError(
                 f"{name!r} is a {type(tracker).__name__}, no tracker: it needs start, metrics, samples, figure and "
                 "close"
             )
-        made[short] = tracker
+        made[name] = tracker
     return Trackers(made, report)
 
 
-def _names() -> dict[str, Callable[[], Entry]]:
-    """The trackers that are known by name, and how their classes are found."""
-    own: dict[str, Callable[[], Entry]] = {name: lambda name=name: TRACKERS[name] for name in TRACKERS}  # type: ignore[misc]
-    return {**{entry.name: entry.load for entry in entry_points(group=ENTRY_POINTS)}, **own}
-
-
-def _made(spec: str) -> object:
-    """The tracker that ``name``, ``name:option`` or ``module:Class`` stands for."""
-    first, colon, rest = spec.partition(":")
-    known = _names()
-    if first in known:
-        entry = known[first]()
-        return entry(rest) if colon else entry()
-    if not (first and colon and rest):
-        raise ValueError(f"no tracker {spec!r}: {suggestion(spec, known)} (a class of yours is written module:Class)")
-    before = list(sys.path)
-    sys.path.insert(0, str(Path.cwd()))
-    importlib.invalidate_caches()
-    try:
-        found = getattr(importlib.import_module(first), rest)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"no tracker {spec!r} ({error}): name a class of a module that can be imported from {Path.cwd()}, or "
-            f"choose from {', '.join(known)}"
-        ) from error
-    finally:
-        sys.path[:] = before
-    return found() if isinstance(found, type) else found
+def _make(spec: str) -> tuple[str, object]:
+    """The name of a tracker, and the tracker that ``name``, ``name:option`` or ``module:Class`` stands for."""
+    first, _, option = spec.partition(":")
+    if first in TRACKERS or first in TRACKERS.plugins():
+        entry = cast(Callable[..., object], TRACKERS.find(first, "class"))
+        return first, entry(option) if option else entry()
+    found = TRACKERS.find(spec, "class")
+    return spec, found() if isinstance(found, type) else found
 
 
 # --- what a run keeps for its trackers
 
 
-def kept_of_all(folder: Path) -> dict[str, dict[str, object]]:
+def read_kept(folder: Path) -> dict[str, dict[str, object]]:
     """What the run in ``folder`` keeps for every tracker that it had."""
     path = folder / KEPT
     found = read_json(path, MIB) if path.exists() else {}
@@ -181,28 +143,25 @@ def kept_of_all(folder: Path) -> dict[str, dict[str, object]]:
     return cast(dict[str, dict[str, object]], found)
 
 
-def kept(folder: Path, name: str) -> dict[str, object]:
-    """What the run keeps for a tracker; empty at first."""
-    return kept_of_all(folder).get(name, {})
+def keep(folder: Path, name: str, **content: object) -> None:
+    """Keep something for a tracker, beside what the run keeps already."""
+    found = read_kept(folder)
+    write_atomically(folder / KEPT, json.dumps({**found, name: {**found.get(name, {}), **content}}, indent=1))
 
 
-def keep(folder: Path, name: str, content: dict[str, object]) -> None:
-    """Keep something for a tracker."""
-    write_atomically(folder / KEPT, json.dumps({**kept_of_all(folder), name: content}, indent=1))
+# --- what is shown
 
 
-def flat(value: object, path: str = "") -> dict[str, str | int | float | bool]:
-    """The settings of a recipe by their paths, as hyper-parameters are shown.
+def settings_in(value: Json, path: str = "") -> dict[str, str | int | float | bool]:
+    """The settings in the JSON of a recipe by their paths, as hyper-parameters are shown.
 
-    >>> from duality.recipes.catalogue import recipe
-    >>> flat(recipe("duo-laptop"))["training.batch_size"]
-    16
+    >>> settings_in({"name": "mine", "training": {"steps": 5, "betas": [0.9, 0.99]}})
+    {'name': 'mine', 'training.steps': 5, 'training.betas': '[0.9, 0.99]'}
     """
-    if is_dataclass(value) and not isinstance(value, type):
-        own = {f"{path}.type".lstrip("."): type(value).__name__} if path and not fields(value) else {}
-        inside = (flat(getattr(value, each.name), f"{path}.{each.name}".lstrip(".")) for each in fields(value))
-        return {**own, **{name: item for part in inside for name, item in part.items()}}
-    return {path: value if isinstance(value, (str, int, float, bool)) else str(value)}
+    if isinstance(value, dict):
+        parts = (settings_in(each, f"{path}.{name}".lstrip(".")) for name, each in value.items())
+        return {name: item for part in parts for name, item in part.items()}
+    return {path: value if isinstance(value, (str, int, float, bool)) else json.dumps(value)}
 
 
 def numbers_in(row: Row) -> dict[str, float]:
@@ -211,14 +170,9 @@ def numbers_in(row: Row) -> dict[str, float]:
     >>> numbers_in({"step": 5, "phase": "bound", "loss": 2.5, "validation_nats": 3.0, "validation_stderr": None})
     {'training/loss': 2.5, 'validation/nats': 3.0}
     """
-    found = {name: value for name, value in row.items() if name != "step"}
-    return {
-        f"validation/{name.removeprefix('validation_')}"
-        if name.startswith("validation_")
-        else f"training/{name}": float(value)
-        for name, value in found.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }
+    numbers = {name: value for name, value in row.items() if type(value) in (int, float) and name != "step"}
+    names = {name: f"training/{name}".replace("training/validation_", "validation/") for name in numbers}
+    return {names[name]: float(cast(float, value)) for name, value in numbers.items()}
 
 
 def words_in(row: Row) -> dict[str, str]:
