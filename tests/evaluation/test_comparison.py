@@ -23,13 +23,11 @@ from duality.data.packing import Sequences
 from duality.evaluation.compare import (
     ComparedRecipe,
     Plan,
-    cells,
+    _other_differences,
+    _tokens_seen,
+    _training_seconds,
     compare,
-    headers,
-    markdown,
-    other_differences,
-    tokens_seen,
-    training_seconds,
+    table_lines,
 )
 from duality.evaluation.judge import Judge
 from duality.evaluation.sweep import runs as sampling
@@ -67,7 +65,7 @@ def test_the_table_has_a_row_for_each(english: Path, tmp_path: Path, capsys: pyt
     assert [row["kind"] for row in rows] == ["exact", "bound", "bound"]
     for row in rows:
         assert row["tokens_seen"] == 6 * 4 * 32
-        assert row["seconds"] == training_seconds(tmp_path / "out" / row["recipe"])
+        assert row["seconds"] == _training_seconds(tmp_path / "out" / row["recipe"])
         assert math.isfinite(row["perplexity_stderr"])
         assert row["samples"] is None
         model = run_model.load(tmp_path / "out" / row["recipe"], quiet)
@@ -108,12 +106,14 @@ def test_a_judge_adds_columns(english: Path, tmp_path: Path) -> None:
         assert (row.samples.num, row.samples.steps) == (3, steps)
         saved = (tmp_path / "out" / "samples" / f"{plan.case(recipes[rows.index(row)]).key}.jsonl").read_text()
         assert len(saved.splitlines()) == 1 + 3  # the settings, and the samples
-    table = markdown(rows, remarks)
+    table = (tmp_path / "out" / "table.md").read_text()
     assert "| Gen PPL |" in table
     assert "3 samples of 32 tokens in each setting" in table
     assert "Gen PPL under uniform_judge" in table
     assert "Real text, cut alike (3 pieces of 32): Gen PPL 4.0 [4.0, 4.0], entropy" in table
-    assert len(headers(rows)) == len(cells(rows[0]))
+    assert "\n\n".join(remarks) in table
+    head, *lines = table_lines(rows)
+    assert [len(line) for line in lines] == [len(head)] * 3
     written = json.loads((tmp_path / "out" / "table.json").read_text())
     assert [line["samples"]["entropy"] for line in written] == [row.samples.entropy for row in rows if row.samples]
 
@@ -190,9 +190,9 @@ def test_compare_and_quality_give_the_same_numbers(english: Path, tmp_path: Path
 
 def test_other_differences_are_listed(english: Path) -> None:
     first, second = small_recipe(english, name="mdlm-laptop"), small_recipe(english, name="duo-laptop")
-    assert other_differences([first, second]) == []
+    assert _other_differences([first, second]) == []
     third = small_recipe(english, "training.learning_rate=0.5", name="ar-laptop")
-    assert other_differences([first, third]) == ["ar-laptop: training.learning_rate: 0.006 -> 0.5"]
+    assert _other_differences([first, third]) == ["ar-laptop: training.learning_rate: 0.006 -> 0.5"]
 
 
 def test_sampling_steps_apply_where_there_is_a_choice(english: Path, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_the_time_of_training_is_summed_over_its_sessions(tmp_path: Path) -> Non
     logged = ((1, 0, 5.0), (2, 0, 9.0), (3, 2, 10.0), (4, 2, 12.5))
     rows = [{"step": step, "since": since, "seconds": seconds} for step, since, seconds in logged]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert training_seconds(tmp_path) == pytest.approx(9 + 12.5)
+    assert _training_seconds(tmp_path) == pytest.approx(9 + 12.5)
 
 
 def test_tokens_seen_are_real_tokens(tmp_path: Path) -> None:
@@ -224,10 +224,10 @@ def test_tokens_seen_are_real_tokens(tmp_path: Path) -> None:
         path, "data.packing=document", "data.split=document", "training.steps=13", "training.batch_size=8"
     )
     corpus = recipe_corpus.prepare_corpus(chosen, quiet)
-    assert tokens_seen(Sequences(corpus.train, 32, "document"), chosen) == 13 * 8 * 4
+    assert _tokens_seen(Sequences(corpus.train, 32, "document"), chosen) == 13 * 8 * 4
     modelled = recipe_corpus.make_sequences(chosen.data, corpus.train, corpus.tokenizer)
     assert modelled.models_padding
-    assert tokens_seen(modelled, chosen) == 13 * 8 * 4
+    assert _tokens_seen(modelled, chosen) == 13 * 8 * 4
 
 
 def test_bad_comparisons_are_refused(english: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,6 +247,6 @@ def test_bad_comparisons_are_refused(english: Path, tmp_path: Path, capsys: pyte
 def test_the_text_of_rows() -> None:
     samples = sweep_row("r", 64, 100.4, 4.567, low=95.0, high=106.04)
     row = ComparedRecipe("r", "s", 1_400_000, 2_000_000, 90, "exact", 99.95, 1.26, 2.0, samples)
-    assert cells(row) == [
+    assert table_lines([row])[1] == [
         "r", "1.40 M", "2.00 M", "1.5 min", "= 100.0 ± 1.3", "2.000", "exact", "100.4 [95.0, 106.0]", "4.57", "8", "64",
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.sweep_rows import REAL, row
 
-from duality.evaluation.figures import at_one_temperature, draw, plot_rounds, plot_steps, style
+from duality.evaluation.figures import _at_one_temperature, draw, plot_rounds, plot_steps, style
 from duality.evaluation.sweep.samples import Score
 from duality.evaluation.tables import has_rounds
 
@@ -30,8 +30,8 @@ def test_figures_are_drawn(tmp_path: Path) -> None:
 
 def test_of_several_temperatures_the_one_nearest_to_1_is_drawn(tmp_path: Path) -> None:
     rows = [row("duo", 8, None, 5.0, temperature=t) for t in (0.5, 0.9, 1.2)]
-    assert at_one_temperature([*rows, REAL]) == [rows[1], REAL]
-    assert at_one_temperature([REAL]) == [REAL]
+    assert _at_one_temperature([*rows, REAL]) == [rows[1], REAL]
+    assert _at_one_temperature([REAL]) == [REAL]
     scores = {"validity": Score(0.5, 0.4, 0.6, 8, "molecules")}
     draw([replace(each, scores=scores) for each in rows], tmp_path / "steps.png")
     assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")

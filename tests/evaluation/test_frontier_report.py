@@ -14,11 +14,11 @@ from support.judges import table_judge
 from support.runs import quiet
 from support.sweep_rows import row
 
-from duality.evaluation.frontier_report import default_measures, frontiers, plot_frontiers, write_frontiers
-from duality.evaluation.frontiers import curves_of, difference
+from duality.evaluation.frontier_report import _default_measures, curves_of, frontiers, plot_frontiers, write_frontiers
+from duality.evaluation.frontiers import difference
 from duality.evaluation.scorers import FunctionScorer
-from duality.evaluation.sweep.samples import Case, Row, Samples, Score
-from duality.evaluation.sweep.sweep import Advance, Sweep, read_places
+from duality.evaluation.sweep.samples import Case, Row, Samples, Score, read_rows
+from duality.evaluation.sweep.sweep import Advance, Sweep
 
 CASE = Case(label="a", run=Path("a"), steps=4, num=8, length=12)
 
@@ -57,11 +57,11 @@ def measured(out: Path, *runs: str, judged: bool = True, steps: Sequence[int] = 
 
 def test_the_measures_that_are_drawn_if_none_are_named() -> None:
     scores = {name: Score(0.5, None, None, 1, "s") for name in ("validity", "novelty")}
-    assert default_measures([row("a", 4, 10.0, 5.0)]) == ("gen_ppl", "entropy")
-    assert default_measures([row("a", 4, 10.0, 5.0, scores=scores)]) == ("validity", "novelty")
-    assert default_measures([row("a", 4, None, 5.0, scores={"x": scores["validity"]})]) == ("x", "entropy")
+    assert _default_measures([row("a", 4, 10.0, 5.0)]) == ("gen_ppl", "entropy")
+    assert _default_measures([row("a", 4, 10.0, 5.0, scores=scores)]) == ("validity", "novelty")
+    assert _default_measures([row("a", 4, None, 5.0, scores={"x": scores["validity"]})]) == ("x", "entropy")
     with pytest.raises(ValueError, match="no measure of quality: name a judge"):
-        default_measures([row("a", 4, None, 5.0)])
+        _default_measures([row("a", 4, None, 5.0)])
 
 
 def test_a_curve_is_compared_with_the_first_model_of_the_same_settings(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_curve_is_compared_with_the_first_model_of_the_same_settings(tmp_path:
         ("b, 8 steps", "a, 8 steps"),
     ]
     curves = {
-        curve.label: curve for curve in curves_of(tmp_path, [r for r in rows if not r.real], "gen_ppl", "entropy")
+        curve.label: curve for curve in curves_of({r: tmp_path for r in rows if not r.real}, "gen_ppl", "entropy")
     }
     for each in found.comparisons:
         assert each.difference == difference([curves[each.label]], [curves[each.against]])
@@ -124,7 +124,7 @@ def test_folders_are_compared_with_each_other(tmp_path: Path) -> None:
     both = measured(tmp_path / "both", "a", "b", steps=(4,))
     for run in ("a", "b"):
         measured(tmp_path / run, run, steps=(4,))
-    places = read_places([tmp_path / "a", tmp_path / "b" / "quality.json"])
+    places = read_rows([tmp_path / "a", tmp_path / "b" / "quality.json"])
     assert set(places.values()) == {tmp_path / "a", tmp_path / "b"}
     apart = frontiers(places)
     assert apart.comparisons == frontiers(dict.fromkeys(both, tmp_path / "both")).comparisons

@@ -14,18 +14,16 @@ from support.runs import quiet
 from torch import Tensor
 
 from duality.evaluation import frontiers
+from duality.evaluation.frontier_report import _values_of, curve_rows, curves_of
 from duality.evaluation.frontiers import (
     Curve,
     Difference,
-    Figures,
     Point,
     Values,
-    curve_rows,
-    curves_of,
+    _MeanCurve,
+    _widening,
     difference,
-    values_of,
     verdict,
-    widening,
 )
 from duality.evaluation.metrics import distinct, entropies
 from duality.evaluation.scorers import FunctionScorer
@@ -96,9 +94,9 @@ def test_several_seeds_are_averaged() -> None:
 
 
 def test_the_widening_is_students() -> None:
-    assert widening([3, 3]) == pytest.approx(2.776 / 1.96 * math.sqrt(3 / 2))
-    assert widening([1, 2]) == pytest.approx(12.706 / 1.96 * math.sqrt(2))
-    assert widening([30, 30]) == pytest.approx(2.0017 / 1.96 * math.sqrt(30 / 29), rel=1e-3)
+    assert _widening([3, 3]) == pytest.approx(2.776 / 1.96 * math.sqrt(3 / 2))
+    assert _widening([1, 2]) == pytest.approx(12.706 / 1.96 * math.sqrt(2))
+    assert _widening([30, 30]) == pytest.approx(2.0017 / 1.96 * math.sqrt(30 / 29), rel=1e-3)
 
 
 def noisy(shift: float, source: torch.Generator, num: int = 100) -> Curve:
@@ -120,7 +118,7 @@ def test_intervals_contain_the_true_difference(
     seeds: tuple[int, int], between: float, least: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A simulation of 60 experiments; ``between`` is the spread of the training seeds of a model with several."""
-    monkeypatch.setattr(frontiers, "RESAMPLES", 250)  # fast, and enough for one experiment of many
+    monkeypatch.setattr(frontiers, "_RESAMPLES", 250)  # fast, and enough for one experiment of many
     source, hits = torch.Generator().manual_seed(5), 0
 
     def arm(count: int, shift: float) -> list[Curve]:
@@ -186,7 +184,7 @@ def test_interpolation_against_a_loop() -> None:
     source = torch.Generator().manual_seed(3)
     x, y = torch.rand(2, 30, 5, generator=source, dtype=torch.float64)
     at = torch.rand(30, generator=source, dtype=torch.float64)
-    found = Figures((1.0,) * 5, y, x).quality_at(at)
+    found = _MeanCurve((1.0,) * 5, y, x).quality_at(at)
 
     def by_hand(xs: Tensor, ys: Tensor, where: float) -> float:
         pairs: list[tuple[float, float]] = sorted(zip(xs.tolist(), ys.tolist()))
@@ -250,30 +248,30 @@ def test_figures_of_curves_are_those_of_rows(measured: list[Row], tmp_path: Path
         "vowels": lambda row: row.scores["vowels"].value,
     }
     for name, value in expected.items():
-        for curve in curves_of(tmp_path, measured, name, "entropy"):
+        for curve in curves_of(dict.fromkeys(measured, tmp_path), name, "entropy"):
             for point, row in zip(curve.points, curve_rows(measured)[curve.label], strict=True):
                 assert float(point.quality.totals.sum() / point.quality.counts.sum()) == pytest.approx(value(row))
                 assert point.temperature == row.temperature
-    first = curves_of(tmp_path, measured, "vowels", "gen_ppl")[0].points[0]
+    first = curves_of(dict.fromkeys(measured, tmp_path), "vowels", "gen_ppl")[0].points[0]
     assert first.quality.counts.tolist() == [0, 1, 1, 1, 1, 1]
     assert first.diversity.counts.tolist()[:2] == [0, 12]
 
 
 def test_curves_need_their_samples_and_scores(measured: list[Row], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a was not measured by 'novelty': choose from gen_ppl, entropy, .*vowels"):
-        curves_of(tmp_path, measured, "vowels", "novelty")
+        curves_of(dict.fromkeys(measured, tmp_path), "vowels", "novelty")
     (tmp_path / "scores.json").unlink()
     with pytest.raises(ValueError, match="has no scores of table for these samples: measure them again"):
-        curves_of(tmp_path, measured, "gen_ppl", "entropy")
+        curves_of(dict.fromkeys(measured, tmp_path), "gen_ppl", "entropy")
     with pytest.raises(ValueError, match="no samples of a in"):
-        curves_of(tmp_path / "elsewhere", measured, "entropy", "entropy")
+        curves_of(dict.fromkeys(measured, tmp_path / "elsewhere"), "entropy", "entropy")
 
 
 def test_distinct_has_a_share_for_each_sample(measured: list[Row], tmp_path: Path) -> None:
     tokens = torch.tensor([[1, 2, 1, 2], [1, 2, 3, 4]])
     samples = Samples(tokens, ["", ""], 0.0, 0.0, "")
-    found = values_of(measured[0], "distinct_2", samples, "", Scores(tmp_path, {}))
+    found = _values_of(measured[0], "distinct_2", samples, "", Scores(tmp_path, {}))
     assert found.totals.tolist() == pytest.approx([2 / 3 + 1, 1 / 3 + 2])
     assert float(found.totals.sum() / found.counts.sum()) == distinct(tokens, 2)
-    entropy = values_of(measured[0], "entropy", samples, "", Scores(tmp_path, {}))
+    entropy = _values_of(measured[0], "entropy", samples, "", Scores(tmp_path, {}))
     assert torch.equal(entropy.totals, entropies(tokens))

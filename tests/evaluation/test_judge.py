@@ -27,7 +27,7 @@ from support.judges import BOS, generative_perplexity, table_judge
 from torch import Tensor
 
 from duality.evaluation import judge as judging
-from duality.evaluation.judge import SMOLLM2, Judge, load_judge, windows
+from duality.evaluation.judge import SMOLLM2, Judge, _windows, load_judge
 from duality.files.archives import Member
 from duality.tokenizers.tokenizer import CharTokenizer
 
@@ -63,7 +63,7 @@ def test_windows_score_every_token_once(texts: list[str], context: int) -> None:
 
 
 def test_windows_keep_half_a_context() -> None:
-    pieces = list(windows(7, list(range(23)), context=8))
+    pieces = list(_windows(7, list(range(23)), context=8))
     assert [(piece.ids[0], piece.ids[-1], piece.first) for piece in pieces] == [
         (0, 7, 1),
         (4, 11, 4),
@@ -84,7 +84,7 @@ def test_the_number_of_texts_per_batch_is_bounded(monkeypatch: pytest.MonkeyPatc
 
     texts = [f"text number {number}" * (1 + number % 3) for number in range(40)]
     expected = judge.nats(texts)
-    monkeypatch.setattr(judging, "BATCH_TOKENS", 100)
+    monkeypatch.setattr(judging, "_BATCH_TOKENS", 100)
     scores = replace(judge, logits=logits).nats(texts)
     assert np.array(scores) == pytest.approx(np.array(expected))
     assert len(shapes) > 10

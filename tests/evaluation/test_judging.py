@@ -12,8 +12,8 @@ import torch
 from support import session
 from support.runs import quiet, small_recipe
 
-from duality.evaluation.judge import judge_named, judge_of
-from duality.evaluation.scorers import context_of, training_texts
+from duality.evaluation.judge import _judge_of, judge_named
+from duality.evaluation.scorers import context_of
 from duality.evaluation.sweep.runs import SweepSettings, measure_runs
 from duality.fused.lazy import belief_of
 from duality.models.model import Model, load
@@ -90,14 +90,14 @@ def test_what_is_no_judge_is_refused(runs: dict[str, Path], tmp_path: Path) -> N
 
 def test_other_weights_are_another_judge(runs: dict[str, Path]) -> None:
     model = load(runs["ar"], device="cpu")
-    name = judge_of(model, "ar").name
+    name = _judge_of(model, "ar").name
     assert name.startswith("ar (step 3, ")
-    assert judge_of(replace(model, step=4), "ar").name != name
+    assert _judge_of(replace(model, step=4), "ar").name != name
 
 
 def test_training_texts_are_the_documents(runs: dict[str, Path]) -> None:
     """All words but those for validation, each once and without an end-of-text."""
-    texts = training_texts(runs["ar"])
+    texts = context_of(runs["ar"]).training_texts()
     assert len(texts) == len(set(texts))
     assert set(texts) < set(WORDS)
     assert len(texts) > 0.8 * len(WORDS)
@@ -114,7 +114,7 @@ def test_other_texts_than_those_of_the_training_are_refused(runs: dict[str, Path
     try:
         corpus.write_text("other words\n" * 40)
         with pytest.raises(ValueError, match=r"the corpus of .* has changed"):
-            training_texts(runs["ar"])
+            context_of(runs["ar"]).training_texts()
         with pytest.raises(ValueError, match=r"the corpus of .* has changed"):
             measure_runs([runs["ar"]], SweepSettings(steps=(None,), num=2), out=runs["ar"].parent / "x", device="cpu")
     finally:

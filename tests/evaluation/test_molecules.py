@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("rdkit", reason="needs the extra molecules: pip install 'diffusion-duality[molecules]'")
 
 from duality.data.readers.smiles import rdkit
-from duality.evaluation.molecules import Molecules, canonical, diversity, draw, uniqueness
+from duality.evaluation.molecules import Molecules, _canonical, _diversity, _uniqueness, draw
 from duality.evaluation.scorers import Drawing, Scorer, ScorerContext, score_texts, scorer_named, summary
 
 TEXTS = ["CCO", "OCC", "C1CC", "", "c1ccccc1", "not a molecule", "CC#N", "CC(N)=O"]
@@ -24,7 +24,7 @@ TEXTS = ["CCO", "OCC", "C1CC", "", "c1ccccc1", "not a molecule", "CC#N", "CC(N)=
 def chains(number: int) -> list[str]:
     """Different molecules: chains of carbon, nitrogen and oxygen."""
     letters = itertools.chain.from_iterable(itertools.product("CNO", repeat=length) for length in range(1, 9))
-    found = dict.fromkeys(canonical("".join(word)) for word in letters)
+    found = dict.fromkeys(_canonical("".join(word)) for word in letters)
     return [text for text in itertools.islice(found, number) if text is not None]
 
 
@@ -37,9 +37,9 @@ def similarity(one: str, other: str) -> float:
 
 
 def test_canonical_texts() -> None:
-    assert canonical("OCC") == canonical("C(C)O") == "CCO"
+    assert _canonical("OCC") == _canonical("C(C)O") == "CCO"
     for bad in ("", "C1CC", "not a molecule", "C(C)(C)(C)(C)C", " ", "\n"):
-        assert canonical(bad) is None
+        assert _canonical(bad) is None
 
 
 def test_the_measures_of_known_texts(capfd: pytest.CaptureFixture[str]) -> None:
@@ -74,9 +74,9 @@ def test_sets_without_pairs(texts: list[str]) -> None:
 def test_a_molecule_whose_canonical_form_cannot_be_read_again(tmp_path: Path) -> None:
     """RDKit reads this text, and cannot read what it writes for it: the text is a molecule all the same."""
     odd = "CC1n2c(OC=2)n1"
-    written = canonical(odd)
+    written = _canonical(odd)
     assert written is not None
-    assert canonical(written) is None
+    assert _canonical(written) is None
     found = Molecules()([odd, "CCO", "CC", "no molecule"])
     assert list(found["validity"]) == [1.0, 1.0, 1.0, 0.0]
     assert all(value is not None and 0 < value < 2 for value in found["diversity"][:3])
@@ -86,7 +86,7 @@ def test_a_molecule_whose_canonical_form_cannot_be_read_again(tmp_path: Path) ->
 def test_diversity_is_the_mean_over_pairs() -> None:
     texts = [*chains(12), "CCO", "CCO"]
     pairs = [1 - similarity(one, other) for one, other in itertools.combinations(texts, 2)]
-    found = diversity(texts)
+    found = _diversity(texts)
     assert sum(value for value in found if value is not None) / len(texts) == pytest.approx(sum(pairs) / len(pairs))
 
 
@@ -96,7 +96,7 @@ def test_the_interval_of_the_diversity_is_its_spread() -> None:
     weights = [1 / (1 + number) for number in range(len(pool))]
     values, errors = [], []
     for _ in range(40):
-        numbers = np.array(diversity(source.choices(pool, weights, k=60)))
+        numbers = np.array(_diversity(source.choices(pool, weights, k=60)))
         values.append(numbers.mean())
         errors.append(numbers.std() / math.sqrt(60))
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(values), rel=0.25)
@@ -107,7 +107,7 @@ def test_the_interval_of_the_uniqueness_is_its_spread() -> None:
     source = random.Random(0)
     values, errors = [], []
     for _ in range(400):
-        numbers = np.array(uniqueness([str(source.randrange(4000)) for _ in range(400)]))
+        numbers = np.array(_uniqueness([str(source.randrange(4000)) for _ in range(400)]))
         values.append(numbers.mean())
         errors.append(numbers.std() / math.sqrt(400))
     assert np.mean(values) == pytest.approx(4000 * (1 - (1 - 1 / 4000) ** 400) / 400, abs=0.002)
@@ -115,9 +115,9 @@ def test_the_interval_of_the_uniqueness_is_its_spread() -> None:
 
 
 def test_uniqueness_counts_different_molecules() -> None:
-    assert sum(uniqueness(["a", "b", "a", "a", "c"])) / 5 == pytest.approx(3 / 5)
-    assert uniqueness(["a", "b"]) == [1.0, 1.0]
-    assert uniqueness([]) == []
+    assert sum(_uniqueness(["a", "b", "a", "a", "c"])) / 5 == pytest.approx(3 / 5)
+    assert _uniqueness(["a", "b"]) == [1.0, 1.0]
+    assert _uniqueness([]) == []
 
 
 def test_training_texts_are_made_canonical_once() -> None:

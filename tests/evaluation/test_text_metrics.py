@@ -18,9 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.judges import generative_perplexity, table_judge
 
-from duality.evaluation.judge import token_nats
+from duality.evaluation.judge import _token_nats
 from duality.evaluation.metrics import (
-    bootstrap,
     distinct,
     distinct_shares,
     mauve,
@@ -28,6 +27,7 @@ from duality.evaluation.metrics import (
     self_repetition,
     unigram_entropy,
 )
+from duality.evaluation.statistics import bootstrap
 
 
 def test_misuse_is_refused() -> None:
@@ -98,7 +98,7 @@ def test_samples_without_a_number_are_left_out() -> None:
     assert found.value == pytest.approx(float(values.mean()))
     assert found.stderr == pytest.approx(float(values.std()) / 10, rel=0.1)
     alone = bootstrap(torch.tensor([0.0, 3.0]), torch.tensor([0.0, 1.0]))
-    assert (alone.value, alone.stderr, alone.known) == (3.0, math.inf, False)
+    assert (alone.value, alone.stderr, alone.spread) == (3.0, math.inf, (None, None, None))
     with pytest.raises(ValueError, match="none of 2 samples has a number"):
         bootstrap(torch.zeros(2), torch.zeros(2))
 
@@ -122,7 +122,7 @@ def test_entropy_and_perplexity_of_the_released_code(golden: Path) -> None:
         meta = json.loads(str(arrays["__meta__"]))
         entropy = unigram_entropy(torch.from_numpy(arrays["entropy/tokens"]))
         assert entropy.value == pytest.approx(meta["entropy/value"], 1e-6)
-        nats = token_nats(torch.from_numpy(arrays["gen_ppl/logits"]), torch.from_numpy(arrays["gen_ppl/ids"]))
+        nats = _token_nats(torch.from_numpy(arrays["gen_ppl/logits"]), torch.from_numpy(arrays["gen_ppl/ids"]))
         valid = torch.from_numpy(arrays["gen_ppl/valid_tokens"])
     assert float((nats[valid].sum() / valid.sum()).exp()) == pytest.approx(meta["gen_ppl/value"], 1e-5)
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from duality.evaluation.judge import Judge
-from duality.evaluation.metrics import Estimate, perplexity
+from duality.evaluation.metrics import perplexity
+from duality.evaluation.statistics import Estimate
 
 BOS = 256
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -81,7 +80,7 @@ def _evaluate_on_suite(
     model: Model, run: Path, name: str, data: tuple[str, ...], how: tuple[int, int | None, int, int], json: bool
 ) -> int:
     """Print the table of a suite."""
-    from duality.evaluation.suites import SUITES, Settings, evaluate_suite, remarks, table_rows
+    from duality.evaluation.suites import SUITES, LikelihoodSettings, evaluate_suite, remarks, table_rows
     from duality.evaluation.tables import table
     from duality.files.atomic import json_text
     from duality.models.folder import exists
@@ -92,17 +91,18 @@ def _evaluate_on_suite(
         if not all(each.partition("=")[1:]):
             raise ValueError(f"--data {each}: with --suite it says where a set is, such as --data ptb=FOLDER")
     places = dict(each.split("=", 1) for each in data)
-    suite, settings = SUITES[name], Settings(*how)
+    suite, settings = SUITES[name], LikelihoodSettings(*how)
     keep = run / KEPT if exists(run) else None  # what is not a run is left as it is
-    show = partial(say.working, unit="sequences")
-    outcomes = evaluate_suite(model, suite, places, settings, show, keep=keep, report=say)
+    outcomes = evaluate_suite(model, suite, places, settings, keep=keep, report=say)
     if json:
         found = {each.dataset: None if each.result is None else _numbers(each.result) for each in outcomes}
         missing = {each.dataset: each.missing for each in outcomes if each.result is None}
         print(json_text({"run": str(run), "step": model.step, "suite": name, "sets": found, "missing": missing}))
         return 0
     print(f"{suite.title}\n{run}, step {model.step}, {settings.num_draws} draws of time and noise for each sequence\n")
-    print(table(table_rows(suite, outcomes, str(run), published_rows)))
+    head, ours = table_rows(suite, outcomes, str(run))
+    published = [] if suite.table is None else published_rows(suite.table, head[1:])
+    print(table([head, ours, *published]))
     print("\n".join(["", *remarks(model, suite, outcomes)]))
     return 0
 
@@ -145,7 +145,7 @@ def compare(
         samples: how many samples the judge reads.
         sample_steps: network calls for each sample, where the model leaves the choice.
     """
-    from duality.evaluation.compare import Plan, cells, headers
+    from duality.evaluation.compare import Plan, table_lines
     from duality.evaluation.compare import compare as compare_recipes
     from duality.evaluation.judge import judge_named
     from duality.files.atomic import no_empty_folder
@@ -166,6 +166,7 @@ def compare(
     plan = Plan(out, draws, limit, reader, samples, sample_steps, where)
     with no_empty_folder(out):
         rows, remarks = compare_recipes(chosen, plan, say, lambda each: training_display(each.training.steps))
-    print_table(headers(rows), map(cells, rows))
+    head, *lines = table_lines(rows)
+    print_table(head, lines)
     print("\n".join(remarks))
     return 0 if len(rows) == len(chosen) else 130

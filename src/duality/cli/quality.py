@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
@@ -118,7 +117,6 @@ def quality(
         batch_size=batch_size,
         corpus=corpus,
         report=say,
-        show=partial(say.working, "sampling"),
     )
     if json:
         print(json_text([row.to_json() for row in rows]))
@@ -194,12 +192,12 @@ def plot(
     from duality.evaluation.figures import draw
     from duality.evaluation.frontier_report import frontiers as frontiers_of
     from duality.evaluation.frontier_report import has_frontiers, plot_frontiers
-    from duality.evaluation.sweep.sweep import read_places
+    from duality.evaluation.sweep.samples import read_rows
     from duality.evaluation.tables import markdown, several_temperatures
 
     if not tables:
         raise ValueError("nothing to draw: name folders that `duality quality --out` made")
-    places = read_places(tables)
+    places = read_rows(tables)
     rows = list(places)
     draw(rows, out, rounds)
     print(markdown(rows))

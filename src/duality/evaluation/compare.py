@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,7 +26,7 @@ from duality.data.packing import Sequences
 from duality.evaluation.judge import Judge
 from duality.evaluation.sweep.runs import RunSampler, held_out_text
 from duality.evaluation.sweep.samples import Case, Row
-from duality.evaluation.sweep.sweep import Sweep, check
+from duality.evaluation.sweep.sweep import Sweep, check_cases
 from duality.evaluation.tables import SHORT, short_cells, table
 from duality.evaluation.tables import remarks as sample_remarks
 from duality.files.atomic import json_text, output_folder, write_atomically
@@ -103,40 +104,32 @@ def compare(
     if len({recipe.name for recipe in recipes}) < len(recipes):
         raise ValueError("a recipe stands twice in the comparison: name each once")
     sampler = RunSampler(plan.device, report)
-    sweep, real = None, []
+    sweep: Sweep | None = None
+    real, rows, remarks = list[Row](), list[ComparedRecipe](), _remarks(recipes, [], [])
     if plan.judge is not None:
-        check([plan.case(recipe) for recipe in recipes])
+        check_cases([plan.case(recipe) for recipe in recipes])
         text = held_out_text(recipes[0], plan.num_samples, recipes[0].data.length, report)
         sweep = Sweep(plan.out, sampler, report, plan.judge, text)
         real = job().once(sweep.real_rows)
     job().once(lambda: output_folder(plan.out))
-    rows: list[ComparedRecipe] = []
     for recipe in recipes:
         # Between the first and the last step there is training alone, so that the times can be compared.
         chosen = replace(recipe, training=replace(recipe.training, eval_every=0))
+        training = TrainingPlan(chosen, plan.out / recipe.name, resume=True, may_be_longer=False)
         with watching(chosen) as watch:
-            finished = train(chosen, plan, report, watch)
-        if not finished:
+            outcome = training.run(device=plan.device, report=report, watch=watch)
+        if outcome.signal:
             report(f"stopped in {recipe.name}; the same command continues")
             break
-        rows.append(measured(chosen, plan, sampler, sweep, report))
-        job().once(lambda: write_table(plan.out, rows, remarks(recipes, rows, real)))
-    return rows, remarks(recipes, rows, real)
+        rows.append(_measure_run(chosen, plan, sampler, sweep, report))
+        remarks = _remarks(recipes, rows, real)
+        job().once(partial(_write_table, plan.out, rows, remarks))
+    return rows, remarks
 
 
-def write_table(out: Path, rows: Sequence[ComparedRecipe], lines: Sequence[str]) -> None:
-    """Write table.json and table.md."""
-    write_atomically(out / "table.json", json_text([row.to_json() for row in rows], indent=1))
-    write_atomically(out / "table.md", markdown(rows, lines))
-
-
-def train(recipe: Recipe, plan: Plan, report: Reporter, watch: Watch) -> bool:
-    """Train to the end; False if a signal stopped it."""
-    training = TrainingPlan(recipe, plan.out / recipe.name, resume=True, may_be_longer=False)
-    return training.run(device=plan.device, report=report, watch=watch).signal == 0
-
-
-def measured(recipe: Recipe, plan: Plan, sampler: RunSampler, sweep: Sweep | None, report: Reporter) -> ComparedRecipe:
+def _measure_run(
+    recipe: Recipe, plan: Plan, sampler: RunSampler, sweep: Sweep | None, report: Reporter
+) -> ComparedRecipe:
     """The row of a run that has been trained."""
     case = plan.case(recipe)
     model = sampler.model(case)
@@ -151,8 +144,8 @@ def measured(recipe: Recipe, plan: Plan, sampler: RunSampler, sweep: Sweep | Non
         recipe=recipe.name,
         source=recipe.source,
         parameters=sum(value.numel() for value in model.denoiser.parameters()),
-        tokens_seen=tokens_seen(train, recipe),
-        seconds=training_seconds(case.run),
+        tokens_seen=_tokens_seen(train, recipe),
+        seconds=_training_seconds(case.run),
         kind=result.kind,
         perplexity=result.perplexity,
         perplexity_stderr=result.perplexity_stderr,
@@ -161,7 +154,7 @@ def measured(recipe: Recipe, plan: Plan, sampler: RunSampler, sweep: Sweep | Non
     )
 
 
-def tokens_seen(sequences: Sequences, recipe: Recipe) -> int:
+def _tokens_seen(sequences: Sequences, recipe: Recipe) -> int:
     """The number of real tokens in all batches: whole epochs, and the beginning of the last one."""
     training = recipe.training
     epochs, rest = divmod(training.steps * training.batch_size, len(sequences))
@@ -171,13 +164,13 @@ def tokens_seen(sequences: Sequences, recipe: Recipe) -> int:
     )
 
 
-def training_seconds(folder: Path) -> float:
+def _training_seconds(folder: Path) -> float:
     """Wall time of training, summed over its sessions; metrics.jsonl counts the seconds of each from 0."""
     last = {row.get("since", 0): float(row["seconds"]) for row in read_metrics(folder) if "seconds" in row}
     return sum(last.values(), 0.0)
 
 
-def other_differences(recipes: Sequence[Recipe]) -> list[str]:
+def _other_differences(recipes: Sequence[Recipe]) -> list[str]:
     """Where recipes differ from the first in anything but name, texts, method and how they are sampled elsewhere."""
     first = recipes[0]
     found = []
@@ -188,39 +181,40 @@ def other_differences(recipes: Sequence[Recipe]) -> list[str]:
     return found
 
 
-HEADERS = ("recipe", "parameters", "tokens seen", "training time", "PPL", "bits per byte", "measure")
-SAMPLE_HEADERS = (*SHORT, "samples", "steps")
+# --- the table
 
 
-def headers(rows: Sequence[ComparedRecipe]) -> tuple[str, ...]:
-    """The columns that the rows have."""
-    return (*HEADERS, *SAMPLE_HEADERS) if any(row.samples is not None for row in rows) else HEADERS
+def table_lines(rows: Sequence[ComparedRecipe]) -> list[list[str]]:
+    """The table as text, its head first; with the columns of samples if any row has them."""
+    head = ["recipe", "parameters", "tokens seen", "training time", "PPL", "bits per byte", "measure"]
+    if any(row.samples is not None for row in rows):
+        head += [*SHORT.values(), "samples", "steps"]
+    lines = [head]
+    for row in rows:
+        symbol = {"bound": "≤ ", "exact": "= ", "pseudo-likelihood": "pseudo "}[row.kind]
+        line = [
+            row.recipe,
+            f"{row.parameters / 1e6:.2f} M",
+            f"{row.tokens_seen / 1e6:.2f} M",
+            f"{row.seconds / 60:.1f} min",
+            f"{symbol}{row.perplexity:.1f} ± {row.perplexity_stderr:.1f}",
+            f"{row.bits_per_byte:.3f}",
+            row.kind,
+        ]
+        if row.samples is not None:
+            line += [*short_cells(row.samples), str(row.samples.num), str(row.samples.steps)]
+        lines.append(line)
+    return lines
 
 
-def cells(row: ComparedRecipe) -> list[str]:
-    """A row as text, in the order of ``headers``."""
-    symbol = {"bound": "≤ ", "exact": "= ", "pseudo-likelihood": "pseudo "}[row.kind]
-    line = [
-        row.recipe,
-        f"{row.parameters / 1e6:.2f} M",
-        f"{row.tokens_seen / 1e6:.2f} M",
-        f"{row.seconds / 60:.1f} min",
-        f"{symbol}{row.perplexity:.1f} ± {row.perplexity_stderr:.1f}",
-        f"{row.bits_per_byte:.3f}",
-        row.kind,
-    ]
-    if row.samples is not None:
-        line += [*short_cells(row.samples), str(row.samples.num), str(row.samples.steps)]
-    return line
-
-
-def remarks(recipes: Sequence[Recipe], rows: Sequence[ComparedRecipe], real: Sequence[Row]) -> list[str]:
+def _remarks(recipes: Sequence[Recipe], rows: Sequence[ComparedRecipe], real: Sequence[Row]) -> list[str]:
     """Sentences that belong to the table: the remarks of the sweep, and in what else the recipes differ."""
     sampled = [row.samples for row in rows if row.samples is not None]
     judged = sample_remarks([*sampled, *real]) if sampled else []
-    return [*judged, *(f"Differs: {line}." for line in other_differences(recipes))]
+    return [*judged, *(f"Differs: {line}." for line in _other_differences(recipes))]
 
 
-def markdown(rows: Sequence[ComparedRecipe], lines: Sequence[str]) -> str:
-    """The table in Markdown, and its remarks."""
-    return "\n\n".join([table([headers(rows), *map(cells, rows)]).rstrip("\n"), *lines]) + "\n"
+def _write_table(out: Path, rows: Sequence[ComparedRecipe], remarks: Sequence[str]) -> None:
+    """Write table.json, and the table in Markdown with its remarks."""
+    write_atomically(out / "table.json", json_text([row.to_json() for row in rows], indent=1))
+    write_atomically(out / "table.md", "\n\n".join([table(table_lines(rows)).rstrip("\n"), *remarks]) + "\n")

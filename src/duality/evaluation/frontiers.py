@@ -23,30 +23,21 @@ contains the true difference in 95 % of the cases (tests/evaluation/test_frontie
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from duality.evaluation.metrics import INTERVAL, distinct_shares, entropies
-from duality.evaluation.scorers import Column, totals_and_counts
-from duality.evaluation.statistics import NORMAL, t_quantile
-from duality.evaluation.sweep.samples import Row, Samples, stored_samples
-from duality.evaluation.sweep.sweep import sample_path
-from duality.evaluation.tables import TEMPERATURE, columns, grouped, round_of
-from duality.files.atomic import file_sha256
-from duality.files.kept_scores import FILE, Scores
-from duality.files.progress import silent
+from duality.evaluation.statistics import INTERVAL, NORMAL, t_quantile
 from duality.noise import Noise
 
-RESAMPLES = 2000
+_RESAMPLES = 2000
 _BLOCK = 250  # resamples at a time
 
-Draw = Literal["samples", "seeds", "whole"]
+_Draw = Literal["samples", "seeds", "nothing"]  # what of a model is resampled
 Verdict = Literal["shows", "contradicts", "undecided at this budget"]
 
 
@@ -120,21 +111,12 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Figures:
-    """The figures of a curve in R resamples: quality and diversity (R, P) at ``temperatures``."""
+class _MeanCurve:
+    """The mean curve of a model in R resamples: quality and diversity (R, P) at ``temperatures``."""
 
     temperatures: tuple[float, ...]
     quality: Tensor
     diversity: Tensor
-
-    def at_temperature(self, temperature: float) -> Tensor:
-        """The diversity (R,) at the nearest temperature that there is."""
-        gaps = [abs(each - temperature) for each in self.temperatures]
-        return self.diversity[:, gaps.index(min(gaps))]
-
-    def repeated(self, count: int) -> Figures:
-        """The same figures in ``count`` resamples."""
-        return Figures(self.temperatures, self.quality.expand(count, -1), self.diversity.expand(count, -1))
 
     def quality_at(self, diversity: Tensor) -> Tensor:
         """The quality (R,) at given diversities (R,): linear between points, constant beyond the first and the last."""
@@ -151,9 +133,6 @@ class Figures:
         return found.where(~(self.diversity.isnan() | self.quality.isnan()).any(1), torch.nan)
 
 
-Arm = list[tuple[Figures, Tensor]]  # each curve, and (R,) how often a resample of training seeds has it
-
-
 def difference(
     first: Sequence[Curve], second: Sequence[Curve], at: float | None = None, *, seed: int = 0
 ) -> Difference | None:
@@ -165,28 +144,33 @@ def difference(
     """
     if not first or not second:
         raise ValueError(f"a comparison of {len(first)} curves with {len(second)}: each side needs at least 1")
-    arms = (first, second)
-    if not all(shared_temperatures(arm) for arm in arms):
+    if not _shared_temperatures(first) or not _shared_temperatures(second):
         return None
-    plain = [[(whole(curve), torch.ones(1, dtype=torch.float64)) for curve in arm] for arm in arms]
-    found, one, other, clipped, overlaps = (part[0] for part in compared(plain[0], plain[1], at))
+
+    def compare(drawn: Sequence[_Draw], count: int) -> tuple[Tensor, ...]:
+        one, other = (_mean_curve(arm, part, count, seed, tag) for arm, part, tag in zip((first, second), drawn, "01"))
+        return _compare(one, other, at)
+
+    found, one, other, clipped, overlaps = compare(("nothing", "nothing"), 1)
     if not overlaps:
         return None
     value = float(one - other)
-    down, up = spread(arms, ("samples", "samples"), value, at, seed)
-    seeds = [len(arm) for arm in arms]
+
+    def reach(drawn: Sequence[_Draw]) -> tuple[float, float]:
+        """How far the percentiles lie below and above the value."""
+        _, one, other, _, _ = compare(drawn, _RESAMPLES)
+        values = (one - other)[~(one - other).isnan()]
+        low, high = values.quantile(torch.tensor(INTERVAL, dtype=torch.float64)).tolist()
+        return max(0.0, value - low), max(0.0, high - value)
+
+    down, up = reach(("samples", "samples"))
+    seeds = len(first), len(second)
     if max(seeds) > 1:
-        several: list[Draw] = ["seeds" if count > 1 else "whole" for count in seeds]
-        single: list[Draw] = ["whole" if count > 1 else "samples" for count in seeds]
-        between, within = (spread(arms, drawn, value, at, seed) for drawn in (several, single))
-        wider = [math.hypot(widening(seeds) * one, other) for one, other in zip(between, within)]
+        between = reach(["seeds" if count > 1 else "nothing" for count in seeds])
+        within = reach(["nothing" if count > 1 else "samples" for count in seeds])
+        wider = [math.hypot(_widening(seeds) * each, other) for each, other in zip(between, within)]
         down, up = max(down, wider[0]), max(up, wider[1])
     return Difference(float(found), float(one), float(other), value, value - down, value + up, bool(clipped))
-
-
-def shared_temperatures(arm: Sequence[Curve]) -> set[float]:
-    """The temperatures at which all curves of a model have both figures."""
-    return set.intersection(*({point.temperature for point in curve.known} for curve in arm))
 
 
 def verdict(difference: Difference | None, claimed: Literal["higher", "lower"]) -> Verdict:
@@ -203,142 +187,68 @@ def verdict_of(low: float, high: float, claimed: str) -> Verdict:
     return "undecided at this budget"
 
 
-def compared(first: Arm, second: Arm, at: float | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _shared_temperatures(arm: Sequence[Curve]) -> list[float]:
+    """The temperatures at which all curves of a model have both figures."""
+    known = [{point.temperature for point in curve.known} for curve in arm]
+    return [point.temperature for point in arm[0].known if all(point.temperature in each for each in known)]
+
+
+def _compare(one: _MeanCurve, other: _MeanCurve, at: float | None) -> tuple[Tensor, ...]:
     """In each resample (R,): the diversity, both qualities there, whether it was moved, whether the ranges overlap."""
-    one, other = mean_curve(first), mean_curve(second)
     low = torch.maximum(one.diversity.amin(1), other.diversity.amin(1))
     high = torch.minimum(one.diversity.amax(1), other.diversity.amax(1))
-    wanted = other.at_temperature(1.0) if at is None else torch.full_like(low, at)
+    gaps = [abs(each - 1.0) for each in other.temperatures]
+    wanted = other.diversity[:, gaps.index(min(gaps))] if at is None else torch.full_like(low, at)
     overlaps = low <= high
     found = torch.where(overlaps, torch.minimum(torch.maximum(wanted, low), high), (low + high) / 2)
     return found, one.quality_at(found), other.quality_at(found), found != wanted, overlaps
 
 
-def mean_curve(arm: Arm) -> Figures:
-    """The mean of a model's curves at every temperature that all of them have, each as often as a resample has it."""
-    shared = [each for each in arm[0][0].temperatures if all(each in curve.temperatures for curve, _ in arm)]
-    counts = torch.stack([count for _, count in arm])[:, :, None]
-
-    def mean(figures: Sequence[Tensor]) -> Tensor:
-        return (torch.stack(list(figures)) * counts).sum(0) / counts.sum(0)
-
-    places = [[curve.temperatures.index(each) for each in shared] for curve, _ in arm]
-    quality = mean([curve.quality[:, place] for (curve, _), place in zip(arm, places, strict=True)])
-    diversity = mean([curve.diversity[:, place] for (curve, _), place in zip(arm, places, strict=True)])
-    return Figures(tuple(shared), quality, diversity)
-
-
-def spread(
-    arms: Sequence[Sequence[Curve]], drawn: Sequence[Draw], value: float, at: float | None, seed: int
-) -> tuple[float, float]:
-    """How far the percentiles of the difference lie below and above its value, with these parts of each model drawn."""
-    one, other = (resamples(arm, kind, seed, f"{side}") for side, (arm, kind) in enumerate(zip(arms, drawn)))
-    _, first, second, _, _ = compared(one, other, at)
-    values = (first - second)[~(first - second).isnan()]
-    low, high = values.quantile(torch.tensor(INTERVAL, dtype=torch.float64)).tolist()
-    return max(0.0, value - low), max(0.0, high - value)
-
-
-def widening(seeds: Sequence[int]) -> float:
+def _widening(seeds: Sequence[int]) -> float:
     """How much wider than its percentiles the interval of a bootstrap over these numbers of seeds has to be."""
     freedom = sum(count - 1 for count in seeds)
     return t_quantile(freedom) / NORMAL * max(math.sqrt(count / (count - 1)) for count in seeds if count > 1)
 
 
-def whole(curve: Curve) -> Figures:
-    """The figures of a curve with all samples."""
-    return figures_of(curve, lambda size: torch.ones(1, size, dtype=torch.float64))
+def _mean_curve(arm: Sequence[Curve], drawn: _Draw, count: int, seed: int, tag: str) -> _MeanCurve:
+    """The mean of a model's curves at the temperatures that all have, in ``count`` resamples of what is ``drawn``.
+
+    That are the samples of each curve, the curves themselves (training seeds), or nothing. Points of a curve with as
+    many samples share their indices.
+    """
+    shared, figures = _shared_temperatures(arm), []
+    weights = torch.ones(len(arm), count, dtype=torch.float64)
+    for place, curve in enumerate(arm):
+        points = [next(point for point in curve.known if point.temperature == each) for each in shared]
+        if drawn == "samples":
+            blocks = [
+                Noise.of(seed, 0, rows).fold("frontier").fold(f"{tag} {place}")
+                for rows in (torch.arange(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK))
+            ]
+            figures.append(torch.cat([_figures(points, partial(_multiplicities, block)) for block in blocks], 1))
+        else:
+            found = _figures(points, lambda size: torch.ones(1, size, dtype=torch.float64))
+            figures.append(found.expand(-1, count, -1))
+    if drawn == "seeds":
+        noise = Noise.of(seed, 0, torch.arange(count)).fold("training seeds").fold(tag)
+        chosen = noise.integers("curves", len(arm), len(arm))
+        weights = torch.stack([(chosen == place).sum(1).double() for place in range(len(arm))])
+    mean = (torch.stack(figures) * weights[:, None, :, None]).sum(0) / weights.sum(0)[:, None]
+    return _MeanCurve(tuple(shared), mean[0], mean[1])
 
 
-def resamples(arm: Sequence[Curve], drawn: Draw, seed: int, tag: str) -> Arm:
-    """Resamples of the curves of a model: of their samples, of the curves (training seeds), or of nothing."""
-    once = torch.ones(RESAMPLES, dtype=torch.float64)
-    if drawn == "samples":
-        return [(resampled(curve, seed, f"{tag} {place}"), once) for place, curve in enumerate(arm)]
-    same = [whole(curve).repeated(RESAMPLES) for curve in arm]
-    if drawn == "whole":
-        return [(figures, once) for figures in same]
-    noise = Noise.of(seed, 0, torch.arange(RESAMPLES)).fold("training seeds").fold(tag)
-    chosen = noise.integers("curves", len(arm), len(arm))
-    return [(figures, (chosen == place).sum(1).double()) for place, figures in enumerate(same)]
-
-
-def resampled(curve: Curve, seed: int, tag: str) -> Figures:
-    """The figures of a curve in resamples of its samples; points with as many samples share their indices."""
-    blocks = [
-        figures_of(curve, partial(multiplicities, Noise.of(seed, 0, rows).fold("frontier").fold(tag)))
-        for rows in (torch.arange(start, start + _BLOCK) for start in range(0, RESAMPLES, _BLOCK))
-    ]
-    quality = torch.cat([block.quality for block in blocks])
-    return Figures(blocks[0].temperatures, quality, torch.cat([block.diversity for block in blocks]))
-
-
-def multiplicities(noise: Noise, size: int) -> Tensor:
+def _multiplicities(noise: Noise, size: int) -> Tensor:
     """How often each of ``size`` samples is in each resample: (R, size)."""
     chosen = noise.integers(f"samples of {size}", size, size)
     ones = torch.ones(chosen.shape, dtype=torch.float64)
     return torch.zeros_like(ones).scatter_add_(1, chosen, ones)
 
 
-def figures_of(curve: Curve, weights: Callable[[int], Tensor]) -> Figures:
-    """The figures of a curve's points, with the weights (R, N) for N samples."""
-    points = curve.known
+def _figures(points: Sequence[Point], weights: Callable[[int], Tensor]) -> Tensor:
+    """Quality and diversity of points, with the weights (R, N) for N samples: (2, R, P)."""
     made = {size: weights(size) for size in {len(each.quality.totals) for each in points}}
-    quality = torch.stack([each.quality.figures(made[len(each.quality.totals)]) for each in points], 1)
-    diversity = torch.stack([each.diversity.figures(made[len(each.quality.totals)]) for each in points], 1)
-    return Figures(tuple(point.temperature for point in points), quality, diversity)
-
-
-# --- curves from the folder of a sweep
-
-
-def curve_rows(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows that differ in temperature alone, by label: the model with its settings, its round and steps."""
-    found: dict[str, list[Row]] = {}
-    for name, column in columns(rows, (TEMPERATURE,)).items():
-        for _, same in grouped(column, lambda row: (round_of(row), row.steps)):
-            rounds = "" if same[0].round is None else f", round {same[0].round}"
-            label = f"{name}{rounds}, {same[0].steps} step{'s' * (same[0].steps != 1)}"
-            found[label] = sorted(same, key=lambda row: row.temperature)
-    return found
-
-
-def curves_of(out: Path, rows: Sequence[Row], quality: str, diversity: str) -> list[Curve]:
-    """The curves of a sweep in the folder ``out``, from its stored samples and scores.
-
-    Quality and diversity are ``gen_ppl`` or ``nats`` (both: the judge's nats per token, the log of Gen PPL),
-    ``entropy``, ``distinct_1``, ``distinct_2``, ``distinct_3``, or a column of a scorer.
-    """
-    return curves_in(dict.fromkeys(rows, out), quality, diversity)
-
-
-def curves_in(places: Mapping[Row, Path], quality: str, diversity: str) -> list[Curve]:
-    """``curves_of`` for rows that are in several folders."""
-    scores = {out: Scores.read(out / FILE, silent) for out in set(places.values())}
-
-    def point(row: Row) -> Point:
-        path = sample_path(places[row], row.case)
-        samples, kept = stored_samples(path, row.case), scores[places[row]]
-        found = [values_of(row, name, samples, file_sha256(path), kept) for name in (quality, diversity)]
-        return Point(row.temperature, *found)
-
-    return [Curve(label, tuple(map(point, same))) for label, same in curve_rows(list(places)).items()]
-
-
-def values_of(row: Row, name: str, samples: Samples, checksum: str, scores: Scores) -> Values:
-    """The numbers of a row's samples that the measure ``name`` is made of."""
-    if name in ("gen_ppl", "nats") and row.judge is not None:
-        pairs = cast(list[tuple[float, int]], scores.kept(row.judge, checksum))
-        nats, tokens = torch.tensor(pairs, dtype=torch.float64).unbind(-1)
-        return Values(nats, tokens)
-    if name == "entropy":
-        values = entropies(samples.tokens)
-        return Values(values, torch.ones_like(values))
-    if name in ("distinct_1", "distinct_2", "distinct_3"):
-        return Values(*distinct_shares(samples.tokens, int(name[-1])))
-    if name in row.scores:
-        kept = cast(dict[str, Column], scores.kept(row.scores[name].scorer, checksum))
-        return Values(*totals_and_counts(kept[name]))
-    judged = ["gen_ppl"] if row.judge is not None else []
-    choices = ", ".join([*judged, "entropy", "distinct_1", "distinct_2", "distinct_3", *row.scores])
-    raise ValueError(f"{row.label} was not measured by {name!r}: choose from {choices}")
+    pairs = [
+        torch.stack([each.figures(made[len(each.totals)]) for each in (point.quality, point.diversity)])
+        for point in points
+    ]
+    return torch.stack(pairs, 2)

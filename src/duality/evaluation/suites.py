@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from duality.data.corpus import encode_corpus
@@ -28,15 +28,14 @@ from duality.data.packing import Sequences
 from duality.data.places import evaluated_part
 from duality.data.store import TokenStore
 from duality.files.kept_scores import Scores
-from duality.files.progress import Advance, Reporter, silent
+from duality.files.progress import Reporter, silent, working
 from duality.models.likelihood import Likelihood, likelihood_of, weights_digest
 from duality.models.model import Model
 from duality.ranks import job
 from duality.recipes.corpus import make_sequences
-from duality.recipes.recipe import Data
 from duality.registry import suggestion
 
-VERSION = 1  # of what a number means
+_VERSION = 1  # of what a number means
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Settings:
+class LikelihoodSettings:
     """How the likelihood is measured."""
 
     num_draws: int = 4
@@ -97,104 +96,60 @@ class Settings:
     seed: int = 0
 
 
-Published = Callable[[int, list[str]], list[list[str]]]  # the number of a table, its headings: rows
-Display = Callable[[str, int], AbstractContextManager[Advance]]
-
-
 def evaluate_suite(
     model: Model,
     suite: Suite,
     places: Mapping[str, str],
-    settings: Settings,
-    display: Display,
+    settings: LikelihoodSettings,
     *,
     keep: Path | None = None,
     report: Reporter = silent,
 ) -> list[Outcome]:
     """The likelihood of every set; ``keep`` is a file of results that are not computed twice."""
-    check_places(suite, places)
-    kept = None if keep is None else Scores.read(keep, report)
-    evaluation = Evaluation(model, suite, settings, display, kept, weights_digest(model.denoiser), report)
-    return [evaluation.outcome(heading, name, places.get(name)) for heading, name in suite.sets.items()]
-
-
-def check_places(suite: Suite, places: Mapping[str, str]) -> None:
-    """Refuse places of sets that are not in the suite."""
     for name in places:
         if name not in suite.sets.values():
             raise ValueError(
                 f"--data {name}=...: the suite {suite.name} has no set {name!r}: "
                 f"{suggestion(name, suite.sets.values())}"
             )
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """A model that is measured on the sets of a suite, and what was measured before."""
-
-    model: Model
-    suite: Suite
-    settings: Settings
-    display: Display
-    kept: Scores | None
-    weights: str
-    report: Reporter
-
-    def outcome(self, heading: str, name: str, place: str | None) -> Outcome:
-        """One set of the suite."""
-        data, spec = own_data(self.model, self.suite), name if place is None else f"{name}={place}"
+    data = model.recipe.data
+    if not suite.own_packing:
+        data = replace(data, packing="wrap", padding="ignore", eos=False, labels=False)
+    kept, weights = None if keep is None else Scores.read(keep, report), weights_digest(model.denoiser)
+    outcomes = []
+    for heading, name in suite.sets.items():
+        spec = f"{name}={places[name]}" if name in places else name
         try:
-            store = job().in_turn(lambda: encoded(self.model, data, spec, self.report))
+            encode = partial(encode_corpus, eos=data.eos, part=evaluated_part(spec), progress=report)
+            store = job().in_turn(partial(encode, spec, model.tokenizer))
         except ValueError as error:
-            if place is not None:
+            if name in places:
                 raise
-            return Outcome(heading, name, None, f"{error}; or {datasets()[name].how_to_get()}")
-        rows = make_sequences(data, store, self.model.tokenizer, self.model.length)
-        key = key_of(store, rows, self.settings)
-        found = job().from_first(kept_likelihood(self.kept, self.weights, key))
+            outcomes.append(Outcome(heading, name, None, f"{error}; or {datasets()[name].how_to_get()}"))
+            continue
+        rows = make_sequences(data, store, model.tokenizer, model.length)
+        key = _key_of(store, rows, settings)
+        found = job().from_first(_read_likelihood(kept, weights, key))
         if found is None:
-            found = self.measured(heading, rows)
-            if (kept := self.kept) is not None:
-                values = {"set": name, **asdict(found)}
-                job().once(lambda: kept.replace(self.weights, key, values))
-        return Outcome(heading, name, found)
-
-    def measured(self, heading: str, rows: Sequences) -> Likelihood:
-        """The likelihood of a set."""
-        settings, count = self.settings, min(self.settings.limit or len(rows), len(rows))
-        with self.display(heading, count) as advance:
-            return self.model.likelihood(
-                rows,
-                num_draws=settings.num_draws,
-                limit=settings.limit,
-                batch_size=settings.batch_size,
-                seed=settings.seed,
-                advance=advance,
-            )
+            with working(report, heading, min(settings.limit or len(rows), len(rows)), "sequences") as advance:
+                found = model.likelihood(rows, **asdict(settings), advance=advance)
+            if kept is not None:
+                job().once(partial(kept.replace, weights, key, {"set": name, **asdict(found)}))
+        outcomes.append(Outcome(heading, name, found))
+    return outcomes
 
 
-def kept_likelihood(kept: Scores | None, weights: str, key: str) -> Likelihood | None:
+def _read_likelihood(kept: Scores | None, weights: str, key: str) -> Likelihood | None:
     """The result that is kept; None if there is none, or none that can be read."""
     entries = {} if kept is None else kept.entries.get(weights, {})
     values = entries.get(key) if isinstance(entries, dict) else None
-    return None if not isinstance(values, dict) else likelihood_of(values)
+    return likelihood_of(values) if isinstance(values, dict) else None
 
 
-def own_data(model: Model, suite: Suite) -> Data:
-    """How the sets of a suite are packed."""
-    own = model.recipe.data
-    return own if suite.own_packing else replace(own, packing="wrap", padding="ignore", eos=False, labels=False)
-
-
-def encoded(model: Model, data: Data, spec: str, report: Reporter) -> TokenStore:
-    """The tokens of a set, in the model's own tokenizer."""
-    return encode_corpus(spec, model.tokenizer, eos=data.eos, part=evaluated_part(spec), progress=report)
-
-
-def key_of(store: TokenStore, rows: Sequences, settings: Settings) -> str:
+def _key_of(store: TokenStore, rows: Sequences, settings: LikelihoodSettings) -> str:
     """What a result depends on, the weights excepted: the text, its tokens and how it is measured, not the batch."""
     facts = {
-        "version": VERSION,
+        "version": _VERSION,
         "shards": [shard.sha256 for shard in store.index.shards],
         "tokenizer": store.index.tokenizer,
         "rows": [rows.length, rows.packing, rows.padding],
@@ -206,17 +161,13 @@ def key_of(store: TokenStore, rows: Sequences, settings: Settings) -> str:
 # --- the table
 
 
-def table_rows(
-    suite: Suite, outcomes: list[Outcome], name: str, published: Published = lambda table, headings: []
-) -> list[list[str]]:
-    """The table of a suite: its headings, ours, and the ``published`` rows of a table under these headings."""
-    headings = [each.heading for each in outcomes]
-    ours = ["missing" if each.result is None else shown(suite, each.result) for each in outcomes]
-    others = [] if suite.table is None else published(suite.table, headings)
-    return [["", *headings], [name, *ours], *others]
+def table_rows(suite: Suite, outcomes: Sequence[Outcome], name: str) -> list[list[str]]:
+    """The table of a suite: its headings, and ours."""
+    ours = ["missing" if each.result is None else _cell(suite, each.result) for each in outcomes]
+    return [["", *(each.heading for each in outcomes)], [name, *ours]]
 
 
-def shown(suite: Suite, result: Likelihood) -> str:
+def _cell(suite: Suite, result: Likelihood) -> str:
     """A number with its standard error."""
     sign = {"bound": "≤ ", "exact": "", "pseudo-likelihood": "pseudo "}[result.kind]
     if suite.name == "text8":
@@ -225,7 +176,7 @@ def shown(suite: Suite, result: Likelihood) -> str:
     return f"{sign}{result.perplexity:.2f} ± {result.perplexity_stderr:.2f}"
 
 
-def remarks(model: Model, suite: Suite, outcomes: list[Outcome]) -> list[str]:
+def remarks(model: Model, suite: Suite, outcomes: Sequence[Outcome]) -> list[str]:
     """What a reader of the table must know: what is missing, and what the numbers are of."""
     lines = [f"{each.heading} is missing: {each.missing}" for each in outcomes if each.result is None]
     if suite.table is not None and any(each.result for each in outcomes):

@@ -11,7 +11,7 @@ from support.judges import table_judge
 from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
-from duality.evaluation.sweep.runs import SAMPLER_NAMES, SweepSettings, cases_of, has_eta, measure_runs, rounds_of
+from duality.evaluation.sweep.runs import SAMPLER_NAMES, SweepSettings, _has_eta, _rounds_of, cases_of, measure_runs
 from duality.samplers import SAMPLERS
 
 
@@ -48,12 +48,12 @@ def test_rounds_that_are_measured() -> None:
         ((1, 2), [0, 1, 2], [1, 2]),
         ("all", [], [None]),  # no distillation
     ):
-        assert list(rounds_of(SweepSettings(steps=(2,), rounds=rounds), saved)) == expected  # type: ignore[arg-type]
+        assert list(_rounds_of(SweepSettings(steps=(2,), rounds=rounds), saved)) == expected  # type: ignore[arg-type]
 
 
 def test_samplers_are_those_that_are_registered() -> None:
     assert ("own", *SAMPLERS) == SAMPLER_NAMES
-    assert [name for name in SAMPLER_NAMES if has_eta(name)] == [name for name in SAMPLERS if name.startswith("psi-")]
+    assert [name for name in SAMPLER_NAMES if _has_eta(name)] == [name for name in SAMPLERS if name.startswith("psi-")]
 
 
 def test_bad_settings_are_refused() -> None:

@@ -13,8 +13,8 @@ from support.letters import CASE, Letters, four_texts
 from support.runs import quiet
 
 from duality.evaluation.scorers import Numbers
-from duality.evaluation.sweep.samples import Case, Samples
-from duality.evaluation.sweep.sweep import Sweep, read_rows
+from duality.evaluation.sweep.samples import Case, Samples, read_rows
+from duality.evaluation.sweep.sweep import Sweep
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_scores_are_columns_of_a_row_and_are_kept(letters: Letters) -> None:
     kept = json.loads((letters.out / "scores.json").read_text())["letters (1)"]
     assert {"share_of_a": shares} in kept.values()
     assert Sweep(letters.out, letters, quiet, None, four_texts(), [scorer]).measure(cases) == rows
-    assert read_rows([letters.out]) == rows
+    assert list(read_rows([letters.out])) == rows
     assert scorer.calls == 3
     scorer.version = "2"
     assert (

@@ -18,8 +18,9 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Literal, get_args
@@ -27,16 +28,26 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from duality.data.corpus import Corpus
 from duality.data.places import is_there
 from duality.denoisers.wrapping import network_of
 from duality.evaluation.figures import draw
 from duality.evaluation.frontier_report import has_frontiers, write_frontiers
 from duality.evaluation.judge import Judge, judge_named, weights_id
 from duality.evaluation.scorers import Drawing, Scorer, scorers_named
-from duality.evaluation.sweep.samples import Case, Row, Samples, label_of, real_text, run_names, stored_samples
-from duality.evaluation.sweep.sweep import Advance, Sweep, check, sample_path
+from duality.evaluation.sweep.samples import (
+    Case,
+    Row,
+    Samples,
+    label_of,
+    real_text,
+    run_names,
+    sample_path,
+    stored_samples,
+)
+from duality.evaluation.sweep.sweep import Advance, Sweep, check_cases
 from duality.files.atomic import output_folder
-from duality.files.progress import Reporter, silent
+from duality.files.progress import Reporter, silent, working
 from duality.hub.fetch import model_source
 from duality.models.folder import read_recipe, rounds_saved
 from duality.models.model import Model, load
@@ -54,8 +65,7 @@ from duality.samplers import SAMPLERS
 from duality.samplers.choice import grid_named
 from duality.training.devices import device_named
 
-OWN = "own"
-SAMPLER_NAMES = (OWN, *SAMPLERS)
+SAMPLER_NAMES = ("own", *SAMPLERS)
 Rounds = Literal["last", "all"] | tuple[int, ...]
 _TAILS: dict[str, Tail] = {tail: tail for tail in get_args(Tail)}
 
@@ -138,16 +148,22 @@ class RunSampler:
     def __init__(self, device: torch.device | str, report: Reporter, batch_size: int = 16):
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
-        self.device, self.report, self.batch_size = device, report, batch_size
-        self._loaded: tuple[tuple[Path, int | None, int | None], Model, str] | None = None
+        self.batch_size = batch_size
+
+        @lru_cache(maxsize=1)
+        def loaded(run: Path, number: int | None, step: int | None) -> tuple[Model, str]:
+            model = load(run, report, device, round=number, step=step)
+            return model, weights_id(model)
+
+        self._loaded = loaded
 
     def model(self, case: Case) -> Model:
         """The model of a case."""
-        return self._model_and_weights(case)[0]
+        return self._loaded(case.run, case.round, case.checkpoint)[0]
 
     def weights(self, case: Case) -> str:
         """The identifier of the weights of a case's model."""
-        return self._model_and_weights(case)[1]
+        return self._loaded(case.run, case.round, case.checkpoint)[1]
 
     def sample(self, case: Case, advance: Advance) -> Samples:
         """The samples of a case."""
@@ -167,14 +183,6 @@ class RunSampler:
         """How many steps the samples of all cases take, over all batches."""
         return sum(case.steps * -(-case.num // self.batch_size) for case in cases)
 
-    def _model_and_weights(self, case: Case) -> tuple[Model, str]:
-        """The model of a case and the identifier of its weights; loaded unless it is the last one used."""
-        name = (case.run, case.round, case.checkpoint)
-        if self._loaded is None or self._loaded[0] != name:
-            model = load(case.run, self.report, self.device, round=case.round, step=case.checkpoint)
-            self._loaded = (name, model, weights_id(model))
-        return self._loaded[1:]
-
 
 def held_out_text(
     recipe: Recipe,
@@ -186,14 +194,21 @@ def held_out_text(
 ) -> Samples | None:
     """Real text of the recipe's validation set, in whole sequences of ``length`` tokens; None if there is none.
 
-    The corpus must be that of the training of ``run``, if one is given; ``moved_to`` is where it is now.
+    The corpus must be that of the training of ``run``, if one is given; ``moved_to`` is where it is now. The corpus of
+    a model alone may not be on this machine.
     """
-    corpus = job().in_turn(
-        lambda: prepare_corpus(recipe, report) if run is None else corpus_of_run(run, recipe, report, moved_to)
-    )
-    found = real_text(make_sequences(recipe.data, corpus.validation, corpus.tokenizer, length), corpus.tokenizer, num)
+    name, data = recipe.data.corpus, recipe.data
+    if run is not None and moved_to is None and is_model_alone(run) and not is_there(name):
+        report(f"no real text: {name}, the corpus of {run.name}, is not here; --corpus says where it is")
+        return None
+
+    def read() -> Corpus:
+        return prepare_corpus(recipe, report) if run is None else corpus_of_run(run, recipe, report, moved_to)
+
+    corpus = job().in_turn(read)
+    found = real_text(make_sequences(data, corpus.validation, corpus.tokenizer, length), corpus.tokenizer, num)
     if found is None:
-        report(f"no real text: no sequence of the validation set of {recipe.data.corpus} has {length} tokens")
+        report(f"no real text: no sequence of the validation set of {name} has {length} tokens")
     return found
 
 
@@ -210,7 +225,7 @@ class SweepSettings:
     """
 
     steps: tuple[int | None, ...]
-    samplers: tuple[str, ...] = (OWN,)
+    samplers: tuple[str, ...] = ("own",)
     tails: tuple[str, ...] = ("ancestral",)
     rounds: Rounds = "last"
     num: int = 64
@@ -226,7 +241,7 @@ class SweepSettings:
         for name in self.samplers:
             if name not in SAMPLER_NAMES:
                 raise ValueError(f"no sampler {name!r}: {suggestion(name, SAMPLER_NAMES)}")
-        if self.eta is not None and not any(has_eta(name) for name in self.samplers):
+        if self.eta is not None and not any(_has_eta(name) for name in self.samplers):
             raise ValueError(
                 f"eta is {self.eta}, and no sampler of {', '.join(self.samplers)} has one: leave it out, or choose a "
                 "psi sampler"
@@ -236,14 +251,9 @@ class SweepSettings:
             raise ValueError(f"temperatures are {self.temperatures}: give at least one, each above 0")
 
 
-def has_eta(sampler: str) -> bool:
+def _has_eta(sampler: str) -> bool:
     """Whether a sampler has the setting ``eta``."""
-    return sampler != OWN and "eta" in inspect.signature(SAMPLERS[sampler]).parameters
-
-
-def _hide_progress(_total: int) -> AbstractContextManager[Advance]:
-    """A display of progress that shows nothing."""
-    return nullcontext(lambda count: None)
+    return sampler != "own" and "eta" in inspect.signature(SAMPLERS[sampler]).parameters
 
 
 def measure_runs(
@@ -257,89 +267,62 @@ def measure_runs(
     batch_size: int = 16,
     corpus: str | Path | None = None,
     report: Reporter = silent,
-    show: Callable[[int], AbstractContextManager[Advance]] = _hide_progress,
 ) -> list[Row]:
     """Measure the samples of runs into the folder ``out``: rows, tables and figures.
 
-    ``judge`` may be a name for ``judge_named``, and ``scorers`` may be names for ``scorer_named``. ``corpus`` is where
-    the corpus of the first run is now, if it was moved. ``show(total)`` is a context whose value is called with the
-    number of steps that are done.
+    ``judge`` may be a name for ``judge_named``, and ``scorers`` may be names for ``scorers_named``. ``corpus`` is where
+    the corpus of the first run is now, if it was moved.
     """
-    where = device_named(device)
+    where, first = device_named(device), job().first
     cases = cases_of(runs, settings)
-    check(cases)
+    check_cases(cases)
     source = RunSampler(where, report, batch_size)
     source.check(cases)
     # rank 0 of a job scores for all
-    found = scorers_named(scorers, cases[0].run, report, corpus) if job().first else []
-    reader = judge_named(judge, where, report) if isinstance(judge, str) and job().first else judge
+    scored = scorers_named(scorers, cases[0].run, report, corpus) if first else []
+    reader = (judge_named(judge, where, report) if first else None) if isinstance(judge, str) else judge
     job().once(lambda: output_folder(out))
-    text = _text_of_run(cases[0], corpus, report)
-    with show(source.total_steps(cases)) as advance:
-        sweep = Sweep(out, source, report, None if isinstance(reader, str) else reader, text, found)
-        rows = sweep.measure(cases, advance)
-    job().once(lambda: _draw_all(rows, found, cases[-1], out))
+    text = held_out_text(read_recipe(cases[0].run), cases[0].num, cases[0].length, report, cases[0].run, corpus)
+    with working(report, "sampling", source.total_steps(cases), "steps") as advance:
+        rows = Sweep(out, source, report, reader, text, scored).measure(cases, advance)
+
+    def draw_rows() -> None:
+        draw(rows, out / "quality.png", out / "rounds.png")
+        if has_frontiers(rows):
+            write_frontiers(dict.fromkeys(rows, out), out)
+        for scorer in scored:
+            if isinstance(scorer, Drawing):
+                scorer.draw(stored_samples(sample_path(out, cases[-1]), cases[-1]).texts, out / scorer.name)
+
+    job().once(draw_rows)
     return rows
-
-
-def _text_of_run(case: Case, corpus: str | Path | None, report: Reporter) -> Samples | None:
-    """Real text of the corpus of a case's run; None for a model alone whose corpus is not on this machine."""
-    recipe = read_recipe(case.run)
-    if is_model_alone(case.run) and corpus is None and not is_there(recipe.data.corpus):
-        report(
-            f"no real text: {recipe.data.corpus}, the corpus of {case.label}, is not here; --corpus says where it is"
-        )
-        return None
-    return held_out_text(recipe, case.num, case.length, report, case.run, corpus)
-
-
-def _draw_all(rows: Sequence[Row], scorers: Sequence[Scorer], last: Case, out: Path) -> None:
-    """The figures of a sweep; scorers that draw get the samples of its last case."""
-    draw(rows, out / "quality.png", out / "rounds.png")
-    if has_frontiers(rows):
-        write_frontiers(dict.fromkeys(rows, out), out)
-    for scorer in scorers:
-        if isinstance(scorer, Drawing):
-            scorer.draw(stored_samples(sample_path(out, last), last).texts, out / scorer.name)
 
 
 def cases_of(runs: Sequence[Path], settings: SweepSettings) -> list[Case]:
     """All cases of a sweep over runs."""
     if not runs:
         raise ValueError("nothing to measure: name run folders, such as runs/demo")
-    names = run_names(runs)
-    return [case for run in runs for case in _cases_of_run(model_source(run).folder, names[run], settings)]
+    names, cases = run_names(runs), list[Case]()
+    for each in runs:
+        run = model_source(each).folder
+        recipe = read_recipe(run)
+        length = recipe.data.length if settings.length is None else settings.length
+        # a sampler's own number of steps does not depend on the vocabulary
+        own_steps = recipe.method.sampler(2).steps(length)
+        base = Case(label="", run=run, steps=own_steps, num=settings.num, length=length, seed=settings.seed)
+        base = replace(base, grid=settings.grid, top_p=settings.top_p, checkpoint=settings.checkpoint)
+        rounds = _rounds_of(settings, rounds_saved(run, recipe))
+        varied = product(rounds, settings.samplers, settings.tails, settings.steps, settings.temperatures)
+        for number, sampler, tail, steps, temperature in varied:
+            case = replace(base, round=number, sampler=sampler, tail=tail, temperature=temperature)
+            case = replace(case, label=label_of(names[each], number, settings.checkpoint))
+            if _has_eta(sampler):
+                case = replace(case, eta=settings.eta)
+            cases.append(case if steps is None else replace(case, steps=steps))
+    return cases
 
 
-def _cases_of_run(run: Path, name: str, settings: SweepSettings) -> Iterator[Case]:
-    """The cases of one run, which has this name in tables."""
-    recipe = read_recipe(run)
-    length = recipe.data.length if settings.length is None else settings.length
-    # a sampler's own number of steps does not depend on the vocabulary
-    own_steps = recipe.method.sampler(2).steps(length)
-    for number in rounds_of(settings, rounds_saved(run, recipe)):
-        for sampler in settings.samplers:
-            for tail in settings.tails:
-                for steps, temperature in product(settings.steps, settings.temperatures):
-                    yield Case(
-                        label=label_of(name, number, settings.checkpoint),
-                        run=run,
-                        steps=own_steps if steps is None else steps,
-                        num=settings.num,
-                        length=length,
-                        seed=settings.seed,
-                        round=number,
-                        sampler=sampler,
-                        eta=settings.eta if has_eta(sampler) else None,
-                        tail=tail,
-                        grid=settings.grid,
-                        top_p=settings.top_p,
-                        temperature=temperature,
-                        checkpoint=settings.checkpoint,
-                    )
-
-
-def rounds_of(settings: SweepSettings, saved: list[int]) -> Sequence[int | None]:
+def _rounds_of(settings: SweepSettings, saved: list[int]) -> Sequence[int | None]:
     """The rounds to measure of a run with these ``saved`` ones; None is the newest weights."""
     if settings.rounds == "last" or not saved:
         return [None]

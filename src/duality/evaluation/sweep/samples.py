@@ -1,11 +1,12 @@
-"""Cases, samples and rows: what to sample, the samples in files, and a case with the measures of its samples.
+"""Cases, samples and rows: what to sample, the samples, and a case with the measures of its samples; and their files.
+
+    OUT/samples/<key>.jsonl       the samples of a case: the case with weights and cost, then a line for each sample
+    OUT/samples/real-text.jsonl   real text, which is cut like samples, measured as they are, and a row too
+    OUT/quality.json              {"rows": [...], "references": [...]}, real text under the second name
 
 Every field of a case but its label decides the samples: two cases that differ in the label alone have the same samples
-and the same file (``key``). Real text is cut like samples, is measured as they are, and is a row too.
-
-A file of samples is JSON lines: first the case, the weights and the cost, then one line for each sample. It is read
-again only if it is complete and its case and weights are the requested ones. Otherwise the samples are made again.
-``FORMAT`` is 2 since texts end at the first end-of-text token.
+and the same file (``key``). A file of samples is used again only if it is complete and its case and weights are the
+requested ones. Otherwise the samples are made again.
 
 What must hold: a row that is written as JSON and read again is the same row.
 """
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,11 @@ from duality.files.progress import Reporter
 from duality.tokenizers.tokenizer import Tokenizer, text_before_end
 
 REAL_TEXT = "real text"
-FORMAT = 2
+MEASURES = ("gen_ppl", "nats", "entropy", "distinct_1", "distinct_2", "distinct_3")  # no column of a scorer is one
+_FORMAT = 2
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)  # what a damaged file of JSON leads to
+
+Interval = tuple[float | None, float | None, float | None]  # a value, and where its interval begins and ends
 
 
 def run_names(runs: Iterable[Path]) -> dict[Path, str]:
@@ -63,8 +69,8 @@ class Case:
     """Samples to be measured: of which run, and with which settings. ``label`` is the name of the model in tables.
 
     ``round`` is a round of distillation and ``checkpoint`` a training step whose weights the run has kept; None for the
-    newest weights. ``sampler`` and ``grid`` are names; a sampler
-    without ``eta`` has None. ``steps`` is the number of steps of each sample.
+    newest weights. ``sampler`` and ``grid`` are names; a sampler without ``eta`` has None. ``steps`` is the number of
+    steps of each sample.
     """
 
     label: str
@@ -83,7 +89,7 @@ class Case:
     checkpoint: int | None = None
 
     def to_json(self) -> dict[str, object]:
-        """All fields, as JSON has them; without a checkpoint none, as in older versions, whose samples are used."""
+        """All fields, as JSON has them; a checkpoint only if one was chosen."""
         found = {**asdict(self), "run": str(self.run)}
         return found if self.checkpoint is not None else {k: v for k, v in found.items() if k != "checkpoint"}
 
@@ -143,8 +149,8 @@ class Row(Case):
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Row:
-        """The row that ``to_json`` gave; rows of older versions have no scores."""
-        scores = {name: Score(**score) for name, score in found.get("scores", {}).items()}
+        """The row that ``to_json`` gave."""
+        scores = {name: Score(**score) for name, score in found["scores"].items()}
         return cls(**{**found, "run": Path(found["run"]), "scores": scores})
 
     @property
@@ -156,6 +162,16 @@ class Row(Case):
     def case(self) -> Case:
         """The case that was measured."""
         return Case(**{each.name: getattr(self, each.name) for each in fields(Case)})
+
+    def measure(self, name: str) -> Interval:
+        """One of ``MEASURES`` or a column of a scorer, with its interval; None where it is not known."""
+        if name in self.scores:
+            return self.scores[name].value, self.scores[name].low, self.scores[name].high
+        if name == "nats":
+            value, low, high = (None if each is None else math.log(each) for each in self.measure("gen_ppl"))
+            return value, low, high
+        ends = {"gen_ppl": (self.low, self.high), "entropy": (self.entropy_low, self.entropy_high)}
+        return getattr(self, name) if name in MEASURES else None, *ends.get(name, (None, None))
 
 
 @dataclass(frozen=True)
@@ -178,64 +194,6 @@ class Samples:
             )
 
 
-def write_samples(path: Path, case: Case, samples: Samples) -> None:
-    """Write samples with their settings and weights."""
-    if tuple(samples.tokens.shape) != (case.num, case.length):
-        raise ValueError(
-            f"{case.label}: asked for {case.num} samples of {case.length} tokens, got tokens of shape "
-            f"{tuple(samples.tokens.shape)}"
-        )
-    cost = {"seconds_per_sample": samples.seconds_per_sample, "nfe": samples.nfe}
-    lines: list[dict[str, object]] = [{"format": FORMAT, "case": case.to_json(), "weights": samples.weights, **cost}]
-    for index, (tokens, text) in enumerate(zip(samples.tokens.tolist(), samples.texts)):
-        lines.append({"index": index, "seed": case.seed, "tokens": tokens, "text": text})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
-
-
-def kept_samples(path: Path, case: Case, weights: str, report: Reporter) -> Samples | None:
-    """The samples in ``path``, if they are whole and were made by these settings and weights."""
-    if not path.is_file():
-        return None
-    try:
-        before, made_in, samples = _read(path, case)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        report(f"{path} is damaged or incomplete ({type(error).__name__}: {error}): sampling again")
-        return None
-    if made_in != FORMAT:
-        report(f"{path} was made by an older version, which did not end texts at the end-of-text: sampling again")
-        return None
-    if before != case.settings() or samples.weights != weights:
-        other = f"other weights ({samples.weights}, now {weights})"
-        report(f"{path} was made by {other if samples.weights != weights else 'other settings'}: sampling again")
-        return None
-    return samples
-
-
-def stored_samples(path: Path, case: Case) -> Samples:
-    """The samples of a case that was measured before, whichever weights made them."""
-    try:
-        return _read(path, case)[2]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"no samples of {case.label} in {path} ({type(error).__name__}: {error}): measure it again with `duality "
-            f"quality --out {path.parent.parent}`"
-        ) from error
-
-
-def _read(path: Path, case: Case) -> tuple[dict[str, object], int, Samples]:
-    """The settings in the file of a case, its format, and its samples; an error if the file is not whole."""
-    head, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    before = {**head["case"]}
-    before.pop("label")
-    tokens = torch.tensor([line["tokens"] for line in lines])
-    texts = [str(line["text"]) for line in lines]
-    samples = Samples(tokens, texts, float(head["seconds_per_sample"]), float(head["nfe"]), head["weights"])
-    if [line["index"] for line in lines] != list(range(case.num)) or tuple(tokens.shape) != (case.num, case.length):
-        raise ValueError(f"{len(lines)} of {case.num} samples, tokens {tuple(tokens.shape)}")
-    return before, head.get("format", 1), samples
-
-
 def real_text(sequences: Sequences, tokenizer: Tokenizer, num: int) -> Samples | None:
     """At most ``num`` whole sequences, evenly spread; None if every sequence is shorter than its row.
 
@@ -252,7 +210,94 @@ def real_text(sequences: Sequences, tokenizer: Tokenizer, num: int) -> Samples |
     return Samples(tokens, [text_before_end(tokenizer, row) for row in tokens.tolist()], 0.0, 0.0, REAL_TEXT)
 
 
-def real_text_case(samples: Samples) -> Case:
-    """The case of real text: no run, no steps."""
-    num, length = samples.tokens.shape
-    return Case(label=REAL_TEXT, run=Path(), steps=0, num=num, length=length, sampler="none", tail="none")
+# --- files of samples
+
+
+def sample_path(out: Path, case: Case) -> Path:
+    """The file that keeps the samples of a case, or real text, in the folder of a sweep."""
+    return out / "samples" / ("real-text.jsonl" if case.label == REAL_TEXT else f"{case.key}.jsonl")
+
+
+def write_samples(path: Path, case: Case, samples: Samples) -> None:
+    """Write samples with their settings and weights."""
+    if tuple(samples.tokens.shape) != (case.num, case.length):
+        raise ValueError(
+            f"{case.label}: asked for {case.num} samples of {case.length} tokens, got tokens of shape "
+            f"{tuple(samples.tokens.shape)}"
+        )
+    cost = {"seconds_per_sample": samples.seconds_per_sample, "nfe": samples.nfe}
+    lines: list[dict[str, object]] = [{"format": _FORMAT, "case": case.to_json(), "weights": samples.weights, **cost}]
+    for index, (tokens, text) in enumerate(zip(samples.tokens.tolist(), samples.texts)):
+        lines.append({"index": index, "seed": case.seed, "tokens": tokens, "text": text})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def kept_samples(path: Path, case: Case, weights: str, report: Reporter) -> Samples | None:
+    """The samples in ``path``, if they are whole and were made by these settings and weights."""
+    if not path.is_file():
+        return None
+    try:
+        settings, samples = _read_samples(path, case)
+    except _UNREADABLE as error:
+        report(f"{path} is damaged or incomplete ({type(error).__name__}: {error}): sampling again")
+        return None
+    if samples.weights != weights:
+        report(f"{path} was made by other weights ({samples.weights}, now {weights}): sampling again")
+    elif settings != case.settings():
+        report(f"{path} was made by other settings: sampling again")
+    else:
+        return samples
+    return None
+
+
+def stored_samples(path: Path, case: Case) -> Samples:
+    """The samples of a case that was measured before, whichever weights made them."""
+    try:
+        return _read_samples(path, case)[1]
+    except (OSError, *_UNREADABLE) as error:
+        raise ValueError(
+            f"no samples of {case.label} in {path} ({type(error).__name__}: {error}): measure it again with `duality "
+            f"quality --out {path.parent.parent}`"
+        ) from error
+
+
+def _read_samples(path: Path, case: Case) -> tuple[dict[str, object], Samples]:
+    """The settings in the file of a case, and its samples; an error if the file is not whole."""
+    head, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    settings = {name: value for name, value in head["case"].items() if name != "label"}
+    tokens = torch.tensor([line["tokens"] for line in lines])
+    texts = [str(line["text"]) for line in lines]
+    samples = Samples(tokens, texts, float(head["seconds_per_sample"]), float(head["nfe"]), head["weights"])
+    if [line["index"] for line in lines] != list(range(case.num)) or tuple(tokens.shape) != (case.num, case.length):
+        raise ValueError(f"{len(lines)} of {case.num} samples, tokens {tuple(tokens.shape)}")
+    return settings, samples
+
+
+# --- files of rows
+
+
+def read_rows(paths: Sequence[Path]) -> dict[Row, Path]:
+    """The rows of one or several quality.json (or of folders that hold one), each once, with the folder of each.
+
+    Real text is last. Different runs whose folders have one name get labels that tell them apart.
+    """
+    found: dict[Row, Path] = {}
+    for path in [path / "quality.json" if path.is_dir() else path for path in paths]:
+        try:
+            groups = json.loads(path.read_text(encoding="utf-8"))
+            rows = [Row.from_json(row) for row in [*groups["rows"], *groups["references"]]]
+        except _UNREADABLE as error:
+            raise ValueError(
+                f"{path} is not a quality.json ({error}): give one that `duality quality` wrote"
+            ) from error
+        for row in rows:
+            found.setdefault(row, path.parent)
+    names = run_names(row.run for row in found if not row.real)
+
+    def relabelled(row: Row) -> Row:
+        if row.real or row.label != label_of(row.run.name, row.round, row.checkpoint):
+            return row
+        return replace(row, label=label_of(names[row.run], row.round, row.checkpoint))
+
+    return {relabelled(row): found[row] for row in sorted(found, key=lambda row: row.real)}

@@ -13,10 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 
-from duality.evaluation.frontiers import Curve, Difference, curves_of, difference, verdict, verdict_of
+from duality.evaluation.frontier_report import curves_of
+from duality.evaluation.frontiers import Curve, Difference, difference, verdict, verdict_of
 from duality.evaluation.statistics import NORMAL, t_quantile
-from duality.evaluation.sweep.samples import Case, Row
-from duality.evaluation.sweep.sweep import read_rows
+from duality.evaluation.sweep.samples import Case, Row, read_rows
 from duality.papers.duo.reproduce.claims import (
     Arm,
     Better,
@@ -148,7 +148,7 @@ class Evidence:
         found = []
         for seed in self.seeds(arm):
             folder, rows = self.folder(arm, seed), self.rows(arm, seed)
-            found += curves_of(folder, rows, self.domain.quality, self.domain.diversity)
+            found += curves_of(dict.fromkeys(rows, folder), self.domain.quality, self.domain.diversity)
         return found
 
     def point(self, arm: Arm) -> str:
@@ -176,7 +176,7 @@ class Evidence:
     def all_rows(self) -> dict[str, list[Row]]:
         """All rows of the domain by folder; real text has none here."""
         folders = sorted(path.parent for path in (self.out / "samples").glob("*/quality.json"))
-        return {str(folder): read_rows([folder]) for folder in folders}
+        return {str(folder): list(read_rows([folder])) for folder in folders}
 
     # --- speed
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from duality.evaluation.sweep.samples import stored_samples
-from duality.evaluation.sweep.sweep import sample_path
+from duality.evaluation.sweep.samples import sample_path, stored_samples
 from duality.papers.duo.reproduce.claims import Arm, Claim
 from duality.papers.duo.reproduce.domains import Domain
 from duality.papers.duo.reproduce.findings import Evidence, figure

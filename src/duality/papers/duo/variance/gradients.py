@@ -37,8 +37,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.evaluation.metrics import Estimate
-from duality.evaluation.statistics import t_quantile
+from duality.evaluation.statistics import Estimate, t_quantile
 
 ALL, TOP, SPLIT, LOSS, SIGNAL, SNR = (
     "all weights",

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from duality.evaluation.metrics import Estimate
+from duality.evaluation.statistics import Estimate
 from duality.evaluation.tables import table
 from duality.papers.duo.variance.gradients import ALL, LOSS, SNR, STATISTICS, TOP, Statistics
 
