@@ -20,7 +20,7 @@ from rich.style import Style
 from rich.text import Text
 from support.frames import LETTERS, NO_TEXT, frame
 
-from duality.cli.watch import CHANGED, DIM, END, Watcher, bracketed, shown, styled, window
+from duality.cli.watch import CHANGED, DIM, END, Watcher, _bracket_changes, _fit_lines, _style_cells, _text_of
 from duality.models.trace import changes, visible
 from duality.tokenizers.library import byte_pairs, word_pieces
 from duality.tokenizers.pieces import MASK, Pieces
@@ -117,7 +117,7 @@ def test_a_character_of_several_tokens_is_highlighted_as_a_whole() -> None:
     pieces = Pieces(ByteTokenizer())
     before, after = list("aé€".encode()), list("aè€".encode())
     assert changes(before, after) == {2: 0xA8}
-    assert bracketed(pieces.cells(after), changes(before, after)) == "a[è]€"
+    assert _bracket_changes(pieces.cells(after), changes(before, after)) == "a[è]€"
 
 
 def test_spaces_of_words_depend_on_what_comes_before() -> None:
@@ -157,8 +157,8 @@ def test_symbols_of_control_characters() -> None:
 def test_the_end_of_a_document_is_one_sign_and_the_same_letters_in_a_text_are_not() -> None:
     pieces = Pieces(ByteTokenizer())
     text = [65, 256, 256, *b"<|endoftext|>"]
-    assert bracketed(pieces.cells(text), {1}) == f"A[{END}]{END}<|endoftext|>"
-    assert [str(span.style) for span in styled(pieces.cells(text), ()).spans] == [DIM]
+    assert _bracket_changes(pieces.cells(text), {1}) == f"A[{END}]{END}<|endoftext|>"
+    assert [str(span.style) for span in _style_cells(pieces.cells(text), ()).spans] == [DIM]
 
 
 # What changed
@@ -168,12 +168,12 @@ def test_the_end_of_a_document_is_one_sign_and_the_same_letters_in_a_text_are_no
 def test_exactly_the_changed_positions_are_highlighted(pairs: list[tuple[int, int]], more: list[int]) -> None:
     before, after = [left for left, _ in pairs], [right for _, right in pairs] + more
     cells = Pieces(LETTERS, NO_TEXT).cells(after)
-    text = styled(cells, changes(before, after))
+    text = _style_cells(cells, changes(before, after))
     at = 0
     for place, cell in enumerate(cells):
         changed = place >= len(before) or after[place] != before[place]
-        want = CHANGED if changed else DIM if after[place] == NO_TEXT or shown(cell) == END else ""
-        for character in range(at, at := at + len(shown(cell))):
+        want = CHANGED if changed else DIM if after[place] == NO_TEXT or _text_of(cell) == END else ""
+        for character in range(at, at := at + len(_text_of(cell))):
             assert [span.style for span in text.spans if span.start <= character < span.end] == [want] * bool(want)
     assert at == len(text.plain)
 
@@ -238,7 +238,7 @@ def test_a_long_sample_is_cut_to_the_screen() -> None:
     assert growing.plain.splitlines()[1:] == ["…", "b" * 10, "b" * 10, "c"]
     assert highlighted(growing) == ["c"]
     lines = [Text("a"), Text("b")]
-    assert window(lines, 2, False) == lines
+    assert _fit_lines(lines, 2, False) == lines
 
 
 def test_a_narrow_terminal() -> None:

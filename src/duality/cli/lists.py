@@ -9,6 +9,7 @@ from tyro.conf import Positional, arg
 
 from duality.cli.console import print_table, say
 from duality.cli.options import Flag, Folder, Step
+from duality.files.atomic import readable_size
 
 if TYPE_CHECKING:
     from duality.runs.listing import RunOverview
@@ -79,18 +80,7 @@ def _cells(run: RunOverview) -> list[str]:
     nats = "–" if run.validation_nats is None else f"{run.validation_nats:.4f}"
     state = f"{run.state} ({run.holder or run.problem})" if run.holder or run.problem else run.state
     steps = step if run.steps is None else f"{step} of {run.steps:,}"
-    return [run.run, run.recipe or "–", steps, nats, _size_in_words(run.bytes), _age_in_words(run.age), state]
-
-
-def _size_in_words(number: float) -> str:
-    """A number of bytes with its unit.
-
-    >>> _size_in_words(900), _size_in_words(1_500_000), _size_in_words(3.2e9)
-    ('1 kB', '1.5 MB', '3.2 GB')
-    """
-    if number < 1e6:
-        return f"{max(number / 1e3, 1):.0f} kB"
-    return f"{number / 1e6:.1f} MB" if number < 1e9 else f"{number / 1e9:.1f} GB"
+    return [run.run, run.recipe or "–", steps, nats, readable_size(run.bytes), _age_in_words(run.age), state]
 
 
 def _age_in_words(seconds: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
+from tyro.conf import Positional, arg
 
 from duality.cli.console import say
 from duality.cli.options import Device, Flag
@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from duality.evaluation.judge import Judge
     from duality.hub.fetch import ModelSource
 
-Sources = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-
 
 def studio(
-    runs: Sources = (),
+    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")] = (),
     /,
     host: str = "127.0.0.1",
     port: int = 8321,
@@ -37,34 +35,10 @@ def studio(
         port: the port to listen at; 0 takes a free one.
         token: what a browser or a client must send; it is a part of the address that is printed.
         judge: an autoregressive run, or the name of a language model, that scores texts in races.
-        device: where to compute.
         open: open the page in the browser of this machine.
     """
     from duality.runs.listing import run_folders
 
-    check_installed()
-    from duality.studio.app import Studio, serve
-    from duality.studio.library import Library
-    from duality.studio.schemas import Limits
-    from duality.studio.server import address_of, check_token, listen
-
-    check_token(host, token)
-    folders, models = divided(runs or (Path("runs"),))
-    found = sum(1 for source in folders for _ in run_folders(source)) + len(models)
-    with listen(host, port) as listener:
-        made = Studio(Library(folders, Limits(), device, models), judge=read_judge(judge, device))
-        address = address_of(host, listener.getsockname()[1], token)
-        say(f"the studio is at {address} ({found} run{'s' * (found != 1)}, and those to come); Ctrl-C ends it")
-        if open:
-            import webbrowser
-
-            webbrowser.open(address)
-        serve(made, listener, host, token)
-    return 0
-
-
-def check_installed() -> None:
-    """Refuse to start without the extra."""
     try:
         import pydantic  # noqa: F401
         import starlette  # noqa: F401
@@ -74,9 +48,24 @@ def check_installed() -> None:
             "the studio needs pydantic, starlette and uvicorn, which are not installed: pip install "
             "'diffusion-duality[studio]'"
         ) from None
+    from duality.studio import app, library, server
+
+    server.check_token(host, token)
+    folders, models = _find_sources(runs or (Path("runs"),))
+    found = sum(1 for source in folders for _ in run_folders(source)) + len(models)
+    with server.listen(host, port) as listener:
+        made = app.Studio(library.Library(folders, device=device, models=models), judge=_read_judge(judge, device))
+        address = server.address_of(host, listener.getsockname()[1], token)
+        say(f"the studio is at {address} ({found} run{'s' * (found != 1)}, and those to come); Ctrl-C ends it")
+        if open:
+            import webbrowser
+
+            webbrowser.open(address)
+        app.serve(made, listener, host, token)
+    return 0
 
 
-def divided(sources: Sequence[Path]) -> tuple[list[Path], list[ModelSource]]:
+def _find_sources(sources: Sequence[Path]) -> tuple[list[Path], list[ModelSource]]:
     """Folders in which runs are looked for, and models alone, which are fetched if the hub has them."""
     from duality.hub.fetch import model_source
     from duality.hub.package import is_ours, read_config
@@ -97,7 +86,7 @@ def divided(sources: Sequence[Path]) -> tuple[list[Path], list[ModelSource]]:
     return folders, models
 
 
-def read_judge(name: str | None, device: str) -> Judge | None:
+def _read_judge(name: str | None, device: str) -> Judge | None:
     """The judge of a name; None without one."""
     from duality.evaluation.judge import judge_named
 

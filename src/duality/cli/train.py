@@ -8,22 +8,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
+from tyro.conf import arg
 
+from duality.cli import options
 from duality.cli.console import print_table, say, training_display
-from duality.cli.options import (
-    Assignments,
-    Column,
-    Device,
-    DistillationName,
-    Flag,
-    Folder,
-    Log,
-    MaybeName,
-    Name,
-    Start,
-    make_flags,
-)
+from duality.cli.options import Assignments, Device, DistillationName, Flag, Log, Name
 from duality.ranks import divisors, job
 from duality.runs.requests import DistillRequest, TrainRequest
 from duality.training.round_changes import RoundChanges
@@ -37,69 +26,50 @@ if TYPE_CHECKING:
     DistillFlags = DistillRequest
 else:
     _shared = {"out": Path | None, "set": Assignments, "resume": Flag}
-    TrainFlags = make_flags(TrainRequest, recipe=MaybeName, start=Start, data=str | None, column=Column, **_shared)
-    DistillFlags = make_flags(
-        DistillRequest,
-        run=Folder,
-        method=DistillationName | None,
-        changes=Annotated[RoundChanges, tyro.conf.arg(name="")],
-        corpus=str | None,
-        **_shared,
-    )
+    _text = {"recipe": options.MaybeName, "start": options.Start, "data": str | None, "column": options.Column}
+    TrainFlags = options.make_flags(TrainRequest, **_text, **_shared)
+    _base = {"run": options.Folder, "method": DistillationName | None, "corpus": str | None}
+    _rounds = Annotated[RoundChanges, arg(name="")]
+    DistillFlags = options.make_flags(DistillRequest, **_base, changes=_rounds, **_shared)
 
 
 def train(
-    request: Annotated[TrainFlags, tyro.conf.arg(name="")],
-    device: Device = "auto",
-    log: Log = (),
-    dry_run: Flag = False,
+    request: Annotated[TrainFlags, arg(name="")], device: Device = "auto", log: Log = (), dry_run: Flag = False
 ) -> int:
     """Train a recipe into a run folder, from new weights or from those of a trained model.
 
     Args:
         request: the training.
-        device: where to compute; auto takes a GPU if there is one.
-        log: show the training in TensorBoard (tensorboard) or Weights & Biases (wandb, which is offline; wandb:online),
-            or in a tracker of yours (module:Class); can be repeated.
         dry_run: print the recipe as it would run, with its parameters and memory, and stop.
     """
     from duality.runs.train import plan_training
 
     plan = plan_training(replace(request, resume=request.resume or job().restarts > 0))
-    return _describe(plan) if dry_run else _carry_out(plan, device, log)
+    return _carry_out(plan, device, log, dry_run)
 
 
 def distill(
-    request: Annotated[DistillFlags, tyro.conf.arg(name="")],
-    device: Device = "auto",
-    log: Log = (),
-    dry_run: Flag = False,
+    request: Annotated[DistillFlags, arg(name="")], device: Device = "auto", log: Log = (), dry_run: Flag = False
 ) -> int:
     """Distill a trained run into one that writes in few steps; the result is a run like any other.
 
     Args:
         request: the distillation.
-        device: where to compute; auto takes a GPU if there is one.
-        log: show the training in TensorBoard (tensorboard) or Weights & Biases (wandb, which is offline; wandb:online),
-            or in a tracker of yours (module:Class); can be repeated.
         dry_run: print the recipe as it would run, with its parameters and memory, and stop.
     """
     from duality.runs.train import plan_distillation
 
     plan = plan_distillation(replace(request, resume=request.resume or job().restarts > 0))
-    return _describe(plan) if dry_run else _carry_out(plan, device, log)
+    return _carry_out(plan, device, log, dry_run)
 
 
-def _describe(plan: TrainingPlan) -> int:
-    """Print what would be trained."""
-    from duality.models.size import describe
+def _carry_out(plan: TrainingPlan, device: Device, log: Log, dry_run: bool) -> int:
+    """Train as planned and show it, or say what would be trained; the exit code."""
+    if dry_run:
+        from duality.models.size import describe
 
-    print(describe(plan.recipe))
-    return 0
-
-
-def _carry_out(plan: TrainingPlan, device: Device, log: Log) -> int:
-    """Train as planned and show it; the exit code."""
+        print(describe(plan.recipe))
+        return 0
     from duality.runs.train import describe_result
 
     with suppress(OSError, AttributeError):  # not every system has it
@@ -194,12 +164,11 @@ def _plan_as_json(
     """Everything as one JSON object."""
     from duality.models.plan import within
 
-    found = [{**asdict(row), "memory": row.memory, "fits": within(row, room)} for row in rows]
     return {
         "recipe": recipe.name,
         "parameters": sizes.parameters,
         "trained": sizes.trained,
-        "strategies": found,
+        "strategies": [{**asdict(row), "memory": row.memory, "fits": within(row, room)} for row in rows],
         "speed": None if speed is None else asdict(speed),
         "smallest": None if least is None else {"devices": least.devices, "strategy": least.strategy},
     }

@@ -19,35 +19,28 @@ from duality.tokenizers.tokenizer import END_OF_DOCUMENT
 CHANGED = "bold reverse green"
 DIM = "dim"
 END = "∎"  # the end of a document
-_TITLE = "dim"
 _SECONDS = 6.0  # that the steps of the first batch are shown for, all together
 _LONGEST = 0.5  # seconds that one step is shown for
 
 
-def shown(cell: Cell) -> str:
+def _text_of(cell: Cell) -> str:
     """How a cell is shown: as its text, but the end of a document, of which a row may have many, as one sign."""
     return END if cell.text == END_OF_DOCUMENT else visible(cell.text)
 
 
-def styled(cells: Sequence[Cell], places: Collection[int]) -> Text:
+def _style_cells(cells: Sequence[Cell], places: Collection[int]) -> Text:
     """Cells in colours: those at changed places highlighted, mask tokens and ends dim, the others plain."""
 
     def style(cell: Cell) -> str:
         return CHANGED if cell.touched(places) else DIM if cell.masked or cell.text == END_OF_DOCUMENT else ""
 
     runs = groupby(cells, style)
-    return Text.assemble(*(("".join(map(shown, run)), name) for name, run in runs))
+    return Text.assemble(*(("".join(map(_text_of, run)), name) for name, run in runs))
 
 
-def bracketed(cells: Sequence[Cell], places: Collection[int]) -> str:
+def _bracket_changes(cells: Sequence[Cell], places: Collection[int]) -> str:
     """Cells without colours: those at changed places in [brackets]."""
-    return "".join(f"[{shown(cell)}]" if cell.touched(places) else shown(cell) for cell in cells)
-
-
-def header(frame: Frame, num_changed: int) -> str:
-    """One line about a step."""
-    changed = f"{num_changed} token{'' if num_changed == 1 else 's'} changed"
-    return f"step {frame.step} of {frame.steps} · alpha {frame.alpha:.2f} · {changed if frame.step else 'start'}"
+    return "".join(f"[{_text_of(cell)}]" if cell.touched(places) else _text_of(cell) for cell in cells)
 
 
 class Watcher:
@@ -83,66 +76,55 @@ class Watcher:
             self._live.stop()
 
     def show(self, frame: Frame) -> None:
-        """Draw a step."""
+        """Draw a step; it stays for its time, of which the time that the network takes for the next one is a part."""
         if frame.step == 0:  # a batch begins
             self._rows, self._fitting = {}, self.most
         rows = dict(enumerate(frame.tokens[: self.most].tolist(), frame.first))
         if self._live:
             self._wait()
             self._live.update(self._view(frame, rows), refresh=True)
-            self._due = time.monotonic() + self._pace(frame)
+            pace = 0.0 if frame.first else min(_LONGEST, _SECONDS / frame.steps)
+            self._due = time.monotonic() + (pace if self.delay is None else self.delay)
             if frame.step == frame.steps:
                 self._wait()
         else:
-            self._print(frame, rows)
+            lines = [self._header(frame, rows)]
+            for index, row in rows.items():
+                text = _bracket_changes(self.pieces.cells(row), changes(self._rows.get(index), row))
+                lines.append(f"sample {index + 1}: {text}")
+            self.console.print(Text("\n".join(lines)), soft_wrap=True)
         self._rows = rows
 
-    def _pace(self, frame: Frame) -> float:
-        """Seconds that a step is shown for."""
-        if self.delay is not None:
-            return self.delay
-        return 0.0 if frame.first else min(_LONGEST, _SECONDS / frame.steps)
-
     def _wait(self) -> None:
-        """Leave the step on the screen for its time; the time that the network takes is a part of it."""
+        """Leave the step on the screen for its time."""
         time.sleep(max(0.0, self._due - time.monotonic()))
 
     def _header(self, frame: Frame, rows: dict[int, list[int]]) -> str:
         """The line above these samples."""
-        return header(frame, sum(len(changes(self._rows.get(index), row)) for index, row in rows.items()))
-
-    def _print(self, frame: Frame, rows: dict[int, list[int]]) -> None:
-        """A step as lines of a log."""
-        lines = [self._header(frame, rows)]
-        for index, row in rows.items():
-            text = bracketed(self.pieces.cells(row), changes(self._rows.get(index), row))
-            lines.append(f"sample {index + 1}: {text}")
-        self.console.print(Text("\n".join(lines)), soft_wrap=True)
+        count = sum(len(changes(self._rows.get(index), row)) for index, row in rows.items())
+        changed = f"{count} token{'' if count == 1 else 's'} changed" if frame.step else "start"
+        return f"step {frame.step} of {frame.steps} · alpha {frame.alpha:.2f} · {changed}"
 
     def _view(self, frame: Frame, rows: dict[int, list[int]]) -> Group:
         """A step on the screen; a sample that did not fit once is left out from then on, so the others do not move."""
         space = self.console.height - 2  # below the header, above the line where the cursor is
         blocks: list[list[Text]] = []
         for index, row in list(rows.items())[: self._fitting]:
-            block = self._block(index, row)
+            text = _style_cells(self.pieces.cells(row), changes(self._rows.get(index), row))
+            block = [Text(f"sample {index + 1}", DIM), *text.wrap(self.console, self.console.width)]
             if blocks and sum(map(len, blocks)) + len(block) > space:
                 break
             blocks.append(block)
         self._fitting = len(blocks)
-        shown = {index: rows[index] for index in list(rows)[: self._fitting]}
-        grows = any(len(row) > len(self._rows.get(index, row)) for index, row in shown.items())
-        title = Text(self._header(frame, shown), no_wrap=True, overflow="ellipsis")
-        return Group(title, *window([line for block in blocks for line in block], space, grows))
-
-    def _block(self, index: int, row: list[int]) -> list[Text]:
-        """A sample's lines."""
-        text = styled(self.pieces.cells(row), changes(self._rows.get(index), row))
-        return [Text(f"sample {index + 1}", _TITLE), *text.wrap(self.console, self.console.width)]
+        visible_rows = {index: rows[index] for index in list(rows)[: self._fitting]}
+        grows = any(len(row) > len(self._rows.get(index, row)) for index, row in visible_rows.items())
+        title = Text(self._header(frame, visible_rows), no_wrap=True, overflow="ellipsis")
+        return Group(title, *_fit_lines([line for block in blocks for line in block], space, grows))
 
 
-def window(lines: list[Text], space: int, end: bool) -> list[Text]:
+def _fit_lines(lines: list[Text], space: int, end: bool) -> list[Text]:
     """As many lines as fit, from the beginning or up to the end, and "…" for those that are left out."""
     if len(lines) <= space:
         return lines
-    kept, more = max(space - 1, 1), Text("…", _TITLE)
+    kept, more = max(space - 1, 1), Text("…", DIM)
     return [more, *lines[-kept:]] if end else [*lines[:kept], more]

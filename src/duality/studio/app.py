@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ from duality.studio.generation import Check, Emit, Event, generate, judge_text, 
 from duality.studio.library import Library
 from duality.studio.openapi import Operation
 from duality.studio.queues import Queues
-from duality.studio.schemas import AnyForm, Cancelled, Limits, Refusal
+from duality.studio.schemas import LIMITS, AnyForm, Cancelled, Limits, Refusal
 from duality.studio.server import Guard, answer, error_answer, host_names, run_server, server_sent_event
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Studio:
     """What the routes share."""
 
     library: Library
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = LIMITS
     judge: Judge | None = None
 
     def __post_init__(self) -> None:

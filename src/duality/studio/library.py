@@ -22,7 +22,7 @@ from duality.files.json_files import MIB, parse_json, read_bounded
 from duality.hub.package import CONFIG
 from duality.registry import suggestion
 from duality.runs.listing import newest_step, overview, run_folders
-from duality.studio.schemas import Limits, Refusal, one_line
+from duality.studio.schemas import LIMITS, Limits, Refusal, one_line
 from duality.training.metrics import read_metrics
 
 if TYPE_CHECKING:
@@ -51,7 +51,11 @@ class Library:
     """The runs below some folders, or runs themselves; and models alone."""
 
     def __init__(
-        self, sources: Sequence[Path], limits: Limits, device: str = "auto", models: Sequence[ModelSource] = ()
+        self,
+        sources: Sequence[Path],
+        limits: Limits = LIMITS,
+        device: str = "auto",
+        models: Sequence[ModelSource] = (),
     ) -> None:
         self.sources, self.limits, self.device = tuple(sources), limits, device
         self.models = {model.folder.resolve(): model for model in models}
