@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from duality.cli.data import _shorten
+from duality.cli.data import _excerpt
 from duality.cli.main import main
 from duality.data.named import sources
 from duality.files.archives import DocumentRule, Member, Source
@@ -97,9 +97,9 @@ def test_an_unknown_corpus_gets_a_suggestion(capsys: pytest.CaptureFixture[str])
     assert "no named corpus 'qm10': did you mean qm9" in capsys.readouterr().err
 
 
-def test_long_lines_are_shortened() -> None:
-    assert _shorten("a" * 80) == "a" * 80
-    assert _shorten("a" * 81) == "a" * 79 + "…"
+def test_long_lines_are_excerpted() -> None:
+    assert _excerpt("a" * 80) == "a" * 80
+    assert _excerpt("a" * 81) == "a" * 79 + "…"
 
 
 def test_a_folder_is_shown_with_what_is_read_and_what_is_not(

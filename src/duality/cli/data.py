@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
+from tyro.conf import Positional, arg
 
 from duality.cli.console import say
 from duality.cli.options import Assignments, Column, Flag
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from duality.recipes.recipe import Data, Recipe
 
 _EXAMPLES = 2  # sequences of a store that are shown
-_Lines = Iterable[tuple[str, str]]
+_Rows = Iterable[tuple[str, str | Iterable[str]]]  # titles, each with a line or with several
 
 
 def data(
-    action: Annotated[Literal["list", "get", "prepare", "show", "clean"], tyro.conf.Positional],
-    name: Annotated[str, tyro.conf.Positional] = "",
+    action: Annotated[Literal["list", "get", "prepare", "show", "clean"], Positional],
+    name: Annotated[str, Positional] = "",
     /,
     column: Column = None,
-    recipe: Annotated[str | None, tyro.conf.arg(metavar="RECIPE")] = None,
+    recipe: Annotated[str | None, arg(metavar="RECIPE")] = None,
     assignments: Assignments = (),
     tokenizer: str | None = None,
     length: int | None = None,
@@ -57,54 +57,42 @@ def data(
         workers: prepare: threads that encode; all cores if not given. The result does not depend on it.
         yes: clean: remove what is shown.
     """
-    packed, ended = _choose(pack, no_pack, "pack"), _choose(eos, no_eos, "eos")
-    preparing = any(each is not None for each in (tokenizer, length, packed, ended, workers))
-    _check_flags(action, yes, preparing, bool(column or recipe or assignments))
-    if action == "list":
-        lines = _list_corpora()
-    elif action == "get":
-        lines = _fetch(name)
-    elif action == "clean":
-        lines = _clean_cache(name, yes)
-    elif action == "show":
-        lines = _show(name, column, recipe, assignments)
-    else:
-        changes = (*_changes_of(tokenizer, length, packed, ended), *assignments)
-        lines = _prepare(_resolve_recipe(name, column, recipe or "duo-laptop", changes), workers)
-    for line in lines:
-        print(line.rstrip())
-    return 0
-
-
-def _choose(yes: bool, no: bool, name: str) -> bool | None:
-    """What a pair of flags says; None if neither is given."""
-    if yes and no:
-        raise ValueError(f"--{name} and --no-{name} are given: leave one of them out")
-    return True if yes else False if no else None
-
-
-def _check_flags(action: str, yes: bool, preparing: bool, reading: bool) -> None:
-    """Refuse flags of another action."""
+    preparing = workers is not None or tokenizer is not None or length is not None or pack or no_pack or eos or no_eos
     if yes and action != "clean":
         raise ValueError(f"--yes belongs to `duality data clean`, not to `data {action}`: leave it out")
     if preparing and action != "prepare":
         raise ValueError(
             f"--tokenizer, --length, --pack, --eos and --workers belong to `duality data prepare`, not to {action}"
         )
-    if reading and action not in ("prepare", "show"):
+    if (column or recipe or assignments) and action not in ("prepare", "show"):
         raise ValueError(
             f"--column, --recipe and --set belong to `duality data show` and `data prepare`; leave them out of {action}"
         )
+    if action == "prepare":
+        changes = (*_changes_of(tokenizer, length, (pack, no_pack), (eos, no_eos)), *assignments)
+        lines = _prepare(_resolve_recipe(name, column, recipe or "duo-laptop", changes), workers)
+    elif action == "show":
+        lines = _show(name, column, recipe, assignments)
+    else:
+        lines = _list_corpora() if action == "list" else _fetch(name) if action == "get" else _clean_cache(name, yes)
+    for line in lines:
+        print(line.rstrip())
+    return 0
 
 
-def _changes_of(tokenizer: str | None, length: int | None, pack: bool | None, eos: bool | None) -> Iterator[str]:
-    """The fields of a recipe that the flags of `prepare` change."""
+def _changes_of(
+    tokenizer: str | None, length: int | None, pack: tuple[bool, bool], eos: tuple[bool, bool]
+) -> Iterator[str]:
+    """The fields of a recipe that the flags of `prepare` change; a pair is what --NAME and --no-NAME say."""
+    for name, pair in (("pack", pack), ("eos", eos)):
+        if all(pair):
+            raise ValueError(f"--{name} and --no-{name} are given: leave one of them out")
     flags = {
         "data.tokenizer": tokenizer,
         "data.length": length,
-        "data.packing": None if pack is None else ("wrap" if pack else "document"),
-        "data.eos": None if eos is None else str(eos).lower(),
-        "data.padding": "ignore" if eos is False and pack is False else None,
+        "data.packing": "wrap" if pack[0] else "document" if pack[1] else None,
+        "data.eos": str(eos[0]).lower() if any(eos) else None,
+        "data.padding": "ignore" if eos[1] and pack[1] else None,
     }
     yield from (f"{field}={value}" for field, value in flags.items() if value is not None)
 
@@ -141,20 +129,19 @@ def _fetch(name: str) -> Iterator[str]:
     if chosen in datasets() and chosen not in sources():
         dataset, (place,) = datasets()[chosen], locate(chosen)
         yield f"{chosen}: {dataset.title}"
-        about = [("licence", dataset.license), ("citation", dataset.citation)]
-        files = [file.path for file in place.files(progress=say)]
-        yield from _align([*about, *_give_title("files", map(str, files))])
+        paths = [str(file.path) for file in place.files(progress=say)]
+        yield from _align([("licence", dataset.license), ("citation", dataset.citation), ("files", paths)])
         return
     files = fetch(chosen, progress=say)
     source, size = sources()[chosen], sum(path.stat().st_size for path in files)
     yield f"{chosen}: {source.title}"
     unit = "one per line" if source.documents == "lines" else "one per file"
-    about = [
+    about: _Rows = [
         ("licence", source.license),
         ("size", f"{size / 1e6:.1f} MB in {len(files)} file{'s' * (len(files) > 1)}"),
         ("documents", f"{sum(1 for _ in read_documents(files, source.documents)):,}, {unit}"),
-        *_give_title("files", map(str, files)),
-        *_give_title("examples", (_shorten(line) for _, line in islice(text_lines(files[0]), 3))),
+        ("files", map(str, files)),
+        ("examples", (_excerpt(line) for _, line in islice(text_lines(files[0]), 3))),
     ]
     yield from _align(about)
 
@@ -166,7 +153,7 @@ def _show(name: str, column: str | None, recipe: str | None, assignments: Sequen
     folder = Path(name).expanduser()
     if column is None and any((folder / part / "index.json").is_file() for part in ("", "train", "all")):
         data = Data() if recipe is None else _resolve_recipe("", None, recipe, assignments).data
-        return _align(_describe_folder(folder, data), 12)
+        return _align(list(_describe_folder(folder, data)), 12)
     if not name.strip():
         raise ValueError("nothing to show: give a file, a folder or a named corpus, as duality data show PATH")
     if assignments and recipe is None:
@@ -175,7 +162,7 @@ def _show(name: str, column: str | None, recipe: str | None, assignments: Sequen
     return _align(list(_describe_corpus(name, column, chosen)))
 
 
-def _describe_corpus(name: str, column: str | None, recipe: Recipe | None) -> _Lines:
+def _describe_corpus(name: str, column: str | None, recipe: Recipe | None) -> _Rows:
     """Files, documents, size and first texts of a corpus; with a recipe, its tokens and epochs."""
     from duality.data.survey import inspect
     from duality.recipes.corpus import describe_corpus, describe_skipped, prepare_corpus
@@ -185,15 +172,13 @@ def _describe_corpus(name: str, column: str | None, recipe: Recipe | None) -> _L
     found = inspect(name, data.documents, data.column, progress=say)
     size = found.size
     yield "corpus", name
-    yield "files", f"{len(found.files):,} read"
-    if found.skipped:
-        yield "", describe_skipped(found.skipped)
+    yield "files", [f"{len(found.files):,} read", *([describe_skipped(found.skipped)] if found.skipped else [])]
     yield "documents", f"{size.num_documents:,}"
     yield "text", f"{size.num_characters:,} characters, {size.num_bytes:,} bytes"
     yield "tokens", f"{size.num_bytes + size.num_documents:,} if every byte is one (data.tokenizer=bytes)"
-    yield from _give_title("examples", (_shorten(_put_on_one_line(text)) for text in found.examples))
+    yield "examples", map(_excerpt, found.examples)
     if recipe is not None:
-        yield from _give_title("recipe", describe_corpus(recipe, prepare_corpus(recipe, say)))
+        yield "recipe", describe_corpus(recipe, prepare_corpus(recipe, say))
 
 
 def _prepare(recipe: Recipe, workers: int | None) -> Iterator[str]:
@@ -205,29 +190,31 @@ def _prepare(recipe: Recipe, workers: int | None) -> Iterator[str]:
             raise ValueError(f"--workers {workers}: at least 1 thread encodes")
         os.environ["RAYON_NUM_THREADS"] = str(workers)
     corpus = prepare_corpus(recipe, say)
-    rows = [("corpus", recipe.data.corpus), ("kept in", str(corpus.train.folder.parent))]
+    rows: list[tuple[str, str | Iterable[str]]] = [("corpus", recipe.data.corpus)]
+    rows.append(("kept in", str(corpus.train.folder.parent)))
     for title, store in (("train", corpus.train), ("validation", corpus.validation)):
         rows += [(title, ""), *_describe_store(store, recipe.data)]
     return _align(rows, 12)
 
 
-def _describe_folder(folder: Path, data: Data) -> list[tuple[str, str]]:
+def _describe_folder(folder: Path, data: Data) -> _Rows:
     """What is in a folder of prepared tokens, whose checksums are compared."""
     from duality.data.store import TokenStore
     from duality.files.manifest import verify
 
     if (folder / "manifest.json").is_file():
         verify(folder)
-    rows = [("store", str(folder))]
+    yield "store", str(folder)
     for part in ("", "train", "validation", "all"):
         if (folder / part / "index.json").is_file():
             store = TokenStore.open(folder / part)
             store.verify()
-            rows += [*([(part, "")] if part else []), *_describe_store(store, data)]
-    return rows
+            if part:
+                yield part, ""
+            yield from _describe_store(store, data)
 
 
-def _describe_store(store: TokenStore, data: Data) -> _Lines:
+def _describe_store(store: TokenStore, data: Data) -> _Rows:
     """Counts, checksum, padding and first sequences of a store, cut as ``data`` says."""
     from duality.data.packing import Sequences
     from duality.tokenizers.library import load_tokenizer
@@ -251,7 +238,7 @@ def _describe_store(store: TokenStore, data: Data) -> _Lines:
     if tokenizer is not None:
         for number in range(min(_EXAMPLES, len(rows))):
             ids, valid = rows.rows([number])
-            yield f"  {number}", _shorten(_put_on_one_line(tokenizer.decode(ids[0][valid[0]].numpy())))
+            yield f"  {number}", _excerpt(tokenizer.decode(ids[0][valid[0]].numpy()))
 
 
 def _clean_cache(kind: str, yes: bool) -> Iterator[str]:
@@ -277,29 +264,18 @@ def _clean_cache(kind: str, yes: bool) -> Iterator[str]:
     yield f"remove it: {again} --yes" + ("" if kind else "; one kind: duality data clean KIND --yes")
 
 
-def _align(lines: _Lines, width: int = 11) -> Iterator[str]:
-    """Lines with their titles before them."""
-    return (f"{title:<{width}}{line}" for title, line in lines)
+def _align(rows: _Rows, width: int = 11) -> Iterator[str]:
+    """Lines with their titles before them; of several lines with one title, the first one has it."""
+    for title, lines in rows:
+        for number, line in enumerate([lines] if isinstance(lines, str) else lines):
+            yield f"{'' if number else title:<{width}}{line}"
 
 
-def _give_title(title: str, lines: Iterable[str]) -> _Lines:
-    """The lines, the first one with the title."""
-    return (("" if number else title, line) for number, line in enumerate(lines))
+def _excerpt(text: str, width: int = 80) -> str:
+    """The beginning of a text on one line, without characters that would control the terminal.
 
-
-def _put_on_one_line(text: str) -> str:
-    """A text on one line, without characters that would control the terminal.
-
-    >>> _put_on_one_line("one\\n two\\x1b[31m")
-    'one two [31m'
+    >>> _excerpt("one\\n two\\x1b[31m"), _excerpt("It was a dark and stormy night", 12)
+    ('one two [31m', 'It was a da…')
     """
-    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
-
-
-def _shorten(line: str, width: int = 80) -> str:
-    """The beginning of a line.
-
-    >>> _shorten("It was a dark and stormy night", 12)
-    'It was a da…'
-    """
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
