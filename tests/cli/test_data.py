@@ -11,8 +11,7 @@ import pytest
 from duality.cli.data import _excerpt
 from duality.cli.main import main
 from duality.data.named import sources
-from duality.files.archives import DocumentRule, Member, Source
-from duality.files.package_index import Package
+from duality.files.archives import DocumentRule, Member, Package, Source
 
 TEXT = "one\n\ntwo\n" + "three " * 30 + "\nfour\n"
 

@@ -19,8 +19,7 @@ from duality.data.places import CorpusSpec, _author, identity
 from duality.data.split import Split
 from duality.data.store import TokenStore
 from duality.data.write import write_store
-from duality.files.archives import Member, Source
-from duality.files.package_index import Package
+from duality.files.archives import Member, Package, Source
 from duality.tokenizers.specs import Bytes
 from duality.tokenizers.tokenizer import ByteTokenizer
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from duality.files import cache
-from duality.files.cache import UNFINISHED
+from duality.files import atomic, temporary
+from duality.files.atomic import UNFINISHED
 
 KILLS = int(os.environ.get("DUALITY_TEST_KILLS", "8"))
 
@@ -84,12 +84,12 @@ def test_a_killed_preparation_is_continued_and_gives_the_same_bytes(tmp_path: Pa
 
 
 def test_what_nobody_continues_for_a_week_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = tmp_path / f"{cache.PARTIAL}x.12345678-1-1-abcdef"
+    left = tmp_path / f"{atomic.PARTIAL}x.12345678-1-1-abcdef"
     left.mkdir()
     (left / UNFINISHED).write_text("{}")
-    monkeypatch.setattr(cache, "abandoned", lambda path: True)
-    cache.remove_partial(tmp_path)
-    assert left.exists()
-    monkeypatch.setattr(cache, "A_WEEK", -1.0)
-    cache.remove_partial(tmp_path)
-    assert not left.exists()
+    monkeypatch.setattr(temporary, "abandoned", lambda path: path == left)
+    with atomic.atomic_folder(tmp_path / "y"):
+        assert left.exists()
+    monkeypatch.setattr(atomic, "A_WEEK", -1.0)
+    with atomic.atomic_folder(tmp_path / "z"):
+        assert not left.exists()

@@ -13,9 +13,8 @@ import pytest
 
 from duality.data import named
 from duality.data.named import DEFAULT_SOURCE, fetch, sources
-from duality.files.archives import Member, Source
+from duality.files.archives import Member, Package, Source
 from duality.files.cache import cache_folder
-from duality.files.package_index import Package
 
 RAW = b"[A Tale by Nobody 1900]\n\nIt was a caf\xe9\nin the rain.\n\nThe end.\n"
 TEXT = "It was a café in the rain.\nThe end.\n"

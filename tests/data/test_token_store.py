@@ -21,7 +21,7 @@ from duality.data import write
 from duality.data.documents import Document
 from duality.data.store import Shard, TokenStore
 from duality.data.write import write_store
-from duality.files.cache import atomic_folder
+from duality.files.atomic import atomic_folder
 from duality.tokenizers.specs import BPE
 from duality.tokenizers.tokenizer import ByteTokenizer
 

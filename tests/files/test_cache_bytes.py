@@ -19,8 +19,7 @@ from duality.data.corpus import encode_corpus, prepare
 from duality.data.named import fetch, sources
 from duality.data.store import TokenStore
 from duality.files import manifest
-from duality.files.archives import Member, Source
-from duality.files.package_index import Package
+from duality.files.archives import Member, Package, Source
 from duality.tokenizers.library import load_tokenizer
 from duality.tokenizers.specs import BPE
 from duality.tokenizers.tokenizer import ByteTokenizer

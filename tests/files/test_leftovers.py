@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from duality.files import temporary as leftovers
-from duality.files.atomic import atomic_file, write_atomically
-from duality.files.cache import atomic_folder
+from duality.files.atomic import atomic_file, atomic_folder, write_atomically
 from duality.files.temporary import A_DAY, abandoned, temporary_name
 
 WRITER = """
 import sys, time
 from pathlib import Path
-from duality.files.cache import atomic_folder
+from duality.files.atomic import atomic_folder
 from duality.files.atomic import atomic_file
 with atomic_file(Path(sys.argv[1]) / "notes.json") as stream, atomic_folder(Path(sys.argv[1]) / "store") as folder:
     stream.write("half")
@@ -106,17 +105,6 @@ def test_foreign_hidden_files_are_never_removed(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (old, old))
     write_atomically(tmp_path / "notes.json", "whole")
     assert hidden(tmp_path) == sorted(names)
-
-
-def test_a_partial_folder_of_an_older_version_is_removed_after_a_day(tmp_path: Path) -> None:
-    for name, age in (("new", 0.0), ("old", A_DAY + 10)):
-        folder = tmp_path / f".partial-{name}-0123456789ab"
-        folder.mkdir()
-        os.utime(folder, (time.time() - age, time.time() - age))
-    (tmp_path / ".partial-mine").mkdir()
-    os.utime(tmp_path / ".partial-mine", (0, 0))
-    write_again(tmp_path)
-    assert hidden(tmp_path) == [".partial-mine", ".partial-new-0123456789ab"]
 
 
 def test_a_long_name_can_be_written(tmp_path: Path) -> None:

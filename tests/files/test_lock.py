@@ -143,7 +143,7 @@ def test_a_holder_on_another_host_is_watched(
         monkeypatch.setattr(lock, "flock", lambda descriptor: None)
     (tmp_path / LOCK).write_text(json.dumps(asdict(Holder.here()) | {"host": "elsewhere", "pid": 7}))
     ended = threading.Event()
-    alive = threading.Thread(target=lock.show_life, args=(tmp_path / LOCK, ended))
+    alive = threading.Thread(target=lock._show_life, args=(tmp_path / LOCK, ended))
     alive.start()
     messages: list[str] = []
     with pytest.raises(RunLocked, match="process 7 on elsewhere"), locked(tmp_path, messages.append):

@@ -24,8 +24,8 @@ import pytest
 from duality.cli.main import main
 from duality.data.named import fetch, sources
 from duality.files import package_index
-from duality.files.archives import Member, Source
-from duality.files.package_index import Package, parse_settings
+from duality.files.archives import Member, Package, Source
+from duality.files.package_index import parse_settings
 
 TEXT = b"It was a dark and stormy night.\n" * 100
 NAME = "evil_tale-1.0.tar.gz"
@@ -280,7 +280,7 @@ def test_a_page_of_the_network_names_no_file_of_this_machine(index: Index, tmp_p
 FETCHING = """
 import sys
 from duality.cli.main import main
-from duality.files.package_index import Package
+from duality.files.archives import Package
 from duality.data.named import sources
 from duality.files.archives import Member, Source
 package = Package("evil_tale==1.0", "evil_tale-1.0.tar.gz", "0" * 64, 1)

@@ -47,8 +47,8 @@ from duality.data.store import FORMAT, TokenStore
 from duality.data.survey import CorpusSize, counted, evenly, survey
 from duality.data.write import write_store
 from duality.files.archives import DocumentRule
-from duality.files.atomic import readable_size, write_atomically
-from duality.files.cache import atomic_folder, cache_errors, cache_folder, remove
+from duality.files.atomic import atomic_folder, readable_size, remove, write_atomically
+from duality.files.cache import cache_errors, cache_folder
 from duality.files.manifest import seal, verify
 from duality.files.progress import Reporter, silent, working
 from duality.tokenizers.library import load_tokenizer

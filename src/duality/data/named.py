@@ -32,8 +32,7 @@ from typing import IO, Literal
 
 from duality.data.readers.gutenberg import clean_book
 from duality.data.readers.smiles import canonical_lines, other_text, rdkit
-from duality.files.archives import Conversion, Member, Source, fetch_files
-from duality.files.package_index import Package
+from duality.files.archives import Conversion, Member, Package, Source, fetch_files
 from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
 

@@ -27,8 +27,7 @@ import numpy as np
 from duality.data.documents import Document
 from duality.data.encode import Count, encoded
 from duality.data.store import DOCUMENTS, FORMAT, INDEX, LABELS, Shard, StoreIndex, TokenStore
-from duality.files.atomic import file_sha256, write_atomically
-from duality.files.cache import UNFINISHED, atomic_folder
+from duality.files.atomic import UNFINISHED, atomic_folder, file_sha256, write_atomically
 from duality.files.progress import Advance, unseen
 from duality.tokenizers.tokenizer import Ids, Tokenizer
 

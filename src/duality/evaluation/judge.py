@@ -37,8 +37,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from duality.denoisers.readouts import CausalDenoiser
-from duality.files.archives import Member, Source, fetch_files
-from duality.files.package_index import Package
+from duality.files.archives import Member, Package, Source, fetch_files
 from duality.files.progress import Reporter, silent
 from duality.fused.lazy import belief_of
 from duality.hub.fetch import PREFIX

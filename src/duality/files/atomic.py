@@ -1,9 +1,12 @@
 """Files that are complete or absent: checksums, flushing to the disk, atomic replacement.
 
+A folder or a file is written under another name beside its target, flushed to the disk, then renamed. The next process
+that writes there removes what a process that was killed has left (temporary.py), or, if there is a file ``UNFINISHED``
+in a folder that says how far it is, continues it (one that nobody continues for a week is removed).
+
 What must hold: a file written with ``atomic_file`` or ``write_atomically`` has its old content or its new content at
-every moment, also after a crash; a block that fails leaves the old content and no temporary file; nothing but a regular
-file is ever replaced; what a process that was killed has left (leftovers.py) is removed by the next one that writes the
-file.
+every moment, also after a crash; a folder written with ``atomic_folder`` is complete or absent; a block that fails
+leaves the old content and no temporary file; nothing but a regular file is ever replaced.
 """
 
 from __future__ import annotations
@@ -14,15 +17,26 @@ import json
 import math
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from duality.files.temporary import remove_leftovers, temporary_name
+from duality.files.temporary import (
+    A_DAY,
+    find_abandoned,
+    newest_change,
+    remove_leftovers,
+    remove_quietly,
+    temporary_name,
+)
 
 # What the operating system says if there is no room, on the disk or in the user's share of it.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+PARTIAL = ".partial-"
+UNFINISHED = "progress.json"
+A_WEEK = 7 * A_DAY
 
 
 def json_text(value: object, indent: int | None = None) -> str:
@@ -111,27 +125,66 @@ def no_empty_folder(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
-    """A folder under a temporary name, which is ``target`` at the end of the block: it is complete or absent."""
-    with no_empty_folder(target.parent):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(target)
-        temporary = temporary_name(target)
+def atomic_folder(target: Path, *, resume: bool = False, shared: bool = True) -> Iterator[Path]:
+    """A new folder to write into, which is renamed to ``target`` at the end; if the block fails it is deleted.
+
+    With ``resume`` it may have what a process has written into it that was killed or interrupted; an interruption then
+    leaves it as it is. If another process has made a ``shared`` folder in the meantime, the first one stays.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = temporary_name(target, PARTIAL)
+    if not (resume and _adopt(target, partial)):
+        partial.mkdir()
+    for found in find_abandoned(target.parent, PARTIAL):
+        if not unfinished(found):
+            remove_quietly(found)
+    keep = False
+    try:
+        yield partial
+        for path in [*partial.rglob("*"), partial]:
+            flush_to_disk(path)
         try:
-            temporary.mkdir()
-            yield temporary
-            os.replace(temporary, target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            partial.rename(target)
+        except OSError:
+            if not (shared and target.is_dir()):
+                raise
         flush_to_disk(target.parent)
+    except (KeyboardInterrupt, SystemExit):
+        keep = resume and unfinished(partial)
+        raise
+    finally:
+        if not keep:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _adopt(target: Path, partial: Path) -> bool:
+    """Whether there was an unfinished folder of a dead process for the same target; it is now ``partial``."""
+    for found in find_abandoned(target.parent, f"{PARTIAL}{target.name}."):
+        if unfinished(found):
+            with suppress(OSError):  # another process may be faster
+                found.rename(partial)
+                return True
+    return False
+
+
+def unfinished(folder: Path) -> bool:
+    """Whether a folder can be continued: it says how far it is, and is not older than a week."""
+    return any(folder.rglob(UNFINISHED)) and newest_change(folder) > time.time() - A_WEEK
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[TextIO]:
+def new_folder(target: Path) -> Iterator[Path]:
+    """A folder for a user, in a folder that is made if there is none: it is complete or absent."""
+    with no_empty_folder(target.parent), atomic_folder(target, shared=False) as partial:
+        yield partial
+
+
+@contextmanager
+def atomic_file(path: Path, prefix: str = ".") -> Iterator[TextIO]:
     """A new UTF-8 file to write into, which replaces ``path`` at the end of the block."""
     path = regular_file(path)
     remove_leftovers(path)
-    temporary = temporary_name(path)
+    temporary = temporary_name(path, prefix)
     try:
         with temporary.open("w", encoding="utf-8") as stream:
             yield stream
@@ -161,3 +214,11 @@ def read_checked(path: Path) -> str | None:
     except (FileNotFoundError, UnicodeDecodeError):
         return None
     return text if first == f"sha256 {hashlib.sha256(text.encode('utf-8')).hexdigest()}" else None
+
+
+def remove(path: Path) -> None:
+    """Delete a folder with all that is in it, or a file; what a link leads to stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

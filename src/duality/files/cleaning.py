@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from duality.files.cache import CACHE_VARIABLE, PARTIAL, remove
+from duality.files.atomic import PARTIAL, remove
+from duality.files.cache import CACHE_VARIABLE
 from duality.files.temporary import abandoned
 from duality.registry import suggestion
 

@@ -11,13 +11,15 @@ Two cases remain in which flock alone does not decide:
     a holder on another host          flock may not reach between hosts; a holder alive changes the time of the file
                                       every ``BEAT`` seconds, and who wants the lock waits ``PATIENCE`` of them
 
+The library filelock has the first case alone: it does not know who holds a lock, nor whether a holder on another host
+lives.
+
 What must hold: two trainings never have a folder at the same time; a killed holder stops nobody; who is refused has
 changed nothing in the folder; at the end of a training the file is gone. Reading a run needs no lock.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -27,11 +29,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from duality.files import temporary as leftovers
+from duality.files import temporary
+from duality.files.json_files import read_json
 from duality.files.progress import Reporter, silent
 
 LOCK = "training.lock"
@@ -60,7 +63,7 @@ class Holder:
     def here() -> Holder:
         """This process, now."""
         since = time.strftime("%Y-%m-%d %H:%M:%S %Z")
-        return Holder(socket.gethostname(), os.getpid(), start_of(os.getpid()) or "", since, " ".join(sys.argv)[:500])
+        return Holder(socket.gethostname(), os.getpid(), _start_of(os.getpid()) or "", since, " ".join(sys.argv)[:500])
 
     @property
     def is_here(self) -> bool:
@@ -70,14 +73,14 @@ class Holder:
     @property
     def runs(self) -> bool:
         """Whether it is running; known on its own host only."""
-        return start_of(self.pid) == self.started
+        return _start_of(self.pid) == self.started
 
 
-def start_of(pid: int) -> str | None:
+def _start_of(pid: int) -> str | None:
     """When a process of this host started, in the words of the system; None if there is no such process."""
     if Path("/proc/self/stat").exists():
-        ticks = leftovers.start_of(pid)
-        return None if ticks in (None, -1) else f"{leftovers.this_host()} {ticks}"
+        ticks = temporary.start_of(pid)
+        return None if ticks in (None, -1) else f"{temporary.this_host()} {ticks}"
     try:
         found = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     except OSError:  # no such command
@@ -89,10 +92,11 @@ def start_of(pid: int) -> str | None:
 def locked(folder: Path, report: Reporter = silent) -> Iterator[None]:
     """Have the run folder alone for the duration of a ``with`` block; ``RunLocked`` if another training has it."""
     path, ended = folder / LOCK, threading.Event()
-    descriptor = take(path, report)
+    descriptor = _take(path, report)
     try:
-        write_holder(descriptor, Holder.here())
-        beats = threading.Thread(target=show_life, args=(path, ended), name="lock", daemon=True)
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, json.dumps(asdict(Holder.here()), indent=1).encode("utf-8"))
+        beats = threading.Thread(target=_show_life, args=(path, ended), name="lock", daemon=True)
         beats.start()
         try:
             yield
@@ -108,28 +112,32 @@ def locked(folder: Path, report: Reporter = silent) -> Iterator[None]:
             os.close(descriptor)
 
 
-def take(path: Path, report: Reporter) -> int:
+def _take(path: Path, report: Reporter) -> int:
     """The open file of a lock that is now ours."""
     while True:
-        descriptor, new = opened(path)
-        if descriptor is None:
-            continue  # removed by its holder at this moment
+        try:
+            descriptor, new = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), True
+        except FileExistsError:
+            try:
+                descriptor, new = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)), False
+            except FileNotFoundError:
+                continue  # removed by its holder at this moment
         ours = False
         try:
             got = flock(descriptor)
             if got is False:
-                raise refusal(path, read_holder(path))
-            if got and not is_at(path, descriptor):
+                raise _refusal(path, _read_holder(path))
+            if got and not _is_at(path, descriptor):
                 continue  # its holder removed it before the lock came to us
             if not new:
-                found = read_holder(path)
+                found = _read_holder(path)
                 if found is not None and not found.is_here:
-                    await_death(path, found, report)
+                    _await_death(path, found, report)
                 elif got is None and (found is None or found.runs):
-                    raise refusal(path, found)
-                if got is None and is_at(path, descriptor):
+                    raise _refusal(path, found)
+                if got is None and _is_at(path, descriptor):
                     path.unlink(missing_ok=True)  # of a dead process: the next round makes a new one
-                if not is_at(path, descriptor):
+                if not _is_at(path, descriptor):
                     continue
             ours = True
             return descriptor
@@ -138,25 +146,14 @@ def take(path: Path, report: Reporter) -> int:
                 os.close(descriptor)
 
 
-def opened(path: Path) -> tuple[int | None, bool]:
-    """The file, open, and whether it is new; None if it was there and is not any more."""
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), True
-    except FileExistsError:
-        try:
-            return os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)), False
-        except FileNotFoundError:
-            return None, False
-
-
 def flock(descriptor: int) -> bool | None:
     """Lock a file: True if it is ours now, False if another process has it, None if the file system has no locks."""
     try:
         import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except ImportError:  # Windows
         return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
@@ -166,62 +163,55 @@ def flock(descriptor: int) -> bool | None:
     return True
 
 
-def is_at(path: Path, descriptor: int) -> bool:
+def _is_at(path: Path, descriptor: int) -> bool:
     """Whether an open file is still the one at ``path``."""
-    with contextlib.suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     return False
 
 
-def write_holder(descriptor: int, holder: Holder) -> None:
-    """Write who has the lock into its file."""
-    os.ftruncate(descriptor, 0)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    os.write(descriptor, json.dumps(asdict(holder), indent=1).encode("utf-8"))
-
-
-def read_holder(path: Path) -> Holder | None:
-    """Who has written itself into the file of a lock; None if nobody has, or not yet."""
+def _read_holder(path: Path) -> Holder | None:
+    """Who has written itself into the file of a lock; None for a file that is not there, empty or damaged."""
     try:
-        if not path.is_file():
-            return None
-        with path.open("rb") as stream:
-            found = json.loads(stream.read(_MOST_BYTES))
-        typed = all(isinstance(value, int if name == "pid" else str) for name, value in found.items())
-        return Holder(**found) if typed else None
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return None
+        found = read_json(path, _MOST_BYTES)
+        if isinstance(found, dict) and all(
+            isinstance(value, int if name == "pid" else str) for name, value in found.items()
+        ):
+            return Holder(**found)
+    except (OSError, ValueError, TypeError):
+        pass
+    return None
 
 
-def show_life(path: Path, ended: threading.Event) -> None:
+def _show_life(path: Path, ended: threading.Event) -> None:
     """Change the time of the file every ``BEAT`` seconds until ``ended``."""
     while not ended.wait(BEAT):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.utime(path)
 
 
-def await_death(path: Path, holder: Holder, report: Reporter) -> None:
+def _await_death(path: Path, holder: Holder, report: Reporter) -> None:
     """Return if a holder on another host shows no sign of life; ``RunLocked`` as soon as it shows one."""
     report(f"{path} says that process {holder.pid} on {holder.host} trains here since {holder.since}: looking whether")
     report(f"it still does, for {PATIENCE * BEAT:.0f} seconds; `rm {path}` if you know that it does not")
-    before, until = touched(path), time.monotonic() + PATIENCE * BEAT
+    before, until = _touched(path), time.monotonic() + PATIENCE * BEAT
     while time.monotonic() < until:
         time.sleep(BEAT / 20)
-        now = touched(path)
+        now = _touched(path)
         if now is None:
             return
         if now != before:
-            raise refusal(path, holder)
+            raise _refusal(path, holder)
 
 
-def touched(path: Path) -> int | None:
+def _touched(path: Path) -> int | None:
     """When the file was changed, as the file system says; it is opened, because network file systems keep old times."""
-    with contextlib.suppress(OSError), path.open("rb") as stream:
+    with suppress(OSError), path.open("rb") as stream:
         return os.fstat(stream.fileno()).st_mtime_ns
     return None
 
 
-def refusal(path: Path, holder: Holder | None) -> RunLocked:
+def _refusal(path: Path, holder: Holder | None) -> RunLocked:
     """What is said to who does not get the lock."""
     if holder is None:
         return RunLocked(
@@ -238,10 +228,10 @@ def refusal(path: Path, holder: Holder | None) -> RunLocked:
 
 def holder_of(folder: Path) -> Holder | None:
     """Who trains in a run folder now, as far as can be seen without trying to lock it; None if nobody does."""
-    found = read_holder(folder / LOCK)
+    found = _read_holder(folder / LOCK)
     if found is None:
         return None
     if found.is_here:
         return found if found.runs else None
-    changed = touched(folder / LOCK)
+    changed = _touched(folder / LOCK)
     return found if changed is not None and time.time() - changed / 1e9 < 6 * BEAT else None

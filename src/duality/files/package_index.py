@@ -6,6 +6,9 @@ directly, from the places where pip would look (its ``find-links``, ``index-url`
 
     <index>/<package>/  -->  the address of <archive>  -->  <archive>, kept only if it has the pinned sha256
 
+The library pooch needs the address of a file, which only the index knows; unearth finds it, but may ask for a password
+and does not say why a place was passed over.
+
 What must hold: what is kept has the pinned checksum; no code of a package is run; a password in the address of an index
 goes to that host only and is never shown; a page from the network cannot name a file of this machine.
 """
@@ -28,10 +31,13 @@ from functools import cached_property
 from html.parser import HTMLParser
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.parse import SplitResult, unquote, urldefrag, urljoin, urlsplit, urlunsplit
 from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener, url2pathname
+
+if TYPE_CHECKING:
+    from duality.files.archives import Package
 
 PYPI = "https://pypi.org/simple"
 ATTEMPTS = 3
@@ -40,31 +46,11 @@ LARGEST_PAGE = 50_000_000  # bytes
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.5, text/html;q=0.1"
 
 
-@dataclass(frozen=True)
-class Package:
-    """An archive of the Python package index: its requirement as pip writes it, its file name, checksum and size."""
-
-    requirement: str
-    archive: str
-    sha256: str
-    megabytes: int
-
-    @property
-    def name(self) -> str:
-        """The name of the package as in the addresses of an index."""
-        return re.sub(r"[-_.]+", "-", self.requirement.partition("==")[0]).lower()
-
-    @property
-    def most_bytes(self) -> int:
-        """A file that is larger is not the one."""
-        return 2_000_000 * self.megabytes + 10_000_000
-
-
 class Unavailable(Exception):
     """A place does not give the file; the text says why."""
 
 
-def download(package: Package, target: Path) -> str | None:
+def download(package: Package, target: IO[bytes]) -> str | None:
     """Write the archive to ``target``, if a place has it with the right checksum; otherwise the problem."""
     settings = Settings(pip_settings())
     problems = []
@@ -149,7 +135,7 @@ class Settings:
                 return Link(with_password_of(place, link.url), link.sha256)
         raise Unavailable(f"{package.archive} is not there: {shown(place)}")
 
-    def save(self, link: Link, package: Package, target: Path) -> None:
+    def save(self, link: Link, package: Package, target: IO[bytes]) -> None:
         """Write the file to ``target`` and check it; a connection that breaks is tried again."""
         wrong = f"{shown(link.url)} has another sha256 than the one expected, {package.sha256}"
         if link.sha256 not in (None, package.sha256):
@@ -157,14 +143,16 @@ class Settings:
         for attempt in range(ATTEMPTS):
             digest, count = hashlib.sha256(), 0
             try:
-                with self.open(link.url) as response, target.open("wb") as output:
+                target.seek(0)
+                target.truncate()
+                with self.open(link.url) as response:
                     expected = response.headers.get("Content-Length") if isinstance(response, HTTPResponse) else None
                     while block := self.read(response, link.url, 1 << 20):
                         digest.update(block)
                         count += len(block)
                         if count > package.most_bytes:
                             raise Unavailable(f"{shown(link.url)} is larger than expected ({package.megabytes} MB)")
-                        output.write(block)
+                        target.write(block)
                 if expected is None or count >= int(expected):
                     break
                 raise Interrupted(f"{shown(link.url)} ended after {count} bytes of {expected}")

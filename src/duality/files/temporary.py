@@ -25,6 +25,7 @@ from pathlib import Path
 
 A_DAY = 86_400.0
 _OWNER = re.compile(r"\.([0-9a-f]{8})-([0-9]{1,10})-([0-9]{1,20})-[0-9a-f]{6}")
+_OWNER_AT_END = re.compile(f"{_OWNER.pattern}$")
 _LONGEST = 100  # characters of a name within a temporary name; file systems allow 255 for all of it
 
 
@@ -35,31 +36,30 @@ def temporary_name(path: Path, prefix: str = ".") -> Path:
     return path.with_name(f"{prefix}{path.name[:_LONGEST]}.{owner}")
 
 
-def remove_leftovers(path: Path, prefix: str = ".") -> None:
+def remove_leftovers(path: Path) -> None:
     """Remove what dead processes have left under temporary names of ``path``; what cannot be removed stays."""
-    beginning = f"{prefix}{path.name[:_LONGEST]}"
-    for found in hidden_entries(path.parent, beginning):
-        if _OWNER.fullmatch(found.name[len(beginning) :]) and abandoned(found):
-            remove_quietly(found)
+    for found in find_abandoned(path.parent, f".{path.name[:_LONGEST]}", whole=True):
+        remove_quietly(found)
 
 
-def has_owner(name: str) -> bool:
-    """Whether a name ends with the process that writes under it."""
-    return re.search(f"{_OWNER.pattern}$", name) is not None
+def find_abandoned(folder: Path, beginning: str, whole: bool = False) -> Iterator[Path]:
+    """The entries of a folder that dead processes have left: their names have this beginning and end with the owner.
 
-
-def hidden_entries(folder: Path, beginning: str) -> Iterator[Path]:
-    """The entries of a folder whose name has this beginning; none if the folder cannot be read."""
+    With ``whole`` nothing stands between the two. There are none if the folder cannot be read.
+    """
     try:
         names = os.listdir(folder)
     except OSError:
         return
-    yield from (folder / name for name in names if name.startswith(beginning))
+    for name in names:
+        owned = _OWNER.fullmatch(name[len(beginning) :]) if whole else _OWNER_AT_END.search(name)
+        if name.startswith(beginning) and owned and abandoned(folder / name):
+            yield folder / name
 
 
 def abandoned(path: Path) -> bool:
     """Whether the process that writes under a temporary name is dead, or, if that cannot be known, idle for a day."""
-    owner = re.search(f"{_OWNER.pattern}$", path.name)
+    owner = _OWNER_AT_END.search(path.name)
     if owner is not None and owner[1] == this_host():
         return not runs(int(owner[2]), int(owner[3]))
     return newest_change(path) < time.time() - A_DAY

@@ -28,9 +28,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from duality.files.archives import Member, Source, fetch_files
+from duality.files.archives import Member, Package, Source, fetch_files
 from duality.files.json_files import MIB, read_json
-from duality.files.package_index import Package
 from duality.files.progress import Reporter, silent
 from duality.tokenizers.library import BPETokenizer, LibraryTokenizer, WordPieceTokenizer, byte_pairs, word_pieces
 from duality.tokenizers.tokenizer import FILE, canonical

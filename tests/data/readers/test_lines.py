@@ -19,8 +19,7 @@ from duality.data.places import all_lines, identity
 from duality.data.readers import text as textfiles
 from duality.data.readers.text import open_bytes
 from duality.data.survey import inspect
-from duality.files.archives import Source
-from duality.files.package_index import Package
+from duality.files.archives import Package, Source
 from duality.tokenizers.specs import Bytes
 from duality.tokenizers.tokenizer import ByteTokenizer
 

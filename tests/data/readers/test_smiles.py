@@ -17,9 +17,8 @@ from duality.data.named import fetch, sources
 from duality.data.readers import smiles
 from duality.data.readers.smiles import canonical_lines
 from duality.data.survey import inspect
-from duality.files.archives import Member, Source
+from duality.files.archives import Member, Package, Source
 from duality.files.cache import cache_folder
-from duality.files.package_index import Package
 from duality.files.progress import silent
 from duality.tokenizers.specs import Characters
 
