@@ -30,8 +30,9 @@ from duality.evaluation.compare import (
     table_lines,
 )
 from duality.evaluation.judge import Judge
+from duality.evaluation.requests import SweepRequest
 from duality.evaluation.sweep import runs as sampling
-from duality.evaluation.sweep.runs import SweepSettings, measure_runs
+from duality.evaluation.sweep.runs import measure_runs
 from duality.evaluation.sweep.samples import Case, Samples
 from duality.evaluation.sweep.sweep import Advance
 from duality.models import model as run_model
@@ -168,7 +169,7 @@ def test_compare_and_quality_give_the_same_numbers(english: Path, tmp_path: Path
     recipes = [small_recipe(english, "training.steps=3", name=name) for name in NAMES[:2]]
     plan = Plan(tmp_path / "out", 1, 4, table_judge(), num_samples=3, sampling_steps=5)
     compared, remarks = compare(recipes, plan, quiet, no_display)
-    settings = {"ar-laptop": SweepSettings(steps=(None,), num=3), "mdlm-laptop": SweepSettings(steps=(5,), num=3)}
+    settings = {"ar-laptop": SweepRequest(steps=(None,), num=3), "mdlm-laptop": SweepRequest(steps=(5,), num=3)}
     for recipe, entry in zip(recipes, compared, strict=True):
         run, out = plan.out / recipe.name, tmp_path / f"quality-{recipe.name}"
         row, real = measure_runs([run], settings[recipe.name], judge=table_judge(), out=out, device="cpu")

@@ -13,8 +13,9 @@ from support import session
 from support.runs import quiet, small_recipe
 
 from duality.evaluation.judge import _judge_of, judge_named
+from duality.evaluation.requests import SweepRequest
 from duality.evaluation.scorers import context_of
-from duality.evaluation.sweep.runs import SweepSettings, measure_runs
+from duality.evaluation.sweep.runs import measure_runs
 from duality.fused.lazy import belief_of
 from duality.models.model import Model, load
 from duality.tokenizers.tokenizer import CharTokenizer
@@ -116,7 +117,7 @@ def test_other_texts_than_those_of_the_training_are_refused(runs: dict[str, Path
         with pytest.raises(ValueError, match=r"the corpus of .* has changed"):
             context_of(runs["ar"]).training_texts()
         with pytest.raises(ValueError, match=r"the corpus of .* has changed"):
-            measure_runs([runs["ar"]], SweepSettings(steps=(None,), num=2), out=runs["ar"].parent / "x", device="cpu")
+            measure_runs([runs["ar"]], SweepRequest(steps=(None,), num=2), out=runs["ar"].parent / "x", device="cpu")
     finally:
         corpus.write_text(before)
         os.utime(corpus, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -124,7 +125,7 @@ def test_other_texts_than_those_of_the_training_are_refused(runs: dict[str, Path
 
 def test_a_run_judges_a_sweep_with_scorers(runs: dict[str, Path], tmp_path: Path) -> None:
     """Rows with Gen PPL and scores, the frontier, and the same rows a second time."""
-    settings = SweepSettings(steps=(None,), temperatures=(0.5, 1.0), num=4)
+    settings = SweepRequest(steps=(None,), temperature=(0.5, 1.0), num=4)
     folders, out = [runs["duo"], runs["ar"]], tmp_path / "out"
     rows = measure_runs(folders, settings, judge=str(runs["ar"]), scorers=[SPEC], out=out, device="cpu")
     assert [row.temperature for row in rows if not row.real] == [0.5, 1.0, 0.5, 1.0]

@@ -13,7 +13,8 @@ from support import session
 from support.runs import small_recipe
 
 from duality.cli.main import main
-from duality.evaluation.sweep.runs import SweepSettings, measure_runs
+from duality.evaluation.requests import SweepRequest
+from duality.evaluation.sweep.runs import measure_runs
 from duality.models.folder import read_recipe, write_recipe
 from duality.training import checkpoint
 from duality.training.metrics import read_metrics
@@ -152,7 +153,7 @@ def test_distill_and_measure_a_run_whose_corpus_was_moved(run: Path, text: Path,
     shutil.move(new, newer)
     assert main([*distill, "--resume", "--corpus", str(newer)]) == 0
     assert read_recipe(few).data.corpus == str(newer)
-    sweep = SweepSettings(steps=(2,), num=2)
+    sweep = SweepRequest(steps=(2,), num=2)
     assert measure_runs([run], sweep, out=tmp_path / "q", device="cpu", corpus=newer)
     quality = ["quality", str(run), "--judge", "none", "--steps", "2", "--num", "2", "--out", str(tmp_path / "q2")]
     assert main([*quality, "--corpus", str(newer), "--device", "cpu"]) == 0

@@ -2,59 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from duality.cli.console import say
-from duality.cli.options import Device, Flag, Folders, KeptStep
-from duality.samplers import GRIDS, SAMPLERS
+from duality.cli.options import Device, Flag, Folders, KeptStep, make_flags
+from duality.evaluation.requests import SAMPLER_NAMES, SweepRequest, list_values
+from duality.samplers import GRIDS
 
-if TYPE_CHECKING:
-    from duality.evaluation.sweep.runs import SweepSettings
-
-_Value = TypeVar("_Value")
-_SAMPLERS = f"the model's own or others, with commas: {', '.join(('own', *SAMPLERS))}."
+_SAMPLERS = f"the model's own or others, with commas: {', '.join(SAMPLER_NAMES)}."
 _GRIDS = f"{', '.join(GRIDS)}; the one that suits the sampler if not given."
-
-
-@dataclass(frozen=True)
-class Varied:
-    """What is varied: samples are made in every combination."""
-
-    steps: str = "8,16,32,64"
-    """network calls for each sample, several with commas; own is the model's own number, such as one per token for an
-    autoregressive model."""
-    sampler: Annotated[str, arg(help=_SAMPLERS)] = "own"
-    tail: str = "ancestral"
-    """the last step draws (ancestral), takes the most likely tokens (greedy), or those given the noisy token too
-    (posterior); several with commas."""
-    temperature: str = "1.0"
-    """below 1 sharpens the belief, above 1 flattens it; several with commas give the frontier of quality against
-    diversity, on which models are compared at equal diversity."""
-    rounds: str = "last"
-    """of distilled runs the last round, all, or some, with commas; 0 is the model before distillation."""
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What the samples of all cases have in common."""
-
-    num: int = 64
-    """samples of each kind."""
-    length: int | None = None
-    """tokens of a sample; the length the run was trained on if not given."""
-    eta: float | None = None
-    """the strength of a psi sampler."""
-    grid: Annotated[str | None, arg(help=_GRIDS)] = None
-    top_p: float = 1.0
-    """draw from the fewest tokens that hold this share of the belief."""
-    seed: int = 0
-    """the same seed gives the same samples."""
-    checkpoint: KeptStep = None
+if TYPE_CHECKING:
+    SweepFlags = SweepRequest
+else:
+    SweepFlags = make_flags(
+        SweepRequest,
+        **dict.fromkeys(("steps", "tail", "temperature", "rounds"), str),
+        sampler=Annotated[str, arg(help=_SAMPLERS)],
+        grid=Annotated[str | None, arg(help=_GRIDS)],
+        checkpoint=KeptStep,
+    )
 
 
 @dataclass(frozen=True)
@@ -70,19 +40,18 @@ class Readers:
 
     def chosen(self) -> tuple[str | None, tuple[str, ...]]:
         """The judge and the scorers."""
-        scorers = () if self.score == "none" else _split(self.score)
+        scorers = () if self.score == "none" else tuple(list_values("--score", "names", self.score, str))
         judge = self.judge or ("none" if scorers else "smollm2")
         return None if judge == "none" else judge, scorers
 
 
-_VARIED, _SHARED, _READERS = Varied(), Shared(), Readers()
+_REQUEST, _READERS = SweepFlags(), Readers()
 
 
 def quality(
     runs: Folders,
     /,
-    varied: Annotated[Varied, arg(name="")] = _VARIED,
-    shared: Annotated[Shared, arg(name="")] = _SHARED,
+    request: Annotated[SweepFlags, arg(name="")] = _REQUEST,
     readers: Annotated[Readers, arg(name="")] = _READERS,
     out: Path = Path("runs/quality"),
     batch_size: int = 16,
@@ -94,8 +63,7 @@ def quality(
 
     Args:
         runs: run folders, folders of `duality publish`, or models of the Hugging Face hub (hf:OWNER/NAME@REVISION).
-        varied: what is varied.
-        shared: what all samples have in common.
+        request: how the samples are made, in every combination of what is given with commas.
         readers: who reads the samples.
         out: a folder for samples, scores, the tables (quality.json, quality.md, frontiers.md) and the figures.
         batch_size: samples at a time; the result does not depend on it.
@@ -109,7 +77,7 @@ def quality(
     judge, scorers = readers.chosen()
     rows = measure_runs(
         runs,
-        _settings_of(varied, shared),
+        request,
         judge=judge,
         scorers=scorers,
         out=out,
@@ -125,47 +93,6 @@ def quality(
             print((out / name).read_text(encoding="utf-8"))
     say(f"samples, scores, tables and figures are in {out}")
     return 0
-
-
-def _settings_of(varied: Varied, shared: Shared) -> SweepSettings:
-    """The settings of the sweep that the flags describe."""
-    from duality.evaluation.sweep.runs import SweepSettings
-
-    def whole(word: str) -> int:
-        if not word.isdecimal():
-            raise ValueError
-        return int(word)
-
-    steps = _parse("--steps", "whole numbers", varied.steps, lambda word: None if word == "own" else whole(word))
-    named: dict[str, Literal["last", "all"]] = {"last": "last", "all": "all"}
-    temperatures = _parse("--temperature", "numbers", varied.temperature, float)
-    return SweepSettings(
-        steps=steps,
-        samplers=_split(varied.sampler),
-        tails=_split(varied.tail),
-        temperatures=temperatures,
-        rounds=named.get(varied.rounds) or _parse("--rounds", "whole numbers", varied.rounds, whole),
-        **asdict(shared),
-    )
-
-
-def _split(text: str) -> tuple[str, ...]:
-    """The words between commas."""
-    found = tuple(word.strip() for word in text.split(",") if word.strip())
-    if not found:
-        raise ValueError(f"{text!r} names nothing: write one or several, with commas between")
-    return found
-
-
-def _parse(flag: str, kind: str, text: str, read: Callable[[str], _Value]) -> tuple[_Value, ...]:
-    """The values between commas; a word that is none is refused."""
-    found = []
-    for word in _split(text):
-        try:
-            found.append(read(word))
-        except ValueError:
-            raise ValueError(f"{flag} {word!r}: write {kind}, with commas between") from None
-    return tuple(found)
 
 
 def plot(

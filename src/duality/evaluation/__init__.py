@@ -1,14 +1,15 @@
 """How good a model is: the likelihood of text, and measures of the samples it writes.
 
+requests         what a user asks of a sweep, for the library and the command line
 judge            language models that read samples; our own autoregressive runs are some
 metrics          perplexity under a judge, entropy, n-grams, MAUVE
+statistics       means with their 95 % intervals, and the quantiles that intervals come from
 scorers          other measures of texts, by name or as a user's function: text in, numbers out
 molecules        the scorer of SMILES: validity, uniqueness, novelty, internal diversity; pictures
 sweep            cases, their samples in files, and the one pipeline from cases to rows
 tables           rows in Markdown
-figures          rows as figures
-statistics       quantiles of the normal law and of Student's, for intervals
-frontiers        quality against diversity over temperature, and the difference of two models at equal diversity
+figures          the one style of figures, and rows as figures
+frontiers        the difference of two models at equal diversity, from their curves over temperature
 frontier_report  the frontiers of a sweep as a figure and a table
 suites           the test sets of the paper's tables
 compare          several recipes trained and measured alike

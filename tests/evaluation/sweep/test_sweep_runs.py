@@ -11,7 +11,8 @@ from support.judges import table_judge
 from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
-from duality.evaluation.sweep.runs import SAMPLER_NAMES, SweepSettings, _has_eta, _rounds_of, cases_of, measure_runs
+from duality.evaluation.requests import SAMPLER_NAMES, SweepRequest, has_eta
+from duality.evaluation.sweep.runs import cases_of, measure_runs
 from duality.samplers import SAMPLERS
 
 
@@ -25,19 +26,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory, english: Path) -> list[Path]:
 
 
 def test_cases_are_all_combinations(runs: list[Path]) -> None:
-    settings = SweepSettings(
-        steps=(2, None), samplers=("own", "psi-cap"), tails=("ancestral", "greedy"), num=3, eta=0.2, seed=4
+    settings = SweepRequest(
+        steps=(2, None), sampler=("own", "psi-cap"), tail=("ancestral", "greedy"), num=3, eta=0.2, seed=4
     )
     cases = cases_of(runs[:1], settings)
     assert len(cases) == len({case.key for case in cases}) == 8
     assert {(case.sampler, case.eta) for case in cases} == {("own", None), ("psi-cap", 0.2)}
     assert {case.steps for case in cases} == {2, 32}
-    swept = cases_of(runs[:1], SweepSettings(steps=(2,), temperatures=(0.5, 0.8, 1.0)))
+    swept = cases_of(runs[:1], SweepRequest(steps=(2,), temperature=(0.5, 0.8, 1.0)))
     assert [case.temperature for case in swept] == [0.5, 0.8, 1.0]
     assert {(case.label, case.num, case.length, case.seed, case.round) for case in cases} == {
         ("duo-laptop", 3, 32, 4, None)
     }
-    (own,) = cases_of(runs[1:], SweepSettings(steps=(None,), length=8))
+    (own,) = cases_of(runs[1:], SweepRequest(steps=(None,), length=8))
     assert (own.steps, own.length) == (8, 8)  # one step per token
 
 
@@ -48,24 +49,24 @@ def test_rounds_that_are_measured() -> None:
         ((1, 2), [0, 1, 2], [1, 2]),
         ("all", [], [None]),  # no distillation
     ):
-        assert list(_rounds_of(SweepSettings(steps=(2,), rounds=rounds), saved)) == expected  # type: ignore[arg-type]
+        assert list(SweepRequest(steps=(2,), rounds=rounds).rounds_of(saved)) == expected
 
 
 def test_samplers_are_those_that_are_registered() -> None:
     assert ("own", *SAMPLERS) == SAMPLER_NAMES
-    assert [name for name in SAMPLER_NAMES if _has_eta(name)] == [name for name in SAMPLERS if name.startswith("psi-")]
+    assert [name for name in SAMPLER_NAMES if has_eta(name)] == [name for name in SAMPLERS if name.startswith("psi-")]
 
 
 def test_bad_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="no sampler 'onw': did you mean own"):
-        SweepSettings(steps=(2,), samplers=("onw",))
+        SweepRequest(steps=(2,), sampler=("onw",))
     with pytest.raises(ValueError, match=r"eta is 0\.5, and no sampler of own, ancestral has one"):
-        SweepSettings(steps=(2,), samplers=("own", "ancestral"), eta=0.5)
+        SweepRequest(steps=(2,), sampler=("own", "ancestral"), eta=0.5)
     for bad in ((), (0.0,), (1.0, -1.0)):
         with pytest.raises(ValueError, match="give at least one, each above 0"):
-            SweepSettings(steps=(2,), temperatures=bad)
+            SweepRequest(steps=(2,), temperature=bad)
     with pytest.raises(ValueError, match="nothing to measure: name run folders"):
-        cases_of([], SweepSettings(steps=(2,)))
+        cases_of([], SweepRequest(steps=(2,)))
 
 
 def test_the_command_measures_what_the_library_does(
@@ -76,7 +77,7 @@ def test_the_command_measures_what_the_library_does(
     options = ["--steps", "2,3", "--tail", "greedy", "--num", "3", "--judge", "any", "--device", "cpu", "--json"]
     assert main(["quality", str(runs[0]), *options, "--out", str(tmp_path / "command")]) == 0
     printed = json.loads(capsys.readouterr().out)
-    settings = SweepSettings(steps=(2, 3), tails=("greedy",), num=3)
+    settings = SweepRequest(steps=(2, 3), tail=("greedy",), num=3)
     rows = measure_runs(runs[:1], settings, judge=table_judge(), out=tmp_path / "library", device="cpu")
     assert [row.real for row in rows] == [False, False, True]
     for row, line in zip(rows, printed, strict=True):
@@ -90,13 +91,13 @@ def test_the_command_measures_what_the_library_does(
 def test_nothing_is_written_for_what_is_refused(runs: list[Path], tmp_path: Path) -> None:
     """A round that does not exist, a tail, a sampler of another kind of model: all before the judge is loaded."""
     for run, settings, message in (
-        (runs[0], SweepSettings(steps=(2,), tails=("lazy",)), "tail 'lazy'"),
-        (runs[1], SweepSettings(steps=(2,), samplers=("ancestral",)), "no discrete process"),
-        (runs[0], SweepSettings(steps=(2,), grid="loop"), "the grid loop with the sampler own"),
-        (runs[0], SweepSettings(steps=(0,)), "steps is 0"),
+        (runs[0], SweepRequest(steps=(2,), tail=("lazy",)), "tail 'lazy'"),
+        (runs[1], SweepRequest(steps=(2,), sampler=("ancestral",)), "no discrete process"),
+        (runs[0], SweepRequest(steps=(2,), grid="loop"), "the grid loop with the sampler own"),
+        (runs[0], SweepRequest(steps=(0,)), "steps is 0"),
     ):
         with pytest.raises(ValueError, match=message):
             measure_runs([run], settings, judge="./no-such-judge", out=tmp_path / "out")
     with pytest.raises(ValueError, match="no judge at"):
-        measure_runs(runs, SweepSettings(steps=(None,)), judge="./no-such-judge", out=tmp_path / "out")
+        measure_runs(runs, SweepRequest(steps=(None,)), judge="./no-such-judge", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

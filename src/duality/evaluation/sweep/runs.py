@@ -1,6 +1,6 @@
 """A sweep over runs: every combination of samplers, tails, numbers of steps and temperatures, for each run and round.
 
-    measure_runs([Path("runs/demo")], SweepSettings(steps=(8, 32)), judge="smollm2", out=Path("runs/quality"))
+    measure_runs([Path("runs/demo")], SweepRequest(steps=(8, 32)), judge="smollm2", out=Path("runs/quality"))
 
 A run of a distillation has its rounds; any other run has one model. ``eta`` belongs to some samplers only; the cases of
 the others are without it. The real text is that of the first run's corpus, in sequences as long as its samples. With
@@ -14,16 +14,14 @@ two and nothing else.
 
 from __future__ import annotations
 
-import inspect
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -34,6 +32,7 @@ from duality.denoisers.wrapping import network_of
 from duality.evaluation.figures import draw
 from duality.evaluation.frontier_report import has_frontiers, write_frontiers
 from duality.evaluation.judge import Judge, judge_named, weights_id
+from duality.evaluation.requests import SweepRequest, has_eta
 from duality.evaluation.scorers import Drawing, Scorer, scorers_named
 from duality.evaluation.sweep.samples import (
     Case,
@@ -58,15 +57,11 @@ from duality.protocols import Latent, Network, Tail
 from duality.ranks import job
 from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
-from duality.registry import suggestion
 from duality.runs.corpus import corpus_of_run
 from duality.runs.start import is_model_alone
-from duality.samplers import SAMPLERS
 from duality.samplers.choice import grid_named
 from duality.training.devices import device_named
 
-SAMPLER_NAMES = ("own", *SAMPLERS)
-Rounds = Literal["last", "all"] | tuple[int, ...]
 _TAILS: dict[str, Tail] = {tail: tail for tail in get_args(Tail)}
 
 
@@ -215,50 +210,9 @@ def held_out_text(
 # --- the cases of runs
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepSettings:
-    """What a sweep measures of every run. In ``steps``, None is the model's own number of steps.
-
-    ``rounds`` of a distillation are the last, all that are saved, or the given ones. ``checkpoint`` is a training step
-    whose weights every run has kept; None is the newest. ``length`` None is that of the
-    run's training.
-    """
-
-    steps: tuple[int | None, ...]
-    samplers: tuple[str, ...] = ("own",)
-    tails: tuple[str, ...] = ("ancestral",)
-    rounds: Rounds = "last"
-    num: int = 64
-    length: int | None = None
-    seed: int = 0
-    eta: float | None = None
-    grid: str | None = None
-    top_p: float = 1.0
-    temperatures: tuple[float, ...] = (1.0,)
-    checkpoint: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in self.samplers:
-            if name not in SAMPLER_NAMES:
-                raise ValueError(f"no sampler {name!r}: {suggestion(name, SAMPLER_NAMES)}")
-        if self.eta is not None and not any(_has_eta(name) for name in self.samplers):
-            raise ValueError(
-                f"eta is {self.eta}, and no sampler of {', '.join(self.samplers)} has one: leave it out, or choose a "
-                "psi sampler"
-            )
-        check_seed(self.seed)
-        if not self.temperatures or not all(0 < each < math.inf for each in self.temperatures):
-            raise ValueError(f"temperatures are {self.temperatures}: give at least one, each above 0")
-
-
-def _has_eta(sampler: str) -> bool:
-    """Whether a sampler has the setting ``eta``."""
-    return sampler != "own" and "eta" in inspect.signature(SAMPLERS[sampler]).parameters
-
-
 def measure_runs(
     runs: Sequence[Path],
-    settings: SweepSettings,
+    request: SweepRequest,
     *,
     out: Path,
     judge: Judge | str | None = None,
@@ -274,7 +228,7 @@ def measure_runs(
     the corpus of the first run is now, if it was moved.
     """
     where, first = device_named(device), job().first
-    cases = cases_of(runs, settings)
+    cases = cases_of(runs, request)
     check_cases(cases)
     source = RunSampler(where, report, batch_size)
     source.check(cases)
@@ -298,32 +252,35 @@ def measure_runs(
     return rows
 
 
-def cases_of(runs: Sequence[Path], settings: SweepSettings) -> list[Case]:
+def cases_of(runs: Sequence[Path], request: SweepRequest) -> list[Case]:
     """All cases of a sweep over runs."""
     if not runs:
         raise ValueError("nothing to measure: name run folders, such as runs/demo")
+    check_seed(request.seed)
     names, cases = run_names(runs), list[Case]()
     for each in runs:
         run = model_source(each).folder
         recipe = read_recipe(run)
-        length = recipe.data.length if settings.length is None else settings.length
+        length = recipe.data.length if request.length is None else request.length
         # a sampler's own number of steps does not depend on the vocabulary
         own_steps = recipe.method.sampler(2).steps(length)
-        base = Case(label="", run=run, steps=own_steps, num=settings.num, length=length, seed=settings.seed)
-        base = replace(base, grid=settings.grid, top_p=settings.top_p, checkpoint=settings.checkpoint)
-        rounds = _rounds_of(settings, rounds_saved(run, recipe))
-        varied = product(rounds, settings.samplers, settings.tails, settings.steps, settings.temperatures)
-        for number, sampler, tail, steps, temperature in varied:
-            case = replace(base, round=number, sampler=sampler, tail=tail, temperature=temperature)
-            case = replace(case, label=label_of(names[each], number, settings.checkpoint))
-            if _has_eta(sampler):
-                case = replace(case, eta=settings.eta)
-            cases.append(case if steps is None else replace(case, steps=steps))
+        rounds = request.rounds_of(rounds_saved(run, recipe))
+        for number, (sampler, tail, steps, temperature) in product(rounds, request.combinations()):
+            case = Case(
+                label=label_of(names[each], number, request.checkpoint),
+                run=run,
+                steps=own_steps if steps is None else steps,
+                num=request.num,
+                length=length,
+                seed=request.seed,
+                round=number,
+                sampler=sampler,
+                eta=request.eta if has_eta(sampler) else None,
+                tail=tail,
+                grid=request.grid,
+                top_p=request.top_p,
+                temperature=temperature,
+                checkpoint=request.checkpoint,
+            )
+            cases.append(case)
     return cases
-
-
-def _rounds_of(settings: SweepSettings, saved: list[int]) -> Sequence[int | None]:
-    """The rounds to measure of a run with these ``saved`` ones; None is the newest weights."""
-    if settings.rounds == "last" or not saved:
-        return [None]
-    return saved if settings.rounds == "all" else settings.rounds
