@@ -131,23 +131,23 @@ def work(commands: Sequence[Sequence[str]]) -> int:
     from contextlib import nullcontext
 
     from duality import ranks
-    from duality.cli.main import command, exit_code, silent, spread, terminable
+    from duality.cli.main import command, handling_errors, silent, spread, terminable
     from duality.training import saving
 
     saving.LARGE = int(os.environ.get(SMALLEST_FOR_THREAD, saving.LARGE))
     if LARGEST_FILE in os.environ:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(os.environ[LARGEST_FILE]),) * 2)
 
-    def all_of_them() -> int:
+    with handling_errors(False) as result:
         with terminable(), ranks.joined() as place, nullcontext() if place.first else silent():
             time.sleep(float(os.environ.get(DELAY, 0)))
             for each in commands:
-                code = exit_code(lambda each=each: command(spread(list(each))), "--debug" in each)  # type: ignore[misc]
-                if code:
-                    return code
-        return 0
-
-    return exit_code(all_of_them, False)
+                with handling_errors("--debug" in each) as inner:
+                    inner.code = command(spread(list(each)))
+                result.code = inner.code
+                if inner.code:
+                    break
+    return result.code
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from dataclasses import dataclass
 from types import FrameType
 
 import tyro
@@ -74,15 +75,21 @@ def check_values(arguments: list[str]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and give its exit code."""
+    """Run a command and give its exit code; rank 0 of the processes that torchrun has started speaks for all."""
     arguments = spread(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
-    return exit_code(lambda: _run_in_job(arguments, debug), debug)
+    with handling_errors(debug) as result:
+        check_values(arguments)
+        _check_divided(arguments)
+        with terminable(), ranks.joined() as place, nullcontext() if place.first else silent():
+            with handling_errors(debug) as inner:
+                inner.code = command(arguments)
+            result.code = inner.code
+    return result.code
 
 
-def _run_in_job(arguments: list[str], debug: bool) -> int:
-    """Run a command as one of the processes that torchrun has started, or alone; rank 0 speaks for all."""
-    check_values(arguments)
+def _check_divided(arguments: list[str]) -> None:
+    """Refuse several processes for a command that does not divide its work over them."""
     place, name = ranks.started_by_torchrun(), arguments[0] if arguments else ""
     if not place.alone and name in COMMANDS and name not in DIVIDED:
         if not place.first:
@@ -91,8 +98,6 @@ def _run_in_job(arguments: list[str], debug: bool) -> int:
             f"`duality {name}` runs in one process, and torchrun has started {place.size}: start it without torchrun; "
             f"several are for {', '.join(DIVIDED)}"
         )
-    with terminable(), ranks.joined() as place, nullcontext() if place.first else silent():
-        return exit_code(lambda: command(arguments), debug)
 
 
 @contextmanager
@@ -145,29 +150,41 @@ def command(arguments: list[str]) -> int:
     return code
 
 
-def exit_code(run: Callable[[], int], debug: bool) -> int:
-    """The exit code of ``run``; an error is printed in one line, by the first of several ranks that has one."""
+@dataclass
+class _Result:
+    """The exit code of a command."""
+
+    code: int = FAULT
+
+
+@contextmanager
+def handling_errors(debug: bool) -> Iterator[_Result]:
+    """Turn an error in the block into an exit code and one line, which the first of several ranks prints."""
+    result = _Result()
     try:
-        return run()
+        yield result
+        return
     except BrokenPipeError:
         with suppress(OSError, ValueError):  # what is still to be written has no reader; it may be no file
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CLOSED_PIPE
+        result.code = CLOSED_PIPE
+        return
     except ranks.Refused:
-        return USER_ERROR
+        result.code = USER_ERROR
+        return
     except KeyboardInterrupt:
-        code, line = INTERRUPTED, "duality: interrupted"
+        result.code, line = INTERRUPTED, "duality: interrupted"
     except Terminated:
-        code, line = TERMINATED, _lost_ranks() or "duality: terminated"
+        result.code, line = TERMINATED, _lost_ranks() or "duality: terminated"
     except Exception as error:
         if debug:
             raise
         if not ranks.job().alone:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others while this one says why
         words, who = explain(error), "" if ranks.job().first else f"rank {ranks.job().rank}: "
-        code, line = USER_ERROR, f"duality: error: {who}{words}"
+        result.code, line = USER_ERROR, f"duality: error: {who}{words}"
         if words is None:
-            code = FAULT
+            result.code = FAULT
             line = _lost_ranks() or (
                 f"duality: internal error: {who}{type(error).__name__}: {_one_line(error)}; this is a fault of "
                 "duality, not of what you asked for: run the same command with --debug, and report what it prints"
@@ -175,7 +192,6 @@ def exit_code(run: Callable[[], int], debug: bool) -> int:
     if ranks.first_to_fail():  # no other rank of the job has said why it ends
         print(line, file=sys.stderr, flush=True)
     ranks.wait_for_others()
-    return code
 
 
 def _lost_ranks() -> str | None:
