@@ -80,7 +80,7 @@ class Recorder:
         self._seen.add(code)
         module = code.co_filename.removeprefix(self.root)
         self.order.append((module, code.co_qualname))
-        if not self.stack and module.startswith("objectives/"):
+        if not self.stack and module.startswith("objectives/") and code.co_name == "__call__":
             self.stack = stack[::-1]
 
     def _frames(self, frame: FrameType | None) -> list[str]:

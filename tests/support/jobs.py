@@ -138,15 +138,15 @@ def work(commands: Sequence[Sequence[str]]) -> int:
     if LARGEST_FILE in os.environ:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(os.environ[LARGEST_FILE]),) * 2)
 
-    with handling_errors(False) as result:
-        with terminable(), ranks.joined() as place, nullcontext() if place.first else silent():
-            time.sleep(float(os.environ.get(DELAY, 0)))
-            for each in commands:
-                with handling_errors("--debug" in each) as inner:
-                    inner.code = command(spread(list(each)))
-                result.code = inner.code
-                if inner.code:
-                    break
+    quietly = silent if os.environ.get("RANK", "0") != "0" else nullcontext
+    with handling_errors(False) as result, terminable(), ranks.joined(), quietly():
+        time.sleep(float(os.environ.get(DELAY, 0)))
+        for each in commands:
+            with handling_errors("--debug" in each) as inner:
+                inner.code = command(spread(list(each)))
+            result.code = inner.code
+            if inner.code:
+                break
     return result.code
 
 
