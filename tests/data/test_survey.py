@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from duality.data.survey import num_unbroken_of, unbroken_words
-from duality.tokenizers.specs import LONGEST_WORD
+from duality.tokenizers.library import LONGEST_WORD
 
 
 def test_words_are_long_beyond_the_limit_and_end_at_any_white_space() -> None:

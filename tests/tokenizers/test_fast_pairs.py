@@ -19,7 +19,7 @@ from duality.data import encode as encoding
 from duality.data.encode import library_rows
 from duality.tokenizers import fast_pairs
 from duality.tokenizers.fast_pairs import FastPairs
-from duality.tokenizers.library import BPETokenizer
+from duality.tokenizers.library import LibraryTokenizer
 from duality.tokenizers.specs import BPE, Pretrained
 from duality.tokenizers.tokenizer import canonical
 
@@ -27,13 +27,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAIRS = BPE(700).train([README, "Ünïcödé 😀 中文 don't  \n\n stop 1234\t" * 9])
 
 
-def encoder_of(tokenizer: BPETokenizer) -> FastPairs:
+def encoder_of(tokenizer: LibraryTokenizer) -> FastPairs:
     pytest.importorskip("tiktoken", reason="tiktoken is not installed (the extra data)")
     assert tokenizer.fast is not None
     return tokenizer.fast
 
 
-def same(tokenizer: BPETokenizer, texts: list[str]) -> None:
+def same(tokenizer: LibraryTokenizer, texts: list[str]) -> None:
     for text, row in zip(texts, encoder_of(tokenizer).encode(texts), strict=True):
         assert row is not None
         assert row.dtype == np.int64
@@ -68,7 +68,8 @@ def test_real_text_has_the_published_ids() -> None:
         gpt2 = Pretrained("gpt2").train(())
     except ValueError as error:
         pytest.skip(str(error))
-    assert isinstance(gpt2, BPETokenizer)
+    assert isinstance(gpt2, LibraryTokenizer)
+    assert gpt2.kind == "bpe"
     texts = [str(json.loads(line)["text"]) for line in lzma.decompress(path.read_bytes()).decode().splitlines()]
     rows = encoder_of(gpt2).encode(texts)
     ids = np.concatenate([np.append(row, gpt2.separator) for row in rows if row is not None])
@@ -113,12 +114,12 @@ def test_a_text_that_the_engine_gives_up_on_is_left_to_the_library() -> None:
     same(PAIRS, ["a" + " " * 100_000 + "\n" * 100_000, "x" * 100_000])
 
 
-def changed(**changes: Any) -> BPETokenizer:
+def changed(**changes: Any) -> LibraryTokenizer:
     """Byte pairs with another option of the model, or of the whole file."""
     content = json.loads(PAIRS.definition)["bpe"]
     for name, value in changes.items():
         (content if name in content else content["model"])[name] = value
-    return BPETokenizer(canonical({"kind": "bpe", "bpe": content}))
+    return LibraryTokenizer(canonical({"kind": "bpe", "bpe": content}))
 
 
 def test_pairs_that_may_give_other_ids_have_no_such_encoder() -> None:
@@ -148,7 +149,7 @@ def test_a_piece_that_its_own_bytes_do_not_become() -> None:
     made = library.Tokenizer(model)
     made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.add_special_tokens(["<|endoftext|>"])
-    tokenizer = BPETokenizer(canonical({"kind": "bpe", "bpe": json.loads(made.to_str())}))
+    tokenizer = LibraryTokenizer(canonical({"kind": "bpe", "bpe": json.loads(made.to_str())}))
     assert len(tokenizer.encode("abc")) == 2
     assert tokenizer.fast is None
 
@@ -156,7 +157,7 @@ def test_a_piece_that_its_own_bytes_do_not_become() -> None:
 def test_without_tiktoken_the_library_encodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tiktoken", None)
     monkeypatch.setattr(encoding, "FAST_CHARACTERS", 1)
-    tokenizer = BPETokenizer(PAIRS.definition)
+    tokenizer = LibraryTokenizer(PAIRS.definition)
     assert tokenizer.fast is None
     assert library_rows(tokenizer, [README])[0].tolist() == tokenizer.encode(README).tolist()
 

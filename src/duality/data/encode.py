@@ -29,7 +29,7 @@ import numpy as np
 
 from duality.data.documents import Document
 from duality.files.progress import Advance, unseen
-from duality.tokenizers.library import BPETokenizer, LibraryTokenizer, WordPieceTokenizer
+from duality.tokenizers.library import LibraryTokenizer
 from duality.tokenizers.tokenizer import Ids, Tokenizer, utf8
 
 PART_CHARACTERS = 1 << 16
@@ -84,8 +84,8 @@ def encoded(
     again. ``advance`` is called with the bytes and the tokens of each block.
     """
     separator = ending(tokenizer, eos)
-    size = PART_CHARACTERS if isinstance(tokenizer, (BPETokenizer, WordPieceTokenizer)) else None
-    if isinstance(tokenizer, LibraryTokenizer):
+    size = PART_CHARACTERS if isinstance(tokenizer, LibraryTokenizer) and tokenizer.cuttable else None
+    if isinstance(tokenizer, LibraryTokenizer) and not tokenizer.cuttable:
         documents = (replace(document, pieces=joined(document.pieces)) for document in documents)
     todo = islice(batches(parts_of(documents, size), BATCH_CHARACTERS), count.batches, None)
     for batch, rows in ahead(todo, partial(encode_texts, tokenizer=tokenizer)):
@@ -192,12 +192,10 @@ def batches(parts: Iterable[Part], characters: int) -> Iterator[list[Part]]:
 def encode_parts(parts: Sequence[Part], tokenizer: Tokenizer) -> list[Ids]:
     """The ids of each part; an error names its place in the corpus."""
     texts = [part.text or "" for part in parts]
-    if isinstance(tokenizer, (BPETokenizer, WordPieceTokenizer, LibraryTokenizer)):
+    if isinstance(tokenizer, LibraryTokenizer):
         for part, text in zip(parts, texts):
             with_place(part, utf8, text)  # half a surrogate pair is an error
-        rows = library_rows(tokenizer, texts)
-        if isinstance(tokenizer, LibraryTokenizer):
-            rows = [with_place(part, tokenizer.checked, ids) for part, ids in zip(parts, rows)]
+        rows = [with_place(part, tokenizer.checked, ids) for part, ids in zip(parts, library_rows(tokenizer, texts))]
     else:
         rows = [with_place(part, tokenizer.encode, text) for part, text in zip(parts, texts)]
     for part, ids in zip(parts, rows):
@@ -206,10 +204,10 @@ def encode_parts(parts: Sequence[Part], tokenizer: Tokenizer) -> list[Ids]:
     return rows
 
 
-def library_rows(tokenizer: BPETokenizer | WordPieceTokenizer | LibraryTokenizer, texts: Sequence[str]) -> list[Ids]:
+def library_rows(tokenizer: LibraryTokenizer, texts: Sequence[str]) -> list[Ids]:
     """The ids of each text by the library, or, if there is much text, by an encoder that gives the same ids sooner."""
     rows: list[Ids | None] = [None] * len(texts)
-    if isinstance(tokenizer, BPETokenizer) and sum(map(len, texts)) >= FAST_CHARACTERS and tokenizer.fast is not None:
+    if sum(map(len, texts)) >= FAST_CHARACTERS and tokenizer.fast is not None:
         rows = tokenizer.fast.encode(texts)
     rest = [text for text, row in zip(texts, rows) if row is None]
     found = iter(tokenizer.library.encode_batch_fast(rest, add_special_tokens=False))

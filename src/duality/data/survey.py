@@ -22,7 +22,7 @@ from duality.data.readers.text import Excerpt
 from duality.data.write import required_label
 from duality.files.archives import DocumentRule
 from duality.files.progress import Advance, Reporter, silent
-from duality.tokenizers.specs import LONGEST_WORD
+from duality.tokenizers.library import LONGEST_WORD
 
 # The pairs of BPE are trained on at most so much text, which is more than any named corpus has, and on at most so much
 # without spaces, in which every word is a new one: a megabyte of it takes two seconds.

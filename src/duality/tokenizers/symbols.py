@@ -7,77 +7,43 @@ text, but nucleotides lose their case and what an ambiguous one may be.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from duality.tokenizers.tokenizer import Ids, SavedTokenizer, SymbolTokenizer, canonical, check_ids, code_points
+from duality.tokenizers.tokenizer import Ids, LetterTokenizer, SymbolTokenizer, canonical
 
-TEXT8 = "abcdefghijklmnopqrstuvwxyz "
-NUCLEOTIDES = "ACGTN"
-AMBIGUOUS = "RYSWKMBDHV"  # IUPAC codes of two or three possible nucleotides
+_AMBIGUOUS = "RYSWKMBDHV"  # IUPAC codes of two or three possible nucleotides
 
 # The tokens of SMILES (Schwaller et al. 2018): an atom in brackets, an atom of the organic subset, a branch, a bond, a
 # ring of one digit or of two, the marks of reactions.
-SMILES_TOKEN = re.compile(
-    r"\[[^\]]+\]|Br|Cl|[BCNOSPFI]|[bcnosp]|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9]"
-)
-
-
-def _table(groups: dict[int, str]) -> npt.NDArray[np.int64]:
-    """The id of each of the first 128 Unicode numbers, -1 without one; the last entry is for all other characters."""
-    made = np.full(129, -1, dtype=np.int64)
-    for index, characters in groups.items():
-        made[code_points(characters)] = index
-    return made
-
-
-def _look_up(ids: npt.NDArray[np.int64], text: str) -> tuple[Ids, int | None]:
-    """The ids of the characters by a ``_table``, and the place of the first one without an id, if there is one."""
-    found = ids[np.minimum(code_points(text), 128)]
-    unknown = np.flatnonzero(found < 0)
-    return found, int(unknown[0]) if unknown.size else None
-
-
-_TEXT8_IDS = _table(dict(enumerate(TEXT8)))
-_NUCLEOTIDE_IDS = _table(
-    {index: letter + letter.lower() for index, letter in enumerate("ACGT")}
-    | {NUCLEOTIDES.index("N"): "Nn" + AMBIGUOUS + AMBIGUOUS.lower()}
-)
+_TOKEN = re.compile(r"\[[^\]]+\]|Br|Cl|[BCNOSPFI]|[bcnosp]|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9]")
 
 
 @dataclass(frozen=True)
-class Text8Tokenizer(SavedTokenizer):
+class Text8Tokenizer(LetterTokenizer):
     """The 27 symbols of the benchmark text8: 0 ... 25 for a ... z, 26 for the space.
 
     There is no separator: text8 is one document, and an id that no text has is a noise state of a uniform process.
     """
 
-    vocab_size: ClassVar[int] = len(TEXT8)
-    separator: ClassVar[None] = None
     definition: ClassVar[str] = '{"kind":"text8"}'
+    has_separator: ClassVar[bool] = False
+    symbols = "abcdefghijklmnopqrstuvwxyz "
 
-    def encode(self, text: str) -> Ids:
-        """One id per symbol; another character is an error."""
-        ids, place = _look_up(_TEXT8_IDS, text)
-        if place is not None:
-            raise ValueError(
-                f"the character {text[place]!r} at position {place} is not one of the 27 of text8, a to z and the "
-                "space: change the text (lower case, digits spelled out, one space for anything else), or use the "
-                "tokenizer Characters or Bytes"
-            )
-        return ids
-
-    def decode(self, ids: npt.ArrayLike) -> str:
-        """The text of a row of ids."""
-        return "".join(TEXT8[index] for index in check_ids(ids, self.vocab_size).tolist())
+    def problem(self, character: str, unknown: Sequence[str]) -> str:
+        """How the benchmark changes a text, which its user has to do."""
+        return (
+            "is not one of the 27 of text8, a to z and the space: change the text (lower case, digits spelled out, one "
+            "space for anything else), or use the tokenizer Characters or Bytes"
+        )
 
 
 @dataclass(frozen=True)
-class NucleotideTokenizer(SymbolTokenizer):
+class NucleotideTokenizer(LetterTokenizer):
     """Nucleotides of DNA: 0 ... 4 for A, C, G, T and N, and 5 for the end of a document.
 
     Lower case, which marks repeats in genomes ("soft-masked"), is read as upper case: where the repeats are is lost.
@@ -86,25 +52,22 @@ class NucleotideTokenizer(SymbolTokenizer):
     """
 
     definition: ClassVar[str] = '{"kind":"nucleotides"}'
+    symbols = "ACGTN"
+    aliases: ClassVar[Mapping[str, str]] = {
+        **{letter: letter.lower() for letter in "ACGT"},
+        "N": "n" + _AMBIGUOUS + _AMBIGUOUS.lower(),
+    }
 
-    @property
-    def symbols(self) -> str:
-        """The five nucleotides."""
-        return NUCLEOTIDES
-
-    def encode(self, text: str) -> Ids:
-        """One id per nucleotide; anything but an IUPAC code of DNA is an error."""
-        ids, place = _look_up(_NUCLEOTIDE_IDS, text)
-        if place is None:
-            return ids
+    def problem(self, character: str, unknown: Sequence[str]) -> str:
+        """The letters that are read, and what to do about line ends and RNA."""
         remedy = "use the tokenizer Characters or Bytes"
-        if text[place].isspace():
+        if character.isspace():
             remedy = "put each sequence on one line and set data.documents=lines"
-        elif text[place] in "Uu":
+        elif character in "Uu":
             remedy = "write T for U"
-        raise ValueError(
-            f"the character {text[place]!r} at position {place} is no nucleotide; allowed are A, C, G, T, N and the "
-            f"ambiguous {', '.join(AMBIGUOUS)}, which are read as N: change the text, or {remedy}"
+        return (
+            f"is no nucleotide; allowed are A, C, G, T, N and the ambiguous {', '.join(_AMBIGUOUS)}, which are read as "
+            f"N: change the text, or {remedy}"
         )
 
 
@@ -113,13 +76,14 @@ class SmilesTokenizer(SymbolTokenizer):
     """The tokens of SMILES, in order, and one more id for the end of a document."""
 
     tokens: tuple[str, ...]
+    pattern: ClassVar[str] = _TOKEN.pattern
 
     def __post_init__(self) -> None:
         """Refuse tokens that are out of order, twice there or no tokens of SMILES."""
         if not self.tokens or list(self.tokens) != sorted(set(self.tokens)):
             raise ValueError(f"tokens must be sorted, without repeats and not empty; got {self.tokens!r}")
         for token in self.tokens:
-            if SMILES_TOKEN.fullmatch(token) is None or split_smiles(token) != [token]:
+            if _TOKEN.fullmatch(token) is None or split_smiles(token) != [token]:
                 raise ValueError(f"{token!r} is no token of SMILES, such as 'C', 'Cl', '[nH]', '=', '(' or '%10'")
 
     @property
@@ -158,11 +122,11 @@ def split_smiles(text: str) -> list[str]:
     >>> split_smiles("C[C@H](Br)Cl.c1ccccc1%10")
     ['C', '[C@H]', '(', 'Br', ')', 'Cl', '.', 'c', '1', 'c', 'c', 'c', 'c', 'c', '1', '%10']
     """
-    found = SMILES_TOKEN.findall(text)
+    found = _TOKEN.findall(text)
     if sum(map(len, found)) == len(text):
         return found
     place = 0
-    while match := SMILES_TOKEN.match(text, place):
+    while match := _TOKEN.match(text, place):
         place = match.end()
     remedy = "give one SMILES a document, or use the tokenizer Characters or Bytes"
     if text[place].isspace():

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -212,13 +212,16 @@ class NumberTokenizer(SavedTokenizer):
         return END_OF_DOCUMENT.join(" ".join(map(str, part.tolist())) for part in split_documents(self, ids))
 
 
-def code_points(text: str) -> npt.NDArray[np.uint32]:
-    """The Unicode numbers of a text's characters."""
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.uint32)
-
-
 class SymbolTokenizer(SavedTokenizer):
-    """Symbols that follow each other without a space: 0, 1, ..., and one more id for the end of a document."""
+    """Symbols that follow each other without a space: 0, 1, ..., and one more id for the end of a document.
+
+    ``pattern`` finds one symbol in a text, ``aliases`` are other characters that are read as a symbol. Without
+    ``has_separator`` no id ends a document.
+    """
+
+    pattern: ClassVar[str] = r"[\s\S]"
+    aliases: ClassVar[Mapping[str, str]] = {}
+    has_separator: ClassVar[bool] = True
 
     @property
     def symbols(self) -> Sequence[str]:
@@ -228,12 +231,12 @@ class SymbolTokenizer(SavedTokenizer):
     @property
     def vocab_size(self) -> int:
         """The symbols and the separator."""
-        return len(self.symbols) + 1
+        return len(self.symbols) + self.has_separator
 
     @property
-    def separator(self) -> int:
+    def separator(self) -> int | None:
         """The id after the last symbol."""
-        return len(self.symbols)
+        return len(self.symbols) if self.has_separator else None
 
     def decode(self, ids: npt.ArrayLike) -> str:
         """The text of a row of ids."""
@@ -241,8 +244,41 @@ class SymbolTokenizer(SavedTokenizer):
         return "".join(pieces[index] for index in check_ids(ids, self.vocab_size).tolist())
 
 
+class LetterTokenizer(SymbolTokenizer):
+    """Symbols of one character each, found in a table of all characters."""
+
+    @cached_property
+    def _ids(self) -> npt.NDArray[np.int64]:
+        """The id of each Unicode number up to the largest that has one, -1 without one; the last is for all others."""
+        ids = {symbol: index for index, symbol in enumerate(self.symbols)}
+        ids |= {character: ids[symbol] for symbol, group in self.aliases.items() for character in group}
+        points = _code_points("".join(ids))
+        table = np.full(int(points.max()) + 2, -1, dtype=np.int64)
+        table[points] = list(ids.values())
+        return table
+
+    def encode(self, text: str) -> Ids:
+        """One id per character; a character without an id is an error."""
+        ids = self._ids[np.minimum(_code_points(text), len(self._ids) - 1)]
+        unknown = np.flatnonzero(ids < 0)
+        if unknown.size:
+            first = int(unknown[0])
+            problem = self.problem(text[first], sorted({text[place] for place in unknown}))
+            raise ValueError(f"the character {text[first]!r} at position {first} {problem}")
+        return ids
+
+    def problem(self, character: str, unknown: Sequence[str]) -> str:
+        """What is wrong with the first of the ``unknown`` characters of a text, and what to do."""
+        raise NotImplementedError
+
+
+def _code_points(text: str) -> npt.NDArray[np.uint32]:
+    """The Unicode numbers of a text's characters."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.uint32)
+
+
 @dataclass(frozen=True)
-class CharTokenizer(SymbolTokenizer):
+class CharTokenizer(LetterTokenizer):
     """The characters of an alphabet, in order, and one more id for the end of a document."""
 
     alphabet: str
@@ -262,20 +298,9 @@ class CharTokenizer(SymbolTokenizer):
         """The text of tokenizer.json."""
         return canonical({"kind": "characters", "alphabet": self.alphabet})
 
-    @cached_property
-    def _points(self) -> npt.NDArray[np.uint32]:
-        """The alphabet as Unicode numbers, which are sorted too."""
-        return code_points(self.alphabet)
-
-    def encode(self, text: str) -> Ids:
-        """One id per character; a character outside the alphabet is an error."""
-        points = code_points(text)
-        ids = np.searchsorted(self._points, points)
-        unknown = np.flatnonzero(self._points[np.minimum(ids, len(self.alphabet) - 1)] != points)
-        if unknown.size:
-            first, others = int(unknown[0]), sorted({text[place] for place in unknown})
-            raise ValueError(
-                f"the character {text[first]!r} at position {first} is not among the {len(self.alphabet)} of "
-                f"the training text; use the tokenizer Bytes or BPE, or Characters(extra={''.join(others)!r})"
-            )
-        return ids.astype(np.int64)
+    def problem(self, character: str, unknown: Sequence[str]) -> str:
+        """The characters that the alphabet would need."""
+        return (
+            f"is not among the {len(self.alphabet)} of the training text; use the tokenizer Bytes or BPE, or "
+            f"Characters(extra={''.join(unknown)!r})"
+        )

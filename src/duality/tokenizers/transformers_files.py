@@ -16,22 +16,20 @@ token, so that ``mask_token_id`` or ``bos_token_id`` of the tokenizer is that st
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Literal
 
 import tokenizers as library
 
 from duality.tokenizers.fast_pairs import byte_characters
-from duality.tokenizers.library import BPETokenizer, LibraryTokenizer, WordPieceTokenizer
-from duality.tokenizers.symbols import (
-    AMBIGUOUS,
-    NUCLEOTIDES,
-    SMILES_TOKEN,
-    TEXT8,
-    NucleotideTokenizer,
-    SmilesTokenizer,
-    Text8Tokenizer,
+from duality.tokenizers.library import LibraryTokenizer
+from duality.tokenizers.tokenizer import (
+    END_OF_DOCUMENT,
+    ByteTokenizer,
+    NumberTokenizer,
+    SymbolTokenizer,
+    Tokenizer,
 )
-from duality.tokenizers.tokenizer import END_OF_DOCUMENT, ByteTokenizer, CharTokenizer, NumberTokenizer, Tokenizer
 
 MOST_WORDS = 1_000_000
 ADDED = {"mask_token": "<|mask|>", "bos_token": "<|begin|>"}
@@ -66,55 +64,39 @@ def transformers_files(tokenizer: Tokenizer, extra: ExtraState, length: int) -> 
 
 def _library_form(tokenizer: Tokenizer) -> library.Tokenizer | None:
     """The same tokenizer as one of the library; None if there is no such."""
-    if isinstance(tokenizer, (BPETokenizer, WordPieceTokenizer, LibraryTokenizer)):
+    replace = library.normalizers.Replace
+    if isinstance(tokenizer, LibraryTokenizer):
         content = json.loads(tokenizer.library.to_str())
         # what is put around a text, cut off or filled up is no part of our ids
         return library.Tokenizer.from_str(
             json.dumps(content | {"post_processor": None, "truncation": None, "padding": None})
         )
     if isinstance(tokenizer, ByteTokenizer):
-        return _byte_form(tokenizer)
-    if isinstance(tokenizer, (CharTokenizer, Text8Tokenizer)):
-        alphabet = tokenizer.alphabet if isinstance(tokenizer, CharTokenizer) else TEXT8
-        return _symbol_form(list(alphabet), r"[\s\S]", tokenizer)
-    if isinstance(tokenizer, NucleotideTokenizer):
-        made = _symbol_form(list(NUCLEOTIDES), r"[\s\S]", tokenizer)
-        replace, ambiguous = library.normalizers.Replace, AMBIGUOUS + AMBIGUOUS.lower()
-        upper = [replace(letter.lower(), letter) for letter in NUCLEOTIDES]
-        made.normalizer = library.normalizers.Sequence([*upper, replace(library.Regex(f"[{ambiguous}]"), "N")])
-        return made
-    if isinstance(tokenizer, SmilesTokenizer):
-        return _symbol_form(list(tokenizer.tokens), SMILES_TOKEN.pattern, tokenizer)
-    if isinstance(tokenizer, NumberTokenizer) and tokenizer.num_values <= MOST_WORDS:
-        made = _word_form([str(value) for value in range(tokenizer.num_values)], tokenizer)
-        made.normalizer = library.normalizers.Replace(library.Regex(r"(?<!\S)0+(?=\d)"), "")
+        made = library.Tokenizer(library.models.BPE(byte_characters(), []))  # the character that it writes for a byte
+        made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = library.decoders.ByteLevel()
+    elif isinstance(tokenizer, SymbolTokenizer):
+        made = _words(tokenizer.symbols)
+        # what the pattern does not find is unknown
+        made.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(tokenizer.pattern), "isolated")
+        made.decoder = library.decoders.Fuse()
+        if tokenizer.aliases:
+            groups = tokenizer.aliases.items()
+            made.normalizer = library.normalizers.Sequence(
+                [replace(library.Regex(f"[{group}]"), symbol) for symbol, group in groups]
+            )
+    elif isinstance(tokenizer, NumberTokenizer) and tokenizer.num_values <= MOST_WORDS:
+        made = _words([str(value) for value in range(tokenizer.num_values)])
+        made.normalizer = replace(library.Regex(r"(?<!\S)0+(?=\d)"), "")
         made.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
-        return made
-    return None
-
-
-def _byte_form(tokenizer: ByteTokenizer) -> library.Tokenizer:
-    """The 256 bytes, each under the character that the library writes for it."""
-    made = library.Tokenizer(library.models.BPE(byte_characters(), []))
-    made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = library.decoders.ByteLevel()
-    made.add_special_tokens([END_OF_DOCUMENT])
-    assert made.token_to_id(END_OF_DOCUMENT) == tokenizer.separator
-    return made
-
-
-def _symbol_form(symbols: list[str], pattern: str, tokenizer: Tokenizer) -> library.Tokenizer:
-    """Symbols that follow each other without a space, found by a pattern; what it does not find is unknown."""
-    made = _word_form(symbols, tokenizer)
-    made.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(pattern), "isolated")
-    made.decoder = library.decoders.Fuse()
-    return made
-
-
-def _word_form(words: list[str], tokenizer: Tokenizer) -> library.Tokenizer:
-    """Words with the ids 0, 1, ...; another word is an error, because there is no token for unknown words."""
-    made = library.Tokenizer(library.models.WordLevel({word: index for index, word in enumerate(words)}))
+    else:
+        return None
     if tokenizer.separator is not None:
         made.add_special_tokens([END_OF_DOCUMENT])
         assert made.token_to_id(END_OF_DOCUMENT) == tokenizer.separator
     return made
+
+
+def _words(words: Sequence[str]) -> library.Tokenizer:
+    """Words with the ids 0, 1, ...; another word is an error, because there is no token for unknown words."""
+    return library.Tokenizer(library.models.WordLevel({word: index for index, word in enumerate(words)}))
