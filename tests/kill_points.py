@@ -33,8 +33,8 @@ from support.jobs import free_port
 from support.runs import ROOT, quiet, small_recipe
 
 from duality.cli.main import main
-from duality.data.corpus import open_corpus, prepare
-from duality.files.lock import LOCK, RunLocked
+from duality.data.corpus import _open_corpus, prepare
+from duality.files.lock import LOCK, _RunLocked
 from duality.models.folder import read_recipe
 from duality.models.trace import read_trace
 from duality.ranks import joined
@@ -121,7 +121,7 @@ def whole_run(folder: Path, tally: Tally) -> None:
 def whole_stores(folder: Path, _tally: Tally) -> None:
     """What has the name of a store is one."""
     for store in (folder / "stores").glob("[!.]*"):
-        corpus = open_corpus(store)
+        corpus = _open_corpus(store)
         corpus.train.verify()
         corpus.validation.verify()
 
@@ -198,7 +198,7 @@ def child(work: Callable[[Path, Path], None], home: Path, folder: Path, place: d
     try:
         with joined():
             work(home, folder)
-    except RunLocked:
+    except _RunLocked:
         sys.exit(REFUSED)
     except RuntimeError:
         sys.exit(LOST if place else 1)

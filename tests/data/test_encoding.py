@@ -211,5 +211,5 @@ def test_a_tokenizer_without_a_separator_ends_no_document(tmp_path: Path) -> Non
 
 def test_pieces_are_joined_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "JOINED_CHARACTERS", 3)
-    assert list(encoding.joined(["a", "b", "cd", "e"])) == ["abcd", "e"]
-    assert list(encoding.joined([])) == []
+    assert list(encoding._joined(["a", "b", "cd", "e"])) == ["abcd", "e"]
+    assert list(encoding._joined([])) == []

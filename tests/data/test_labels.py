@@ -16,7 +16,7 @@ from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import Document, read_documents
 from duality.data.named import sources
 from duality.data.places import CorpusSpec, _author, identity
-from duality.data.split import Split
+from duality.data.split import _Split
 from duality.data.store import TokenStore
 from duality.data.write import write_store
 from duality.files.archives import Member, Package, Source
@@ -98,7 +98,7 @@ def test_the_authors_of_the_named_corpora() -> None:
 @pytest.mark.parametrize("by", ["document", "position"])
 def test_both_parts_of_a_split_keep_the_labels(by: Any) -> None:
     documents = [Document(str(number), ("some words here. " * 9,), f"label {number}") for number in range(4)]
-    split = Split(by, 0.5, 4)
+    split = _Split(by, 0.5, 4)
     parts = [*split.training(documents), *split.held_out(documents)]
     assert len(parts) == (4 if by == "document" else 8)
     assert all(part.label == f"label {part.name}" for part in parts)

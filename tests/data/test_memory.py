@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from duality.data.corpus import Corpus, encode_corpus, prepare
 from duality.data.documents import read_documents
-from duality.data.memory import WrittenCorpus, write_corpus
+from duality.data.memory import _WrittenCorpus, write_corpus
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
 from duality.files.atomic import atomic_file
@@ -27,7 +27,7 @@ ROWS = st.lists(st.lists(st.integers(0, 70_000), max_size=12), min_size=1, max_s
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 
 
-def texts_in(written: WrittenCorpus) -> list[str]:
+def texts_in(written: _WrittenCorpus) -> list[str]:
     """The text of every document."""
     return ["".join(document.pieces) for document in read_documents(written.path)]
 
@@ -44,7 +44,7 @@ def rows_of(store: TokenStore, separator: int) -> list[list[int]]:
 def test_texts_are_documents(texts: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         written = write_corpus(iter(texts), Path(folder) / "new")
-        assert written == WrittenCorpus(Path(folder) / "new" / "corpus.jsonl", None)
+        assert written == _WrittenCorpus(Path(folder) / "new" / "corpus.jsonl", None)
         assert texts_in(written) == texts
         assert [path.name for path in written.path.parent.iterdir()] == ["corpus.jsonl"]
 

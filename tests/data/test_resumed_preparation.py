@@ -26,11 +26,11 @@ from duality.data import encode, write
 from duality.data.corpus import prepare
 from duality.tokenizers.specs import BPE
 encode.BATCH_CHARACTERS, encode.PART_CHARACTERS, write.SAVED_BATCHES = 1 << 13, 1 << 11, 2
-slow = encode.encode_parts
+slow = encode._encode_batch
 def slowly(parts, tokenizer):
     time.sleep(float(sys.argv[3]))
     return slow(parts, tokenizer)
-encode.encode_parts = slowly
+encode._encode_batch = slowly
 prepare(sys.argv[1], BPE(300), cache=Path(sys.argv[2]))
 """
 

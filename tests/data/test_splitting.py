@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duality.data.documents import Document
-from duality.data.split import Split, check_split, choose_split, cut_position
+from duality.data.split import _cut_position, _Split, check_split, choose_split
 
 FRACTIONS = st.floats(0.01, 0.99)
 
@@ -24,7 +24,7 @@ def document(text: str, size: int = 7) -> Document:
 
 @given(st.lists(st.text(alphabet="ab \n", max_size=60), max_size=4), FRACTIONS)
 def test_by_position_the_parts_join_to_each_document(texts: list[str], fraction: float) -> None:
-    split = Split("position", fraction, len(texts))
+    split = _Split("position", fraction, len(texts))
     training = [text_of(part) for part in split.training(map(document, texts))]
     held_out = iter([text_of(part) for part in split.held_out(map(document, texts))])
     assert len(training) == len(texts)
@@ -35,31 +35,31 @@ def test_by_position_the_parts_join_to_each_document(texts: list[str], fraction:
 
 @given(st.text(alphabet="ab \n", min_size=1, max_size=300), FRACTIONS)
 def test_the_cut_is_near_the_requested_position(text: str, fraction: float) -> None:
-    cut, end = cut_position(document(text), fraction)
+    cut, end = _cut_position(document(text), fraction)
     assert end == len(text)
     assert abs((end - cut) - end * fraction) <= end * fraction / 2 + 1
 
 
 def test_the_cut_is_at_the_nearest_line_end() -> None:
     text = "one two three\nfour five six\nseven eight nine\nten eleven\n"
-    cut, _ = cut_position(document(text), 0.5)
+    cut, _ = _cut_position(document(text), 0.5)
     assert text[:cut] == "one two three\nfour five six\n"
 
 
 def test_without_line_ends_the_cut_is_before_a_space() -> None:
     text = "one two three four five six seven eight"
-    cut, _ = cut_position(document(text), 0.5)
+    cut, _ = _cut_position(document(text), 0.5)
     assert text[:cut] == "one two three four"
 
 
 def test_without_any_border_the_cut_is_exact() -> None:
-    assert cut_position(document("x" * 1000), 0.05) == (950, 1000)
+    assert _cut_position(document("x" * 1000), 0.05) == (950, 1000)
 
 
 @given(st.lists(st.integers(0, 10**19), max_size=30), FRACTIONS, st.integers(1, 9))
 def test_no_number_is_cut(numbers: list[int], fraction: float, size: int) -> None:
     text = " ".join(map(str, numbers))
-    cut, end = cut_position(document(text, size), fraction)
+    cut, end = _cut_position(document(text, size), fraction)
     assert (text[:cut].split(), text[cut:end].split()) in [
         ([str(number) for number in numbers[:place]], [str(number) for number in numbers[place:]])
         for place in range(len(numbers) + 1)
@@ -67,10 +67,10 @@ def test_no_number_is_cut(numbers: list[int], fraction: float, size: int) -> Non
 
 
 def test_a_cut_inside_a_number_moves_to_its_nearer_end() -> None:
-    assert cut_position(document("ab12345678"), 0.6) == (2, 10)
-    assert cut_position(document("ab12345678"), 0.2) == (10, 10)
-    assert cut_position(document("ab12cd5678"), 0.4) == (6, 10)
-    assert cut_position(document("7" * 1000), 0.05) == (950, 1000)  # too many digits to be a number
+    assert _cut_position(document("ab12345678"), 0.6) == (2, 10)
+    assert _cut_position(document("ab12345678"), 0.2) == (10, 10)
+    assert _cut_position(document("ab12cd5678"), 0.4) == (6, 10)
+    assert _cut_position(document("7" * 1000), 0.05) == (950, 1000)  # too many digits to be a number
 
 
 @pytest.mark.parametrize(("count", "fraction", "held_out"), [(100, 0.05, 5), (3, 0.05, 1), (10, 0.26, 3)])

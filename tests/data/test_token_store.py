@@ -207,15 +207,15 @@ def test_a_failing_writer_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_store_that_differs_from_its_index_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    finish = write.Writing.finish
+    finish = write._Writing.finish
 
-    def damaged(writing: write.Writing) -> tuple[Shard, ...]:
+    def damaged(writing: write._Writing) -> tuple[Shard, ...]:
         shards = finish(writing)
         path = writing.folder / shards[0].name
         path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
         return shards
 
-    monkeypatch.setattr(write.Writing, "finish", damaged)
+    monkeypatch.setattr(write._Writing, "finish", damaged)
     with pytest.raises(ValueError, match=r"shard-00000\.bin is damaged: its sha256 has changed"):
         write_store(tmp_path / "store", [Document("", ("whole",))], ByteTokenizer())
     assert list(tmp_path.iterdir()) == []

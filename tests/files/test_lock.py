@@ -19,7 +19,7 @@ from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
 from duality.files import lock
-from duality.files.lock import LOCK, Holder, RunLocked, holder_of, locked
+from duality.files.lock import LOCK, _Holder, _RunLocked, holder_of, locked
 from duality.training import checkpoint
 from duality.training.metrics import read_metrics
 
@@ -46,9 +46,9 @@ def test_a_second_training_is_refused_and_a_killed_one_stops_nobody(
     process = started(train_and_pause, str(folder), str(tmp_path / "reached"), str(tmp_path / "never"))
     wait_for(tmp_path / "reached")
     before = content(folder)
-    with pytest.raises(RunLocked, match=rf"is being trained by process {process.pid} on {socket.gethostname()} since"):
+    with pytest.raises(_RunLocked, match=rf"is being trained by process {process.pid} on {socket.gethostname()} since"):
         session.train(recipe, folder, resume=True, report=quiet)
-    with pytest.raises(RunLocked, match=rf"kill {process.pid}"):
+    with pytest.raises(_RunLocked, match=rf"kill {process.pid}"):
         session.distill(tmp_path / "base", recipe, folder, resume=True, report=quiet)
     assert main(["train", "duo-laptop", "--out", str(folder), "--resume"]) == 2
     assert f"process {process.pid}" in capsys.readouterr().err
@@ -95,7 +95,7 @@ def test_two_are_never_inside(tmp_path: Path, flock_works: bool) -> None:
 
 
 def test_a_folder_is_refused_to_the_same_process_and_free_after_an_error(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(RunLocked), locked(tmp_path):
+    with locked(tmp_path), pytest.raises(_RunLocked), locked(tmp_path):
         pass
     with pytest.raises(KeyError), locked(tmp_path):
         raise KeyError
@@ -103,7 +103,7 @@ def test_a_folder_is_refused_to_the_same_process_and_free_after_an_error(tmp_pat
 
 
 def test_a_lock_left_before_the_run_was_created_blocks_nobody(english: Path, tmp_path: Path) -> None:
-    (tmp_path / LOCK).write_text(json.dumps(asdict(Holder.here()) | {"started": "long ago"}))
+    (tmp_path / LOCK).write_text(json.dumps(asdict(_Holder.here()) | {"started": "long ago"}))
     recipe = small_recipe(english, "training.steps=1")
     assert session.train(recipe, tmp_path, report=quiet) == session.Outcome(1, 0)
 
@@ -113,22 +113,22 @@ class TestWithoutFlock:
 
     @pytest.fixture(autouse=True)
     def _no_flock(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(lock, "flock", lambda descriptor: None)
+        monkeypatch.setattr(lock, "_flock", lambda descriptor: None)
 
     def test_a_live_process_keeps_its_lock(self, tmp_path: Path) -> None:
-        with locked(tmp_path), pytest.raises(RunLocked, match=f"process {os.getpid()}"), locked(tmp_path):
+        with locked(tmp_path), pytest.raises(_RunLocked, match=f"process {os.getpid()}"), locked(tmp_path):
             pass
 
     @pytest.mark.parametrize("changes", [{"started": "another process of this number"}, {"pid": 4_194_305}])
     def test_a_dead_process_does_not(self, tmp_path: Path, changes: dict[str, object]) -> None:
-        (tmp_path / LOCK).write_text(json.dumps(asdict(Holder.here()) | changes))
+        (tmp_path / LOCK).write_text(json.dumps(asdict(_Holder.here()) | changes))
         with locked(tmp_path):
             pass
 
     @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 3}', '{"pid": "x"}', "[" * 60_000])
     def test_a_lock_that_cannot_be_read_says_what_to_do(self, tmp_path: Path, text: str) -> None:
         (tmp_path / LOCK).write_text(text)
-        with pytest.raises(RunLocked, match=f"delete {LOCK}"), locked(tmp_path):
+        with pytest.raises(_RunLocked, match=f"delete {LOCK}"), locked(tmp_path):
             pass
         assert (tmp_path / LOCK).read_text() == text
 
@@ -140,13 +140,13 @@ def test_a_holder_on_another_host_is_watched(
     """flock may not reach it: it keeps the lock as long as it shows signs of life, and no longer."""
     monkeypatch.setattr(lock, "BEAT", 0.2)
     if not flock_works:
-        monkeypatch.setattr(lock, "flock", lambda descriptor: None)
-    (tmp_path / LOCK).write_text(json.dumps(asdict(Holder.here()) | {"host": "elsewhere", "pid": 7}))
+        monkeypatch.setattr(lock, "_flock", lambda descriptor: None)
+    (tmp_path / LOCK).write_text(json.dumps(asdict(_Holder.here()) | {"host": "elsewhere", "pid": 7}))
     ended = threading.Event()
     alive = threading.Thread(target=lock._show_life, args=(tmp_path / LOCK, ended))
     alive.start()
     messages: list[str] = []
-    with pytest.raises(RunLocked, match="process 7 on elsewhere"), locked(tmp_path, messages.append):
+    with pytest.raises(_RunLocked, match="process 7 on elsewhere"), locked(tmp_path, messages.append):
         pass
     assert "elsewhere" in messages[0]
     ended.set()

@@ -25,7 +25,7 @@ from duality.cli.main import main
 from duality.data.named import fetch, sources
 from duality.files import package_index
 from duality.files.archives import Member, Package, Source
-from duality.files.package_index import parse_settings
+from duality.files.package_index import _parse_settings
 
 TEXT = b"It was a dark and stormy night.\n" * 100
 NAME = "evil_tale-1.0.tar.gz"
@@ -337,6 +337,6 @@ def test_a_member_is_a_file_inside_the_archive(
 
 def test_settings_of_pip() -> None:
     listing = "global.index-url='https://a/simple'\ninstall.index-url='https://b'\ndownload.timeout='7'\nnonsense\n"
-    assert parse_settings(listing, {}) == {"index-url": "https://a/simple", "timeout": "7"}
-    found = parse_settings(listing, {"PIP_INDEX_URL": "https://c", "PIP_EXTRA_INDEX_URL": "", "PATH": "x"})
+    assert _parse_settings(listing, {}) == {"index-url": "https://a/simple", "timeout": "7"}
+    found = _parse_settings(listing, {"PIP_INDEX_URL": "https://c", "PIP_EXTRA_INDEX_URL": "", "PATH": "x"})
     assert found == {"index-url": "https://c", "timeout": "7"}

@@ -53,7 +53,7 @@ def train_and_pause(folder: str, reached: str, go_on: str) -> None:
 
     try:
         session.train(small_recipe(ROOT / "LICENSE"), Path(folder), resume=True, report=quiet, watch=watch)
-    except lock.RunLocked as error:
+    except lock._RunLocked as error:
         print(error)
         os._exit(REFUSED)
 
@@ -71,5 +71,5 @@ def take_turns(folder: str, flock_works: bool, rounds: int) -> None:
                 os.close(descriptor)
                 (Path(folder) / "inside").unlink()
                 done += 1
-        except lock.RunLocked:
+        except lock._RunLocked:
             time.sleep(0.0003)

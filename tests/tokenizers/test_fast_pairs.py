@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.runs import ROOT
 
 from duality.data import encode as encoding
-from duality.data.encode import library_rows
+from duality.data.encode import _library_rows
 from duality.tokenizers import fast_pairs
 from duality.tokenizers.fast_pairs import FastPairs
 from duality.tokenizers.library import LibraryTokenizer
@@ -81,17 +81,17 @@ def test_much_text_is_encoded_by_it_and_the_rest_by_the_library(monkeypatch: pyt
     expected = [PAIRS.encode(text).tolist() for text in texts]
     seen: list[int] = []
     monkeypatch.setattr(FastPairs, "encode_one", lambda _self, _text, fit: seen.append(fit))
-    assert [row.tolist() for row in library_rows(PAIRS, texts)] == expected
+    assert [row.tolist() for row in _library_rows(PAIRS, texts)] == expected
     assert seen == []
     monkeypatch.setattr(encoding, "FAST_CHARACTERS", 1)
     fast.compare({"☃"})
     fast.alike.discard("☃")
     fast.unlike.add("☃")
-    assert [row.tolist() for row in library_rows(PAIRS, texts)] == expected
+    assert [row.tolist() for row in _library_rows(PAIRS, texts)] == expected
     assert seen == [True, True, False, True]
     monkeypatch.undo()
     monkeypatch.setattr(encoding, "FAST_CHARACTERS", 1)
-    assert [row.tolist() for row in library_rows(PAIRS, texts)] == expected
+    assert [row.tolist() for row in _library_rows(PAIRS, texts)] == expected
     fast.unlike.discard("☃")
 
 
@@ -159,7 +159,7 @@ def test_without_tiktoken_the_library_encodes(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(encoding, "FAST_CHARACTERS", 1)
     tokenizer = LibraryTokenizer(PAIRS.definition)
     assert tokenizer.fast is None
-    assert library_rows(tokenizer, [README])[0].tolist() == tokenizer.encode(README).tolist()
+    assert _library_rows(tokenizer, [README])[0].tolist() == tokenizer.encode(README).tolist()
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -44,7 +44,7 @@ from duality.data.readers.records import TEXT_COLUMN
 from duality.data.readers.text import COMPRESSIONS
 from duality.data.split import check_split, choose_split
 from duality.data.store import FORMAT, TokenStore
-from duality.data.survey import CorpusSize, counted, evenly, survey
+from duality.data.survey import CorpusSize, counted, evenly, join_sizes, survey
 from duality.data.write import write_store
 from duality.files.archives import DocumentRule
 from duality.files.atomic import atomic_folder, readable_size, remove, write_atomically
@@ -60,6 +60,8 @@ TEXT = "text.json"
 GROUPS = "groups.json"
 VERSION = 2  # of the steps from text to ids, as far as the rest of the key does not describe them
 
+Documents = Callable[[], Iterator[Document]]
+SplitRule = Literal["auto", "document", "position"]
 T = TypeVar("T")
 
 
@@ -70,8 +72,8 @@ class Corpus:
     tokenizer: Tokenizer
     train: TokenStore
     validation: TokenStore
-    text: str | None = None
-    """The sha256 of its text; None if it was prepared by an older version."""
+    text: str
+    """The sha256 of its text."""
     groups: tuple[int, ...] = ()
     """Of a mixture, how many of the documents for training each of its corpora has."""
 
@@ -79,6 +81,57 @@ class Corpus:
     def label_names(self) -> tuple[str, ...]:
         """The names of the labels, in the order of their numbers; empty without labels."""
         return self.train.label_names
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """How the documents of a corpus are read; of a corpus that is streamed, only the first ones."""
+
+    documents: DocumentRule
+    column: str
+    stream: int
+    cache: Path | None
+    progress: Reporter
+
+    def read(self, spec: CorpusSpec, part: PartName | None = None) -> Iterator[Document]:
+        """The documents of a corpus, or of a part of a dataset."""
+        rule, column, cache, progress = self.documents, self.column, self.cache, self.progress
+        if self.stream == 0:
+            return read_documents(spec, rule, column, part=part, cache=cache, progress=progress)
+        found = streamed_documents(spec, 0, rule, column, part=part, cache=cache, progress=progress)
+        return islice(found, self.stream)
+
+    def choices(self, eos: bool) -> dict[str, str | float | list[str]]:
+        """What a document is, as a part of the key: only what differs from the defaults is named in it."""
+        check_rule(self.documents)
+        chosen: dict[str, tuple[str | float, str | float]]
+        chosen = {"documents": (self.documents, "auto"), "column": (self.column, TEXT_COLUMN), "eos": (eos, True)}
+        chosen["stream"] = self.stream, 0
+        return {name: value for name, (value, default) in chosen.items() if value != default}
+
+    def split(
+        self, spec: CorpusSpec, split: SplitRule, validation: float, labels: bool
+    ) -> tuple[dict[str, Documents], CorpusSize]:
+        """How the documents for training and for validation are read, any number of times, and the size of both."""
+        own = held_out_part(spec, streamed=self.stream > 0) if split == "auto" else None
+        if own is not None:
+            parts: dict[str, Documents] = {
+                "train": partial(self.read, spec, "train"),
+                "validation": partial(self.read, spec, own),
+            }
+            for name, part in parts.items():
+                if next(part(), None) is None:
+                    raise ValueError(f"the part for {name} of {spec!s} has no documents; give one that has")
+            return parts, survey((document for part in parts.values() for document in part()), labels)
+        size = survey(self.read(spec), labels)
+        by = "document" if split == "auto" and all_lines(spec, self.documents) else split
+        rule = choose_split(by, validation, size.num_documents)
+        if next(rule.held_out(self.read(spec)), None) is None:
+            raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
+        return {
+            "train": lambda: rule.training(self.read(spec)),
+            "validation": lambda: rule.held_out(self.read(spec)),
+        }, size
 
 
 def accept(sha256: str) -> None:
@@ -90,7 +143,7 @@ def prepare(
     tokenizer: TokenizerSpec | Tokenizer,
     *,
     validation: float = 0.05,
-    split: Literal["auto", "document", "position"] = "auto",
+    split: SplitRule = "auto",
     labels: bool = False,
     documents: DocumentRule = "auto",
     column: str = TEXT_COLUMN,
@@ -105,106 +158,44 @@ def prepare(
     Of one that is streamed (stream.py), only the first ``stream`` documents.
     """
     check_split(split, validation)
-    choices: dict[str, str | float | list[str]]
-    choices = {"validation": validation, "split": split, "labels": labels, **as_choice(documents, column, eos, stream)}
-    if len(corpora_of(spec)) > 1:  # whose parts are split one by one
+    reading = _Reading(documents, column, stream, cache, progress)
+    choices = {"validation": validation, "split": split, "labels": labels, **reading.choices(eos)}
+    corpora = corpora_of(spec)
+    if len(corpora) > 1:  # whose parts are split one by one
         choices["mixture"] = True
     if isinstance(tokenizer, FROM_FILES):  # what is in the files decides, not where they are
         tokenizer = tokenizer.train((), cache=cache, progress=progress)
-    folder = store_folder(cache, spec, tokenizer, choices)
+    folder = _store_folder(cache, spec, tokenizer, choices)
 
     def build(target: Path) -> None:
         """Write the tokenizer and both stores, as far as a process that was killed has not written them."""
-        read = partial(beginning, size=stream, rule=documents, column=column, cache=cache, progress=progress)
-        each = [parts_of_corpus(one, split, validation, documents, labels, stream, read) for one in corpora_of(spec)]
-        parts, size = joined_parts([found for found, _ in each]), joined_sizes([found for _, found in each])
+        each = [reading.split(one, split, validation, labels) for one in corpora]
+        size = join_sizes([found for _, found in each])
         check_text(size.sha256)
         if len(each) > 1 and not (target / GROUPS).exists():
-            counts = [sum(1 for _ in found["train"]()) for found, _ in each]
+            counts = [sum(1 for _ in parts["train"]()) for parts, _ in each]
             write_atomically(target / GROUPS, json.dumps(counts))
         progress(f"the tokenizer is {tokenizer}")
+
+        def read(part: str) -> Iterator[Document]:
+            return (document for parts, _ in each for document in parts[part]())
+
         if not (target / TOKENIZER).exists():
-            texts = (piece for part in parts["train"]() for piece in part.pieces)
-            made = trained_tokenizer(tokenizer, texts, size.part(1 - validation), cache, progress)
+            texts = (piece for document in read("train") for piece in document.pieces)
+            made = _trained_tokenizer(tokenizer, texts, size.part(1 - validation), cache, progress)
             write_atomically(target / TEXT, json.dumps({"sha256": size.sha256}))
             made.save(target)
         trained = load_tokenizer(target)
         with working(progress, "encoding", size.num_bytes, "bytes") as advance:
-            for name, part in parts.items():
-                if (target / name).exists():
-                    advance(TokenStore.open(target / name).num_bytes)
+            for part in ("train", "validation"):
+                if (target / part).exists():
+                    advance(TokenStore.open(target / part).num_bytes)
                 else:
-                    write_store(target / name, part(), trained, label_names=size.label_names, advance=advance, eos=eos)
+                    names = size.label_names
+                    write_store(target / part, read(part), trained, label_names=names, advance=advance, eos=eos)
 
-    with cache_errors(cache_folder(cache), f"preparing {spec!s}", lambda: room_for(spec, tokenizer, stream)):
-        return from_cache(folder, open_corpus, build, progress)
-
-
-Documents = Callable[[], Iterator[Document]]
-
-
-def parts_of_corpus(
-    spec: CorpusSpec,
-    split: Literal["auto", "document", "position"],
-    validation: float,
-    documents: DocumentRule,
-    labels: bool,
-    stream: int,
-    read: Callable[..., Iterator[Document]],
-) -> tuple[dict[str, Documents], CorpusSize]:
-    """How the documents for training and for validation are read, any number of times, and the size of both."""
-    own = held_out_part(spec, streamed=stream > 0) if split == "auto" else None
-    if own is not None:
-        parts: dict[str, Documents] = {
-            "train": partial(read, spec, part="train"),
-            "validation": partial(read, spec, part=own),
-        }
-        for name, part in parts.items():
-            if next(part(), None) is None:
-                raise ValueError(f"the part for {name} of {spec!s} has no documents; give one that has")
-        return parts, survey((document for part in parts.values() for document in part()), labels)
-    size = survey(read(spec), labels)
-    by = "document" if split == "auto" and all_lines(spec, documents) else split
-    rule = choose_split(by, validation, size.num_documents)
-    if next(rule.held_out(read(spec)), None) is None:
-        raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
-    return {"train": lambda: rule.training(read(spec)), "validation": lambda: rule.held_out(read(spec))}, size
-
-
-def beginning(
-    spec: CorpusSpec,
-    size: int,
-    rule: DocumentRule,
-    column: str,
-    cache: Path | None,
-    progress: Reporter,
-    part: PartName | None = None,
-) -> Iterator[Document]:
-    """The documents of a corpus: all of them, or the first ``size`` of one that is streamed."""
-    if size == 0:
-        return read_documents(spec, rule, column, part=part, cache=cache, progress=progress)
-    found = streamed_documents(spec, 0, rule, column, part=part, cache=cache, progress=progress)
-    return islice(found, size)
-
-
-def joined_parts(each: Sequence[Mapping[str, Documents]]) -> dict[str, Documents]:
-    """The parts of several corpora, one behind the other."""
-
-    def read(name: str) -> Iterator[Document]:
-        return (document for parts in each for document in parts[name]())
-
-    return {name: partial(read, name) for name in ("train", "validation")}
-
-
-def joined_sizes(each: Sequence[CorpusSize]) -> CorpusSize:
-    """The size of several corpora; the checksum is that of theirs."""
-    if len(each) == 1:
-        return each[0]
-    names = ("num_documents", "num_characters", "num_bytes", "num_unbroken")
-    labels = sorted({label for size in each for label in size.label_names})
-    digest = hashlib.sha256("\n".join(size.sha256 for size in each).encode()).hexdigest()
-    sums = {name: sum(getattr(size, name) for size in each) for name in names}
-    return replace(each[0], **sums, label_names=tuple(labels), sha256=digest)
+    with cache_errors(cache_folder(cache), f"preparing {spec!s}", lambda: _room_for(spec, tokenizer, stream)):
+        return _from_cache(folder, _open_corpus, build, progress)
 
 
 def encode_corpus(
@@ -224,61 +215,43 @@ def encode_corpus(
     ``part`` is the part of a dataset that has parts: only its documents are in the store.
     """
     names = label_names or ()
-    choices = {"split": "none", "labels": list(names), **as_choice(documents, column, eos)}
-    folder = store_folder(cache, spec, tokenizer, choices, part)
+    reading = _Reading(documents, column, 0, cache, progress)
+    folder = _store_folder(
+        cache, spec, tokenizer, {"split": "none", "labels": list(names), **reading.choices(eos)}, part
+    )
 
     def build(target: Path) -> None:
         """Write the store."""
-        read = partial(read_documents, spec, documents, column, part=part, cache=cache, progress=progress)
         progress(f"encoding {spec!s}")
-        with working(progress, "encoding", survey(read(), False).num_bytes, "bytes") as advance:
-            write_store(target / "all", read(), tokenizer, label_names=names, advance=advance, eos=eos)
+        size = survey(reading.read(spec, part), False)
+        with working(progress, "encoding", size.num_bytes, "bytes") as advance:
+            found = reading.read(spec, part)
+            write_store(target / "all", found, tokenizer, label_names=names, advance=advance, eos=eos)
 
-    def open_store(found: Path) -> TokenStore:
-        """The store."""
-        store = TokenStore.open(found / "all")
-        check_encoded_with(tokenizer, store)
-        return store
-
-    with cache_errors(cache_folder(cache), f"encoding {spec!s}", lambda: room_for(spec, tokenizer)):
-        return from_cache(folder, open_store, build, progress)
+    with cache_errors(cache_folder(cache), f"encoding {spec!s}", lambda: _room_for(spec, tokenizer)):
+        return _from_cache(folder, lambda found: _open_store(found / "all", tokenizer), build, progress)
 
 
-def open_corpus(folder: Path) -> Corpus:
+def _open_corpus(folder: Path) -> Corpus:
     """The corpus in a folder of the cache."""
-    train, validation, tokenizer = (
-        TokenStore.open(folder / "train"),
-        TokenStore.open(folder / "validation"),
-        load_tokenizer(folder),
-    )
-    for store in (train, validation):
-        check_encoded_with(tokenizer, store)
-    text, groups = folder / TEXT, folder / GROUPS
-    sha256 = json.loads(text.read_text())["sha256"] if text.exists() else None
-    return Corpus(
-        tokenizer, train, validation, sha256, tuple(json.loads(groups.read_text())) if groups.exists() else ()
-    )
+    tokenizer, groups = load_tokenizer(folder), folder / GROUPS
+    train, validation = (_open_store(folder / part, tokenizer) for part in ("train", "validation"))
+    text = json.loads((folder / TEXT).read_text())["sha256"]
+    return Corpus(tokenizer, train, validation, text, tuple(json.loads(groups.read_text())) if groups.exists() else ())
 
 
-def check_encoded_with(tokenizer: Tokenizer, store: TokenStore) -> None:
-    """Refuse a store whose tokens are those of another tokenizer."""
+def _open_store(folder: Path, tokenizer: Tokenizer) -> TokenStore:
+    """The store in a folder; one whose tokens are those of another tokenizer is refused."""
+    store = TokenStore.open(folder)
     if (store.vocab_size, store.index.tokenizer) != (tokenizer.vocab_size, tokenizer.fingerprint):
         raise ValueError(
-            f"{store.folder} is damaged: its tokens are of the tokenizer {store.index.tokenizer[:12]}, not of "
+            f"{folder} is damaged: its tokens are of the tokenizer {store.index.tokenizer[:12]}, not of "
             f"{tokenizer.fingerprint[:12]}"
         )
+    return store
 
 
-def as_choice(documents: DocumentRule, column: str, eos: bool, stream: int = 0) -> dict[str, str | float | list[str]]:
-    """What a document is, as a part of the key; what there was before other choices is not named in it."""
-    check_rule(documents)
-    chosen: dict[str, tuple[str | float, str | float]]
-    chosen = {"documents": (documents, "auto"), "column": (column, TEXT_COLUMN), "eos": (eos, True)}
-    chosen["stream"] = stream, 0
-    return {name: value for name, (value, first) in chosen.items() if value != first}
-
-
-def trained_tokenizer(
+def _trained_tokenizer(
     tokenizer: TokenizerSpec | Tokenizer, texts: Iterable[str], size: CorpusSize, cache: Path | None, progress: Reporter
 ) -> Tokenizer:
     """The tokenizer itself, or the one that its specification makes from the texts, of which there is ``size``."""
@@ -295,7 +268,7 @@ def trained_tokenizer(
         return tokenizer.train(counted(texts, advance), cache=cache, progress=progress)
 
 
-def store_folder(
+def _store_folder(
     cache: Path | None,
     spec: CorpusSpec,
     tokenizer: TokenizerSpec | Tokenizer,
@@ -313,7 +286,7 @@ def store_folder(
     return cache_folder(cache) / "stores" / key
 
 
-def room_for(spec: CorpusSpec, tokenizer: TokenizerSpec | Tokenizer, stream: int = 0) -> str:
+def _room_for(spec: CorpusSpec, tokenizer: TokenizerSpec | Tokenizer, stream: int = 0) -> str:
     """How much room the tokens of a corpus need: a text has at most as many tokens as bytes."""
     if stream:
         return f"the room of the tokens of {stream:,} documents"
@@ -326,7 +299,7 @@ def room_for(spec: CorpusSpec, tokenizer: TokenizerSpec | Tokenizer, stream: int
     return f"{beyond} {readable_size(per_token * (named + sum(path.stat().st_size for path in files)))}"
 
 
-def from_cache(folder: Path, open_it: Callable[[Path], T], build: Callable[[Path], None], progress: Reporter) -> T:
+def _from_cache(folder: Path, open_it: Callable[[Path], T], build: Callable[[Path], None], progress: Reporter) -> T:
     """The content of a folder, which is made if it is absent and made again if any of its files was changed."""
     if os.path.lexists(folder):
         try:

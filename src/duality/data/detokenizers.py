@@ -16,7 +16,7 @@ The first five give the same text, character by character, as the code of the MD
 that perplexities compare; where a rule of that code has no use or leaves something undone, this one does too. That code
 has no detokenizer for AG News: leave ``ag-news`` out to compare with the papers.
 
-What must hold: a detokenizer is a pure function of one document. ``lambada`` changes nothing a second time, ``ptb``
+What must hold: a detokenizer is a pure function of one document. ``_lambada`` changes nothing a second time, ``ptb``
 nothing in the sentences of the Penn Treebank. The others may: a rule can make a place for an earlier rule (wikitext and
 lm1b read "a , , b" as "a, , b", then as "a,, b"; ag-news reads "&amp;lt;" as "&lt;", then as "<"). So a detokenizer is
 applied once, to text that was not detokenized.
@@ -33,7 +33,7 @@ Detokenizer = Callable[[str], str]
 Rule = tuple[str | re.Pattern[str], str]
 
 
-def rewrite(rules: tuple[Rule, ...], text: str) -> str:
+def _rewrite(rules: tuple[Rule, ...], text: str) -> str:
     """The text after all rules, in their order; a rule replaces every place that it finds, from left to right.
 
     >>> rewrite(((" ,", ","), (re.compile(r"\\( (.) \\)"), r"(\\1)")), "a , ( b )")
@@ -44,19 +44,19 @@ def rewrite(rules: tuple[Rule, ...], text: str) -> str:
     return text
 
 
-def before_space(marks: str) -> tuple[Rule, ...]:
+def _before_space(marks: str) -> tuple[Rule, ...]:
     """Marks between two spaces lose the first one: "a , b" becomes "a, b"."""
     return tuple((f" {mark} ", f"{mark} ") for mark in marks)
 
 
-def trimmed(*pairs: str) -> tuple[Rule, ...]:
+def _trimmed(*pairs: str) -> tuple[Rule, ...]:
     """White space directly inside brackets, or inside two equal quotes, is removed."""
     return tuple(
         (re.compile(rf"\{pair[0]}\s*([^\{pair[1]}]*?)\s*\{pair[1]}"), rf"{pair[0]}\1{pair[1]}") for pair in pairs
     )
 
 
-def tightened(*pairs: str) -> tuple[Rule, ...]:
+def _tightened(*pairs: str) -> tuple[Rule, ...]:
     """The two spaces directly inside innermost brackets, or two equal quotes, are removed if both are there."""
     return tuple(
         (re.compile(rf"\{pair[0]} ([^\{pair[0]}\{pair[1]}]+) \{pair[1]}"), rf"{pair[0]}\1{pair[1]}") for pair in pairs
@@ -79,8 +79,8 @@ WIKITEXT: tuple[Rule, ...] = (
     ("s '", "s'"),
     (re.compile(r"/' [0-9]/"), "/'[0-9]/"),  # a slip of the original: the replacement is these very characters
     *((f" @{mark}@ ", mark) for mark in "-,."),
-    *before_space(":;.!?,"),
-    *trimmed("()", "[]", "{}", '""', "''"),
+    *_before_space(":;.!?,"),
+    *_trimmed("()", "[]", "{}", '""', "''"),
     *(("= " * (number - 1) + "=", "=" * number) for number in (4, 3, 2)),
     (" ° ", "°"),
     (" \n", "\n"),
@@ -99,9 +99,9 @@ LM1B: tuple[Rule, ...] = (
     (re.compile(r" \?$"), "?"),
     (" ! ", "! "),
     (re.compile(r" !$"), "!"),
-    *before_space(",:;"),
+    *_before_space(",:;"),
     (" / ", "/"),
-    *tightened('""', "''", "()", "[]"),
+    *_tightened('""', "''", "()", "[]"),
     ("$ ", "$"),
     ("£ ", "£"),
 )
@@ -111,21 +111,21 @@ BARE_ENTITY = re.compile(r"(?:^| )(#[0-9]+|quot|amp|lt|gt|nbsp);")
 ENTITY = re.compile(r"&(?:#[0-9]+|#[xX][0-9a-fA-F]+|[a-zA-Z][a-zA-Z0-9]*);")
 
 
-def lambada(text: str) -> str:
+def _lambada(text: str) -> str:
     """Straight double quotes, no white space around the text, and a line feed before it.
 
     >>> lambada(" “Yes,” she said")
     '\\n"Yes," she said'
     """
-    return "\n" + rewrite((("“", '"'), ("”", '"')), text).strip()
+    return "\n" + _rewrite((("“", '"'), ("”", '"')), text).strip()
 
 
-def scientific_papers(text: str) -> str:
+def _scientific_papers(text: str) -> str:
     """The rules of WikiText, then those of One Billion Words."""
-    return rewrite(LM1B, rewrite(WIKITEXT, text))
+    return _rewrite(LM1B, _rewrite(WIKITEXT, text))
 
 
-def ag_news(text: str) -> str:
+def _ag_news(text: str) -> str:
     r"""Entities become characters, a backslash a line feed, a backslash before a dollar nothing.
 
     The "&" of an entity may have become a space, which is then removed with it. An unknown entity stays.
@@ -138,10 +138,10 @@ def ag_news(text: str) -> str:
 
 
 DETOKENIZERS: dict[str, Detokenizer] = {
-    "ptb": partial(rewrite, PTB),
-    "wikitext": partial(rewrite, WIKITEXT),
-    "lm1b": partial(rewrite, LM1B),
-    "lambada": lambada,
-    "scientific-papers": scientific_papers,
-    "ag-news": ag_news,
+    "ptb": partial(_rewrite, PTB),
+    "wikitext": partial(_rewrite, WIKITEXT),
+    "lm1b": partial(_rewrite, LM1B),
+    "lambada": _lambada,
+    "scientific-papers": _scientific_papers,
+    "ag-news": _ag_news,
 }

@@ -5,7 +5,7 @@
 The tokenizers of the library (BPE, word pieces, any tokenizer.json) encode the parts of a batch in parallel, in as many
 threads as there are cores (or RAYON_NUM_THREADS); BPE is encoded by `tiktoken` if it is installed and there is much
 text, with the same ids (fast_pairs.py). For BPE and word pieces a long text is first cut at borders that no token
-crosses (textfiles.py). Another tokenizer.json may treat the beginning of a text in its own way, so for it the pieces of
+crosses. Another tokenizer.json may treat the beginning of a text in its own way, so for it the pieces of
 a document are joined, up to 16 million characters. Every other tokenizer is given the pieces of a document one by one,
 as they are.
 
@@ -56,7 +56,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Part:
+class _Part:
     """A part of the text of a document, which begins at character ``start`` of it; None is the document's end."""
 
     document: str
@@ -83,12 +83,12 @@ def encoded(
     Without ``eos`` no separator follows a document. The batches that ``count`` has already are read and not encoded
     again. ``advance`` is called with the bytes and the tokens of each block.
     """
-    separator = ending(tokenizer, eos)
+    separator = _ending(tokenizer, eos)
     size = PART_CHARACTERS if isinstance(tokenizer, LibraryTokenizer) and tokenizer.cuttable else None
     if isinstance(tokenizer, LibraryTokenizer) and not tokenizer.cuttable:
-        documents = (replace(document, pieces=joined(document.pieces)) for document in documents)
-    todo = islice(batches(parts_of(documents, size), BATCH_CHARACTERS), count.batches, None)
-    for batch, rows in ahead(todo, partial(encode_texts, tokenizer=tokenizer)):
+        documents = (replace(document, pieces=_joined(document.pieces)) for document in documents)
+    todo = islice(_batches(_parts_of(documents, size), BATCH_CHARACTERS), count.batches, None)
+    for batch, rows in _ahead(todo, partial(_encode_batch, tokenizer=tokenizer)):
         blocks = [separator if part.text is None else next(rows) for part in batch]
         is_end = np.array([part.text is None for part in batch])
         after = count.tokens + np.cumsum([len(block) for block in blocks])
@@ -105,12 +105,7 @@ def encoded(
         yield ids
 
 
-def encode_texts(batch: Sequence[Part], tokenizer: Tokenizer) -> Iterator[Ids]:
-    """The ids of the parts of a batch that have text."""
-    return iter(encode_parts([part for part in batch if part.text is not None], tokenizer))
-
-
-def ahead(batches: Iterable[S], work: Callable[[S], T]) -> Iterator[tuple[S, T]]:
+def _ahead(batches: Iterable[S], work: Callable[[S], T]) -> Iterator[tuple[S, T]]:
     """Each batch and what ``work`` makes of it; the next ones are worked on in two threads meanwhile.
 
     The library encodes without holding Python's lock, so reading and writing cost no time of their own. Two threads,
@@ -123,11 +118,10 @@ def ahead(batches: Iterable[S], work: Callable[[S], T]) -> Iterator[tuple[S, T]]
             if len(waiting) > _AHEAD:
                 begun, found = waiting.popleft()
                 yield begun, found.result()
-        for begun, found in waiting:
-            yield begun, found.result()
+        yield from ((begun, found.result()) for begun, found in waiting)
 
 
-def ending(tokenizer: Tokenizer, eos: bool) -> Ids:
+def _ending(tokenizer: Tokenizer, eos: bool) -> Ids:
     """The ids that end every document: the separator, or none if ``eos`` is false."""
     if not eos:
         return np.array([], dtype=np.int64)
@@ -139,18 +133,18 @@ def ending(tokenizer: Tokenizer, eos: bool) -> Ids:
     return np.array([tokenizer.separator], dtype=np.int64)
 
 
-def parts_of(documents: Iterable[Document], size: int | None) -> Iterator[Part]:
+def _parts_of(documents: Iterable[Document], size: int | None) -> Iterator[_Part]:
     """The parts of all documents and their ends; pieces longer than ``size`` characters are cut where they can be."""
     for document in documents:
         start = 0
         for piece in document.pieces:
             for text in (piece,) if size is None else cut_at_borders(piece, size):
-                yield Part(document.name, start, text)
+                yield _Part(document.name, start, text)
                 start += len(text)
-        yield Part(document.name, start, None)
+        yield _Part(document.name, start, None)
 
 
-def joined(pieces: Iterable[str]) -> Iterator[str]:
+def _joined(pieces: Iterable[str]) -> Iterator[str]:
     """The same text in few pieces: all of it, or at least ``JOINED_CHARACTERS`` in each piece but the last."""
     held: list[str] = []
     for piece in pieces:
@@ -175,9 +169,9 @@ def cut_at_borders(text: str, size: int) -> Iterator[str]:
     yield text[start:]
 
 
-def batches(parts: Iterable[Part], characters: int) -> Iterator[list[Part]]:
+def _batches(parts: Iterable[_Part], characters: int) -> Iterator[list[_Part]]:
     """The parts in lists of about ``characters`` characters; the end of a document counts as one."""
-    held: list[Part] = []
+    held: list[_Part] = []
     size = 0
     for part in parts:
         held.append(part)
@@ -189,22 +183,23 @@ def batches(parts: Iterable[Part], characters: int) -> Iterator[list[Part]]:
         yield held
 
 
-def encode_parts(parts: Sequence[Part], tokenizer: Tokenizer) -> list[Ids]:
-    """The ids of each part; an error names its place in the corpus."""
+def _encode_batch(batch: Sequence[_Part], tokenizer: Tokenizer) -> Iterator[Ids]:
+    """The ids of each part of a batch that has text; an error names its place in the corpus."""
+    parts = [part for part in batch if part.text is not None]
     texts = [part.text or "" for part in parts]
     if isinstance(tokenizer, LibraryTokenizer):
         for part, text in zip(parts, texts):
-            with_place(part, utf8, text)  # half a surrogate pair is an error
-        rows = [with_place(part, tokenizer.checked, ids) for part, ids in zip(parts, library_rows(tokenizer, texts))]
+            _with_place(part, utf8, text)  # half a surrogate pair is an error
+        rows = [_with_place(part, tokenizer.checked, ids) for part, ids in zip(parts, _library_rows(tokenizer, texts))]
     else:
-        rows = [with_place(part, tokenizer.encode, text) for part, text in zip(parts, texts)]
+        rows = [_with_place(part, tokenizer.encode, text) for part, text in zip(parts, texts)]
     for part, ids in zip(parts, rows):
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < tokenizer.vocab_size:
             raise ValueError(f"{part.where}: the tokenizer gave an id outside its vocabulary of {tokenizer.vocab_size}")
-    return rows
+    return iter(rows)
 
 
-def library_rows(tokenizer: LibraryTokenizer, texts: Sequence[str]) -> list[Ids]:
+def _library_rows(tokenizer: LibraryTokenizer, texts: Sequence[str]) -> list[Ids]:
     """The ids of each text by the library, or, if there is much text, by an encoder that gives the same ids sooner."""
     rows: list[Ids | None] = [None] * len(texts)
     if sum(map(len, texts)) >= FAST_CHARACTERS and tokenizer.fast is not None:
@@ -214,7 +209,7 @@ def library_rows(tokenizer: LibraryTokenizer, texts: Sequence[str]) -> list[Ids]
     return [np.array(next(found).ids, dtype=np.int64) if row is None else row for row in rows]
 
 
-def with_place(part: Part, function: Callable[[S], T], given: S) -> T:
+def _with_place(part: _Part, function: Callable[[S], T], given: S) -> T:
     """What a function gives for the text, or the ids, of a part; an error names its place."""
     try:
         return function(given)

@@ -32,28 +32,28 @@ ALLOWED = "an iterable of strings, an integer tensor of shape (N, L), or a seque
 
 
 @dataclass(frozen=True)
-class WrittenCorpus:
+class _WrittenCorpus:
     """A corpus file, and the tokenizer for it if the data were ids; None if they were texts."""
 
     path: Path
     tokenizer: TokenizerSpec | None
 
 
-def write_corpus(data: Iterable[str] | torch.Tensor | Sequence[torch.Tensor], folder: Path) -> WrittenCorpus:
+def write_corpus(data: Iterable[str] | torch.Tensor | Sequence[torch.Tensor], folder: Path) -> _WrittenCorpus:
     """Write each text, or each row of ids, as one document of ``folder/corpus.jsonl``."""
-    items = items_of(data)
+    items = _items_of(data)
     first = list(islice(items, 1))
     if not first:
         raise ValueError(f"the data are empty; give {ALLOWED}, with at least one item")
     path = folder / FILE
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as stream:
-        write = write_ids if isinstance(first[0], torch.Tensor) else write_texts
+        write = _write_ids if isinstance(first[0], torch.Tensor) else _write_texts
         tokenizer = write(chain(first, items), stream)
-    return WrittenCorpus(path, tokenizer)
+    return _WrittenCorpus(path, tokenizer)
 
 
-def items_of(data: object) -> Iterator[object]:
+def _items_of(data: object) -> Iterator[object]:
     """The documents to be: the rows of a tensor, or the items of an iterable."""
     if isinstance(data, torch.Tensor):
         if data.ndim != 2:
@@ -70,7 +70,7 @@ def items_of(data: object) -> Iterator[object]:
     return iter(data)
 
 
-def write_texts(items: Iterable[object], stream: TextIO) -> None:
+def _write_texts(items: Iterable[object], stream: TextIO) -> None:
     """Write texts; the tokenizer is free."""
     for number, item in enumerate(items):
         if not isinstance(item, str):
@@ -82,22 +82,22 @@ def write_texts(items: Iterable[object], stream: TextIO) -> None:
             utf8(item)
         except ValueError as error:
             raise ValueError(f"item {number} of the data: {error}") from None
-        write_document(stream, item)
+        _write_document(stream, item)
 
 
-def write_ids(items: Iterable[object], stream: TextIO) -> Numbers:
+def _write_ids(items: Iterable[object], stream: TextIO) -> Numbers:
     """Write ids as numbers; the result is their tokenizer."""
     largest = -1
     for number, item in enumerate(items):
-        ids = ids_of(item, f"item {number} of the data")
+        ids = _ids_of(item, f"item {number} of the data")
         largest = max(largest, max(ids, default=-1))
-        write_document(stream, " ".join(map(str, ids)))
+        _write_document(stream, " ".join(map(str, ids)))
     if largest < 0:
         raise ValueError("the data have no ids, only tensors of length 0; give at least one id")
     return Numbers(largest + 1)
 
 
-def ids_of(item: object, where: str) -> list[int]:
+def _ids_of(item: object, where: str) -> list[int]:
     """The ids of one document; anything but a 1-D tensor of non-negative integers is an error."""
     if not isinstance(item, torch.Tensor):
         raise ValueError(f"{where} is no tensor, its type is {type(item).__name__}; give {ALLOWED}")
@@ -114,6 +114,6 @@ def ids_of(item: object, where: str) -> list[int]:
     return ids
 
 
-def write_document(stream: TextIO, text: str) -> None:
+def _write_document(stream: TextIO, text: str) -> None:
     """Write one line of a .jsonl file."""
     stream.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")

@@ -29,14 +29,14 @@ Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Share:
+class _Share:
     """A corpus of a mixture and its weight."""
 
     corpus: str
     weight: float
 
 
-def shares_of(spec: object) -> tuple[Share, ...]:
+def shares_of(spec: object) -> tuple[_Share, ...]:
     """The corpora of a mixture with weights that add up to 1; none if this is no mixture.
 
     >>> shares_of("[a.txt:3,hf:owner/name:text:1]")
@@ -48,7 +48,7 @@ def shares_of(spec: object) -> tuple[Share, ...]:
     if not (text.startswith("[") and text.endswith("]")):
         return ()
     rule = "write a mixture as [CORPUS:WEIGHT,CORPUS:WEIGHT], such as [books.txt:0.7,lm1b:0.3]"
-    found: list[Share] = []
+    found: list[_Share] = []
     for part in text[1:-1].split(","):
         corpus, _, number = part.strip().rpartition(":")
         try:
@@ -57,12 +57,12 @@ def shares_of(spec: object) -> tuple[Share, ...]:
             weight = 0.0
         if not corpus or not 0 < weight < float("inf"):
             raise ValueError(f"{part.strip()!r} is no corpus with a positive weight; {rule}")
-        found.append(Share(corpus, weight))
+        found.append(_Share(corpus, weight))
     names = [share.corpus for share in found]
     if len(found) < 2 or len(set(names)) < len(names):
         raise ValueError(f"{text} has fewer than two corpora, or one twice; {rule}")
     total = sum(share.weight for share in found)
-    return tuple(Share(share.corpus, share.weight / total) for share in found)
+    return tuple(_Share(share.corpus, share.weight / total) for share in found)
 
 
 @dataclass(frozen=True)

@@ -109,12 +109,12 @@ class Sequences:
                 f"id {ids.max()} in {self.store.folder} is outside the vocabulary of {self.store.vocab_size} "
                 "ids: the store is damaged; delete the folder and make it again"
             )
-        valid = np.ones_like(ids, dtype=bool) if self.models_padding else inside(starts, stops, self.length)
+        valid = np.ones_like(ids, dtype=bool) if self.models_padding else _inside(starts, stops, self.length)
         return torch.from_numpy(ids), torch.from_numpy(valid)
 
     def real(self, indices: npt.ArrayLike) -> torch.Tensor:
         """(B, L) bool: which tokens of some sequences are tokens of the store."""
-        return torch.from_numpy(inside(*self.windows(self.checked(indices)), self.length))
+        return torch.from_numpy(_inside(*self.windows(self.checked(indices)), self.length))
 
     def labels(self, indices: npt.ArrayLike) -> torch.Tensor | None:
         """The labels of some sequences, (B,) int64; None if the store has none."""
@@ -147,8 +147,8 @@ class Sequences:
             starts, ends = chosen * self.length, np.full(len(chosen), len(self.store))
         else:
             documents = self.documents(chosen)
-            earlier = before(self.window_ends, documents)
-            starts = before(self.store.document_ends, documents) + (chosen - earlier) * self.length
+            earlier = _before(self.window_ends, documents)
+            starts = _before(self.store.document_ends, documents) + (chosen - earlier) * self.length
             ends = self.store.document_ends[documents]
         return starts, np.minimum(starts + self.length, ends)
 
@@ -157,11 +157,11 @@ class Sequences:
         return np.searchsorted(self.window_ends, chosen, side="right")
 
 
-def inside(starts: Places, stops: Places, length: int) -> npt.NDArray[np.bool_]:
+def _inside(starts: Places, stops: Places, length: int) -> npt.NDArray[np.bool_]:
     """(B, L): which places of rows of ``length`` lie before the end of their window."""
     return np.arange(length)[None, :] < (stops - starts)[:, None]
 
 
-def before(ends: Places, documents: Places) -> Places:
+def _before(ends: Places, documents: Places) -> Places:
     """The entry of ``ends`` for the document before each; 0 for the first document."""
     return np.where(documents > 0, ends[documents - 1], 0)

@@ -25,7 +25,7 @@ FARTHEST_BORDER = 4096
 
 
 @dataclass(frozen=True)
-class Split:
+class _Split:
     """A rule that cuts a corpus of ``num_documents`` documents into two parts."""
 
     by: Literal["document", "position"]
@@ -41,7 +41,7 @@ class Split:
         """The part for training."""
         for number, document in enumerate(documents):
             if self.by == "position":
-                yield replace(document, pieces=Excerpt(document.pieces, 0, cut_position(document, self.validation)[0]))
+                yield replace(document, pieces=Excerpt(document.pieces, 0, _cut_position(document, self.validation)[0]))
             elif number < self.num_training:
                 yield document
 
@@ -49,7 +49,7 @@ class Split:
         """The part for validation; a document that is too short to be cut is not in it."""
         for number, document in enumerate(documents):
             if self.by == "position":
-                cut, end = cut_position(document, self.validation)
+                cut, end = _cut_position(document, self.validation)
                 if cut < end:
                     yield replace(document, pieces=Excerpt(document.pieces, cut, end))
             elif number >= self.num_training:
@@ -64,12 +64,12 @@ def check_split(by: str, validation: float) -> None:
         raise ValueError(f"the validation fraction must be between 0 and 1; got {validation}")
 
 
-def choose_split(by: Literal["auto", "document", "position"], validation: float, num_documents: int) -> Split:
+def choose_split(by: Literal["auto", "document", "position"], validation: float, num_documents: int) -> _Split:
     """The requested split; "auto" is by document if there are many."""
     check_split(by, validation)
     if by == "auto":
         by = "document" if num_documents >= MANY_DOCUMENTS else "position"
-    split = Split(by, validation, num_documents)
+    split = _Split(by, validation, num_documents)
     if by == "document" and split.num_training < 1:
         raise ValueError(
             f"a split by document with validation {validation} leaves nothing to train on: the corpus has "
@@ -78,7 +78,7 @@ def choose_split(by: Literal["auto", "document", "position"], validation: float,
     return split
 
 
-def cut_position(document: Document, validation: float) -> tuple[int, int]:
+def _cut_position(document: Document, validation: float) -> tuple[int, int]:
     """Where the validation part of a document begins and ends, in characters."""
     end = sum(len(piece) for piece in document.pieces)
     exact = round(end * (1 - validation))
@@ -87,12 +87,12 @@ def cut_position(document: Document, validation: float) -> tuple[int, int]:
     line_ends = [place + 1 for place, character in enumerate(window) if character == "\n"]
     spaces = [place for place, character in enumerate(window) if character == " "]
     if not (line_ends or spaces):
-        return outside_number(document, exact), end
+        return _outside_number(document, exact), end
     nearest = min(line_ends or spaces, key=lambda place: abs(place - reach))
     return exact - reach + nearest, end
 
 
-def outside_number(document: Document, cut: int) -> int:
+def _outside_number(document: Document, cut: int) -> int:
     """The cut itself or, if it lies inside a number, the nearer end of the number."""
     before = "".join(Excerpt(document.pieces, cut - LONGEST_NUMBER, cut))
     after = "".join(Excerpt(document.pieces, cut, cut + LONGEST_NUMBER))

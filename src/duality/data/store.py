@@ -10,7 +10,7 @@
 The shards are one long row of ids, ``store[a:b]``, for every size of the shards. Every document ends with the
 separator. The store also counts the characters and the UTF-8 bytes of its text, without separators, from which
 the bits per character and per byte follow. (These are bits of that text only if the tokenizer gives the text back
-exactly; see tokenizers.py.)
+exactly; see tokenizers/tokenizer.py.)
 
 What must hold: a store on the disk is complete or absent; a file of the wrong size is an error on opening;
 ``verify`` finds every changed bit.
@@ -73,7 +73,7 @@ class TokenStore:
     @classmethod
     def open(cls, folder: str | Path) -> TokenStore:
         """The store in a folder; a missing file or a file of the wrong size is an error."""
-        store = cls(Path(folder), read_index(Path(folder) / INDEX))
+        store = cls(Path(folder), _read_index(Path(folder) / INDEX))
         item = np.dtype(store.index.dtype).itemsize
         sizes = {shard.name: shard.num_tokens * item for shard in store.index.shards}
         sizes[DOCUMENTS] = store.num_documents * 8
@@ -166,7 +166,7 @@ class TokenStore:
         return ids
 
 
-def read_index(path: Path) -> StoreIndex:
+def _read_index(path: Path) -> StoreIndex:
     """The content of index.json."""
     if not path.is_file():
         raise ValueError(
@@ -178,14 +178,14 @@ def read_index(path: Path) -> StoreIndex:
         if found == FORMAT:
             shards = tuple(Shard(**shard) for shard in content.pop("shards"))
             index = StoreIndex(shards=shards, label_names=tuple(content.pop("label_names")), **content)
-            check_index(index)
+            _check_index(index)
             return index
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete the folder and make it again") from None
     raise ValueError(f"{path} has the format {found}, not {FORMAT}; delete the folder and make it again")
 
 
-def check_index(index: StoreIndex) -> None:
+def _check_index(index: StoreIndex) -> None:
     """Refuse values that no store has; the names of shards in particular are those of files in its folder."""
     counts = (index.vocab_size, index.num_tokens, index.num_documents, index.num_characters, index.num_bytes)
     if index.dtype not in ("<u2", "<u4") or any(type(count) is not int or count < 0 for count in counts):

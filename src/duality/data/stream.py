@@ -9,7 +9,7 @@ document the first block follows again: one visit of a block after another is an
 places [s*B, (s+1)*B) of it at step s, as the loader does; visit v has the sequences of its block in the order of epoch
 v. A corpus of a single block therefore has the same batches as one that is not streamed.
 
-``Index`` keeps how many sequences each block has, and the checksum of its tokens, in a file: a resumed training reads
+``_Index`` keeps how many sequences each block has, and the checksum of its tokens, in a file: a resumed training reads
 the text up to its block again, and tokenizes none of it.
 
 What must hold: the batch of a step depends on the corpus, the seed and the step only, whatever was interrupted; the
@@ -51,7 +51,7 @@ Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Index:
+class _Index:
     """What is known of the blocks: the sequences and the checksum of each, and whether the last one is among them."""
 
     sequences: tuple[int, ...]
@@ -64,7 +64,7 @@ class Index:
         return tuple(accumulate(self.sequences))
 
     @classmethod
-    def read(cls, path: Path) -> Index | None:
+    def read(cls, path: Path) -> _Index | None:
         """The index in a file; None if there is none."""
         if not path.exists():
             return None
@@ -118,8 +118,8 @@ class StreamLoader:
         self.blocks, self.batch_size, self.seed = blocks, batch_size, seed
         self.head = Loader(blocks.packed(blocks.head), batch_size, seed).sequences  # checks what it is given
         path = blocks.folder / INDEX
-        first = (len(self.head),), (checksum(blocks.head),)
-        self.index = Index.read(path) or Index(*first)
+        first = (len(self.head),), (_checksum(blocks.head),)
+        self.index = _Index.read(path) or _Index(*first)
         if (self.index.sequences[0], self.index.checksums[0]) != (first[0][0], first[1][0]):
             raise ValueError(f"{path} is of another corpus than this one: restore the corpus, or start a new run")
         self._open: dict[int, Sequences] = {0: self.head}
@@ -149,7 +149,8 @@ class StreamLoader:
         )
         self._begin(newest + 1)
         self._forget(range(oldest, newest + 2))
-        parts = [self._rows(visit, [place for of, place in found if of == visit]) for visit in distinct(found)]
+        visits = dict.fromkeys(visit for visit, _ in found)  # each once and in order
+        parts = [self._rows(visit, [place for of, place in found if of == visit]) for visit in visits]
         ids = torch.cat([part.ids for part in parts])
         valid = torch.cat(
             [torch.ones_like(part.ids, dtype=torch.bool) if part.valid is None else part.valid for part in parts]
@@ -219,20 +220,20 @@ class StreamLoader:
         """Write a block and its entry in the index; an entry that is there already must be the same."""
         target, path = self.blocks.place(number), self.blocks.folder / INDEX
         self.blocks.folder.mkdir(parents=True, exist_ok=True)
-        with locked(self.blocks.folder / "lock"):
-            self.index = Index.read(path) or self.index  # another process may have made it
+        with _locked(self.blocks.folder / "lock"):
+            self.index = _Index.read(path) or self.index  # another process may have made it
             if self.index.complete and number >= len(self.index.sequences):
                 return
             if not target.exists():
                 documents = self._documents(number)
                 if documents is None:
-                    self.index = Index(self.index.sequences, self.index.checksums, complete=True)
+                    self.index = _Index(self.index.sequences, self.index.checksums, complete=True)
                     self.index.write(path)
                     return
                 names = self.blocks.head.label_names
                 write_store(target, documents, self.blocks.tokenizer, label_names=names, eos=self.blocks.eos)
             store = TokenStore.open(target)
-            count, found = len(self.blocks.packed(store)), checksum(store)
+            count, found = len(self.blocks.packed(store)), _checksum(store)
             if number < len(self.index.sequences):
                 if (count, found) != (self.index.sequences[number], self.index.checksums[number]):
                     shutil.rmtree(target, ignore_errors=True)
@@ -241,7 +242,7 @@ class StreamLoader:
                         "has read before: restore the corpus, or start a new run"
                     )
                 return
-            self.index = Index((*self.index.sequences, count), (*self.index.checksums, found))
+            self.index = _Index((*self.index.sequences, count), (*self.index.checksums, found))
             self.index.write(path)
 
     def _documents(self, number: int) -> Iterable[Document] | None:
@@ -262,18 +263,13 @@ class StreamLoader:
         self._reading = number + 1, others
 
 
-def distinct(found: list[tuple[int, int]]) -> list[int]:
-    """The visits of some places, each once and in order."""
-    return list(dict.fromkeys(visit for visit, _ in found))
-
-
-def checksum(store: TokenStore) -> str:
+def _checksum(store: TokenStore) -> str:
     """What identifies the tokens of a store."""
     return " ".join(shard.sha256[:16] for shard in store.index.shards)
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     """Keep other processes from doing the same at the same time."""
     with path.open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)

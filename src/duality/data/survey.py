@@ -10,7 +10,7 @@ own sample, unchanged.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,14 +79,25 @@ def survey(documents: Iterable[Document], labels: bool) -> CorpusSize:
             digest.update(data)
             num_characters += len(piece)
             num_bytes += len(data)
-            num_unbroken += sum(map(num_bytes_of, unbroken_words(piece)))
+            num_unbroken += sum(map(num_bytes_of, _unbroken_words(piece)))
         digest.update(_BORDER)
     counts = (num_documents, num_characters, num_bytes, num_unbroken)
     return CorpusSize(*counts, tuple(sorted(names)), digest.hexdigest())
 
 
+def join_sizes(each: Sequence[CorpusSize]) -> CorpusSize:
+    """The size of several corpora; the checksum is that of theirs."""
+    if len(each) == 1:
+        return each[0]
+    names = ("num_documents", "num_characters", "num_bytes", "num_unbroken")
+    labels = sorted({label for size in each for label in size.label_names})
+    digest = hashlib.sha256("\n".join(size.sha256 for size in each).encode()).hexdigest()
+    sums = {name: sum(getattr(size, name) for size in each) for name in names}
+    return replace(each[0], **sums, label_names=tuple(labels), sha256=digest)
+
+
 @dataclass(frozen=True)
-class Inspection:
+class _Inspection:
     """What a corpus is, found by reading it: its files, those of its folders that are not read, its size, examples."""
 
     files: tuple[str, ...]
@@ -103,7 +114,7 @@ def inspect(
     num_examples: int = 3,
     cache: Path | None = None,
     progress: Reporter = silent,
-) -> Inspection:
+) -> _Inspection:
     """Read a corpus and count what is in it; the examples are the beginnings of its first documents."""
     examples: list[str] = []
 
@@ -115,7 +126,7 @@ def inspect(
 
     size = survey(noting(read_documents(spec, documents, column, cache=cache, progress=progress)), False)
     files = (file.name for place in locate(spec) for file in place.files(cache=cache))
-    return Inspection(tuple(files), tuple(skipped_files(spec)), size, tuple(examples))
+    return _Inspection(tuple(files), tuple(skipped_files(spec)), size, tuple(examples))
 
 
 def evenly(texts: Iterable[str], share: float, unbroken: float) -> Iterator[str]:
@@ -123,19 +134,14 @@ def evenly(texts: Iterable[str], share: float, unbroken: float) -> Iterator[str]
     shares, seen, taken = (share, unbroken), [0, 0], [0, 0]
     for text in texts:
         for part in cut_at_borders(text, PART_CHARACTERS):
-            kind = int(num_unbroken_of(part) > len(part) / 2)
+            kind = int(sum(map(len, _unbroken_words(part))) > len(part) / 2)
             if taken[kind] <= shares[kind] * seen[kind]:
                 taken[kind] += len(part)
                 yield part
             seen[kind] += len(part)
 
 
-def num_unbroken_of(text: str) -> int:
-    """The number of characters in words that are so long that BPE cuts them for training."""
-    return sum(map(len, unbroken_words(text)))
-
-
-def unbroken_words(text: str) -> list[str]:
+def _unbroken_words(text: str) -> list[str]:
     """The words that are so long that BPE cuts them for training."""
     return [word for word in text.split() if len(word) > LONGEST_WORD]
 

@@ -1,6 +1,6 @@
 """Writing a token store: one pass over the documents, in little memory.
 
-    documents --encode (encoding.py), + separator--> blocks of ids --cut at shard borders--> shard files
+    documents --encode (encode.py), + separator--> blocks of ids --cut at shard borders--> shard files
 
 With ``label_names`` the label of each document is written too, as its place among the names.
 
@@ -50,12 +50,12 @@ def write_store(
     Every document ends with the tokenizer's separator, unless ``eos`` is false.
     """
     target, names = Path(folder), label_names or ()
-    check_arguments(target, names, shard_tokens)
+    _check_arguments(target, names, shard_tokens)
     dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
     with atomic_folder(target, resume=True) as partial:
         if names:
-            documents = labelled(documents, names, partial / LABELS)
-        with Writing(partial, np.dtype(dtype), shard_tokens) as writing:
+            documents = _labelled(documents, names, partial / LABELS)
+        with _Writing(partial, np.dtype(dtype), shard_tokens) as writing:
             count = writing.count
             if count.bytes:
                 advance(count.bytes, tokens=count.tokens)
@@ -85,7 +85,7 @@ def write_store(
     return TokenStore.open(target)
 
 
-class Writing:
+class _Writing:
     """The files of a store that is being written; it begins where a process has left off that was killed."""
 
     def __init__(self, folder: Path, dtype: np.dtype[np.unsignedinteger], shard_tokens: int):
@@ -95,12 +95,12 @@ class Writing:
         full, rest = divmod(self.num_tokens, shard_tokens)
         self.shards = [self.shard(number, shard_tokens) for number in range(full)]
         for file in folder.glob("shard-*.bin"):
-            if file.name > shard_name(full):
+            if file.name > _shard_name(full):
                 file.unlink()
-        self.ends = opened(folder / DOCUMENTS, 8 * self.count.documents)
-        self.stream = opened(folder / shard_name(full), rest * dtype.itemsize)
+        self.ends = _opened(folder / DOCUMENTS, 8 * self.count.documents)
+        self.stream = _opened(folder / _shard_name(full), rest * dtype.itemsize)
 
-    def __enter__(self) -> Writing:
+    def __enter__(self) -> _Writing:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,8 +112,8 @@ class Writing:
         try:
             count = Count(**json.loads((self.folder / UNFINISHED).read_text(encoding="utf-8")))
             full, rest = divmod(count.tokens, self.shard_tokens)
-            needed = {shard_name(number): self.shard_tokens * self.dtype.itemsize for number in range(full)}
-            needed |= {shard_name(full): rest * self.dtype.itemsize, DOCUMENTS: 8 * count.documents}
+            needed = {_shard_name(number): self.shard_tokens * self.dtype.itemsize for number in range(full)}
+            needed |= {_shard_name(full): rest * self.dtype.itemsize, DOCUMENTS: 8 * count.documents}
             enough = all(size == 0 or (self.folder / name).stat().st_size >= size for name, size in needed.items())
             return count if enough else Count()
         except (OSError, ValueError, TypeError):
@@ -128,7 +128,7 @@ class Writing:
             self.num_tokens += len(part)
             if self.num_tokens % self.shard_tokens == 0:
                 self.close_shard(self.shard_tokens)
-                self.stream = opened(self.folder / shard_name(len(self.shards)), 0)
+                self.stream = _opened(self.folder / _shard_name(len(self.shards)), 0)
 
     def save(self) -> None:
         """Flush everything to the disk, and say how far it is."""
@@ -146,7 +146,7 @@ class Writing:
 
     def shard(self, number: int, num_tokens: int) -> Shard:
         """The entry of a file in the index."""
-        name = shard_name(number)
+        name = _shard_name(number)
         return Shard(name, num_tokens, file_sha256(self.folder / name))
 
     def finish(self) -> tuple[Shard, ...]:
@@ -156,18 +156,18 @@ class Writing:
             self.close_shard(rest)
         else:
             self.stream.close()
-            (self.folder / shard_name(len(self.shards))).unlink()
+            (self.folder / _shard_name(len(self.shards))).unlink()
         self.ends.flush()
         (self.folder / UNFINISHED).unlink(missing_ok=True)
         return tuple(self.shards)
 
 
-def shard_name(number: int) -> str:
+def _shard_name(number: int) -> str:
     """The name of a file of ids."""
     return f"shard-{number:05d}.bin"
 
 
-def opened(path: Path, size: int) -> BufferedRandom:
+def _opened(path: Path, size: int) -> BufferedRandom:
     """A file to write into behind its first ``size`` bytes; what it has beyond them is removed."""
     path.touch()
     stream = path.open("r+b")
@@ -176,7 +176,7 @@ def opened(path: Path, size: int) -> BufferedRandom:
     return stream
 
 
-def check_arguments(target: Path, names: tuple[str, ...], shard_tokens: int) -> None:
+def _check_arguments(target: Path, names: tuple[str, ...], shard_tokens: int) -> None:
     """Refuse arguments that no store can be made from, before any work."""
     if shard_tokens < 1:
         raise ValueError(f"shard_tokens must be at least 1; got {shard_tokens}")
@@ -186,7 +186,7 @@ def check_arguments(target: Path, names: tuple[str, ...], shard_tokens: int) -> 
         raise ValueError(f"label_names must be sorted and without repeats; got {names}; give sorted(set(...)) of them")
 
 
-def labelled(documents: Iterable[Document], names: tuple[str, ...], path: Path) -> Iterator[Document]:
+def _labelled(documents: Iterable[Document], names: tuple[str, ...], path: Path) -> Iterator[Document]:
     """The same documents; the place of each label among the names is written to a file."""
     places = {name: place for place, name in enumerate(names)}
     with path.open("wb") as stream:

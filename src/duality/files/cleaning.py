@@ -19,7 +19,7 @@ from duality.registry import suggestion
 
 
 @dataclass(frozen=True)
-class Kind:
+class _Kind:
     """A part of the cache: what it is, and what its entries look like; ``folders`` says what kind of entry they are."""
 
     title: str
@@ -28,17 +28,17 @@ class Kind:
 
 
 KINDS = {
-    "archives": Kind("packages as downloaded", r".+\.(whl|zip|tar\.gz|tgz)", folders=False),
-    "sources": Kind("texts of named corpora", r"[\w.-]+", folders=True),
-    "tokenizers": Kind("published tokenizers", r"[\w.-]+", folders=True),
-    "judges": Kind("language models that score samples", r"[\w.-]+", folders=True),
-    "molecules": Kind("training molecules in canonical form", r"[0-9a-f]{64}\.txt", folders=False),
-    "stores": Kind("tokenized corpora", r"[0-9a-f]{64}", folders=True),
+    "archives": _Kind("packages as downloaded", r".+\.(whl|zip|tar\.gz|tgz)", folders=False),
+    "sources": _Kind("texts of named corpora", r"[\w.-]+", folders=True),
+    "tokenizers": _Kind("published tokenizers", r"[\w.-]+", folders=True),
+    "judges": _Kind("language models that score samples", r"[\w.-]+", folders=True),
+    "molecules": _Kind("training molecules in canonical form", r"[0-9a-f]{64}\.txt", folders=False),
+    "stores": _Kind("tokenized corpora", r"[0-9a-f]{64}", folders=True),
 }
 
 
 @dataclass(frozen=True)
-class Holding:
+class _Holding:
     """The entries of one kind, their size, and how many a running process is writing, which are not among them."""
 
     kind: str
@@ -52,15 +52,15 @@ class Holding:
         return KINDS[self.kind].title
 
 
-def holdings(root: Path, kind: str = "") -> list[Holding]:
+def holdings(root: Path, kind: str = "") -> list[_Holding]:
     """What the cache folder holds, of one kind or of all; a folder that is no cache is refused."""
     if kind and kind not in KINDS:
         raise ValueError(f"the cache has no kind {kind!r}: {suggestion(kind, KINDS)}")
-    check_is_cache(root)
-    return [holding_of(root, each) for each in KINDS if kind in ("", each)]
+    _check_is_cache(root)
+    return [_holding_of(root, each) for each in KINDS if kind in ("", each)]
 
 
-def free(found: Sequence[Holding]) -> int:
+def free(found: Sequence[_Holding]) -> int:
     """Remove the entries; how many bytes they had."""
     for holding in found:
         for path in holding.entries:
@@ -68,7 +68,7 @@ def free(found: Sequence[Holding]) -> int:
     return sum(holding.num_bytes for holding in found)
 
 
-def check_is_cache(root: Path) -> None:
+def _check_is_cache(root: Path) -> None:
     """Refuse a folder that contains anything that the cache does not make; an absent one is an empty cache."""
     if not root.exists():
         return
@@ -78,13 +78,13 @@ def check_is_cache(root: Path) -> None:
         if path.name.startswith("."):
             continue
         if path.name not in KINDS or path.is_symlink() or not path.is_dir():
-            refuse(root, path)
+            _refuse(root, path)
         for entry in sorted(path.iterdir()):
-            if not entry.name.startswith(".") and not looks_made_here(entry, KINDS[path.name]):
-                refuse(root, entry)
+            if not entry.name.startswith(".") and not _looks_made_here(entry, KINDS[path.name]):
+                _refuse(root, entry)
 
 
-def refuse(root: Path, foreign: Path) -> None:
+def _refuse(root: Path, foreign: Path) -> None:
     """The error of a folder that is no cache."""
     raise ValueError(
         f"{root} does not look like a cache folder of duality, because of {foreign}: nothing was removed; set "
@@ -92,7 +92,7 @@ def refuse(root: Path, foreign: Path) -> None:
     )
 
 
-def looks_made_here(entry: Path, kind: Kind) -> bool:
+def _looks_made_here(entry: Path, kind: _Kind) -> bool:
     """Whether an entry of the cache has the form of its kind."""
     if not re.fullmatch(kind.pattern, entry.name) or entry.is_symlink():
         return False
@@ -102,16 +102,16 @@ def looks_made_here(entry: Path, kind: Kind) -> bool:
     return entry.is_dir() and (kind is KINDS["stores"] or all(path.is_file() for path in entry.iterdir()))
 
 
-def holding_of(root: Path, kind: str) -> Holding:
+def _holding_of(root: Path, kind: str) -> _Holding:
     """What there is of one kind: entries, and what dead processes have left."""
     folder = root / kind
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
     partial = [path for path in paths if path.name.startswith(PARTIAL)]
     dead = [path for path in partial if abandoned(path)]
     entries = (*(path for path in paths if not path.name.startswith(".")), *dead)
-    return Holding(kind, entries, sum(map(size_of, entries)), len(partial) - len(dead))
+    return _Holding(kind, entries, sum(map(_size_of, entries)), len(partial) - len(dead))
 
 
-def size_of(path: Path) -> int:
+def _size_of(path: Path) -> int:
     """The bytes of a file, or of all files in a folder."""
     return sum(found.lstat().st_size for found in [path, *path.rglob("*")] if found.is_file() or found.is_symlink())

@@ -45,12 +45,12 @@ _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _MOST_BYTES = 1 << 16
 
 
-class RunLocked(ValueError):
+class _RunLocked(ValueError):
     """Another training has the run folder."""
 
 
 @dataclass(frozen=True)
-class Holder:
+class _Holder:
     """Who has a lock: a process of a host, which is the process that ``started`` then; ``since`` is for people."""
 
     host: str
@@ -60,10 +60,10 @@ class Holder:
     command: str
 
     @staticmethod
-    def here() -> Holder:
+    def here() -> _Holder:
         """This process, now."""
         since = time.strftime("%Y-%m-%d %H:%M:%S %Z")
-        return Holder(socket.gethostname(), os.getpid(), _start_of(os.getpid()) or "", since, " ".join(sys.argv)[:500])
+        return _Holder(socket.gethostname(), os.getpid(), _start_of(os.getpid()) or "", since, " ".join(sys.argv)[:500])
 
     @property
     def is_here(self) -> bool:
@@ -90,12 +90,12 @@ def _start_of(pid: int) -> str | None:
 
 @contextmanager
 def locked(folder: Path, report: Reporter = silent) -> Iterator[None]:
-    """Have the run folder alone for the duration of a ``with`` block; ``RunLocked`` if another training has it."""
+    """Have the run folder alone for the duration of a ``with`` block; ``_RunLocked`` if another training has it."""
     path, ended = folder / LOCK, threading.Event()
     descriptor = _take(path, report)
     try:
         os.ftruncate(descriptor, 0)
-        os.write(descriptor, json.dumps(asdict(Holder.here()), indent=1).encode("utf-8"))
+        os.write(descriptor, json.dumps(asdict(_Holder.here()), indent=1).encode("utf-8"))
         beats = threading.Thread(target=_show_life, args=(path, ended), name="lock", daemon=True)
         beats.start()
         try:
@@ -124,7 +124,7 @@ def _take(path: Path, report: Reporter) -> int:
                 continue  # removed by its holder at this moment
         ours = False
         try:
-            got = flock(descriptor)
+            got = _flock(descriptor)
             if got is False:
                 raise _refusal(path, _read_holder(path))
             if got and not _is_at(path, descriptor):
@@ -146,7 +146,7 @@ def _take(path: Path, report: Reporter) -> int:
                 os.close(descriptor)
 
 
-def flock(descriptor: int) -> bool | None:
+def _flock(descriptor: int) -> bool | None:
     """Lock a file: True if it is ours now, False if another process has it, None if the file system has no locks."""
     try:
         import fcntl
@@ -170,14 +170,14 @@ def _is_at(path: Path, descriptor: int) -> bool:
     return False
 
 
-def _read_holder(path: Path) -> Holder | None:
+def _read_holder(path: Path) -> _Holder | None:
     """Who has written itself into the file of a lock; None for a file that is not there, empty or damaged."""
     try:
         found = read_json(path, _MOST_BYTES)
         if isinstance(found, dict) and all(
             isinstance(value, int if name == "pid" else str) for name, value in found.items()
         ):
-            return Holder(**found)
+            return _Holder(**found)
     except (OSError, ValueError, TypeError):
         pass
     return None
@@ -190,8 +190,8 @@ def _show_life(path: Path, ended: threading.Event) -> None:
             os.utime(path)
 
 
-def _await_death(path: Path, holder: Holder, report: Reporter) -> None:
-    """Return if a holder on another host shows no sign of life; ``RunLocked`` as soon as it shows one."""
+def _await_death(path: Path, holder: _Holder, report: Reporter) -> None:
+    """Return if a holder on another host shows no sign of life; ``_RunLocked`` as soon as it shows one."""
     report(f"{path} says that process {holder.pid} on {holder.host} trains here since {holder.since}: looking whether")
     report(f"it still does, for {PATIENCE * BEAT:.0f} seconds; `rm {path}` if you know that it does not")
     before, until = _touched(path), time.monotonic() + PATIENCE * BEAT
@@ -211,22 +211,22 @@ def _touched(path: Path) -> int | None:
     return None
 
 
-def _refusal(path: Path, holder: Holder | None) -> RunLocked:
+def _refusal(path: Path, holder: _Holder | None) -> _RunLocked:
     """What is said to who does not get the lock."""
     if holder is None:
-        return RunLocked(
+        return _RunLocked(
             f"{path.parent} is being trained by another process (see {path}): wait until it ends or choose another "
             f"--out (out=); if no process trains there, delete {path.name}"
         )
     where = "" if holder.is_here else f" on {holder.host}"
-    return RunLocked(
+    return _RunLocked(
         f"{path.parent} is being trained by process {holder.pid} on {holder.host} since {holder.since} "
         f"({holder.command}): wait until it ends, stop it with `kill {holder.pid}`{where} (it saves first), or choose "
         "another --out (out=)"
     )
 
 
-def holder_of(folder: Path) -> Holder | None:
+def holder_of(folder: Path) -> _Holder | None:
     """Who trains in a run folder now, as far as can be seen without trying to lock it; None if nobody does."""
     found = _read_holder(folder / LOCK)
     if found is None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from duality.files.atomic import file_sha256, write_atomically
@@ -27,15 +26,7 @@ MANIFEST = "manifest.json"
 RECORD = ".verified.json"
 CLOCK_STEP = 2_000_000_000  # nanoseconds; the coarsest file systems in use count in steps of 2 s
 
-State = list[int | str]
-
-
-@dataclass(frozen=True)
-class Sealed:
-    """One file of the manifest."""
-
-    bytes: int
-    sha256: str
+_State = list[int | str]  # size, two times and number of a file, and the checksum that it was verified with
 
 
 def seal(folder: Path, name: str) -> None:
@@ -52,21 +43,22 @@ def verify(folder: Path) -> None:
     """Compare all files of a sealed folder with its manifest; a difference is an error."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder")
-    files = read_manifest(folder)
-    recorded = read_record(folder)
-    now = clock(folder)
-    known: dict[str, State] = {}
-    for name, expected in files.items():
+    files = _read_manifest(folder)
+    recorded = _read_record(folder)
+    now = _clock(folder)
+    known: dict[str, _State] = {}
+    for name, (size, sha256) in files.items():
         path = folder / name
         if not path.is_file():
             raise ValueError(f"{path} is missing")
-        state = state_of(path, expected.sha256)
-        if state[0] != expected.bytes:
-            raise ValueError(f"{path} is damaged: {state[0]} bytes, not {expected.bytes}")
+        status = path.stat()
+        state: _State = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, sha256]
+        if status.st_size != size:
+            raise ValueError(f"{path} is damaged: {status.st_size} bytes, not {size}")
         if state != recorded.get(name):
-            if file_sha256(path) != expected.sha256:
+            if file_sha256(path) != sha256:
                 raise ValueError(f"{path} is damaged: its sha256 has changed")
-            if now is None or max(int(state[1]), int(state[2])) + CLOCK_STEP >= now:
+            if now is None or max(status.st_mtime_ns, status.st_ctime_ns) + CLOCK_STEP >= now:
                 continue
         known[name] = state
     if known != recorded:
@@ -74,14 +66,14 @@ def verify(folder: Path) -> None:
             write_atomically(folder / RECORD, json.dumps(known, indent=1))
 
 
-def read_manifest(folder: Path) -> Mapping[str, Sealed]:
-    """The files of the manifest by name."""
+def _read_manifest(folder: Path) -> Mapping[str, tuple[int, str]]:
+    """The bytes and the sha256 of the files of the manifest by name."""
     path = folder / MANIFEST
     if not path.is_file():
-        raise ValueError(f"{folder} has no {MANIFEST}: it is incomplete, or of an older version")
+        raise ValueError(f"{folder} has no {MANIFEST}: it is incomplete")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        files = {name: Sealed(**entry) for name, entry in content["files"].items()}
+        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in content["files"].items()}
         own = content["name"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error})") from None
@@ -90,7 +82,7 @@ def read_manifest(folder: Path) -> Mapping[str, Sealed]:
     return files
 
 
-def read_record(folder: Path) -> dict[str, State]:
+def _read_record(folder: Path) -> dict[str, _State]:
     """What was verified before; nothing if it cannot be read."""
     try:
         found = json.loads((folder / RECORD).read_text(encoding="utf-8"))
@@ -99,13 +91,7 @@ def read_record(folder: Path) -> dict[str, State]:
     return found if isinstance(found, dict) else {}
 
 
-def state_of(path: Path, sha256: str) -> State:
-    """What the file system says of a file, and the checksum that it is verified with."""
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, sha256]
-
-
-def clock(folder: Path) -> int | None:
+def _clock(folder: Path) -> int | None:
     """The time now by the clock of the folder's file system; None if the folder cannot be written."""
     probe = temporary_name(folder / RECORD)
     try:

@@ -46,32 +46,32 @@ LARGEST_PAGE = 50_000_000  # bytes
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.5, text/html;q=0.1"
 
 
-class Unavailable(Exception):
+class _Unavailable(Exception):
     """A place does not give the file; the text says why."""
 
 
 def download(package: Package, target: IO[bytes]) -> str | None:
     """Write the archive to ``target``, if a place has it with the right checksum; otherwise the problem."""
-    settings = Settings(pip_settings())
+    settings = _Settings(_pip_settings())
     problems = []
     for place in settings.places(package.name):
         try:
             link = settings.find(place, package)
             settings.save(link, package, target)
             return None
-        except Unavailable as problem:
+        except _Unavailable as problem:
             problems.append(str(problem))
     return "; ".join(dict.fromkeys(problems)) or "pip is told to use no index, and has no links"
 
 
-def pip_settings() -> dict[str, str]:
+def _pip_settings() -> dict[str, str]:
     """The options of pip, from its files and the environment; from the environment alone if there is no pip."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     listing = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace").stdout
-    return parse_settings(listing, os.environ)
+    return _parse_settings(listing, os.environ)
 
 
-def parse_settings(listing: str, environment: Mapping[str, str]) -> dict[str, str]:
+def _parse_settings(listing: str, environment: Mapping[str, str]) -> dict[str, str]:
     """The options by name: what `pip config list` prints, and before it what the environment says."""
     found: dict[str, str] = {}
     for section in ("global", "download"):
@@ -87,7 +87,7 @@ def parse_settings(listing: str, environment: Mapping[str, str]) -> dict[str, st
 
 
 @dataclass(frozen=True)
-class Link:
+class _Link:
     """The address of a file, and its checksum if the page said one."""
 
     url: str
@@ -100,7 +100,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Settings:
+class _Settings:
     """Where and how pip looks for packages."""
 
     options: Mapping[str, str]
@@ -113,33 +113,33 @@ class Settings:
             for index in (self.options.get("index-url", PYPI), *self.options.get("extra-index-url", "").split()):
                 yield f"{index.rstrip('/')}/{package}/"
 
-    def find(self, place: str, package: Package) -> Link:
+    def find(self, place: str, package: Package) -> _Link:
         """The link to the archive that a place has."""
-        if Link(place).name == package.archive:
-            return Link(place)
-        if urlsplit(place).scheme == "file" and local_path(place).is_dir():
-            inside = local_path(place) / package.archive
+        if _Link(place).name == package.archive:
+            return _Link(place)
+        if urlsplit(place).scheme == "file" and _local_path(place).is_dir():
+            inside = _local_path(place) / package.archive
             if inside.is_file():
-                return Link(inside.as_uri())
-            page = local_path(place) / "index.html"
+                return _Link(inside.as_uri())
+            page = _local_path(place) / "index.html"
             if not page.is_file():
-                raise Unavailable(f"{package.archive} is not there: {place}")
+                raise _Unavailable(f"{package.archive} is not there: {place}")
             place = page.as_uri()
         with self.open(place) as response:
             text = self.read(response, place, LARGEST_PAGE)
             address = response.geturl() if isinstance(response, HTTPResponse) else place
             kind = response.headers.get("Content-Type", "") if isinstance(response, HTTPResponse) else "text/html"
-        for link in links_of(text.decode("utf-8", "replace"), kind, address):
+        for link in _links_of(text.decode("utf-8", "replace"), kind, address):
             local = urlsplit(link.url).scheme == "file" and urlsplit(address).scheme != "file"
             if link.name == package.archive and not local:
-                return Link(with_password_of(place, link.url), link.sha256)
-        raise Unavailable(f"{package.archive} is not there: {shown(place)}")
+                return _Link(_with_password_of(place, link.url), link.sha256)
+        raise _Unavailable(f"{package.archive} is not there: {_shown(place)}")
 
-    def save(self, link: Link, package: Package, target: IO[bytes]) -> None:
+    def save(self, link: _Link, package: Package, target: IO[bytes]) -> None:
         """Write the file to ``target`` and check it; a connection that breaks is tried again."""
-        wrong = f"{shown(link.url)} has another sha256 than the one expected, {package.sha256}"
+        wrong = f"{_shown(link.url)} has another sha256 than the one expected, {package.sha256}"
         if link.sha256 not in (None, package.sha256):
-            raise Unavailable(wrong)
+            raise _Unavailable(wrong)
         for attempt in range(ATTEMPTS):
             digest, count = hashlib.sha256(), 0
             try:
@@ -151,27 +151,27 @@ class Settings:
                         digest.update(block)
                         count += len(block)
                         if count > package.most_bytes:
-                            raise Unavailable(f"{shown(link.url)} is larger than expected ({package.megabytes} MB)")
+                            raise _Unavailable(f"{_shown(link.url)} is larger than expected ({package.megabytes} MB)")
                         target.write(block)
                 if expected is None or count >= int(expected):
                     break
-                raise Interrupted(f"{shown(link.url)} ended after {count} bytes of {expected}")
-            except Interrupted:
+                raise _Interrupted(f"{_shown(link.url)} ended after {count} bytes of {expected}")
+            except _Interrupted:
                 if attempt == ATTEMPTS - 1:
                     raise
                 time.sleep(PAUSE)
         if digest.hexdigest() != package.sha256:
-            raise Unavailable(wrong)
+            raise _Unavailable(wrong)
 
     def open(self, url: str) -> IO[bytes] | HTTPResponse:
         """The content at an address."""
         parts = urlsplit(url)
         try:
             if parts.scheme == "file":
-                return local_path(url).open("rb")
+                return _local_path(url).open("rb")
             if parts.scheme not in ("http", "https"):
-                raise Unavailable(f"{shown(url)} is no address that can be read (https, http or file)")
-            request = Request(without_password(url), headers={"Accept": _ACCEPT, "User-Agent": "diffusion-duality"})
+                raise _Unavailable(f"{_shown(url)} is no address that can be read (https, http or file)")
+            request = Request(_without_password(url), headers={"Accept": _ACCEPT, "User-Agent": "diffusion-duality"})
             if parts.username is not None:
                 login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
                 # Not redirected: the password stays with the host that it is for.
@@ -179,9 +179,9 @@ class Settings:
             response: HTTPResponse = self.opener(parts.hostname or "").open(request, timeout=self.timeout)
             return response
         except HTTPError as error:
-            raise Unavailable(f"{shown(url)} answers {error.code} {error.reason}") from None
+            raise _Unavailable(f"{_shown(url)} answers {error.code} {error.reason}") from None
         except (OSError, HTTPException, ValueError) as error:
-            raise Interrupted(f"{shown(url)} cannot be reached ({getattr(error, 'reason', error)})") from None
+            raise _Interrupted(f"{_shown(url)} cannot be reached ({getattr(error, 'reason', error)})") from None
 
     @staticmethod
     def read(stream: IO[bytes] | HTTPResponse, url: str, most: int) -> bytes:
@@ -189,7 +189,7 @@ class Settings:
         try:
             return stream.read(most)
         except (OSError, HTTPException) as error:
-            raise Interrupted(f"{shown(url)} cannot be read ({error})") from None
+            raise _Interrupted(f"{_shown(url)} cannot be read ({error})") from None
 
     def opener(self, host: str) -> OpenerDirector:
         """What opens addresses of a host: with pip's proxy, or else that of the environment, and pip's certificates."""
@@ -216,7 +216,7 @@ class Settings:
         return float(self.options.get("timeout") or self.options.get("default-timeout") or 30.0)
 
 
-class Interrupted(Unavailable):
+class _Interrupted(_Unavailable):
     """A connection that failed, which may work the next time."""
 
 
@@ -236,48 +236,48 @@ class _Anchors(HTMLParser):
             self.base = address
 
 
-def links_of(text: str, kind: str, page: str) -> list[Link]:
+def _links_of(text: str, kind: str, page: str) -> list[_Link]:
     """The links of a page of an index, in JSON or HTML."""
     if "json" in kind:
         try:
             return [
-                Link(urljoin(page, file["url"]), file["hashes"].get("sha256")) for file in json.loads(text)["files"]
+                _Link(urljoin(page, file["url"]), file["hashes"].get("sha256")) for file in json.loads(text)["files"]
             ]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise Unavailable(f"{shown(page)} is no page of an index ({error})") from None
+            raise _Unavailable(f"{_shown(page)} is no page of an index ({error})") from None
     anchors = _Anchors()
     anchors.feed(text)
     base, links = urljoin(page, anchors.base), []
     for address in anchors.addresses:
         url, fragment = urldefrag(urljoin(base, address))
-        links.append(Link(url, fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else None))
+        links.append(_Link(url, fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else None))
     return links
 
 
-def local_path(url: str) -> Path:
+def _local_path(url: str) -> Path:
     """The path that a file:// address stands for."""
     return Path(url2pathname(urlsplit(url).path))
 
 
-def without_password(url: str) -> str:
+def _without_password(url: str) -> str:
     """An address without its user and password."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def shown(url: str) -> str:
+def _shown(url: str) -> str:
     """An address for messages."""
-    return without_password(url)
+    return _without_password(url)
 
 
-def with_password_of(page: str, url: str) -> str:
+def _with_password_of(page: str, url: str) -> str:
     """The address with the user and password of ``page``, if both are on one host."""
     parts, own = urlsplit(url), urlsplit(page)
-    if "@" in own.netloc and host_of(parts) == host_of(own):
+    if "@" in own.netloc and _host_of(parts) == _host_of(own):
         return urlunsplit(parts._replace(netloc=own.netloc))
     return url
 
 
-def host_of(parts: SplitResult) -> tuple[str, str]:
+def _host_of(parts: SplitResult) -> tuple[str, str]:
     """What a password belongs to: the scheme, and host and port."""
     return parts.scheme, parts.netloc.rpartition("@")[2]

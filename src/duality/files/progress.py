@@ -86,7 +86,7 @@ class Pace:
         added = self.done - self.first
         if added <= 0:
             return ""
-        return f"{duration((self.total - self.done) * (self.clock() - self.started) / added)} left"
+        return f"{_duration((self.total - self.done) * (self.clock() - self.started) / added)} left"
 
     def line(self, note: str = "") -> str:
         """All of it, with a note if there is one."""
@@ -106,7 +106,7 @@ def amount(done: float, total: float, unit: str) -> str:
     return f"{done:,.0f} of {total:,.0f} {unit}".rstrip()
 
 
-def duration(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     """A time in minutes and seconds, or in hours too.
 
     >>> duration(130.4), duration(7384)
@@ -118,7 +118,7 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def lines(report: Reporter, label: str, total: float, unit: str) -> Iterator[Advance]:
+def _lines(report: Reporter, label: str, total: float, unit: str) -> Iterator[Advance]:
     """Work in progress as a line every 30 seconds."""
     pace = Pace(label, total, unit)
 
@@ -132,7 +132,7 @@ def lines(report: Reporter, label: str, total: float, unit: str) -> Iterator[Adv
 
 def working(report: Reporter, label: str, total: float, unit: str = "") -> AbstractContextManager[Advance]:
     """Show work in progress as the reporter can: by itself, or as lines."""
-    return report.working(label, total, unit) if isinstance(report, Display) else lines(report, label, total, unit)
+    return report.working(label, total, unit) if isinstance(report, Display) else _lines(report, label, total, unit)
 
 
 def unseen(amount: float, tokens: int = 0) -> None:

@@ -71,7 +71,7 @@ def corpus_identity(corpus: Corpus) -> dict[str, Any]:
     """Checksums of the text and of its tokens, and the names of the labels."""
     stores = {"train": corpus.train, "validation": corpus.validation}
     return {
-        **({} if corpus.text is None else {"text": corpus.text}),
+        "text": corpus.text,
         "tokenizer": corpus.tokenizer.fingerprint,
         "labels": list(corpus.label_names),
         **{name: [shard.sha256 for shard in store.index.shards] for name, store in stores.items()},

@@ -33,11 +33,11 @@ def clean_book(text: str) -> str:
     if lines[first].startswith("[") and lines[first].endswith("]"):
         lines[first] = ""
     end = next((number for number, line in enumerate(lines) if line.startswith(LICENCE_STARTS)), len(lines))
-    paragraphs = [join_lines(list(group)) for full, group in groupby(lines[:end], key=bool) if full]
+    paragraphs = [_join_lines(list(group)) for full, group in groupby(lines[:end], key=bool) if full]
     return "".join(paragraph + "\n" for paragraph in paragraphs)
 
 
-def join_lines(lines: list[str]) -> str:
+def _join_lines(lines: list[str]) -> str:
     """The lines of one paragraph as one line."""
     joined = lines[0]
     for line in lines[1:]:

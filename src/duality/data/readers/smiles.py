@@ -41,14 +41,14 @@ def canonical_lines(tables: Iterable[IO[bytes]], progress: Reporter) -> str:
     """The canonical SMILES of all tables, one per line; each molecule once, in the order of their hashes."""
     found: set[str] = set()
     with rdkit("rdkit.rdBase").BlockLogs():  # which would be remarks on single molecules
-        for number, (where, text) in enumerate(rows(tables), 1):
-            found.add(canonical(text, where))
+        for number, (where, text) in enumerate(_rows(tables), 1):
+            found.add(_canonical(text, where))
             if number % 25_000 == 0:
                 progress(f"{number:,} SMILES made canonical")
-    return "".join(f"{text}\n" for text in sorted(found, key=sha256))
+    return "".join(f"{text}\n" for text in sorted(found, key=_sha256))
 
 
-def canonical(text: str, where: str) -> str:
+def _canonical(text: str, where: str) -> str:
     """The canonical form of a SMILES; one that is no molecule is an error."""
     chem = rdkit("rdkit.Chem")
     molecule = chem.MolFromSmiles(text)
@@ -57,7 +57,7 @@ def canonical(text: str, where: str) -> str:
     return str(chem.MolToSmiles(molecule))
 
 
-def rows(tables: Iterable[IO[bytes]]) -> Iterator[tuple[str, str]]:
+def _rows(tables: Iterable[IO[bytes]]) -> Iterator[tuple[str, str]]:
     """A place for messages and the SMILES of each row of the tables."""
     for number, stream in enumerate(tables, 1):
         with io.TextIOWrapper(stream, "utf-8", newline="") as lines:
@@ -70,7 +70,7 @@ def rows(tables: Iterable[IO[bytes]]) -> Iterator[tuple[str, str]]:
                 yield f"table {number}, line {reader.line_num}", row[COLUMN]
 
 
-def sha256(text: str) -> str:
+def _sha256(text: str) -> str:
     """The sha256 of a text, in hexadecimal."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
