@@ -19,7 +19,7 @@ import pytest
 from support.runs import small_recipe
 
 from duality.cli import COMMANDS
-from duality.cli.main import main, spread
+from duality.cli.main import _spread, main
 from duality.data.corpus import prepare
 from duality.data.store import TokenStore
 from duality.files.atomic import file_sha256
@@ -185,10 +185,10 @@ def test_dry_run_prints_the_recipe_and_writes_nothing(tmp_path: Path, capsys: py
 
 def test_assignments_may_follow_one_set_or_many() -> None:
     expected = ["train", "r", "--set", "a=1", "--set", "b=2", "--resume"]
-    assert spread(["train", "r", "--set", "a=1", "b=2", "--resume"]) == expected
-    assert spread(["train", "r", "--set", "a=1", "--set", "b=2", "--resume"]) == expected
+    assert _spread(["train", "r", "--set", "a=1", "b=2", "--resume"]) == expected
+    assert _spread(["train", "r", "--set", "a=1", "--set", "b=2", "--resume"]) == expected
     for alone in (["train", "r", "--set"], ["train", "r", "--set", "--resume"]):
-        assert spread(alone) == alone
+        assert _spread(alone) == alone
 
 
 def test_bad_corpora(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,8 +15,8 @@ import pytest
 import torch
 from support import jobs
 
-from duality.cli.main import main, wait_shortly
-from duality.cli.train import busy_remark
+from duality.cli.main import _spin_shortly, main
+from duality.cli.train import _describe_load
 from duality.models.provenance import code_version
 from duality.ranks import Job
 from duality.training import parallel
@@ -302,21 +302,21 @@ def test_an_exception_of_a_rank_is_printed_by_that_rank(tmp_path: Path) -> None:
 
 def test_threads_wait_shortly_unless_the_user_has_chosen() -> None:
     chosen: dict[str, str] = {}
-    wait_shortly(chosen)
+    _spin_shortly(chosen)
     assert chosen == {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
     for own in ({"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "0"}):
         before = dict(own)
-        wait_shortly(own)
+        _spin_shortly(own)
         assert own == before
 
 
 def test_a_busy_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    assert busy_remark(0.3) is None
-    remark = busy_remark(5.0)
+    assert _describe_load(0.3) is None
+    remark = _describe_load(5.0)
     assert remark is not None
     assert "other programs use 5.0 of the 8 cores" in remark
     assert "OMP_NUM_THREADS=3" in remark
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert busy_remark(9.0) is None
+    assert _describe_load(9.0) is None

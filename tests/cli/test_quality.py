@@ -11,7 +11,7 @@ from support import session
 from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
-from duality.cli.quality import Readers
+from duality.cli.quality import _Readers
 
 SCORES = """
 def lengths(texts):
@@ -42,10 +42,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_who_reads_the_samples() -> None:
-    assert Readers().chosen() == ("smollm2", ())
-    assert Readers(score="molecules").chosen() == (None, ("molecules",))
-    assert Readers(judge="gpt2", score="molecules, mine:f").chosen() == ("gpt2", ("molecules", "mine:f"))
-    assert Readers(judge="none").chosen() == (None, ())
+    assert _Readers().chosen() == ("smollm2", ())
+    assert _Readers(score="molecules").chosen() == (None, ("molecules",))
+    assert _Readers(judge="gpt2", score="molecules, mine:f").chosen() == ("gpt2", ("molecules", "mine:f"))
+    assert _Readers(judge="none").chosen() == (None, ())
 
 
 def test_scores_over_temperature(runs: list[Path], here: Path, capsys: pytest.CaptureFixture[str]) -> None:

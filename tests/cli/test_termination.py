@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from duality.cli.main import Terminated, main, terminable
+from duality.cli.main import _raise_on_sigterm, _Terminated, main
 
 # A command that has begun to write into the cache and waits there, in Python or for a process that it has started.
 PREPARING = """
@@ -78,12 +78,12 @@ def test_a_preparation_that_is_ended_leaves_nothing(place: str, wait: str, tmp_p
 
 def test_the_signal_is_handled_as_before_afterwards() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Terminated), terminable():
+    with pytest.raises(_Terminated), _raise_on_sigterm():
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == before
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        with terminable():
+        with _raise_on_sigterm():
             os.kill(os.getpid(), signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.faults import faults
 
-from duality.cli.main import explain, main
+from duality.cli.main import _explain, main
 from duality.data.corpus import Corpus, prepare
 from duality.files.cache import cache_errors
 from duality.files.manifest import verify
@@ -46,7 +46,7 @@ def test_a_preparation_that_fails_anywhere_can_be_repeated(number: int, texts: P
                 assert ids(prepare(texts, BPE(270), cache=cache)) == expected  # a record that is not kept is no error
             except OSError as error:
                 failed += 1
-                message = explain(error) or ""
+                message = _explain(error) or ""
                 assert "\n" not in message
                 assert "DUALITY_CACHE" in message
                 assert str(cache) in message
@@ -91,8 +91,8 @@ def test_errors_of_the_cache_say_what_to_do(number: int, words: str, tmp_path: P
             cache_errors(tmp_path / "cache", "the test", lambda: "3 MB"),
         ):
             raise OSError(number, "Read-only file system" if number == errno.EROFS else "Permission denied", name)
-        assert "DUALITY_CACHE" in (explain(caught.value) or "")
-        assert f"the cache folder {tmp_path / 'cache'}" in (explain(caught.value) or "")
+        assert "DUALITY_CACHE" in (_explain(caught.value) or "")
+        assert f"the cache folder {tmp_path / 'cache'}" in (_explain(caught.value) or "")
 
 
 def test_errors_about_other_files_pass_unchanged(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from support.runs import small_recipe
 from support.studio import Served, posted, served, studio_of, until
 
 from duality.studio.generation import Check, Emit
-from duality.studio.queues import Job, Queues
+from duality.studio.queues import Queues, _Job
 from duality.studio.schemas import Cancelled, Limits, Refusal
 
 LONG = {"run": "duo", "steps": 4000, "length": 64, "stream": True}
@@ -46,7 +46,7 @@ def test_clients_that_leave_end_their_work(server: Served) -> None:
     until(lambda: threads() == before)
     assert server.get("/api/health").json["waiting"] == 0
     gc.collect()
-    assert sum(type(each) is Job for each in gc.get_objects()) <= 2
+    assert sum(type(each) is _Job for each in gc.get_objects()) <= 2
 
 
 def test_a_likelihood_ends_too_when_its_client_leaves(server: Served) -> None:
@@ -207,14 +207,14 @@ def test_threads_end() -> None:
                 check()
                 time.sleep(0.01)
 
-        async def ended(job: Job) -> list[object]:
+        async def ended(job: _Job) -> list[object]:
             return list(await asyncio.wait_for(job.all_ready(), 30))
 
-        first = Job(limits, queues.closing, lambda *_: None)
+        first = _Job(limits, queues.closing, lambda *_: None)
         queues.add("a", first)
         assert await ended(first) == [None]
         until(lambda: not queues._models)
-        jobs = [Job(limits, queues.closing, wait) for _ in range(3)]
+        jobs = [_Job(limits, queues.closing, wait) for _ in range(3)]
         for job in jobs:
             queues.add("b", job)
         assert begun.wait(10)
@@ -225,14 +225,14 @@ def test_threads_end() -> None:
             assert error.status == 503
         until(lambda: threads() == 0)
         with pytest.raises(Refusal, match="being closed"):
-            queues.add("c", Job(limits, queues.closing, wait))
+            queues.add("c", _Job(limits, queues.closing, wait))
 
     asyncio.run(run())
 
 
 def test_when_work_is_to_end() -> None:
     async def run() -> None:
-        job = Job(Limits(), threading.Event(), lambda *_: None)
+        job = _Job(Limits(), threading.Event(), lambda *_: None)
         job.check()
         job.deadline = 0.0
         with pytest.raises(Refusal, match="took too long"):

@@ -131,19 +131,19 @@ def work(commands: Sequence[Sequence[str]]) -> int:
     from contextlib import nullcontext
 
     from duality import ranks
-    from duality.cli.main import command, handling_errors, silent, spread, terminable
+    from duality.cli.main import command, _handle_errors, _print_errors_only, _spread, _raise_on_sigterm
     from duality.training import saving
 
     saving.LARGE = int(os.environ.get(SMALLEST_FOR_THREAD, saving.LARGE))
     if LARGEST_FILE in os.environ:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(os.environ[LARGEST_FILE]),) * 2)
 
-    quietly = silent if os.environ.get("RANK", "0") != "0" else nullcontext
-    with handling_errors(False) as result, terminable(), ranks.joined(), quietly():
+    quietly = _print_errors_only if os.environ.get("RANK", "0") != "0" else nullcontext
+    with _handle_errors(False) as result, _raise_on_sigterm(), ranks.joined(), quietly():
         time.sleep(float(os.environ.get(DELAY, 0)))
         for each in commands:
-            with handling_errors("--debug" in each) as inner:
-                inner.code = command(spread(list(each)))
+            with _handle_errors("--debug" in each) as inner:
+                inner.code = command(_spread(list(each)))
             result.code = inner.code
             if inner.code:
                 break

@@ -19,7 +19,7 @@ from pathlib import Path
 import tyro
 
 from duality.cli import COMMANDS
-from duality.cli.main import main, spread
+from duality.cli.main import _spread, main
 
 # Fields of a recipe that make a training take a second; a guide's own assignments come before them and stay.
 TINY = {"backbone": "nano", "training.batch_size": "4", "training.warmup": "1", "training.eval_every": "0"}
@@ -50,7 +50,7 @@ def parse(arguments: list[str]) -> None:
         return nothing
 
     idle_commands = {name: idle(command) for name, command in COMMANDS.items()}
-    assert tyro.extras.subcommand_cli_from_dict(idle_commands, prog="duality", args=spread(arguments)) == 0
+    assert tyro.extras.subcommand_cli_from_dict(idle_commands, prog="duality", args=_spread(arguments)) == 0
 
 
 def at_most(arguments: list[str]) -> list[str]:

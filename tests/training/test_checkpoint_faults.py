@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.faults import faults
 
-from duality.cli.main import explain
+from duality.cli.main import _explain
 from duality.training import checkpoint
 
 OLD = {"model": {"w": torch.zeros(2, 3)}, "ema": {"w": torch.zeros(2, 3)}}
@@ -45,7 +45,7 @@ def test_a_save_that_fails_anywhere_leaves_the_checkpoint_before(step: int, numb
         begin()
         with faults(tmp_path, place, number), pytest.raises(OSError) as caught:
             checkpoint.save(folder, step, NEW, {}, keep=1)
-        message = explain(caught.value) or ""
+        message = _explain(caught.value) or ""
         assert "\n" not in message
         assert str(folder) in message
         assert ("the disk is full: a checkpoint needs " in message) == (number == errno.ENOSPC)

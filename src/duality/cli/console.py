@@ -27,7 +27,7 @@ stderr = Console(stderr=True, highlight=False)
 
 
 @dataclass
-class Messages:
+class _Messages:
     """Prints messages, and shows work in progress (``duality.files.progress.Display``)."""
 
     bars: Progress | None = None
@@ -83,7 +83,7 @@ class Messages:
             self.bars = outer
 
 
-say = Messages()
+say = _Messages()
 
 
 @contextmanager

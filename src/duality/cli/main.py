@@ -30,14 +30,14 @@ _TEXTS = ("--prompt", "--suffix")
 _NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory")  # how torch says it
 
 
-class Terminated(BaseException):
+class _Terminated(BaseException):
     """SIGTERM came. It is no ``Exception``: like Ctrl-C, it is not an error that a command could handle."""
 
 
-def spread(arguments: list[str]) -> list[str]:
+def _spread(arguments: list[str]) -> list[str]:
     """``--set a=1 b=2`` as ``--set a=1 --set b=2``; the parser refuses a ``--set`` with nothing after it.
 
-    >>> spread(["train", "duo-laptop", "--set", "a=1", "b=2", "--resume"])
+    >>> _spread(["train", "duo-laptop", "--set", "a=1", "b=2", "--resume"])
     ['train', 'duo-laptop', '--set', 'a=1', '--set', 'b=2', '--resume']
     """
     result: list[str] = []
@@ -51,12 +51,12 @@ def spread(arguments: list[str]) -> list[str]:
     return result
 
 
-def check_values(arguments: list[str]) -> None:
+def _check_values(arguments: list[str]) -> None:
     """Refuse an empty value, which an unset variable of a shell leaves behind; no option has a use for one.
 
     White space alone is a value only where a text is asked for.
 
-    >>> check_values(["train", "duo-laptop", "--data", ""])
+    >>> _check_values(["train", "duo-laptop", "--data", ""])
     Traceback (most recent call last):
     ValueError: the value of --data is empty: give one, or leave --data out (an unset variable of the shell is empty)
     """
@@ -76,13 +76,13 @@ def check_values(arguments: list[str]) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and give its exit code; rank 0 of the processes that torchrun has started speaks for all."""
-    arguments = spread(sys.argv[1:] if arguments is None else arguments)
+    arguments = _spread(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
-    with handling_errors(debug) as result:
-        check_values(arguments)
+    with _handle_errors(debug) as result:
+        _check_values(arguments)
         _check_divided(arguments)
-        with terminable(), ranks.joined() as place, nullcontext() if place.first else silent():
-            with handling_errors(debug) as inner:
+        with _raise_on_sigterm(), ranks.joined() as place, nullcontext() if place.first else _print_errors_only():
+            with _handle_errors(debug) as inner:
                 inner.code = command(arguments)
             result.code = inner.code
     return result.code
@@ -101,15 +101,15 @@ def _check_divided(arguments: list[str]) -> None:
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
-    """Let SIGTERM raise ``Terminated`` in the main thread, through every ``finally``, until the block is left.
+def _raise_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise ``_Terminated`` in the main thread, through every ``finally``, until the block is left.
 
     A training handles the signal itself (``training.interruption``) and saves. A process that was told to ignore the
     signal goes on ignoring it.
     """
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        raise Terminated
+        raise _Terminated
 
     before = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or before == signal.SIG_IGN:
@@ -158,7 +158,7 @@ class _Result:
 
 
 @contextmanager
-def handling_errors(debug: bool) -> Iterator[_Result]:
+def _handle_errors(debug: bool) -> Iterator[_Result]:
     """Turn an error in the block into an exit code and one line, which the first of several ranks prints."""
     result = _Result()
     try:
@@ -174,14 +174,14 @@ def handling_errors(debug: bool) -> Iterator[_Result]:
         return
     except KeyboardInterrupt:
         result.code, line = INTERRUPTED, "duality: interrupted"
-    except Terminated:
+    except _Terminated:
         result.code, line = TERMINATED, _lost_ranks() or "duality: terminated"
     except Exception as error:
         if debug:
             raise
         if not ranks.job().alone:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others while this one says why
-        words, who = explain(error), "" if ranks.job().first else f"rank {ranks.job().rank}: "
+        words, who = _explain(error), "" if ranks.job().first else f"rank {ranks.job().rank}: "
         result.code, line = USER_ERROR, f"duality: error: {who}{words}"
         if words is None:
             result.code = FAULT
@@ -204,7 +204,7 @@ def _lost_ranks() -> str | None:
 
 
 @contextmanager
-def silent() -> Iterator[None]:
+def _print_errors_only() -> Iterator[None]:
     """Print nothing but errors: for the ranks other than 0."""
     from duality.cli.console import stderr
 
@@ -216,7 +216,7 @@ def silent() -> Iterator[None]:
         stderr.quiet = False
 
 
-def explain(error: Exception) -> str | None:
+def _explain(error: Exception) -> str | None:
     """One line: what was got, what is allowed, what to do; None for an error that no user can be the cause of."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         about = "" if error.filename is None else f": {error.filename}"
@@ -236,7 +236,7 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def wait_shortly(environment: MutableMapping[str, str]) -> None:
+def _spin_shortly(environment: MutableMapping[str, str]) -> None:
     """Let threads that wait for each other spin for a short time only, unless the user has chosen otherwise.
 
     Threads that spin are fast alone and ten times slower beside another program; those that sleep are always a little
@@ -248,5 +248,5 @@ def wait_shortly(environment: MutableMapping[str, str]) -> None:
 
 def script() -> None:
     """The ``duality`` command."""
-    wait_shortly(os.environ)
+    _spin_shortly(os.environ)
     sys.exit(main())

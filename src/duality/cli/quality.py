@@ -28,7 +28,7 @@ else:
 
 
 @dataclass(frozen=True)
-class Readers:
+class _Readers:
     """Who reads the samples."""
 
     judge: str | None = None
@@ -45,14 +45,14 @@ class Readers:
         return None if judge == "none" else judge, scorers
 
 
-_REQUEST, _READERS = SweepFlags(), Readers()
+_REQUEST, _READ_BY = SweepFlags(), _Readers()
 
 
 def quality(
     runs: Folders,
     /,
     request: Annotated[SweepFlags, arg(name="")] = _REQUEST,
-    readers: Annotated[Readers, arg(name="")] = _READERS,
+    readers: Annotated[_Readers, arg(name="")] = _READ_BY,
     out: Path = Path("runs/quality"),
     batch_size: int = 16,
     corpus: str | None = None,

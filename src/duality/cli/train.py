@@ -73,7 +73,7 @@ def _carry_out(plan: TrainingPlan, device: Device, log: Log, dry_run: bool) -> i
     from duality.runs.train import describe_result
 
     with suppress(OSError, AttributeError):  # not every system has it
-        busy = busy_remark(os.getloadavg()[0])
+        busy = _describe_load(os.getloadavg()[0])
         if busy is not None:
             say(busy)
     with training_display(plan.recipe.training.steps) as watch:
@@ -85,7 +85,7 @@ def _carry_out(plan: TrainingPlan, device: Device, log: Log, dry_run: bool) -> i
     return 0
 
 
-def busy_remark(load: float) -> str | None:
+def _describe_load(load: float) -> str | None:
     """What to say if other programs use the cores that this one is about to use.
 
     Two threads that wait for each other are slower than one as soon as one of them has to share its core.

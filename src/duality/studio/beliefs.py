@@ -25,7 +25,7 @@ _BLOCK = 32  # states of which only the largest is compared at first
 
 
 @dataclass(frozen=True)
-class Reading:
+class _Reading:
     """Of each place (B, L): the probability of its token, the entropy in nats, the most likely tokens (B, L, k)."""
 
     token: Tensor
@@ -86,10 +86,10 @@ class Observed:
 
 
 @torch.no_grad()
-def read(noted: _Noted, tokens: Tensor, alternatives: int) -> Reading:
+def read(noted: _Noted, tokens: Tensor, alternatives: int) -> _Reading:
     """What a belief says of the tokens (B, L), and the ``alternatives`` most likely ones of each place."""
     flat, belief, unread = tokens.flatten(), noted.belief, torch.ones(tokens.numel(), dtype=torch.bool)
-    found = Reading(
+    found = _Reading(
         torch.zeros(belief.positions),
         torch.zeros(belief.positions),
         torch.zeros(belief.positions, alternatives, dtype=torch.long),
@@ -109,10 +109,10 @@ def read(noted: _Noted, tokens: Tensor, alternatives: int) -> Reading:
         for rows, log_p in belief.each(unread.nonzero()[:, 0].to(flat.device)):
             _add_rows(found, flat, rows, log_p)
     shape = tokens.shape
-    return Reading(*(each.view(*shape, *each.shape[1:]) for each in vars(found).values()))
+    return _Reading(*(each.view(*shape, *each.shape[1:]) for each in vars(found).values()))
 
 
-def _add_rows(found: Reading, tokens: Tensor, rows: Tensor, log_p: Tensor) -> None:
+def _add_rows(found: _Reading, tokens: Tensor, rows: Tensor, log_p: Tensor) -> None:
     """Add what some rows of log-probabilities (n, K) say."""
     places, wanted = rows.cpu(), min(found.best.shape[-1], log_p.shape[-1])
     # a probability of 0 has the logarithm -inf, and adds nothing

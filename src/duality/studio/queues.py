@@ -31,7 +31,7 @@ _STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-
 _LOOK_SECONDS = 0.25  # so often a client that waits for an answer is looked for
 
 
-class Job:
+class _Job:
     """Some work, and its events on their way to the client.
 
     A computation calls ``check`` before every call of its network, so that one that has no steps to watch, such as a
@@ -106,7 +106,7 @@ class Queues:
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.closing = limits, threading.Event()
-        self._models: dict[str, tuple[threading.Thread, deque[Job]]] = {}
+        self._models: dict[str, tuple[threading.Thread, deque[_Job]]] = {}
         self._lock = threading.Lock()
 
     async def collect(self, request: Request, model: str, work: Work) -> list[Event]:
@@ -155,9 +155,9 @@ class Queues:
 
         return answer
 
-    async def _begin(self, request: Request, model: str, work: Work) -> tuple[Job, tuple[Event, ...]]:
+    async def _begin(self, request: Request, model: str, work: Work) -> tuple[_Job, tuple[Event, ...]]:
         """Work that has begun, and its first events: an error before them has a status of its own."""
-        job = Job(self.limits, self.closing, work)
+        job = _Job(self.limits, self.closing, work)
         self.add(model, job)
         try:
             item = await job.next(request, time.monotonic() + self.limits.waiting_seconds)
@@ -168,14 +168,14 @@ class Queues:
             raise item or Cancelled()
         return job, item
 
-    def add(self, model: str, job: Job) -> None:
+    def add(self, model: str, job: _Job) -> None:
         """Let the thread of a model do this after what is waiting; a model without work gets a thread."""
         with self._lock:
             job.check()
             known = self._models.get(model)
             if known is None:
                 thread = threading.Thread(target=self._work, args=(model,), name=f"model {model}", daemon=True)
-                known = self._models[model] = thread, deque[Job]()
+                known = self._models[model] = thread, deque[_Job]()
                 thread.start()
             if len(known[1]) >= self.limits.queue:
                 sentence = "requests are waiting for this model: try again when some of them are done"
