@@ -78,10 +78,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command and give its exit code; rank 0 of the processes that torchrun has started speaks for all."""
     arguments = _spread(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
-    with _handle_errors(debug) as result:
+    with _handle_errors(debug) as result, _raise_on_sigterm():
         _check_values(arguments)
         _check_divided(arguments)
-        with _raise_on_sigterm(), ranks.joined() as place, nullcontext() if place.first else _print_errors_only():
+        with ranks.joined() as place, nullcontext() if place.first else _print_errors_only():
             with _handle_errors(debug) as inner:
                 inner.code = command(arguments)
             result.code = inner.code
@@ -128,10 +128,8 @@ def command(arguments: list[str]) -> int:
         print(f"duality {__version__}", flush=True)
         return 0
 
-    def read(name: str) -> Callable[..., int]:
-        """A command; of one that is not run no more than the first line of its help is needed."""
-        if arguments[:1] == [name]:
-            return COMMANDS[name]
+    def make_stub(name: str) -> Callable[..., int]:
+        """A command that is not run: no more than the first line of its help is needed."""
 
         def stub() -> int:
             return USER_ERROR
@@ -139,8 +137,9 @@ def command(arguments: list[str]) -> int:
         stub.__doc__ = summary(name)
         return stub
 
+    chosen = {name: COMMANDS[name] for name in COMMANDS if arguments[:1] == [name]}
     code: int = tyro.extras.subcommand_cli_from_dict(
-        {name: read(name) for name in COMMANDS},
+        {name: chosen.get(name) or make_stub(name) for name in COMMANDS},
         prog="duality",
         description="Discrete diffusion language models: train, distill, evaluate, sample. "
         "With --debug, an error shows where it came from; --version alone shows the version.",

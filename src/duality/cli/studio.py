@@ -12,7 +12,6 @@ from duality.cli.console import say
 from duality.cli.options import Device, Flag
 
 if TYPE_CHECKING:
-    from duality.evaluation.judge import Judge
     from duality.hub.fetch import ModelSource
 
 
@@ -48,13 +47,15 @@ def studio(
             "the studio needs pydantic, starlette and uvicorn, which are not installed: pip install "
             "'diffusion-duality[studio]'"
         ) from None
+    from duality.evaluation.judge import judge_named
     from duality.studio import app, library, server
 
-    server.check_token(host, token)
     folders, models = _find_sources(runs or (Path("runs"),))
     found = sum(1 for source in folders for _ in run_folders(source)) + len(models)
+    server.check_token(host, token)
     with server.listen(host, port) as listener:
-        made = app.Studio(library.Library(folders, device=device, models=models), judge=_read_judge(judge, device))
+        shelf = library.Library(folders, device=device, models=models)
+        made = app.Studio(shelf, judge=None if judge is None else judge_named(judge, device, say))
         address = server.address_of(host, listener.getsockname()[1], token)
         say(f"the studio is at {address} ({found} run{'s' * (found != 1)}, and those to come); Ctrl-C ends it")
         if open:
@@ -84,10 +85,3 @@ def _find_sources(sources: Sequence[Path]) -> tuple[list[Path], list[ModelSource
                 f"{source} is not a folder: give run folders, a folder that holds some, or hf:OWNER/NAME of the hub"
             )
     return folders, models
-
-
-def _read_judge(name: str | None, device: str) -> Judge | None:
-    """The judge of a name; None without one."""
-    from duality.evaluation.judge import judge_named
-
-    return None if name is None else judge_named(name, device, say)
