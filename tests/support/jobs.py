@@ -131,7 +131,7 @@ def work(commands: Sequence[Sequence[str]]) -> int:
     from contextlib import nullcontext
 
     from duality import ranks
-    from duality.cli.main import command, _handle_errors, _print_errors_only, _spread, _raise_on_sigterm
+    from duality.cli.main import _handle_errors, _print_errors_only, _raise_on_sigterm, _spread, command
     from duality.training import saving
 
     saving.LARGE = int(os.environ.get(SMALLEST_FOR_THREAD, saving.LARGE))
