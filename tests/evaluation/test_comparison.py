@@ -21,8 +21,8 @@ from duality.cli.console import training_display
 from duality.cli.main import main
 from duality.data.packing import Sequences
 from duality.evaluation.compare import (
-    ComparedRecipe,
     Plan,
+    _ComparedRecipe,
     _other_differences,
     _tokens_seen,
     _training_seconds,
@@ -122,17 +122,17 @@ def test_a_judge_adds_columns(english: Path, tmp_path: Path) -> None:
 def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[Judge, list[int], list[str]]:
     """A judge with the number of texts it read, and the labels of the cases that were sampled."""
     base, read, sampled = table_judge(), list[int](), list[str]()
-    original = sampling.sample_case
+    original = sampling._sample_case
 
     def logits(ids: Tensor, valid: Tensor) -> Tensor:
         read.append(len(ids))
         return base.logits(ids, valid)
 
-    def sample_case(model: Model, case: Case, batch_size: int, advance: Advance) -> Samples:
+    def _sample_case(model: Model, case: Case, batch_size: int, advance: Advance) -> Samples:
         sampled.append(case.label)
         return original(model, case, batch_size, advance)
 
-    monkeypatch.setattr(sampling, "sample_case", sample_case)
+    monkeypatch.setattr(sampling, "_sample_case", _sample_case)
     return replace(base, logits=logits), read, sampled
 
 
@@ -247,7 +247,7 @@ def test_bad_comparisons_are_refused(english: Path, tmp_path: Path, capsys: pyte
 
 def test_the_text_of_rows() -> None:
     samples = sweep_row("r", 64, 100.4, 4.567, low=95.0, high=106.04)
-    row = ComparedRecipe("r", "s", 1_400_000, 2_000_000, 90, "exact", 99.95, 1.26, 2.0, samples)
+    row = _ComparedRecipe("r", "s", 1_400_000, 2_000_000, 90, "exact", 99.95, 1.26, 2.0, samples)
     assert table_lines([row])[1] == [
         "r", "1.40 M", "2.00 M", "1.5 min", "= 100.0 ± 1.3", "2.000", "exact", "100.4 [95.0, 106.0]", "4.57", "8", "64",
     ]  # fmt: skip

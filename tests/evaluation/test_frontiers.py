@@ -14,7 +14,7 @@ from support.runs import quiet
 from torch import Tensor
 
 from duality.evaluation import frontiers
-from duality.evaluation.frontier_report import _values_of, curve_rows, curves_of
+from duality.evaluation.frontier_report import _curve_rows, _values_of, curves_of
 from duality.evaluation.frontiers import (
     Curve,
     Difference,
@@ -231,7 +231,7 @@ def measured(tmp_path: Path) -> list[Row]:
 
 
 def test_curves_are_made_of_rows_that_differ_in_temperature(measured: list[Row]) -> None:
-    found = curve_rows(measured)
+    found = _curve_rows(measured)
     assert list(found) == ["a, 4 steps", "a, 8 steps", "b, 4 steps", "b, 8 steps"]
     assert all([row.temperature for row in same] == [0.5, 1.0] for same in found.values())
 
@@ -249,7 +249,7 @@ def test_figures_of_curves_are_those_of_rows(measured: list[Row], tmp_path: Path
     }
     for name, value in expected.items():
         for curve in curves_of(dict.fromkeys(measured, tmp_path), name, "entropy"):
-            for point, row in zip(curve.points, curve_rows(measured)[curve.label], strict=True):
+            for point, row in zip(curve.points, _curve_rows(measured)[curve.label], strict=True):
                 assert float(point.quality.totals.sum() / point.quality.counts.sum()) == pytest.approx(value(row))
                 assert point.temperature == row.temperature
     first = curves_of(dict.fromkeys(measured, tmp_path), "vowels", "gen_ppl")[0].points[0]

@@ -15,7 +15,7 @@ from support.runs import quiet, small_recipe
 import duality
 from duality.cli.main import main
 from duality.data.packing import Padding
-from duality.evaluation.sweep.runs import held_out_text, sample_case
+from duality.evaluation.sweep.runs import _sample_case, held_out_text
 from duality.evaluation.sweep.samples import Case
 from duality.models import sampling as writing
 from duality.models.model import Model
@@ -209,7 +209,7 @@ def test_an_empty_sample_is_empty(bytes_model: Model, monkeypatch: pytest.Monkey
     scripted([END, *b"abc"], monkeypatch)
     assert [sample.text for sample in bytes_model.sample(2, length=4)] == ["", ""]
     case = Case(label="x", run=Path("x"), steps=2, num=3, length=4)
-    samples = sample_case(bytes_model, case, 8, lambda _: None)
+    samples = _sample_case(bytes_model, case, 8, lambda _: None)
     assert samples.texts == [""] * 3
     assert samples.tokens.tolist() == [[END, *b"abc"]] * 3
 

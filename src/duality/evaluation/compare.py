@@ -2,11 +2,11 @@
 
     OUT/<recipe>/             a run folder for each recipe, resumed if it exists
     OUT/samples/, scores.json what the sweep keeps (``evaluation.sweep``), with a judge
-    OUT/table.json            the rows, a list of objects with the fields of ``ComparedRecipe``; ``samples`` is a row of
-                              the sweep (``evaluation.sweep.samples.Row``, as in quality.json), or null without a judge
+    OUT/table.json            the rows, objects with the fields of ``_ComparedRecipe``; ``samples`` is a row of the
+                              sweep (``evaluation.sweep.samples.Row``, as in quality.json), or null without a judge
     OUT/table.md              the same as a table
 
-A comparison is fair if only the method differs. ``other_differences`` lists where else the recipes differ: data,
+A comparison is fair if only the method differs. ``_other_differences`` lists where else the recipes differ: data,
 network, training. All recipes are measured on the same validation text, with the same draws, each by its own measure;
 the column "measure" gives its kind. What must hold: nothing is trained, sampled or judged twice.
 """
@@ -41,7 +41,7 @@ from duality.training.metrics import read_metrics
 
 
 @dataclass(frozen=True)
-class ComparedRecipe:
+class _ComparedRecipe:
     """One row of the table: the training, the likelihood of held-out text and, with a judge, the row of its samples."""
 
     recipe: str
@@ -96,7 +96,7 @@ def compare(
     plan: Plan,
     report: Reporter,
     watching: Callable[[Recipe], AbstractContextManager[Watch]],
-) -> tuple[list[ComparedRecipe], list[str]]:
+) -> tuple[list[_ComparedRecipe], list[str]]:
     """Train (or resume), measure and judge each recipe; rows and remarks, in files after every recipe.
 
     ``watching(recipe)`` is a context whose value is called with the record of every training step.
@@ -105,7 +105,7 @@ def compare(
         raise ValueError("a recipe stands twice in the comparison: name each once")
     sampler = RunSampler(plan.device, report)
     sweep: Sweep | None = None
-    real, rows, remarks = list[Row](), list[ComparedRecipe](), _remarks(recipes, [], [])
+    real, rows, remarks = list[Row](), list[_ComparedRecipe](), _remarks(recipes, [], [])
     if plan.judge is not None:
         check_cases([plan.case(recipe) for recipe in recipes])
         text = held_out_text(recipes[0], plan.num_samples, recipes[0].data.length, report)
@@ -129,7 +129,7 @@ def compare(
 
 def _measure_run(
     recipe: Recipe, plan: Plan, sampler: RunSampler, sweep: Sweep | None, report: Reporter
-) -> ComparedRecipe:
+) -> _ComparedRecipe:
     """The row of a run that has been trained."""
     case = plan.case(recipe)
     model = sampler.model(case)
@@ -140,7 +140,7 @@ def _measure_run(
     num = min(plan.limit or len(held_out), len(held_out))
     with working(report, "measuring", num, "sequences") as advance:
         result = model.likelihood(held_out, num_draws=plan.num_draws, limit=plan.limit, advance=advance)
-    return ComparedRecipe(
+    return _ComparedRecipe(
         recipe=recipe.name,
         source=recipe.source,
         parameters=sum(value.numel() for value in model.denoiser.parameters()),
@@ -184,7 +184,7 @@ def _other_differences(recipes: Sequence[Recipe]) -> list[str]:
 # --- the table
 
 
-def table_lines(rows: Sequence[ComparedRecipe]) -> list[list[str]]:
+def table_lines(rows: Sequence[_ComparedRecipe]) -> list[list[str]]:
     """The table as text, its head first; with the columns of samples if any row has them."""
     head = ["recipe", "parameters", "tokens seen", "training time", "PPL", "bits per byte", "measure"]
     if any(row.samples is not None for row in rows):
@@ -207,14 +207,14 @@ def table_lines(rows: Sequence[ComparedRecipe]) -> list[list[str]]:
     return lines
 
 
-def _remarks(recipes: Sequence[Recipe], rows: Sequence[ComparedRecipe], real: Sequence[Row]) -> list[str]:
+def _remarks(recipes: Sequence[Recipe], rows: Sequence[_ComparedRecipe], real: Sequence[Row]) -> list[str]:
     """Sentences that belong to the table: the remarks of the sweep, and in what else the recipes differ."""
     sampled = [row.samples for row in rows if row.samples is not None]
     judged = sample_remarks([*sampled, *real]) if sampled else []
     return [*judged, *(f"Differs: {line}." for line in _other_differences(recipes))]
 
 
-def _write_table(out: Path, rows: Sequence[ComparedRecipe], remarks: Sequence[str]) -> None:
+def _write_table(out: Path, rows: Sequence[_ComparedRecipe], remarks: Sequence[str]) -> None:
     """Write table.json, and the table in Markdown with its remarks."""
     write_atomically(out / "table.json", json_text([row.to_json() for row in rows], indent=1))
     write_atomically(out / "table.md", "\n\n".join([table(table_lines(rows)).rstrip("\n"), *remarks]) + "\n")

@@ -25,14 +25,14 @@ _HUES = ("Blues", "Oranges", "Greens", "Reds", "Purples", "Greys")
 _DASHES = ("-", "--", "-.", ":")
 
 
-class Style(TypedDict):
+class _Style(TypedDict):
     """Colour and dashes of a line, by the names that matplotlib has for them."""
 
     color: tuple[float, float, float, float]
     ls: str
 
 
-def style(number: int, place: int, count: int) -> Style:
+def style(number: int, place: int, count: int) -> _Style:
     """The style of line ``place`` of ``count`` (light to dark) in column ``number``."""
     from matplotlib import colormaps
 
@@ -89,9 +89,9 @@ def save(figure: Figure, target: Path) -> None:
 def draw(rows: Sequence[Row], steps: Path, rounds: Path | None = None) -> None:
     """The figure against steps and, if it is requested and there are rounds, the one against rounds."""
     shown = _at_one_temperature(rows)
-    plot_steps(shown, steps)
+    _plot_steps(shown, steps)
     if rounds is not None and has_rounds(shown):
-        plot_rounds(shown, rounds)
+        _plot_rounds(shown, rounds)
 
 
 def _at_one_temperature(rows: Sequence[Row]) -> list[Row]:
@@ -101,7 +101,7 @@ def _at_one_temperature(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.real or row.temperature == nearest]
 
 
-def plot_steps(rows: Sequence[Row], target: Path) -> None:
+def _plot_steps(rows: Sequence[Row], target: Path) -> None:
     """Gen PPL and entropy against steps, as a PNG: a line for each model and setting, later rounds in darker shades."""
 
     def label(name: str, row: Row) -> str:
@@ -117,10 +117,10 @@ def plot_steps(rows: Sequence[Row], target: Path) -> None:
     save(figure, target)
 
 
-def plot_rounds(rows: Sequence[Row], target: Path) -> None:
+def _plot_rounds(rows: Sequence[Row], target: Path) -> None:
     """Gen PPL and entropy against rounds of distillation, as a PNG; a line for each number of steps (few: darker)."""
     if not has_rounds(rows):
-        raise ValueError("no row has a round: there is nothing to draw; measure a distilled run, or use plot_steps")
+        raise ValueError("no row has a round: there is nothing to draw; measure a distilled run")
 
     def label(name: str, row: Row) -> str:
         return f"{name}, {row.steps} steps"

@@ -36,7 +36,7 @@ _SAME = ("steps", "sampler", "eta", "tail", "grid", "top_p", "length", "num", "s
 
 
 @dataclass(frozen=True)
-class Comparison:
+class _Comparison:
     """A curve against another one, by their labels; ``difference`` is None if no diversity is common to both."""
 
     label: str
@@ -51,7 +51,7 @@ class Frontiers:
     quality: str
     diversity: str
     curves: tuple[Curve, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[_Comparison, ...]
     rows: tuple[Row, ...]
 
     @property
@@ -59,7 +59,7 @@ class Frontiers:
         """What the column of differences shows."""
         return "ratio" if self.quality == "gen_ppl" else "difference"
 
-    def cells(self, comparison: Comparison) -> list[str]:
+    def cells(self, comparison: _Comparison) -> list[str]:
         """A comparison as text."""
         found = comparison.difference
         if found is None:
@@ -110,7 +110,7 @@ def frontiers(places: Mapping[Row, Path], quality: str | None = None, diversity:
         usual = _default_measures(rows)
         quality, diversity = quality or usual[0], diversity or usual[1]
     curves = curves_of({row: out for row, out in places.items() if not row.real}, quality, diversity)
-    settings = {label: same[0] for label, same in curve_rows(rows).items()}
+    settings = {label: same[0] for label, same in _curve_rows(rows).items()}
     first, comparisons = settings[curves[0].label], []
     for curve in curves[1:]:
         own, other = settings[curve.label], curves[0]
@@ -120,7 +120,7 @@ def frontiers(places: Mapping[Row, Path], quality: str | None = None, diversity:
             if alike and _model(row) == _model(first) != _model(own):
                 other = each
                 break
-        comparisons.append(Comparison(curve.label, other.label, difference([curve], [other])))
+        comparisons.append(_Comparison(curve.label, other.label, difference([curve], [other])))
     return Frontiers(quality, diversity, tuple(curves), tuple(comparisons), tuple(rows))
 
 
@@ -149,7 +149,7 @@ def _model(row: Row) -> tuple[Path, int | None, int | None]:
 # --- curves from the folder of a sweep
 
 
-def curve_rows(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def _curve_rows(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows that differ in temperature alone, by label: the model with its settings, its round and steps."""
     found: dict[str, list[Row]] = {}
     for name, column in columns(rows, ("temperature",)).items():
@@ -170,7 +170,7 @@ def curves_of(places: Mapping[Row, Path], quality: str, diversity: str) -> list[
         found = [_values_of(row, name, samples, file_sha256(path), kept) for name in (quality, diversity)]
         return Point(row.temperature, *found)
 
-    return [Curve(label, tuple(map(point, same))) for label, same in curve_rows(list(places)).items()]
+    return [Curve(label, tuple(map(point, same))) for label, same in _curve_rows(list(places)).items()]
 
 
 def _values_of(row: Row, name: str, samples: Samples, checksum: str, scores: Scores) -> Values:
@@ -201,7 +201,7 @@ def plot_frontiers(found: Frontiers, target: Path) -> None:
     axes.set(xlabel=label_of_measure(found.diversity, found.rows), ylabel=label_of_measure(found.quality, found.rows))
     if found.quality == "gen_ppl":
         use_log_scale(axes)
-    models = [_model(same[0]) for same in curve_rows(found.rows).values()]
+    models = [_model(same[0]) for same in _curve_rows(found.rows).values()]
     hues = list(dict.fromkeys(models))
     for place, (curve, model) in enumerate(zip(found.curves, models, strict=True)):
         look = style(hues.index(model), models[:place].count(model), models.count(model))

@@ -77,7 +77,7 @@ SUITES = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class _Outcome:
     """A test set and its likelihood, or why there is none."""
 
     heading: str
@@ -104,7 +104,7 @@ def evaluate_suite(
     *,
     keep: Path | None = None,
     report: Reporter = silent,
-) -> list[Outcome]:
+) -> list[_Outcome]:
     """The likelihood of every set; ``keep`` is a file of results that are not computed twice."""
     for name in places:
         if name not in suite.sets.values():
@@ -125,7 +125,7 @@ def evaluate_suite(
         except ValueError as error:
             if name in places:
                 raise
-            outcomes.append(Outcome(heading, name, None, f"{error}; or {datasets()[name].how_to_get()}"))
+            outcomes.append(_Outcome(heading, name, None, f"{error}; or {datasets()[name].how_to_get()}"))
             continue
         rows = make_sequences(data, store, model.tokenizer, model.length)
         key = _key_of(store, rows, settings)
@@ -135,7 +135,7 @@ def evaluate_suite(
                 found = model.likelihood(rows, **asdict(settings), advance=advance)
             if kept is not None:
                 job().once(partial(kept.replace, weights, key, {"set": name, **asdict(found)}))
-        outcomes.append(Outcome(heading, name, found))
+        outcomes.append(_Outcome(heading, name, found))
     return outcomes
 
 
@@ -161,7 +161,7 @@ def _key_of(store: TokenStore, rows: Sequences, settings: LikelihoodSettings) ->
 # --- the table
 
 
-def table_rows(suite: Suite, outcomes: Sequence[Outcome], name: str) -> list[list[str]]:
+def table_rows(suite: Suite, outcomes: Sequence[_Outcome], name: str) -> list[list[str]]:
     """The table of a suite: its headings, and ours."""
     ours = ["missing" if each.result is None else _cell(suite, each.result) for each in outcomes]
     return [["", *(each.heading for each in outcomes)], [name, *ours]]
@@ -176,7 +176,7 @@ def _cell(suite: Suite, result: Likelihood) -> str:
     return f"{sign}{result.perplexity:.2f} ± {result.perplexity_stderr:.2f}"
 
 
-def remarks(model: Model, suite: Suite, outcomes: Sequence[Outcome]) -> list[str]:
+def remarks(model: Model, suite: Suite, outcomes: Sequence[_Outcome]) -> list[str]:
     """What a reader of the table must know: what is missing, and what the numbers are of."""
     lines = [f"{each.heading} is missing: {each.missing}" for each in outcomes if each.result is None]
     if suite.table is not None and any(each.result for each in outcomes):

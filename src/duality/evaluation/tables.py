@@ -29,30 +29,14 @@ _SETTINGS = {
     "judge": "read by {}",
 }
 _DETAILS = {  # head, field of a row and how it is written
-    "round": ("round", ""),
-    "steps": ("steps", ""),
-    "sampler": ("sampler", ""),
-    "eta": ("eta", ""),
-    "tail": ("tail", ""),
-    "grid": ("grid", ""),
-    "top-p": ("top_p", ""),
-    "temperature": ("temperature", ""),
-    "samples": ("num", ""),
-    "tokens": ("length", ""),
-    "seed": ("seed", ""),
-    "judge": ("judge", ""),
-    "Gen PPL": ("gen_ppl", ".1f"),
-    "standard error": ("stderr", ".1f"),
-    "entropy": ("entropy", ".3f"),
-    "distinct-1": ("distinct_1", ".3f"),
-    "distinct-2": ("distinct_2", ".3f"),
-    "distinct-3": ("distinct_3", ".3f"),
-    "self-repetition": ("self_repetition", ".3f"),
-    "MAUVE": ("mauve", ".3f"),
-    "NFE": ("nfe", ".1f"),
-    "seconds per sample": ("seconds_per_sample", ".3g"),
-    "empty": ("empty", ""),
-}
+    "round": ("round", ""), "steps": ("steps", ""), "sampler": ("sampler", ""), "eta": ("eta", ""),
+    "tail": ("tail", ""), "grid": ("grid", ""), "top-p": ("top_p", ""), "temperature": ("temperature", ""),
+    "samples": ("num", ""), "tokens": ("length", ""), "seed": ("seed", ""), "judge": ("judge", ""),
+    "Gen PPL": ("gen_ppl", ".1f"), "standard error": ("stderr", ".1f"), "entropy": ("entropy", ".3f"),
+    "distinct-1": ("distinct_1", ".3f"), "distinct-2": ("distinct_2", ".3f"), "distinct-3": ("distinct_3", ".3f"),
+    "self-repetition": ("self_repetition", ".3f"), "MAUVE": ("mauve", ".3f"), "NFE": ("nfe", ".1f"),
+    "seconds per sample": ("seconds_per_sample", ".3g"), "empty": ("empty", ""),
+}  # fmt: skip
 
 
 # --- rows in groups

@@ -19,7 +19,7 @@ from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.readouts import MeanDenoiser
 from duality.denoisers.wrapping import network_of
 from duality.evaluation.judge import weights_id
-from duality.evaluation.sweep.runs import RunSampler, count_calls, held_out_text, sample_case
+from duality.evaluation.sweep.runs import RunSampler, _sample_case, count_calls, held_out_text
 from duality.evaluation.sweep.samples import Case
 from duality.evaluation.sweep.sweep import Sweep
 from duality.models.model import Model, network
@@ -54,7 +54,7 @@ def test_calls_are_counted(english: Path, name: str, steps: int, monkeypatch: py
     progress: list[int] = []
     clock = iter((10.0, 12.5))
     monkeypatch.setattr("duality.evaluation.sweep.runs.time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    samples = sample_case(model, case, 2, progress.append)
+    samples = _sample_case(model, case, 2, progress.append)
     assert sum(progress) == 3 * steps  # batches of 2, 2 and 1
     if name == "mdlm-laptop":
         assert 1 < samples.nfe < steps
@@ -81,7 +81,7 @@ def test_a_case_is_sampled_as_it_says(english: Path) -> None:
         top_p=0.9,
         temperature=0.8,
     )
-    samples = sample_case(model, case, 8, ignored)
+    samples = _sample_case(model, case, 8, ignored)
     expected = model.generate(
         lambda denoiser: TopP(Temperature(denoiser, 0.8), 0.9),
         model.named_sampler("psi-cap", 0.3),
@@ -97,12 +97,12 @@ def test_a_case_is_sampled_as_it_says(english: Path) -> None:
     for setting in ("seed", "sampler", "tail", "grid", "top_p", "temperature"):
         other = replace(case, **{setting: getattr(plain, setting)})
         other = replace(other, eta=None) if setting == "sampler" else other
-        assert not torch.equal(sample_case(model, other, 8, ignored).tokens, samples.tokens), setting
+        assert not torch.equal(_sample_case(model, other, 8, ignored).tokens, samples.tokens), setting
 
 
 def test_an_unknown_tail_is_refused(english: Path) -> None:
     with pytest.raises(ValueError, match="tail 'lazy'"):
-        sample_case(untrained(english, "duo-laptop"), replace(CASE, tail="lazy"), 8, ignored)
+        _sample_case(untrained(english, "duo-laptop"), replace(CASE, tail="lazy"), 8, ignored)
 
 
 def test_guidance_needs_two_calls_per_step(english: Path) -> None:

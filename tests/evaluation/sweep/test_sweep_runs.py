@@ -12,7 +12,7 @@ from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
 from duality.evaluation.requests import SAMPLER_NAMES, SweepRequest, has_eta
-from duality.evaluation.sweep.runs import cases_of, measure_runs
+from duality.evaluation.sweep.runs import _cases_of, measure_runs
 from duality.samplers import SAMPLERS
 
 
@@ -29,16 +29,16 @@ def test_cases_are_all_combinations(runs: list[Path]) -> None:
     settings = SweepRequest(
         steps=(2, None), sampler=("own", "psi-cap"), tail=("ancestral", "greedy"), num=3, eta=0.2, seed=4
     )
-    cases = cases_of(runs[:1], settings)
+    cases = _cases_of(runs[:1], settings)
     assert len(cases) == len({case.key for case in cases}) == 8
     assert {(case.sampler, case.eta) for case in cases} == {("own", None), ("psi-cap", 0.2)}
     assert {case.steps for case in cases} == {2, 32}
-    swept = cases_of(runs[:1], SweepRequest(steps=(2,), temperature=(0.5, 0.8, 1.0)))
+    swept = _cases_of(runs[:1], SweepRequest(steps=(2,), temperature=(0.5, 0.8, 1.0)))
     assert [case.temperature for case in swept] == [0.5, 0.8, 1.0]
     assert {(case.label, case.num, case.length, case.seed, case.round) for case in cases} == {
         ("duo-laptop", 3, 32, 4, None)
     }
-    (own,) = cases_of(runs[1:], SweepRequest(steps=(None,), length=8))
+    (own,) = _cases_of(runs[1:], SweepRequest(steps=(None,), length=8))
     assert (own.steps, own.length) == (8, 8)  # one step per token
 
 
@@ -66,7 +66,7 @@ def test_bad_settings_are_refused() -> None:
         with pytest.raises(ValueError, match="give at least one, each above 0"):
             SweepRequest(steps=(2,), temperature=bad)
     with pytest.raises(ValueError, match="nothing to measure: name run folders"):
-        cases_of([], SweepRequest(steps=(2,)))
+        _cases_of([], SweepRequest(steps=(2,)))
 
 
 def test_the_command_measures_what_the_library_does(

@@ -66,21 +66,21 @@ _TAILS: dict[str, Tail] = {tail: tail for tail in get_args(Tail)}
 
 
 @dataclass
-class Calls:
+class _Calls:
     """How many sequences a network was called with."""
 
     sequences: int = 0
 
 
 @contextmanager
-def count_calls(network: Network, check: Callable[[], None] = lambda: None) -> Iterator[Calls]:
+def count_calls(network: Network, check: Callable[[], None] = lambda: None) -> Iterator[_Calls]:
     """Count the sequences that the network is called with, for the duration of a ``with`` block.
 
     ``check`` runs before every call and ends the work by an error. Every call goes through ``hidden``, and not every
     one through the head. A wrapper around the denoiser would not see that a memo saves calls or that guidance doubles
     them.
     """
-    calls, hidden = Calls(), network.hidden
+    calls, hidden = _Calls(), network.hidden
 
     def counted(
         z: Latent,
@@ -112,7 +112,7 @@ def _tail_of(case: Case) -> Tail:
     return _TAILS[case.tail]
 
 
-def sample_case(model: Model, case: Case, batch_size: int, advance: Advance) -> Samples:
+def _sample_case(model: Model, case: Case, batch_size: int, advance: Advance) -> Samples:
     """The samples of a case; ``advance(1)`` is called after every step of every batch."""
     with count_calls(network_of(model.denoiser)) as calls:
         start = time.perf_counter()
@@ -162,7 +162,7 @@ class RunSampler:
 
     def sample(self, case: Case, advance: Advance) -> Samples:
         """The samples of a case."""
-        return sample_case(self.model(case), case, self.batch_size, advance)
+        return _sample_case(self.model(case), case, self.batch_size, advance)
 
     def check(self, cases: Sequence[Case]) -> None:
         """Refuse, before anything is sampled, what does not exist or cannot be: a run, a round, a sampler, a length."""
@@ -228,7 +228,7 @@ def measure_runs(
     the corpus of the first run is now, if it was moved.
     """
     where, first = device_named(device), job().first
-    cases = cases_of(runs, request)
+    cases = _cases_of(runs, request)
     check_cases(cases)
     source = RunSampler(where, report, batch_size)
     source.check(cases)
@@ -252,7 +252,7 @@ def measure_runs(
     return rows
 
 
-def cases_of(runs: Sequence[Path], request: SweepRequest) -> list[Case]:
+def _cases_of(runs: Sequence[Path], request: SweepRequest) -> list[Case]:
     """All cases of a sweep over runs."""
     if not runs:
         raise ValueError("nothing to measure: name run folders, such as runs/demo")

@@ -19,14 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
-from duality.evaluation.metrics import (
-    distinct,
-    mauve,
-    mauve_obstacle,
-    perplexity,
-    self_repetition,
-    unigram_entropy,
-)
+from duality.evaluation.metrics import distinct, mauve, mauve_obstacle, perplexity, self_repetition, unigram_entropy
 from duality.evaluation.scorers import Scorer, key_of, score_texts, summary
 from duality.evaluation.sweep.samples import (
     REAL_TEXT,
