@@ -48,8 +48,8 @@ def reproduce(
     from duality.papers.duo.reproduce import run
     from duality.papers.duo.reproduce.domains import budget_named
 
-    settings = run.Settings(out, budget_named(budget, seeds, domains, base_seeds, judge), claims, workers, threads)
-    found = run.reproduce(settings, say, partial(say.working, "reproducing"))
+    chosen, show = budget_named(budget, seeds, domains, base_seeds, judge), partial(say.working, "reproducing")
+    found = run.reproduce(out, chosen, claims, workers=workers, threads=threads, report=say, show=show)
     print(run.verdict_table(found))
     say(f"the report is {out / 'report.html'} (and report.md)")
     return 0
@@ -94,17 +94,17 @@ def variance(
         json: print the rows as JSON instead of the tables.
     """
     from duality.files.atomic import json_text
-    from duality.papers.duo.variance.study import VarianceSettings, measure_variance
+    from duality.papers.duo.variance.draws import VarianceSettings
+    from duality.papers.duo.variance.study import measure_variance
 
     wrong = f"--step is {step!r}: it is last, all, or steps with commas, such as 1000,2000"
-    steps = _CHECKPOINTS.get(step) or _numbers(step, int, wrong)
     settings = VarianceSettings(
         objectives=tuple(part.strip() for part in objectives.split(",") if part.strip()),
         num_draws=draws,
         batch=batch,
         micro_batch=micro_batch,
         groups=groups,
-        steps=steps,
+        steps=_CHECKPOINTS.get(step) or _numbers(step, int, wrong),
         weights=weights,
         window=_range_of(window),
         seed=seed,

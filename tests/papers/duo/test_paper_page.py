@@ -16,14 +16,14 @@ from support.runs import ROOT
 
 from duality.cli import COMMANDS
 from duality.cli import main as command_line
-from duality.papers.duo.gpu_days import compute_days, read_days, sum_days
-from duality.papers.duo.index import FIGURES, REMARKS, TABLES, Measured, trainings
-from duality.papers.duo.page import row_label, write_page
+from duality.papers.duo.gpu_days import _compute_days, read_days, sum_days
+from duality.papers.duo.index import FIGURES, REMARKS, TABLES, _Measured, trainings
+from duality.papers.duo.page import _row_label, _write_page
 from duality.recipes import catalogue
 
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "paper.md").read_text(encoding="utf-8")
-INDEXED: tuple[Measured, ...] = (
+INDEXED: tuple[_Measured, ...] = (
     *(series for table in TABLES.values() for series in table.series),
     *FIGURES.values(),
     *REMARKS,
@@ -35,14 +35,14 @@ KNOWN_COMMANDS = [command for command in EVERY_COMMAND if MEASURED or "--suite" 
 
 
 def test_the_page_is_that_of_the_index() -> None:
-    assert write_page() == PAGE, "the index has changed: run `python -m duality.papers.duo.page > docs/paper.md`"
+    assert _write_page() == PAGE, "the index has changed: run `python -m duality.papers.duo.page > docs/paper.md`"
 
 
 def test_every_row_figure_and_command_is_on_the_page() -> None:
     for table in TABLES.values():
         section = PAGE.partition(f"\n## Table {table.number}: ")[2].partition("\n## ")[0]
         for number, row in enumerate(table.rows):
-            lines = [line for line in section.splitlines() if line.startswith(f"| {row_label(table, number)} |")]
+            lines = [line for line in section.splitlines() if line.startswith(f"| {_row_label(table, number)} |")]
             assert lines, row.label
             shown = {cell.strip() for line in lines for cell in line.split("|")}
             assert {value for value in row.numbers if value != "-"} <= shown
@@ -81,7 +81,7 @@ def test_gpu_days_are_days_times_devices_of_the_plan(capsys: pytest.CaptureFixtu
 
 @pytest.mark.slow
 def test_gpu_days_are_those_of_the_recipes() -> None:
-    assert compute_days(read_days()) == read_days(), "a recipe has changed: run `python -m duality.papers.duo.gpu_days`"
+    assert _compute_days() == read_days(), "a recipe has changed: run `python -m duality.papers.duo.gpu_days`"
 
 
 def test_our_numbers_are_those_of_the_results() -> None:

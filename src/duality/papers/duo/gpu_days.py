@@ -6,17 +6,16 @@ A GPU-day is a day of one device. The numbers are days x devices of the command 
 a training (``index.DEVICES``: 8 devices of 80 GB, 989 T operations per second at their peak, of which 40 % are
 reached). They do not include evaluation and sampling.
 
-What must hold: gpu_days.json is what ``compute_days`` gives; a test compares them.
+What must hold: gpu_days.json is what ``_compute_days`` gives; a test compares them.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from duality.papers.duo.index import Training, trainings
+from duality.papers.duo.index import DEVICES, Training, trainings
 
 _FILE = Path(__file__).with_name("gpu_days.json")
 
@@ -32,30 +31,26 @@ def sum_days(needed: Iterable[Training], days: dict[str, float]) -> float:
     return sum(days[plan] for plan in {each.folder: each.plan for each in needed}.values())
 
 
-def compute_days(plans: Iterable[str]) -> dict[str, float]:
+def _compute_days() -> dict[str, float]:
     """GPU-days by the command `duality plan`, computed as that command does."""
     import torch
 
     from duality.models import plan as scaling
     from duality.recipes import catalogue
 
-    known: dict[str, scaling.Sizes] = {}  # the number of steps does not change a network
+    devices, peak, mfu = (float(text.rstrip("T")) for text in DEVICES.split()[1::2] if not text.endswith("GB"))
+    sizes: dict[str, scaling.Sizes] = {}  # the number of steps does not change a network
     found = {}
-    for plan in plans:
-        _, _, name, *options = shlex.split(plan)
-        changes = tuple(options[options.index("--set") + 1 :]) if "--set" in options else ()
-        recipe = catalogue.recipe(name, changes)
-        if "--distill" in options:
-            recipe = scaling.distillation_of(recipe, options[options.index("--distill") + 1])
-        value = {key: options[options.index(key) + 1] for key in ("--devices", "--peak", "--mfu")}
-        peak = scaling.number_of(value["--peak"], "--peak", {"T": 1e12})
-        if name not in known:
-            known[name] = scaling.sizes_of(recipe, torch.device("cuda"))
-        speed = scaling.speed_of(recipe, known[name], int(value["--devices"]), peak * float(value["--mfu"]))
-        found[plan] = round(speed.days * int(value["--devices"]), 3)
+    for command, training in sorted({each.plan: each for each in trainings()}.items()):
+        recipe = catalogue.recipe(training.recipe, training.changes)
+        if training.base:
+            recipe = scaling.distillation_of(recipe, training.distill)
+        if training.recipe not in sizes:
+            sizes[training.recipe] = scaling.sizes_of(recipe, torch.device("cuda"))
+        speed = scaling.speed_of(recipe, sizes[training.recipe], int(devices), peak * 1e12 * mfu)
+        found[command] = round(speed.days * devices, 3)
     return found
 
 
 if __name__ == "__main__":
-    text = json.dumps(compute_days(sorted({each.plan for each in trainings()})), indent=0)
-    _FILE.write_text(text + "\n", encoding="utf-8")
+    _FILE.write_text(json.dumps(_compute_days(), indent=0) + "\n", encoding="utf-8")

@@ -1,10 +1,10 @@
 """The index of the paper: tables and figures, their numbers, and the trainings and commands that give ours.
 
     Training         a training, or the distillation of one: its commands, for the work itself and for `duality plan`
-    Row              a row of a table as the paper prints it
-    Series           the numbers of a table that one run gives: of one row, or of some columns in all rows
+    _Row             a row of a table as the paper prints it
+    _Series          the numbers of a table that one run gives: of one row, or of some columns in all rows
     Table, Figure    by the number that LaTeX gives it
-    Remark           a number that stands in the text only
+    _Remark          a number that stands in the text only
 
 paper.json holds the content, with the fields of these classes. Its numbers are text, as printed, those of a row in one
 string. Trainings are named by their folder; one that is not listed under "trainings" is the recipe of that name. The
@@ -23,7 +23,8 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from duality.papers.duo import Entry
 
 DEVICES = "--devices 8 --memory 80GB --peak 989T --mfu 0.4"
 NONE = "-"  # what the paper prints where it has no number
@@ -73,7 +74,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Row:
+class _Row:
     """A row: its label and numbers as printed, without marks; the heading above it; where the paper has it from."""
 
     label: str
@@ -83,7 +84,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class _Measured:
     """Numbers that the last of ``trainings`` gives, by the commands ``measure``."""
 
     trainings: tuple[Training, ...] = ()
@@ -95,7 +96,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series(Measured):
+class _Series(_Measured):
     """The numbers of a model in a table: in these columns, from 0, and in one row, from 0, or in all if it is None."""
 
     model: str
@@ -115,8 +116,8 @@ class Table:
     label: str
     title: str
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
-    series: tuple[Series, ...]
+    rows: tuple[_Row, ...]
+    series: tuple[_Series, ...]
     ours: str
     rows_are: str = "row"
     note: str = ""
@@ -127,7 +128,7 @@ class Table:
         """Whether each series belongs to one row; otherwise each has columns of its own."""
         return all(each.row is not None for each in self.series)
 
-    def numbers(self, series: Series, row: int) -> tuple[str, ...]:
+    def numbers(self, series: _Series, row: int) -> tuple[str, ...]:
         """The numbers of a series in a row, one for each column of the table; empty where it has none."""
         shown = series.row is None or series.row == row
         printed = self.rows[row].numbers
@@ -135,7 +136,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure(Measured):
+class Figure(_Measured):
     """A figure of the paper; ``numbers`` are those of its caption, ``tables`` those that print what it draws.
 
     Without trainings ``reason`` says why.
@@ -151,7 +152,7 @@ class Figure(Measured):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remark(Measured):
+class _Remark(_Measured):
     """A number that stands in the text only: where, what, and the words around it in LaTeX."""
 
     where: str
@@ -182,7 +183,7 @@ def trainings() -> Iterator[Training]:
         yield from measured.trainings
 
 
-def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _tuples(entry: Entry) -> Entry:
     """The fields of an object of paper.json; a list is a tuple, and the names of trainings are these trainings."""
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
     if "trainings" in fields:
@@ -190,10 +191,10 @@ def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _table(entry: Mapping[str, Any]) -> Table:
+def _table(entry: Entry) -> Table:
     """A table of paper.json."""
-    rows = tuple(Row(**{**row, "numbers": tuple(row["numbers"].split())}) for row in entry["rows"])
-    series = tuple(Series(**_tuples(each)) for each in entry["series"])
+    rows = tuple(_Row(**{**row, "numbers": tuple(row["numbers"].split())}) for row in entry["rows"])
+    series = tuple(_Series(**_tuples(each)) for each in entry["series"])
     return Table(**{**_tuples(entry), "rows": rows, "series": series})
 
 
@@ -201,4 +202,4 @@ _CONTENT = json.loads(Path(__file__).with_name("paper.json").read_text(encoding=
 _LISTED = {name: Training(name, **_tuples(entry)) for name, entry in _CONTENT["trainings"].items()}
 TABLES: dict[int, Table] = {entry["number"]: _table(entry) for entry in _CONTENT["tables"]}
 FIGURES: dict[int, Figure] = {entry["number"]: Figure(**_tuples(entry)) for entry in _CONTENT["figures"]}
-REMARKS = tuple(Remark(**_tuples(entry)) for entry in _CONTENT["remarks"])
+REMARKS = tuple(_Remark(**_tuples(entry)) for entry in _CONTENT["remarks"])

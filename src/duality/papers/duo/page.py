@@ -3,7 +3,7 @@
     python -m duality.papers.duo.page > docs/paper.md      after the index or a recipe has changed
 
 The paper's content is that of ``index``, the GPU-days are those of ``gpu_days``, and page.md has the text around them.
-`duality recipes --table N` prints one table (``paper_lines``). What must hold: docs/paper.md is what ``write_page``
+`duality recipes --table N` prints one table (``paper_lines``). What must hold: docs/paper.md is what ``_write_page``
 gives, and every number of ours in it stands in the page that it links; tests compare them. Nothing here imports torch.
 """
 
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from duality.evaluation.tables import table as markdown_table
 from duality.papers.duo.gpu_days import read_days, sum_days
-from duality.papers.duo.index import DEVICES, FIGURES, REMARKS, TABLES, Figure, Table, Training
+from duality.papers.duo.index import DEVICES, FIGURES, REMARKS, TABLES, Table, Training
 
 
-def row_label(table: Table, number: int) -> str:
+def _row_label(table: Table, number: int) -> str:
     """A row of a table by its number, from 0: numbered if it is a model, else below its heading."""
     row = table.rows[number]
     if table.by_rows:
@@ -32,10 +32,10 @@ def paper_lines(table: Table) -> tuple[list[str], list[list[str]]]:
         for each in table.series:
             assert each.row is not None
             recipe = each.trainings[-1].description
-            lines.append([row_label(table, each.row), recipe, *table.numbers(each, each.row)])
+            lines.append([_row_label(table, each.row), recipe, *table.numbers(each, each.row)])
         return ["row", "recipe", *table.columns], lines
     return [table.rows_are, *table.columns], [
-        [row_label(table, number), *row.numbers] for number, row in enumerate(table.rows)
+        [_row_label(table, number), *row.numbers] for number, row in enumerate(table.rows)
     ]
 
 
@@ -86,29 +86,22 @@ def _section(table: Table, days: dict[str, float]) -> Iterator[str]:
         yield _lines(["recipe", "PPL at small scale"], [[f"`{name}`", value] for name, value in table.small.items()])
 
 
-def _figure_line(figure: Figure, days: dict[str, float]) -> list[str]:
-    """A figure of the paper, as a line of the table of figures."""
-    printed = [f"Gen PPL {figure.numbers[0]}, entropy {figure.numbers[1]}"] if figure.numbers else []
-    printed += [f"Table {number}" for number in figure.tables]
-    recipes = dict.fromkeys(f"`{each.description}`" for each in figure.trainings)
-    return [
-        str(figure.number),
-        figure.title,
-        ", ".join(recipes) or "none",
-        "; ".join(printed) or "no numbers",
-        "; ".join(filter(None, (_needed(figure.trainings, days) if recipes else figure.reason, figure.note))),
-    ]
-
-
 def _figures(days: dict[str, float]) -> Iterator[str]:
     """All figures of the paper, and the numbers of its text."""
+    lines = []
+    for figure in FIGURES.values():
+        printed = [f"Gen PPL {figure.numbers[0]}, entropy {figure.numbers[1]}"] if figure.numbers else []
+        printed += [f"Table {number}" for number in figure.tables]
+        recipes = ", ".join(dict.fromkeys(f"`{each.description}`" for each in figure.trainings)) or "none"
+        ours = _needed(figure.trainings, days) if figure.trainings else figure.reason
+        ours = "; ".join(filter(None, (ours, figure.note)))
+        lines.append([str(figure.number), figure.title, recipes, "; ".join(printed) or "no numbers", ours])
     yield "## Figures"
-    heading = ["figure", "shows", "recipe", "the paper's numbers", "ours"]
-    yield _lines(heading, [_figure_line(each, days) for each in FIGURES.values()])
-    for each in FIGURES.values():
-        if each.commands:
-            yield f"Figure {each.number}:"
-            yield _fenced(each.commands)
+    yield _lines(["figure", "shows", "recipe", "the paper's numbers", "ours"], lines)
+    for figure in FIGURES.values():
+        if figure.commands:
+            yield f"Figure {figure.number}:"
+            yield _fenced(figure.commands)
     yield "## Numbers of the text"
     lines = [
         [each.where, each.title, f"`{each.trainings[-1].recipe}`", each.number, _needed(each.trainings, days)]
@@ -118,18 +111,19 @@ def _figures(days: dict[str, float]) -> Iterator[str]:
     yield _fenced(command for each in REMARKS for command in each.commands)
 
 
-def write_page() -> str:
+def _write_page() -> str:
     """The page."""
     days = read_days()
-    series = [each for table in TABLES.values() for each in table.series]
     around = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
     return around.format(
         devices=DEVICES,
-        everything=sum_days((run for each in series for run in each.trainings), days),
+        everything=sum_days(
+            (run for table in TABLES.values() for each in table.series for run in each.trainings), days
+        ),
         tables="\n\n".join(part for each in TABLES.values() for part in _section(each, days)),
         figures="\n\n".join(_figures(days)),
     )
 
 
 if __name__ == "__main__":
-    print(write_page(), end="")
+    print(_write_page(), end="")

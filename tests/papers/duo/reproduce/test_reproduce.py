@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,13 +18,14 @@ import pytest
 import torch
 
 from duality.evaluation.frontiers import Curve, Point, Values, verdict_of
-from duality.papers.duo.reproduce.claims import Arm, EqualQuality, Speed, chosen_claims, claims_of
-from duality.papers.duo.reproduce.domains import Amount, Budget, Domain, budget_named, students
-from duality.papers.duo.reproduce.findings import Evidence, Finding, paired_interval
-from duality.papers.duo.reproduce.models import Base, Seeds
-from duality.papers.duo.reproduce.page import page
-from duality.papers.duo.reproduce.run import Planner, Settings, as_json, reproduce
+from duality.files.atomic import json_text
+from duality.papers.duo.reproduce.claims import Arm, Samples, chosen_claims
+from duality.papers.duo.reproduce.domains import Amount, Base, Budget, Domain, Seeds, Student, budget_named
+from duality.papers.duo.reproduce.findings import Evidence, Finding, _paired_interval
+from duality.papers.duo.reproduce.report import _page
+from duality.papers.duo.reproduce.run import _jobs_of, reproduce
 from duality.papers.duo.reproduce.work import Train
+from duality.training.round_changes import RoundChanges
 
 SIZE = ("backbone=nano", "data.tokenizer=bytes", "data.length=12", "data.packing=document", "data.split=document")
 SHORT = ("training.steps=6", "training.batch_size=4", "training.eval_every=0", "training.warmup=1")
@@ -41,6 +42,13 @@ def tiny(folder: Path) -> Budget:
     text.write_text("".join(f"word{number} and more\n" for number in range(60)))
     changes = (f"data.corpus={text}", "data.documents=lines", *SIZE, *SHORT)
     bases = {"duo": Base("duo-laptop", changes), "mdlm": Base("mdlm-laptop", changes)}
+    two = RoundChanges(rounds=2, round_steps=2, delta=1 / 16, compare="output", teacher="weights")
+    students = {
+        "duo-output": Student("duo", "dcd", two),
+        "duo-posterior": Student("duo", "dcd", replace(two, compare="posterior")),
+        "duo-ema": Student("duo", "dcd", replace(two, teacher="ema")),
+        "mdlm-sdtt": Student("mdlm", "sdtt", RoundChanges(rounds=2, round_steps=2, delta=1 / 32)),
+    }
     short = {"short-duo-plain": Base("duo-laptop", (*changes, "method.curriculum=0"))}
     short["short-duo-window"] = Base("duo-laptop", (*changes, "method.curriculum=0.5", "method.tau=0"))
     short["short-duo-curriculum"] = Base("duo-laptop", (*changes, "method.curriculum=0.5", "method.tau=0.1"))
@@ -54,8 +62,7 @@ def tiny(folder: Path) -> Budget:
         diversity="entropy",
         scorer="tests.papers.duo.reproduce.test_reproduce:words",
         judge=None,
-        models={**bases, **students("duo", "mdlm", 2, 2, 1 / 16), **short},
-        rounds=2,
+        models={**bases, **students, **short},
         length=12,
         amount=Amount(
             Seeds(1, 1, 2), num=3, few_num=3, temperatures=(0.5, 1.0), few=(2, 8), many=12, sequences=3, draws=40
@@ -69,8 +76,9 @@ CLAIMS = ("curriculum", "variance", "teacher")
 
 def reproduced(folder: Path, said: list[str]) -> dict[str, dict[str, list[Finding]]]:
     """The tiny reproduction in a folder."""
-    settings = Settings(folder / "out", tiny(folder), CLAIMS, workers=2)
-    return reproduce(settings, said.append, lambda total: nullcontext(lambda units: None))
+    return reproduce(
+        folder / "out", tiny(folder), CLAIMS, report=said.append, show=lambda total: nullcontext(lambda units: None)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -112,11 +120,12 @@ def test_a_killed_reproduction_goes_on_and_reports_the_same(done: Path, tmp_path
         f"    reproduced(Path({str(tmp_path)!r}), [])\n"
     )
     root = Path(__file__).parents[4]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (root / "src", root, root / "tests")))}
     process = subprocess.Popen([sys.executable, str(program)], env=environment)
     runs = tmp_path / "out" / "words" / "runs"
     limit = time.monotonic() + 120
     while not list(runs.glob("*/checkpoints/*")):
+        assert process.poll() is None, "it ended by itself"
         assert time.monotonic() < limit, "no checkpoint within two minutes"
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
@@ -141,7 +150,7 @@ def test_every_claim_of_every_budget_names_models_that_exist() -> None:
     for name in ("quick", "full"):
         budget = budget_named(name)
         for domain in budget.domains:
-            for claim in claims_of(domain).values():
+            for claim in chosen_claims((), domain):
                 assert claim.comparisons, claim.name
                 for key in (*claim.measured(), *(arm.model for arm in claim.arms())):
                     assert key in domain.models, (claim.name, key)
@@ -149,7 +158,7 @@ def test_every_claim_of_every_budget_names_models_that_exist() -> None:
 
 def test_the_jobs_of_a_budget_need_only_jobs_and_train_each_model_once() -> None:
     (domain,) = budget_named("quick").domains
-    jobs = Planner(Path("out"), domain, chosen_claims((), domain)).jobs()
+    jobs = _jobs_of(Path("out"), domain, chosen_claims((), domain))
     names = [job.name for job in jobs]
     assert len(set(names)) == len(names)
     assert all(need in names for job in jobs for need in job.needs)
@@ -195,8 +204,8 @@ class Known(Evidence):
     def point(self, arm: Arm) -> str:
         return f"{self.qualities[arm.steps]}"
 
-    def speed(self, comparison: Speed) -> Finding:
-        first, second = ((arm.steps or 20) / 1.0 for arm in (comparison.first, comparison.second))
+    def speed(self, comparison: Samples) -> Finding:
+        first, second = ((arm.steps or 20) / 1.0 for arm in (comparison.arms[0], comparison.other))
         return Finding("", "", first, second, first / second, 0.0, 0.0, "of the milliseconds", "shows")
 
 
@@ -204,15 +213,15 @@ def test_speed_at_equal_quality_is_that_of_the_first_arm_that_is_as_good(tmp_pat
     (domain,) = budget_named("quick").domains
     evidence, ar = Known(tmp_path, domain), Arm("ar", None)
     arms = tuple(Arm("duo", steps) for steps in (2, 8, 32))
-    found = evidence.finding(EqualQuality(arms, ar, "not given"))
+    found = evidence.finding(Samples("equal quality", arms, ar, "not given"))
     assert found.value == 8 / 20, "45 of 100 and 50 of 100 do not differ, 10 and 50 do"
     assert "duo, 8 steps" in found.statement
-    missed = evidence.finding(EqualQuality(arms[:1], ar, "not given"))
+    missed = evidence.finding(Samples("equal quality", arms[:1], ar, "not given"))
     assert missed.verdict == "quality not reached"
     assert math.isnan(missed.value)
     assert "0.1 (duo, 2 steps) and 0.5" in missed.points
-    assert as_json(missed)["value"] is None
-    assert as_json(found)["value"] == 8 / 20
+    written = json.loads(json_text([asdict(missed), asdict(found)]))
+    assert [each["value"] for each in written] == [None, 8 / 20]
 
 
 def test_an_unknown_claim_is_refused_with_the_names_there_are() -> None:
@@ -239,15 +248,16 @@ def test_the_interval_decides(low: float, high: float, claimed: str, expected: s
 
 
 def test_with_three_seeds_their_spread_gives_the_interval_and_with_one_the_error_of_the_text() -> None:
-    assert paired_interval([(0.5, 0.1)])[1] == pytest.approx(0.196)
-    mean, half = paired_interval([(0.4, 0.0), (0.5, 0.0), (0.6, 0.0)])
+    assert _paired_interval([(0.5, 0.1)])[1] == pytest.approx(0.196)
+    mean, half = _paired_interval([(0.4, 0.0), (0.5, 0.0), (0.6, 0.0)])
     assert mean == pytest.approx(0.5)
     assert half == pytest.approx(4.303 * 0.1 / 3**0.5)
 
 
 def test_the_page_has_the_tables_and_marks_verdicts(tmp_path: Path) -> None:
     text = "# A title\n\nsome **bold** `code` & <text>\n\n| a | verdict |\n|---|---|\n| 1 < 2 | **shows** |\n"
-    made = page(text, tmp_path)
+    made = _page(text, tmp_path)
+    assert "<title>A title</title>" in made
     assert "<h1>A title</h1>" in made
-    assert '<td>1 &lt; 2</td><td class="shows"><strong>shows</strong></td>' in made
+    assert '<td>1 &lt; 2</td>\n<td class="shows"><strong>shows</strong></td>' in made
     assert "<strong>bold</strong> <code>code</code> &amp; &lt;text&gt;" in made

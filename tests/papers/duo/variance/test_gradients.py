@@ -10,16 +10,16 @@ from torch import Tensor
 
 from duality.evaluation.statistics import t_quantile
 from duality.papers.duo.variance.gradients import (
+    _MEMORY,
     ALL,
     LOSS,
-    MEMORY,
     SIGNAL,
     SNR,
     SPLIT,
     STATISTICS,
     TOP,
-    GroupedDraws,
     Statistics,
+    _GroupedDraws,
     check_groups,
     collect,
 )
@@ -29,7 +29,7 @@ Sample = Callable[[int, torch.Generator], Tensor]
 
 def statistics_of(gradients: Tensor, losses: Tensor | None = None, groups: int = 20, num_top: int = 100) -> Statistics:
     """The statistics of given draws (N, P)."""
-    draws = GroupedDraws(gradients.shape[1], groups)
+    draws = _GroupedDraws(gradients.shape[1], groups)
     for number, gradient in enumerate(gradients):
         draws.add(gradient, 0.0 if losses is None else float(losses[number]))
     return draws.statistics(num_top)
@@ -205,10 +205,10 @@ def test_draws_are_collected_in_order_and_counted() -> None:
 
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(ValueError, match="groups is 5"):
-        GroupedDraws(3, 5)
+        _GroupedDraws(3, 5)
     with pytest.raises(ValueError, match=r"multiple of the 20 groups, at least 40; use 40"):
         collect(lambda number: (torch.zeros(3), 0.0), 3, 30)
     with pytest.raises(ValueError, match="use --groups 10"):
-        check_groups(MEMORY // 16 // 10, 20)
+        check_groups(_MEMORY // 16 // 10, 20)
     with pytest.raises(ValueError, match="a smaller network"):
-        check_groups(MEMORY, 20)
+        check_groups(_MEMORY, 20)

@@ -19,9 +19,10 @@ from duality.data.packing import Sequences
 from duality.models.model import Model, load
 from duality.noise import Noise
 from duality.objectives.base import loss_of_nats
+from duality.papers.duo.variance.draws import VarianceSettings, _draws_of, compare_objectives
 from duality.papers.duo.variance.gradients import ALL, LOSS, SIGNAL, STATISTICS
 from duality.papers.duo.variance.objectives import objectives_of
-from duality.papers.duo.variance.study import VarianceSettings, compare_objectives, draws_of, measure_variance
+from duality.papers.duo.variance.study import measure_variance
 from duality.papers.duo.variance.tables import VarianceRow, markdown, plot_variance
 from duality.protocols import AnyDenoiser, Loss, Valid
 from duality.runs.corpus import sequences_of_run
@@ -76,7 +77,7 @@ def test_the_division_of_a_batch_has_no_effect(trained: Path) -> None:
     model, sequences = parts(trained)
     objective = objectives_of(model, ("tau=0.03",))["tau=0.03"]
     whole, divided = (
-        draws_of(model, sequences, objective, replace(FEW, batch=6, micro_batch=size))[0] for size in (0, 4)
+        _draws_of(model, sequences, objective, replace(FEW, batch=6, micro_batch=size))[0] for size in (0, 4)
     )
     for number in range(2):
         (one, loss), (other, same) = whole(number), divided(number)

@@ -21,16 +21,15 @@ from duality.noise import Noise, stratified_times
 from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.curriculum import TemperedBound
 from duality.papers.duo.variance.objectives import (
-    ABSORBING_DEFAULT,
-    UNIFORM_DEFAULT,
+    _ABSORBING_DEFAULT,
+    _UNIFORM_DEFAULT,
     DenseUniform,
     DiscreteTimes,
     PairedBound,
-    default_objectives,
-    named,
+    _parse,
     objectives_of,
 )
-from duality.papers.duo.variance.study import first_power, is_infinite, window_of
+from duality.papers.duo.variance.study import _first_power, _is_infinite, _window_of
 from duality.protocols import Objective
 
 STATES = 23
@@ -113,20 +112,20 @@ def test_names_stand_for_objectives(trained: Path, others: dict[str, Path]) -> N
     assert tempered.tau == 0.01
     states = model.tokenizer.vocab_size
     assert tempered.schedule.gaussian_schedule == DiscreteTimes(Polynomial(eps=last_level(own.schedule)), states)
-    assert window_of(tempered) == (0.2, 0.8)
+    assert _window_of(tempered) == (0.2, 0.8)
     assert isinstance(dense, ContinuousTimeBound)
     assert dense == ContinuousTimeBound(DenseUniform(states), LogLinear(eps=last_level(own.schedule)))
     method = model.recipe.method
     assert isinstance(method, Duo)
-    assert window_of(objectives_of(model, ("window",))["window"]) == (method.alpha_min, method.alpha_max)
-    assert default_objectives(model) == UNIFORM_DEFAULT
+    assert _window_of(objectives_of(model, ("window",))["window"]) == (method.alpha_min, method.alpha_max)
+    assert tuple(objectives_of(model)) == _UNIFORM_DEFAULT
     masked = load(others["mdlm"], quiet)
-    assert default_objectives(masked) == ABSORBING_DEFAULT
+    assert tuple(objectives_of(masked)) == _ABSORBING_DEFAULT
     absorbing = objectives_of(masked, ("mdlm/log-linear",))["mdlm/log-linear"]
     assert isinstance(absorbing, ContinuousTimeBound)
     assert absorbing.schedule == LogLinear(eps=0.0)
     for other in ("ar", "sedd-uniform"):
-        assert default_objectives(load(others[other], quiet)) == ("own",)
+        assert tuple(objectives_of(load(others[other], quiet))) == ("own",)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +140,7 @@ def test_names_stand_for_objectives(trained: Path, others: dict[str, Path]) -> N
 )
 def test_a_name_without_meaning_is_refused(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        named(name)
+        _parse(name)
 
 
 def test_an_objective_that_does_not_fit_the_run_is_refused(trained: Path, others: dict[str, Path]) -> None:
@@ -164,9 +163,9 @@ def test_an_objective_that_does_not_fit_the_run_is_refused(trained: Path, others
 
 def test_times_with_infinite_variance_are_known() -> None:
     process = Uniform(STATES)
-    assert first_power(LogLinear()) == pytest.approx(1)
-    assert first_power(Polynomial(power=1.5)) == pytest.approx(1.5)
-    assert is_infinite(ContinuousTimeBound(process, LogLinear()))
-    assert not is_infinite(ContinuousTimeBound(process, Polynomial()))
-    assert not is_infinite(ContinuousTimeBound(process, Dual(STATES, LinearVariance())))
-    assert not is_infinite(PairedBound(Dual(STATES), 0.0))
+    assert _first_power(LogLinear()) == pytest.approx(1)
+    assert _first_power(Polynomial(power=1.5)) == pytest.approx(1.5)
+    assert _is_infinite(ContinuousTimeBound(process, LogLinear()))
+    assert not _is_infinite(ContinuousTimeBound(process, Polynomial()))
+    assert not _is_infinite(ContinuousTimeBound(process, Dual(STATES, LinearVariance())))
+    assert not _is_infinite(PairedBound(Dual(STATES), 0.0))

@@ -2,23 +2,35 @@
 
     Likelihoods   the first model has fewer nats per token of held-out text than the second
     Variances     the gradients of the first objective vary less than those of the second, at the same weights
-    Better        the samples of the first arm are better than those of the second, at equal diversity
-    Speed         the first arm takes fewer seconds per sample than the second
-    EqualQuality  of several arms the first that is as good as a goal takes fewer seconds per sample than the goal
+    Samples       the samples of the first arm are better than those of the second, or take fewer seconds
 
 Every comparison names its first model or arm as the better one: that is what is claimed. The rule for a verdict is in
 ``RULE`` and is the same for all. ``paper`` is the figure that the paper gives, in its own setting (LM1B or OpenWebText,
 170 M parameters); "beyond the paper" marks what the paper does not claim.
+
+claims.json holds the claims. Its rows are first, second and the paper's figure: a text, a text for each number of steps
+(without one the paper gives none), or nothing, beyond the paper. An arm is a model, or the fields of ``Arm``. A group
+of rows is repeated for each of its "steps": "few", "tail_steps" and "many" are those of the domain's amount, "most" is
+the largest of "few", and numbers are those among "few". "over" are the steps of several arms, and "{many}" in a title
+stands for a number of steps. A group of the kind "rounds" compares each round of a distillation with the one before.
+Likelihoods and variances are those of the short runs of the models, where there are such.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from duality.papers.duo.reproduce.domains import Amount, Domain
-from duality.papers.duo.variance.gradients import ALL, LOSS, TOP
+from duality.papers.duo import Entry
 from duality.protocols import Tail
 from duality.registry import suggestion
+
+if TYPE_CHECKING:
+    from duality.papers.duo.reproduce.domains import Amount, Domain
 
 RULE = (
     "The 95 % interval of the difference decides: it excludes zero in the claimed direction (shows), it excludes zero "
@@ -28,7 +40,6 @@ RULE = (
     "seeds and samples. As good as another means: the interval of the difference contains zero, or is on the better "
     "side of it."
 )
-BEYOND = "beyond the paper"
 
 
 @dataclass(frozen=True)
@@ -74,9 +85,9 @@ class Variances:
     """
 
     model: str
+    statistic: str
     first: str
     second: str
-    statistic: str
     paper: str
 
     @property
@@ -85,45 +96,28 @@ class Variances:
 
 
 @dataclass(frozen=True)
-class Better:
-    """The samples of the first arm are better than those of the second, at equal diversity."""
+class Samples:
+    """One of ``arms`` is better or faster than ``other``, as ``kind`` says.
 
-    first: Arm
-    second: Arm
-    paper: str
+    better          its samples are better at equal diversity
+    speed           it takes fewer seconds per sample
+    equal quality   the first of the arms that is as good as the other takes fewer seconds per sample
+    """
 
-    @property
-    def statement(self) -> str:
-        return f"{self.first.words} beats {self.second.words}"
-
-
-@dataclass(frozen=True)
-class Speed:
-    """The first arm takes fewer seconds per sample than the second; both with their quality."""
-
-    first: Arm
-    second: Arm
-    paper: str
-
-    @property
-    def statement(self) -> str:
-        return f"{self.first.words} writes faster than {self.second.words}"
-
-
-@dataclass(frozen=True)
-class EqualQuality:
-    """The first of ``arms``, in their order, that is as good as ``goal`` takes fewer seconds per sample than it."""
-
+    kind: Literal["better", "speed", "equal quality"]
     arms: tuple[Arm, ...]
-    goal: Arm
+    other: Arm
     paper: str
 
     @property
     def statement(self) -> str:
-        return f"{self.arms[0].model} with as many steps as it needs to be as good writes faster than {self.goal.words}"
+        first, other = self.arms[0], self.other.words
+        if self.kind == "equal quality":
+            return f"{first.model} with as many steps as it needs to be as good writes faster than {other}"
+        return f"{first.words} {'beats' if self.kind == 'better' else 'writes faster than'} {other}"
 
 
-Comparison = Likelihoods | Variances | Better | Speed | EqualQuality
+Comparison = Likelihoods | Variances | Samples
 
 
 @dataclass(frozen=True)
@@ -133,17 +127,12 @@ class Claim:
     name: str
     title: str
     where: str
-    comparisons: tuple[Comparison, ...] = field(default=())
+    comparisons: tuple[Comparison, ...]
 
     def arms(self) -> list[Arm]:
         """All arms whose samples are needed."""
-        found: list[Arm] = []
-        for each in self.comparisons:
-            if isinstance(each, Better | Speed):
-                found += [each.first, each.second]
-            elif isinstance(each, EqualQuality):
-                found += [*each.arms, each.goal]
-        return found
+        compared = [each for each in self.comparisons if isinstance(each, Samples)]
+        return [arm for each in compared for arm in (*each.arms, each.other)]
 
     def measured(self) -> list[str]:
         """The keys of all models whose likelihood is needed."""
@@ -159,196 +148,65 @@ class Claim:
         return found
 
 
-def perplexity(domain: Domain) -> Claim:
-    """Table 1: of the short runs, or, where there are none, of the models that are sampled."""
-    orders = (
-        ("ar", "mdlm", "22.8 < 31.8"),
-        ("mdlm", "duo", "31.8 < 33.7"),
-        ("duo", "udlm", "33.7 < 36.7"),
-        ("duo", "sedd-uniform", "29.9 < 40.3 (without packing)"),
-        ("duo", "d3pm-uniform", "33.7 < 137.9"),
-        ("mdlm", "sedd-absorb", "27.0 < 32.7 (without packing)"),
-        ("mdlm", "d3pm-absorb", "31.8 < 76.9"),
-    )
-    kind = "short-" if "short-ar" in domain.models else ""
-    return Claim(
-        "perplexity",
-        "The order of perplexities",
-        "Table 1",
-        tuple(
-            Likelihoods(f"{kind}{first}", f"{kind}{second}", paper)
-            for first, second, paper in orders
-            if f"{kind}{first}" in domain.models and f"{kind}{second}" in domain.models
-        ),
-    )
-
-
-def curriculum() -> Claim:
-    """Table 3."""
-    return Claim(
-        "curriculum",
-        "The curriculum lowers the perplexity",
-        "Table 3",
-        (
-            Likelihoods("short-duo-curriculum", "short-duo-plain", "33.7 < 35.0"),
-            Likelihoods("short-duo-window", "short-duo-plain", BEYOND),
-            Likelihoods("short-duo-curriculum", "short-duo-window", BEYOND),
-        ),
-    )
-
-
-def variance() -> Claim:
-    """Figure 2 and the table of gradient variance, at the weights of a model that was trained without curriculum."""
-    plain, soft, window = "plain/log-linear", "tau=0.001", "window"
-    paper = {ALL: "1470 < 5455 (step 100 000)", TOP: "0.86 < 55.1 (step 100 000)", LOSS: "4.97 < 6.32 (step 100 000)"}
-    rows: list[Comparison] = []
-    for statistic, known in paper.items():
-        rows.append(Variances("short-duo-plain", soft, plain, statistic, known))
-        rows.append(Variances("short-duo-plain", window, plain, statistic, BEYOND))
-        rows.append(Variances("short-duo-plain", soft, window, statistic, BEYOND))
-    return Claim("variance", "The curriculum lowers the variance of gradients", "Figure 2, Table 4", tuple(rows))
-
-
-# Gen PPL of the paper's tables of distillation: base, Algorithm 1, Algorithm 1 with Greedy-Tail, Algorithm 2
-_DCD = {8: (198.27, 111.88, 69.58, 127.94), 16: (122.78, 75.24, 54.11, 83.89), 32: (96.19, 61.31, 46.31, 67.31)}
-_SDTT = {8: (830.82, 193.05), 16: (343.33, 89.17), 32: (196.79, 62.29)}
-_GREEDY = {8: 121.89, 16: 98.24, 32: 84.52}
-
-
-def distillation(amount: Amount) -> Claim:
-    """DCD at few steps, as printed and with the posterior comparison."""
-    rows: list[Comparison] = []
-    for steps in amount.few:
-        paper = f"{_DCD[steps][1]} < {_DCD[steps][0]}" if steps in _DCD else "not given"
-        rows.append(Better(Arm("duo-output", steps), Arm("duo", steps), paper))
-        rows.append(Better(Arm("duo-posterior", steps), Arm("duo", steps), BEYOND))
-        rows.append(Better(Arm("duo-posterior", steps), Arm("duo-output", steps), BEYOND))
-    return Claim("distillation", "DCD makes few steps better", "Figure 4, Table 6", tuple(rows))
-
-
-def speedup(amount: Amount) -> Claim:
-    """The base at many steps against the student at few."""
-    students = (
-        (Arm("duo-output", 8), "111.88 at 8 steps, 77.69 at 1024"),
-        (Arm("duo-output", 8, "greedy"), "69.58 at 8 steps, 77.69 at 1024"),
-        (Arm("duo-posterior", 8), BEYOND),
-        (Arm("duo-posterior", 8, "posterior"), BEYOND),
-    )
-    rows = [Better(student, Arm("duo", amount.many), paper) for student, paper in students]
-    return Claim("speedup", f"8 distilled steps match {amount.many} of the base", "Figure 4", tuple(rows))
-
-
-def tails(amount: Amount) -> Claim:
-    """Greedy and posterior tails."""
-    rows: list[Comparison] = []
-    for model in ("duo", "duo-output", "duo-posterior"):
-        for steps in amount.tail_steps:
-            greedy = {"duo": _GREEDY.get(steps), "duo-output": _DCD.get(steps, (None,) * 4)[2]}.get(model)
-            plain = {"duo": 0, "duo-output": 1}.get(model)
-            paper = BEYOND if plain is None else "not given"
-            if greedy is not None and plain is not None and steps in _DCD:
-                paper = f"{greedy} < {_DCD[steps][plain]}"
-            rows.append(Better(Arm(model, steps, "greedy"), Arm(model, steps), paper))
-            rows.append(Better(Arm(model, steps, "posterior"), Arm(model, steps, "greedy"), BEYOND))
-    return Claim("tails", "The last step: greedy, posterior, ancestral", "Figure 4, Table 7", tuple(rows))
-
-
-def rounds(domain: Domain) -> Claim:
-    """Every round improves on the one before."""
-    paper = (198.27, 164.49, 137.87, 122.49, 114.80, 111.88)
-    rows: list[Comparison] = []
-    for model in ("duo-output", "duo-posterior"):
-        for number in range(1, domain.rounds + 1):
-            before = Arm("duo", 8) if number == 1 else Arm(model, 8, round=number - 1)
-            last = None if number == domain.rounds else number
-            known = f"{paper[number]} < {paper[number - 1]}" if model == "duo-output" else BEYOND
-            rows.append(Better(Arm(model, 8, round=last), before, known))
-    return Claim("rounds", "Each round of distillation helps, at 8 steps", "Table 7", tuple(rows))
-
-
-def teacher(amount: Amount) -> Claim:
-    """Algorithm 1 against Algorithm 2."""
-    rows = [
-        Better(Arm("duo-output", steps), Arm("duo-ema", steps), f"{_DCD[steps][1]} < {_DCD[steps][3]}")
-        for steps in amount.few
-        if steps in _DCD
-    ]
-    return Claim("teacher", "Algorithm 1 (weights) beats Algorithm 2 (their average)", "Table 6", tuple(rows))
-
-
-def sdtt(amount: Amount) -> Claim:
-    """SDTT of MDLM."""
-    rows = [
-        Better(
-            Arm("mdlm-sdtt", steps),
-            Arm("mdlm", steps),
-            f"{_SDTT[steps][1]} < {_SDTT[steps][0]}" if steps in _SDTT else "not given",
-        )
-        for steps in amount.few
-    ]
-    return Claim("sdtt", "SDTT makes few steps of MDLM better", "Table 7", tuple(rows))
-
-
-def crossover(amount: Amount) -> Claim:
-    """Duo against MDLM, before and after distillation."""
-    rows: list[Comparison] = []
-    for steps in (*amount.few, amount.many):
-        base = {8: "198.27 < 830.82", 16: "122.78 < 343.33", 32: "96.19 < 196.79", 128: "80.02 < 120.77"}
-        rows.append(Better(Arm("duo", steps), Arm("mdlm", steps), base.get(steps, "not given")))
-    for steps in amount.few:
-        after = {8: "111.88 < 193.05", 16: "75.24 < 89.17", 32: "61.31 < 62.29"}
-        rows.append(Better(Arm("duo-output", steps), Arm("mdlm-sdtt", steps), after.get(steps, "not given")))
-        rows.append(Better(Arm("duo-posterior", steps), Arm("mdlm-sdtt", steps), BEYOND))
-    return Claim("crossover", "Duo against MDLM at few steps", "Figure 3, Tables 5 and 7", tuple(rows))
-
-
-def psi(amount: Amount) -> Claim:
-    """Samplers that correct."""
-    steps = max(amount.few)
-    row = Better(Arm("duo", steps, sampler="psi-rescale"), Arm("duo", steps), "of the follow-up paper")
-    return Claim("psi", f"A Psi sampler beats the ancestral one at {steps} steps", "follow-up of the paper", (row,))
-
-
-def speed(amount: Amount) -> Claim:
-    """Seconds per sample."""
-    ar = Arm("ar", None)
-    rows: list[Comparison] = [
-        Speed(Arm("duo-posterior", 8), ar, "an order of magnitude fewer steps"),
-        Speed(Arm("mdlm-sdtt", 8), ar, "an order of magnitude fewer steps"),
-        Speed(Arm("duo-posterior", 8), Arm("duo", amount.many), "64 to 128 times fewer steps"),
-    ]
-    several = {"duo": (*amount.few, amount.many), "duo-posterior": amount.few, "mdlm-sdtt": amount.few}
-    for model, numbers in several.items():
-        rows.append(EqualQuality(tuple(Arm(model, steps) for steps in numbers), ar, "not given"))
-    return Claim(
-        "speed", "Seconds per sample, against AR with its memory of keys and values", "Section 5.2", tuple(rows)
-    )
-
-
-def claims_of(domain: Domain) -> dict[str, Claim]:
-    """All claims that are tried on a domain, by name."""
-    amount = domain.amount
-    found = (
-        perplexity(domain),
-        curriculum(),
-        variance(),
-        distillation(amount),
-        speedup(amount),
-        tails(amount),
-        rounds(domain),
-        teacher(amount),
-        sdtt(amount),
-        crossover(amount),
-        psi(amount),
-        speed(amount),
-    )
-    return {claim.name: claim for claim in found if claim.name not in amount.without}
-
-
 def chosen_claims(names: tuple[str, ...], domain: Domain) -> list[Claim]:
     """The claims of these names that are tried on a domain; all if there are none."""
-    known = claims_of(domain)
+    content = json.loads(Path(__file__).with_name("claims.json").read_text(encoding="utf-8"))
+    tried = {entry["name"]: entry for entry in content if entry["name"] not in domain.amount.without}
     for name in names:
-        if name not in (*known, *domain.amount.without):
-            raise ValueError(f"no claim {name!r}: {suggestion(name, known)}")
-    return [known[name] for name in (names or known) if name in known]
+        if name not in (*tried, *domain.amount.without):
+            raise ValueError(f"no claim {name!r}: {suggestion(name, tried)}")
+    return [_read_claim(tried[name], domain) for name in names or tried if name in tried]
+
+
+def _read_claim(entry: Entry, domain: Domain) -> Claim:
+    """A claim of claims.json."""
+    title = entry["title"].format(many=domain.amount.many, most=max(domain.amount.few))
+    comparisons = tuple(each for group in entry["comparisons"] for each in _read_group(group, domain))
+    return Claim(entry["name"], title, entry["where"], comparisons)
+
+
+def _read_group(group: Entry, domain: Domain) -> Iterator[Comparison]:
+    """The comparisons of a group of rows, for each of its numbers of steps."""
+    amount, kind = domain.amount, group["kind"]
+    for steps in _numbers(group.get("steps", "any"), amount):
+        for first, second, *printed in group["rows"]:
+            paper = _paper_at(steps, *printed)
+            if kind == "likelihoods":
+                pair = _short_run(first, domain), _short_run(second, domain)
+                if set(pair) <= set(domain.models):
+                    yield Likelihoods(*pair, paper)
+            elif kind == "variances":
+                yield Variances(_short_run(group["model"], domain), group["statistic"], first, second, paper)
+            elif kind == "rounds":
+                rounds = [Arm(first, steps, round=number) for number in range(1, domain.rounds_of(first))]
+                for number, (before, after) in enumerate(pairwise([Arm(second, steps), *rounds, Arm(first, steps)]), 1):
+                    yield Samples("better", (after,), before, _paper_at(number, *printed))
+            else:
+                over = _numbers(group["over"], amount) if "over" in group else (steps,)
+                arms = tuple(_arm(first, each, amount) for each in over)
+                yield Samples(kind, arms, _arm(second, steps, amount), paper)
+
+
+def _numbers(which: str | list[int], amount: Amount) -> tuple[int, ...]:
+    """The numbers of steps that a group has."""
+    few, many = amount.few, amount.many
+    named = {"few": few, "many": (many,), "few and many": (*few, many), "most": (max(few),), "any": (0,)}
+    if isinstance(which, str):
+        return amount.tail_steps if which == "tail_steps" else named[which]
+    return tuple(each for each in which if each in few)
+
+
+def _paper_at(number: int, printed: str | dict[str, str] = "beyond the paper") -> str:
+    """The paper's figure at a number of steps, or of a round."""
+    return printed if isinstance(printed, str) else printed.get(str(number), "not given")
+
+
+def _short_run(model: str, domain: Domain) -> str:
+    """The key of the short run of a model, or the model's own if there is none."""
+    return f"short-{model}" if f"short-{model}" in domain.models else model
+
+
+def _arm(entry: str | Entry, steps: int, amount: Amount) -> Arm:
+    """An arm of claims.json; "many" stands for a number of steps."""
+    fields = {"steps": steps, **({"model": entry} if isinstance(entry, str) else entry)}
+    return Arm(**{**fields, "steps": amount.many if fields["steps"] == "many" else fields["steps"]})

@@ -1,23 +1,68 @@
-"""Domains and budgets: on what data the claims are tried, how quality and diversity are measured there, and how much.
+"""Domains and budgets: which models of which data, how quality and diversity are measured there, and how much.
 
     molecules   QM9 SMILES: quality is the share of valid ones, decided by RDKit; diversity is novelty
     prose       novels: quality is Gen PPL under a language model, diversity is the entropy of a sample's tokens
 
-``Amount`` says how many seeds, steps, temperatures and samples. The budget ``quick`` is molecules only; ``full`` has
-more seeds, and prose.
+domains.json holds the domains and the budgets, with the fields of these classes. A model has a key, such as "duo" or
+"duo-posterior", under which the claims name it, and one run folder per seed. The keys of the short runs begin with
+"short-": the models of Table 1 and of the curriculum's ablation, trained for equally many steps by the changes that
+stand under "short"; those of the ablation have the paper's window and schedule, so that only the curriculum differs.
+The judge of prose reads about three samples of 64 tokens a second, so there are few settings and few samples; at
+temperature 0.5 a draw has as little entropy as a greedy tail at 1. The budget "full" has twice the samples of
+molecules: the error of novelty moves a whole curve, and decides how wide an interval is.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
-from duality.papers.duo.reproduce.models import Base, Models, Seeds, Student
-from duality.training import Compare, TeacherCopy
+from duality.papers.duo import Entry
 from duality.training.round_changes import RoundChanges
 
-BudgetName = Literal["quick", "full"]
-CHEAP = 8  # steps: a sample costs little, and more of them can be written
+_CHEAP = 8  # steps: a sample costs little, and more of them can be written
+
+
+@dataclass(frozen=True)
+class Base:
+    """A model that is trained from the beginning: a recipe, with changes as in ``--set``."""
+
+    recipe: str
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Student:
+    """A model that is distilled from the base under the key ``base``."""
+
+    base: str
+    method: str
+    rounds: RoundChanges
+
+
+Models = Mapping[str, Base | Student]
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """How many seeds: of bases, of students and of the short runs that compare likelihoods."""
+
+    bases: int
+    students: int
+    short: int
+
+    def of(self, key: str, models: Models) -> range:
+        """The seeds of a model, from 1."""
+        if isinstance(models[key], Student):
+            return range(1, self.students + 1)
+        return range(1, (self.short if key.startswith("short-") else self.bases) + 1)
+
+    def base_seed(self, seed: int) -> int:
+        """The seed of the base that a student with ``seed`` is distilled from."""
+        return (seed - 1) % self.bases + 1
 
 
 @dataclass(frozen=True)
@@ -42,7 +87,7 @@ class Amount:
 
     def samples(self, steps: int, seeds: int) -> int:
         """How many samples one seed of a model with so many seeds writes in so many steps."""
-        return (self.few_num if steps <= CHEAP else self.num) * (2 if seeds == 1 else 1)
+        return (self.few_num if steps <= _CHEAP else self.num) * (2 if seeds == 1 else 1)
 
 
 @dataclass(frozen=True)
@@ -62,7 +107,6 @@ class Domain:
     scorer: str | None
     judge: str | None
     models: Models
-    rounds: int
     length: int
     amount: Amount
 
@@ -70,114 +114,22 @@ class Domain:
         """The seeds of a model."""
         return self.amount.seeds.of(key, self.models)
 
+    def rounds_of(self, key: str) -> int:
+        """How many rounds the distillation of a student has."""
+        model = self.models[key]
+        return (model.rounds.rounds or 0) if isinstance(model, Student) else 0
+
 
 @dataclass(frozen=True)
 class Budget:
     """The domains of a reproduction."""
 
-    name: BudgetName
+    name: str
     domains: tuple[Domain, ...]
 
 
-def students(base: str, absorbing: str, rounds: int, round_steps: int, first_delta: float) -> dict[str, Student]:
-    """DCD as printed, with the posterior comparison and with the average as teacher; SDTT of the absorbing base."""
-
-    def dcd(compare: Compare, teacher: TeacherCopy = "weights") -> Student:
-        changes = RoundChanges(
-            rounds=rounds, round_steps=round_steps, delta=first_delta, compare=compare, teacher=teacher
-        )
-        return Student(base, "dcd", changes)
-
-    return {
-        f"{base}-output": dcd("output"),
-        f"{base}-posterior": dcd("posterior"),
-        f"{base}-ema": dcd("output", "ema"),
-        f"{absorbing}-sdtt": Student(
-            absorbing, "sdtt", RoundChanges(rounds=rounds, round_steps=round_steps, delta=first_delta / 2)
-        ),
-    }
-
-
-# Models of Table 1 and of the curriculum's ablation, trained for equally many steps: the fields of duo-molecules or
-# duo-laptop with another method.
-SHORT_METHODS = {
-    "ar": "ar",
-    "mdlm": "mdlm",
-    "duo": "duo",
-    "udlm": "udlm",
-    "sedd-absorb": "sedd-absorb",
-    "sedd-uniform": "sedd-uniform",
-    "d3pm-absorb": "d3pm-absorb",
-    "d3pm-uniform": "d3pm-uniform",
-}
-CURRICULA = {
-    "duo-curriculum": ("method.curriculum=0.5", "method.tau=0.001"),
-    "duo-window": ("method.curriculum=0.5", "method.tau=0"),
-    "duo-plain": ("method.curriculum=0",),
-}
-
-
-def short_runs(family: str, steps: int) -> dict[str, Base]:
-    """The short runs of a family of recipes, whose names end with the family's."""
-    length = (f"training.steps={steps}", "training.eval_every=0", f"training.warmup={min(100, steps // 5)}")
-    runs = {f"short-{key}": Base(f"{name}-{family}", length) for key, name in SHORT_METHODS.items()}
-    # the paper's window and its schedule, so that only the curriculum differs
-    paper = ("method.alpha_max=0.95", "method.gaussian_schedule=LinearVariance", "method.training_schedule=LogLinear")
-    for key, changes in CURRICULA.items():
-        runs[f"short-{key}"] = Base(f"duo-{family}", (*length, *paper, *changes))
-    return runs
-
-
-def molecules(amount: Amount, short: int = 250, rounds: int = 4, round_steps: int = 150) -> Domain:
-    """QM9."""
-    bases = {"ar": Base("ar-molecules"), "mdlm": Base("mdlm-molecules"), "duo": Base("duo-molecules")}
-    return Domain(
-        name="molecules",
-        title="QM9 molecules (SMILES)",
-        quality="validity",
-        better="higher",
-        unit="points of validity",
-        scale=100.0,
-        diversity="novelty",
-        scorer="molecules",
-        judge=None,
-        models={**bases, **students("duo", "mdlm", rounds, round_steps, 1 / 64), **short_runs("molecules", short)},
-        rounds=rounds,
-        length=24,
-        amount=amount,
-    )
-
-
-def prose(seeds: Seeds, rounds: int = 4, round_steps: int = 200) -> Domain:
-    """Novels. The judge reads about three samples of 64 tokens a second, so there are few settings and few samples."""
-    bases = {"ar": Base("ar-laptop"), "mdlm": Base("mdlm-laptop"), "duo": Base("duo-laptop")}
-    return Domain(
-        name="prose",
-        title="English novels (BPE, K = 2048)",
-        quality="gen_ppl",
-        better="lower",
-        unit="log Gen PPL",
-        scale=1.0,
-        diversity="entropy",
-        scorer=None,
-        judge="smollm2",
-        models={**bases, **students("duo", "mdlm", rounds, round_steps, 1 / 64)},
-        rounds=rounds,
-        length=64,
-        amount=Amount(
-            seeds,
-            num=48,
-            few_num=48,
-            temperatures=(0.5, 0.7, 0.85, 1.0),  # at 0.5 a draw has as little entropy as a greedy tail at 1
-            few=(4, 8, 32),
-            tail_steps=(8,),
-            without=("curriculum", "variance", "rounds", "teacher", "psi"),
-        ),
-    )
-
-
 def budget_named(
-    name: BudgetName,
+    name: str,
     seeds: int | None = None,
     domains: tuple[str, ...] = (),
     base_seeds: int | None = None,
@@ -190,25 +142,36 @@ def budget_named(
     for field, value in (("seeds", seeds), ("base_seeds", base_seeds)):
         if value is not None and value < 1:
             raise ValueError(f"{field} is {value}: it must be at least 1")
-
-    def number(bases: int, students: int, short: int) -> Seeds:
-        chosen = Seeds(bases, students, short) if seeds is None else Seeds(seeds, seeds, seeds)
-        return chosen if base_seeds is None else replace(chosen, bases=base_seeds)
-
-    budgets = {
-        "quick": Budget("quick", (molecules(Amount(number(1, 3, 3))),)),
-        # twice the samples: the error of novelty moves a whole curve, and decides how wide an interval is
-        "full": Budget("full", (molecules(Amount(number(3, 3, 5), num=512, few_num=1024)), prose(number(3, 3, 3)))),
-    }
-    if name not in budgets:
+    content = json.loads(Path(__file__).with_name("domains.json").read_text(encoding="utf-8"))
+    if name not in content["budgets"]:
         raise ValueError(f"no budget {name!r}: choose quick (molecules) or full (molecules and prose)")
-    known = {domain.name: domain for domain in budgets[name].domains}
+    known = content["budgets"][name]
     for each in domains:
         if each not in known:
             raise ValueError(f"no domain {each!r} in the budget {name}: it has {', '.join(known)}; full has prose too")
-    chosen = tuple(known[each] for each in domains or known)
-    if judge is not None:
-        if all(domain.judge is None for domain in chosen):
-            raise ValueError(f"--judge {judge}: no samples are judged here; it is for prose, which --budget full has")
-        chosen = tuple(domain if domain.judge is None else replace(domain, judge=judge) for domain in chosen)
-    return Budget(name, chosen)
+    chosen = []
+    for each in domains or known:
+        given = {**known[each], "seeds": known[each]["seeds"] if seeds is None else (seeds,) * 3}
+        domain = _read_domain(each, content["domains"][each], given)
+        numbers = domain.amount.seeds if base_seeds is None else replace(domain.amount.seeds, bases=base_seeds)
+        read_by = domain.judge and (judge or domain.judge)
+        chosen.append(replace(domain, judge=read_by, amount=replace(domain.amount, seeds=numbers)))
+    if judge is not None and all(domain.judge is None for domain in chosen):
+        raise ValueError(f"--judge {judge}: no samples are judged here; it is for prose, which --budget full has")
+    return Budget(name, tuple(chosen))
+
+
+def _read_domain(name: str, entry: Entry, amount: Entry) -> Domain:
+    """A domain of domains.json, with the amount that a budget gives it."""
+    short, own = entry.pop("short", ()), entry.pop("amount", {})
+    models: dict[str, Base | Student] = {}
+    for key, model in entry.pop("models").items():
+        if "base" in model:
+            models[key] = Student(**{**model, "rounds": RoundChanges(**model["rounds"])})
+        else:
+            changes = (*(short if key.startswith("short-") else ()), *model.get("changes", ()))
+            models[key] = Base(model["recipe"], changes)
+    fields: Entry = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in {**own, **amount}.items()
+    }
+    return Domain(name=name, models=models, amount=Amount(**{**fields, "seeds": Seeds(*fields["seeds"])}), **entry)

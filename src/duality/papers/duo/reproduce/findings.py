@@ -12,27 +12,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import TYPE_CHECKING
 
 from duality.evaluation.frontier_report import curves_of
-from duality.evaluation.frontiers import Curve, Difference, difference, verdict, verdict_of
+from duality.evaluation.frontiers import Curve, difference, verdict, verdict_of
 from duality.evaluation.statistics import NORMAL, t_quantile
 from duality.evaluation.sweep.samples import Case, Row, read_rows
-from duality.papers.duo.reproduce.claims import (
-    Arm,
-    Better,
-    Claim,
-    Comparison,
-    EqualQuality,
-    Likelihoods,
-    Speed,
-    Variances,
-)
-from duality.papers.duo.reproduce.domains import Domain
-from duality.papers.duo.reproduce.models import run_folder
-from duality.papers.duo.reproduce.work import read_likelihood, read_variances
+from duality.papers.duo.reproduce.claims import Arm, Claim, Comparison, Likelihoods, Samples, Variances
+from duality.papers.duo.reproduce.results import read_likelihood, read_variances, run_folder
 
-NO_OVERLAP = "no equal diversity"
-NOT_REACHED = "quality not reached"
+if TYPE_CHECKING:
+    from duality.papers.duo.reproduce.domains import Domain
+
+_TIME = "of the milliseconds per sample"
 
 
 @dataclass(frozen=True)
@@ -59,108 +51,81 @@ class Finding:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The stored results of one domain, and the comparisons that they decide."""
+    """The stored results of one domain, and the claims that they decide."""
 
     out: Path
     domain: Domain
+    claims: Sequence[Claim] = ()
+
+    @cached_property
+    def findings(self) -> dict[str, list[Finding]]:
+        """The findings of the claims, by name."""
+        return {claim.name: [self.finding(each) for each in claim.comparisons] for claim in self.claims}
 
     def finding(self, comparison: Comparison) -> Finding:
         """What a comparison found."""
         if isinstance(comparison, Likelihoods):
-            return self.likelihoods(comparison)
+            return self._likelihoods(comparison)
         if isinstance(comparison, Variances):
-            return self.variances(comparison)
-        if isinstance(comparison, EqualQuality):
-            return self.equal_quality(comparison)
-        return self.speed(comparison) if isinstance(comparison, Speed) else self.samples(comparison)
+            return self._variances(comparison)
+        if comparison.kind == "better":
+            return self._quality(comparison)
+        return self.speed(comparison) if comparison.kind == "speed" else self._equal_quality(comparison)
 
     # --- likelihoods
 
-    def likelihoods(self, comparison: Likelihoods) -> Finding:
+    def _likelihoods(self, comparison: Likelihoods) -> Finding:
         """Nats of the first minus those of the second, seed by seed; fewer nats are claimed."""
-        pairs = []
-        for seed in self.domain.seeds(comparison.first):
-            first = read_likelihood(self.out, comparison.first, seed)
-            pairs.append((first, read_likelihood(self.out, comparison.second, seed)))
-        value, half = paired_interval([(a - b, math.hypot(da, db)) for (a, da), (b, db) in pairs])
-        return Finding(
-            comparison.statement,
-            comparison.paper,
-            math.exp(fmean(first for (first, _), _ in pairs)),
-            math.exp(fmean(second for _, (second, _) in pairs)),
-            value,
-            value - half,
-            value + half,
-            "nats per token",
-            verdict_of(value - half, value + half, "lower"),
-        )
-
-    def variances(self, comparison: Variances) -> Finding:
-        """The variance of the first objective divided by that of the second, over seeds; less than 1 is claimed."""
-        pair = comparison.first, comparison.second
-        found = [
-            read_variances(self.out, comparison.model, seed, comparison.statistic, pair)
-            for seed in self.domain.seeds(comparison.model)
+        pairs = [
+            [read_likelihood(self.out, key, seed) for key in (comparison.first, comparison.second)]
+            for seed in self.domain.seeds(comparison.first)
         ]
-        value, half = paired_interval([(each.log, each.error) for each in found])
-        return Finding(
-            comparison.statement,
-            comparison.paper,
-            fmean(each.first for each in found),
-            fmean(each.second for each in found),
-            math.exp(value),
-            math.exp(value - half),
-            math.exp(value + half),
-            "of the variance",
-            verdict_of(value - half, value + half, "lower"),
-        )
+        figures = math.exp(fmean(first for (first, _), _ in pairs)), math.exp(fmean(second for _, (second, _) in pairs))
+        differences = [(a - b, math.hypot(da, db)) for (a, da), (b, db) in pairs]
+        return _paired(comparison, figures, differences, "nats per token")
+
+    def _variances(self, comparison: Variances) -> Finding:
+        """The variance of the first objective divided by that of the second, over seeds; less than 1 is claimed."""
+        pair, seeds = (comparison.first, comparison.second), self.domain.seeds(comparison.model)
+        found = [read_variances(self.out, comparison.model, seed, comparison.statistic, pair) for seed in seeds]
+        figures = fmean(first for first, _, _ in found), fmean(second for _, second, _ in found)
+        return _paired(comparison, figures, [ratio for _, _, ratio in found], "of the variance")
 
     # --- samples
 
-    def samples(self, comparison: Better) -> Finding:
+    def _quality(self, comparison: Samples) -> Finding:
         """Quality of the first minus that of the second at equal diversity."""
-        first, second = self.curves(comparison.first), self.curves(comparison.second)
-        found = difference(first, second)
-        points = f"{self.point(comparison.first)} and {self.point(comparison.second)}"
-        if found is None:
-            return unmeasured(comparison, self.domain.unit, NO_OVERLAP, points)
-        scale = self.domain.scale
-        return Finding(
-            comparison.statement,
-            comparison.paper,
-            found.first * scale,
-            found.second * scale,
-            found.value * scale,
-            found.low * scale,
-            found.high * scale,
-            self.domain.unit,
-            verdict(found, self.domain.better),
-            at=self.where(found),
-            points=points,
+        domain = self.domain
+        first, second = comparison.arms[0], comparison.other
+        found, points = (
+            difference(self.curves(first), self.curves(second)),
+            f"{self.point(first)} and {self.point(second)}",
         )
-
-    def where(self, found: Difference) -> str:
-        """The diversity of a comparison in words."""
-        return f"{self.domain.diversity} {found.at:.3f}{' (nearest common)' if found.clipped else ''}"
+        if found is None:
+            return _unmeasured(comparison, domain.unit, "no equal diversity", points)
+        figures = found.first * domain.scale, found.second * domain.scale
+        interval = found.value * domain.scale, found.low * domain.scale, found.high * domain.scale
+        at = f"{domain.diversity} {found.at:.3f}{' (nearest common)' if found.clipped else ''}"
+        decided = verdict(found, domain.better)
+        return Finding(comparison.statement, comparison.paper, *figures, *interval, domain.unit, decided, at, points)
 
     def curves(self, arm: Arm) -> list[Curve]:
         """Quality against diversity over temperatures: a curve for each seed."""
         found = []
-        for seed in self.seeds(arm):
-            folder, rows = self.folder(arm, seed), self.rows(arm, seed)
-            found += curves_of(dict.fromkeys(rows, folder), self.domain.quality, self.domain.diversity)
+        for seed in self.domain.seeds(arm.model):
+            places = dict.fromkeys(self.rows(arm, seed), self.folder(arm, seed))
+            found += curves_of(places, self.domain.quality, self.domain.diversity)
         return found
+
+    def mean(self, arm: Arm, measure: str, temperature: float = 1.0) -> float:
+        """A measure of an arm at a temperature, the mean over seeds: one of its rows' own, or a scorer's column."""
+        found = [row.measure(measure)[0] for row in self.all_rows(arm, temperature)]
+        return fmean(math.nan if value is None else value for value in found)
 
     def point(self, arm: Arm) -> str:
         """Quality and diversity at temperature 1, as the paper gives them, over all seeds."""
-        rows = [row for seed in self.seeds(arm) for row in self.rows(arm, seed) if row.temperature == 1.0]
-        quality = fmean(figure(row, self.domain.quality) for row in rows)
-        diversity = fmean(figure(row, self.domain.diversity) for row in rows)
-        return f"{quality * (self.domain.scale if self.domain.scale > 1 else 1):.1f} at {diversity:.3f}"
-
-    def seeds(self, arm: Arm) -> range:
-        """The seeds of the arm's model."""
-        return self.domain.seeds(arm.model)
+        quality, diversity = self.mean(arm, self.domain.quality), self.mean(arm, self.domain.diversity)
+        return f"{quality * max(self.domain.scale, 1):.1f} at {diversity:.3f}"
 
     def folder(self, arm: Arm, seed: int) -> Path:
         """The folder of a run's samples."""
@@ -168,67 +133,64 @@ class Evidence:
 
     def rows(self, arm: Arm, seed: int) -> list[Row]:
         """The rows of an arm with one seed, one for each temperature."""
-        known = self.all_rows[str(self.folder(arm, seed))]
         wanted = {case.key for case in cases_of(arm, seed, self.out, self.domain)}
-        return [row for row in known if row.case.key in wanted]
+        return [row for row in self._kept[self.folder(arm, seed)] if row.case.key in wanted]
+
+    def all_rows(self, arm: Arm, temperature: float = 1.0) -> list[Row]:
+        """The rows of an arm at a temperature, one for each seed."""
+        rows = (row for seed in self.domain.seeds(arm.model) for row in self.rows(arm, seed))
+        return [row for row in rows if row.temperature == temperature]
 
     @cached_property
-    def all_rows(self) -> dict[str, list[Row]]:
+    def _kept(self) -> dict[Path, list[Row]]:
         """All rows of the domain by folder; real text has none here."""
         folders = sorted(path.parent for path in (self.out / "samples").glob("*/quality.json"))
-        return {str(folder): list(read_rows([folder])) for folder in folders}
+        return {folder: list(read_rows([folder])) for folder in folders}
 
     # --- speed
 
-    def speed(self, comparison: Speed) -> Finding:
-        """Seconds per sample of the second divided by those of the first, with the quality of both."""
-        first, second = (
-            [row for seed in self.seeds(arm) for row in self.rows(arm, seed) if row.temperature == 1.0]
-            for arm in (comparison.first, comparison.second)
-        )
-        ratios = [a.seconds_per_sample / b.seconds_per_sample for a in first for b in second]
-        logs = [math.log(ratio) for ratio in ratios]
-        value, half = paired_interval([(log, 0.0) for log in logs])
-        return Finding(
-            comparison.statement,
-            comparison.paper,
-            1000 * fmean(row.seconds_per_sample for row in first),
-            1000 * fmean(row.seconds_per_sample for row in second),
-            math.exp(value),
-            math.exp(value - half),
-            math.exp(value + half),
-            "of the milliseconds per sample",
-            verdict_of(value - half, value + half, "lower"),
-            points=f"{self.point(comparison.first)} and {self.point(comparison.second)}",
-        )
+    def speed(self, comparison: Samples) -> Finding:
+        """Seconds per sample of the first divided by those of the second, with the quality of both."""
+        arms = comparison.arms[0], comparison.other
+        first, second = ([row.seconds_per_sample for row in self.all_rows(arm)] for arm in arms)
+        logs = [(math.log(a / b), 0.0) for a in first for b in second]
+        points = " and ".join(map(self.point, arms))
+        return _paired(comparison, (1000 * fmean(first), 1000 * fmean(second)), logs, _TIME, points)
 
-    def equal_quality(self, comparison: EqualQuality) -> Finding:
-        """The speed of the first arm that is as good as the goal; without one, the last arm's quality is shown."""
-        goal = self.curves(comparison.goal)
+    def _equal_quality(self, comparison: Samples) -> Finding:
+        """The speed of the first arm that is as good as the other; without one, the last arm's quality is shown."""
+        goal, last = self.curves(comparison.other), comparison.arms[-1]
         for arm in comparison.arms:
             found = difference(self.curves(arm), goal)
             if found is not None and verdict(found, self.domain.better) != "contradicts":
-                speed = self.speed(Speed(arm, comparison.goal, comparison.paper))
+                speed = self.speed(replace(comparison, kind="speed", arms=(arm,)))
                 return replace(speed, statement=f"{comparison.statement} ({arm.words})")
-        points = f"{self.point(comparison.arms[-1])} ({comparison.arms[-1].words}) and {self.point(comparison.goal)}"
-        return unmeasured(comparison, "of the milliseconds per sample", NOT_REACHED, points)
+        points = f"{self.point(last)} ({last.words}) and {self.point(comparison.other)}"
+        return _unmeasured(comparison, _TIME, "quality not reached", points)
 
 
-def unmeasured(comparison: Comparison, unit: str, why: str, points: str) -> Finding:
+def _paired(
+    comparison: Comparison,
+    figures: tuple[float, float],
+    differences: Sequence[tuple[float, float]],
+    unit: str,
+    points: str = "",
+) -> Finding:
+    """The finding of differences with their errors; those "of the" second are logarithms of ratios. Less is claimed."""
+    value, half = _paired_interval(differences)
+    shown = math.exp if unit.startswith("of the") else float
+    interval = shown(value), shown(value - half), shown(value + half)
+    decided = verdict_of(value - half, value + half, "lower")
+    return Finding(comparison.statement, comparison.paper, *figures, *interval, unit, decided, points=points)
+
+
+def _unmeasured(comparison: Comparison, unit: str, why: str, points: str) -> Finding:
     """A comparison that has no figures, with the reason as its verdict."""
-    nothing = float("nan")
-    return Finding(
-        comparison.statement, comparison.paper, nothing, nothing, nothing, nothing, nothing, unit, why, points=points
-    )
+    none = math.nan
+    return Finding(comparison.statement, comparison.paper, none, none, none, none, none, unit, why, points=points)
 
 
-def figure(row: Row, name: str) -> float:
-    """A measure of a row by its name: one of its own or a scorer's column."""
-    value = row.scores[name].value if name in row.scores else getattr(row, name)
-    return float("nan") if value is None else float(value)
-
-
-def paired_interval(differences: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def _paired_interval(differences: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """The mean of differences and half the width of its 95 % interval.
 
     Each difference has a standard error of its own, from the finite text. With three seeds or more the spread of the
@@ -245,15 +207,14 @@ def paired_interval(differences: Sequence[tuple[float, float]]) -> tuple[float, 
 def cases_of(arm: Arm, seed: int, out: Path, domain: Domain) -> list[Case]:
     """The cases of an arm with one seed: one for each temperature."""
     run = run_folder(out, arm.model, seed)
-    length = domain.length
-    steps = length if arm.steps is None else arm.steps
+    steps = domain.length if arm.steps is None else arm.steps
     return [
         Case(
             label=run.name if arm.round is None else f"{run.name}, round {arm.round}",
             run=run,
             steps=steps,
             num=domain.amount.samples(steps, len(domain.seeds(arm.model))),
-            length=length,
+            length=domain.length,
             round=arm.round,
             sampler=arm.sampler,
             tail=arm.tail,
@@ -261,8 +222,3 @@ def cases_of(arm: Arm, seed: int, out: Path, domain: Domain) -> list[Case]:
         )
         for temperature in domain.amount.temperatures
     ]
-
-
-def findings_of(claims: Sequence[Claim], evidence: Evidence) -> dict[str, list[Finding]]:
-    """The findings of all claims, by name."""
-    return {claim.name: [evidence.finding(each) for each in claim.comparisons] for claim in claims}

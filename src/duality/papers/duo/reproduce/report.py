@@ -1,140 +1,116 @@
-"""The report of a reproduction in Markdown: for each claim the paper's figure, ours with its interval, the verdict.
+"""The report of a reproduction: for each claim the paper's figure, ours with its interval, the verdict.
 
-The rule of the verdict stands first, before any number. ``page`` makes the same report a web page with the figures.
+The rule of the verdict stands first, before any number. report.md is the report, report.html the same as one web page
+that needs nothing else, with the figures (``pictures``) inside.
 """
 
 from __future__ import annotations
 
+import base64
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+
+from markdown_it import MarkdownIt
 
 from duality.evaluation.tables import table
 from duality.files.atomic import write_atomically
-from duality.papers.duo.reproduce.claims import RULE, Claim
-from duality.papers.duo.reproduce.domains import Amount, Budget, Domain
+from duality.papers.duo.reproduce.claims import RULE
 from duality.papers.duo.reproduce.findings import Evidence, Finding
-from duality.papers.duo.reproduce.page import page
-from duality.papers.duo.reproduce.pictures import Picture, pictures_of
+from duality.papers.duo.reproduce.pictures import pictures_of
 
-HEADERS = ("claim", "paper", "ours", "95 % interval", "at equal", "single points (temperature 1)", "verdict")
-
-
-@dataclass(frozen=True)
-class Chapter:
-    """A domain, its claims and the evidence for them."""
-
-    domain: Domain
-    claims: Sequence[Claim]
-    evidence: Evidence
-
-
-Findings = Mapping[str, Mapping[str, Sequence[Finding]]]
+_HEADERS = ("claim", "paper", "ours", "95 % interval", "at equal", "single points (temperature 1)", "verdict")
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1180px; margin: 2em auto; padding: 0 1em; color: #222; }
+table { border-collapse: collapse; font-size: 13px; margin: 1em 0; }
+th, td { border-bottom: 1px solid #ddd; padding: .3em .6em; text-align: left; vertical-align: top; }
+th { background: #f4f4f4; }
+td.shows { background: #e5f5e5; } td.contradicts { background: #fbe3e0; }
+img { max-width: 100%; }
+h2 { margin-top: 2em; } h3 { margin-top: 1.6em; }
+"""
 
 
-def write_report(out: Path, budget: Budget, chapters: Sequence[Chapter], findings: Findings) -> None:
-    """Write report.md, report.html and the figures."""
-    pictures = {
-        chapter.domain.name: pictures_of(out, chapter.domain, chapter.claims, chapter.evidence) for chapter in chapters
-    }
-    text = markdown(budget, chapters, findings, pictures)
-    write_atomically(out / "report.md", text)
-    write_atomically(out / "report.html", page(text, out))
-
-
-def markdown(
-    budget: Budget, chapters: Sequence[Chapter], findings: Findings, pictures: Mapping[str, Sequence[Picture]]
-) -> str:
-    """The whole report."""
+def write_report(out: Path, budget: str, chapters: Sequence[Evidence]) -> None:
+    """Write report.md, report.html and the figures: a chapter for each domain."""
+    names = (f"{each.domain.name} ({', '.join(claim.name for claim in each.claims)})" for each in chapters)
     parts = [
         "# The paper's claims, tried again",
-        f"`duality reproduce --budget {budget.name}`, on {parts_of(chapters)}.",
+        f"`duality reproduce --budget {budget}`, on {'; '.join(names)}.",
         f"**The rule, stated before any number.** {RULE}",
         "The paper's figures are of its own setting (LM1B or OpenWebText, 170 million parameters, GPT-2 Large as "
         "judge) and are not comparable in size, only in order. A claim of this project says: beyond the paper.",
     ]
-    for chapter in chapters:
-        domain, found = chapter.domain, findings[chapter.domain.name]
-        parts += [f"## {domain.title}", introduction(domain, found)]
-        parts += [f"![{picture.title}]({picture.path.name})" for picture in pictures[domain.name]]
-        for claim in chapter.claims:
-            parts += [f"### {claim.title} ({claim.where})", verdicts(found[claim.name])]
-            parts.append(table([HEADERS, *(cells(each) for each in found[claim.name])]).rstrip("\n"))
-    return "\n\n".join(parts) + "\n"
+    for evidence in chapters:
+        parts += [f"## {evidence.domain.title}", _introduction(evidence)]
+        parts += [f"![{title}]({path.name})" for title, path in pictures_of(out, evidence)]
+        for claim in evidence.claims:
+            found = evidence.findings[claim.name]
+            parts += [f"### {claim.title} ({claim.where})", count_verdicts(found)]
+            parts.append(table([_HEADERS, *(_cells(each) for each in found)]).rstrip("\n"))
+    text = "\n\n".join(parts) + "\n"
+    write_atomically(out / "report.md", text)
+    write_atomically(out / "report.html", _page(text, out))
 
 
-def parts_of(chapters: Sequence[Chapter]) -> str:
-    """The domains of a report, each with the names of its claims."""
-    return "; ".join(
-        f"{chapter.domain.name} ({', '.join(claim.name for claim in chapter.claims)})" for chapter in chapters
-    )
-
-
-def in_words(amount: Amount) -> str:
-    """How much is measured."""
-    seeds = amount.seeds
+def _introduction(evidence: Evidence) -> str:
+    """What is measured in a domain and how much of it, and how many verdicts there are of each kind."""
+    domain, every = evidence.domain, [finding for rows in evidence.findings.values() for finding in rows]
+    judge = "" if domain.judge is None else f" under {domain.judge}"
+    amount, seeds = domain.amount, domain.amount.seeds
     return (
-        f"Training seeds: {seeds.bases} of the models that are sampled, {seeds.students} of each distillation, "
-        f"{seeds.short} of the short runs that compare likelihoods. Samples in each setting and for each seed: "
-        f"{amount.few_num} at 8 steps and fewer, {amount.num} at more, twice as many where a model has one seed. "
+        f"Quality is {domain.quality}{judge} ({domain.better} is better), diversity is {domain.diversity}. Of "
+        f"{len(every)} comparisons: {count_verdicts(every)} Training seeds: {seeds.bases} of the models that are "
+        f"sampled, {seeds.students} of each distillation, {seeds.short} of the short runs that compare likelihoods. "
+        f"Samples in each setting and for each seed: {amount.few_num} at 8 steps and fewer, {amount.num} at more, "
+        "twice as many where a model has one seed. "
         f"Temperatures: {', '.join(map(str, amount.temperatures))}."
     )
 
 
-def introduction(domain: Domain, found: Mapping[str, Sequence[Finding]]) -> str:
-    """What is measured in a domain, and how many verdicts there are of each kind."""
-    direction = "higher is better" if domain.better == "higher" else "lower is better"
-    every = [finding for rows in found.values() for finding in rows]
-    judge = "" if domain.judge is None else f" under {domain.judge}"
-    return (
-        f"Quality is {domain.quality}{judge} ({direction}), diversity is {domain.diversity}. Of {len(every)} "
-        f"comparisons: {verdicts(every)} {in_words(domain.amount)}"
-    )
-
-
-def verdicts(rows: Sequence[Finding]) -> str:
+def count_verdicts(rows: Sequence[Finding]) -> str:
     """How often each verdict was found."""
     counts = Counter(finding.verdict for finding in rows)
     return ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items(), key=lambda each: -each[1])) + "."
 
 
-def cells(finding: Finding) -> tuple[str, ...]:
-    """A finding as a line of the table."""
-    mark = {"shows": "**shows**", "contradicts": "**contradicts**"}.get(finding.verdict, finding.verdict)
+def _cells(finding: Finding) -> tuple[str, ...]:
+    """A finding as a line of the table: both figures and their difference, its interval, and what else is known."""
+    mark = f"**{finding.verdict}**" if finding.verdict in ("shows", "contradicts") else finding.verdict
     if math.isnan(finding.value):
         return finding.statement, finding.paper, "–", "–", "–", finding.points, mark
+    figures, digits = {
+        "nats per token": ("PPL {:.3f} and {:.3f}", "+.4f"),
+        "of the variance": ("{:.3g} and {:.3g}", ".2f"),
+        "of the milliseconds per sample": ("{:.2f} and {:.2f} ms", ".2f"),
+    }.get(finding.unit, ("{:.1f} and {:.1f}", "+.1f" if finding.unit.startswith("points") else "+.3f"))
+    both = figures.format(finding.first, finding.second)
     return (
         finding.statement,
         finding.paper,
-        ours(finding),
-        f"[{signed(finding.low, finding.unit)}, {signed(finding.high, finding.unit)}]",
+        f"{both}: {finding.value:{digits}} {finding.unit}",
+        f"[{finding.low:{digits}}, {finding.high:{digits}}]",
         finding.at or "–",
         finding.points or "–",
         mark,
     )
 
 
-def ours(finding: Finding) -> str:
-    """Both figures and their difference."""
-    if finding.unit == "nats per token":
-        return f"PPL {finding.first:.3f} and {finding.second:.3f}: {signed(finding.value, finding.unit)} {finding.unit}"
-    if finding.unit == "of the variance":
-        return f"{finding.first:.3g} and {finding.second:.3g}: {finding.value:.2f} {finding.unit}"
-    if finding.unit.endswith("per sample"):
-        return f"{finding.first:.2f} and {finding.second:.2f} ms: {finding.value:.2f} {finding.unit}"
-    return f"{finding.first:.1f} and {finding.second:.1f}: {signed(finding.value, finding.unit)} {finding.unit}"
+def _page(text: str, folder: Path) -> str:
+    """The report as a web page; figures are read from ``folder``, and a cell with a verdict has its class."""
 
+    def figure(found: re.Match[str]) -> str:
+        data = base64.b64encode((folder / found[1]).read_bytes()).decode()
+        image = f'<img alt="{found[2]}" src="data:image/png;base64,{data}">'
+        return f"<figure>{image}<figcaption>{found[2]}</figcaption></figure>"
 
-def signed(value: float, unit: str) -> str:
-    """A difference with its sign; a ratio without."""
-    if unit.startswith("of the"):
-        return f"{value:.2f}"
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    body = re.sub(r'<p><img src="(.*?)" alt="(.*?)" /></p>', figure, body)
+    body = re.sub(r"<td>(<strong>(shows|contradicts)</strong></td>)", r'<td class="\2">\1', body)
+    title = re.sub(r"</?\w+>", "", body.partition("\n")[0])
     return (
-        f"{value:+.1f}"
-        if unit.startswith("points")
-        else f"{value:+.4f}"
-        if unit.startswith("nats")
-        else f"{value:+.3f}"
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style></head>\n<body>\n{body}</body></html>\n"
     )

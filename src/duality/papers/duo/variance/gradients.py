@@ -22,7 +22,7 @@ repetitions are the ratios of theirs, so that what they share cancels.
 
 A heavy tail makes every interval too short. ``largest_share`` shows it: the sum of squares, (N - 1) trace, is a sum of
 what each draw adds to it, (i - 1) / i |g_i - mean of the draws before|^2 (Welford). If one draw makes more than
-``WARN_SHARE`` of it, more draws are needed.
+``_WARN_SHARE`` of it, more draws are needed.
 
 What must hold: the statistics but "top 100" are unbiased or ratios of such; the order of the draws within a group has
 no effect; sums are in float64 whatever the gradients are.
@@ -31,15 +31,16 @@ no effect; sums are in float64 whatever the gradients are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from duality.evaluation.statistics import Estimate, t_quantile
 
-ALL, TOP, SPLIT, LOSS, SIGNAL, SNR = (
+STATISTICS = ALL, TOP, SPLIT, LOSS, SIGNAL, SNR = (
     "all weights",
     "top 100",
     "top 100, split",
@@ -47,11 +48,10 @@ ALL, TOP, SPLIT, LOSS, SIGNAL, SNR = (
     "signal",
     "signal to noise",
 )
-STATISTICS = (ALL, TOP, SPLIT, LOSS, SIGNAL, SNR)
-NUM_TOP = 100
 GROUPS = 20
-WARN_SHARE = 0.1
-MEMORY = 4 << 30  # bytes for the sums of all groups
+_NUM_TOP = 100
+_WARN_SHARE = 0.1
+_MEMORY = 4 << 30  # bytes for the sums of all groups
 
 Draw = Callable[[int], tuple[Tensor, float]]  # number of the draw -> flat gradient (P,) and loss
 
@@ -101,119 +101,97 @@ class Statistics:
     @property
     def heavy_tailed(self) -> bool:
         """Whether one draw makes so much of the variance that more draws are needed."""
-        return self.largest_share > WARN_SHARE
+        return self.largest_share > _WARN_SHARE
 
 
-@dataclass(frozen=True)
-class Sums:
+class _Sums(NamedTuple):
     """Sums over some draws: of the gradient, of its square, of the loss and of its square."""
 
-    count: int
+    num_draws: int
     gradient: Tensor
     square: Tensor
     loss: float
     loss_square: float
 
-    def __add__(self, other: Sums) -> Sums:
-        return self._with(other, 1)
-
-    def __sub__(self, other: Sums) -> Sums:
-        return self._with(other, -1)
-
-    def _with(self, other: Sums, sign: int) -> Sums:
-        return Sums(
-            self.count + sign * other.count,
-            self.gradient + sign * other.gradient,
-            self.square + sign * other.square,
-            self.loss + sign * other.loss,
-            self.loss_square + sign * other.loss_square,
-        )
-
     def variances(self) -> Tensor:
         """The unbiased variance of each weight's gradient, (P,)."""
-        return (self.square - self.gradient.square() / self.count).clamp_min_(0.0) / (self.count - 1)
+        return (self.square - self.gradient.square() / self.num_draws).clamp_min_(0.0) / (self.num_draws - 1)
 
     def loss_variance(self) -> float:
         """The unbiased variance of the loss."""
-        return max(0.0, self.loss_square - self.loss**2 / self.count) / (self.count - 1)
+        return max(0.0, self.loss_square - self.loss**2 / self.num_draws) / (self.num_draws - 1)
 
 
-class GroupedDraws:
+class _GroupedDraws:
     """Draws in groups: draw i belongs to group i modulo m."""
 
     def __init__(self, num_weights: int, groups: int = GROUPS, device: torch.device | str = "cpu"):
         check_groups(num_weights, groups)
-        self.gradients = torch.zeros(groups, num_weights, dtype=torch.float64, device=device)
-        self.squares = torch.zeros_like(self.gradients)
-        self.mean = torch.zeros_like(self.gradients[0])
-        self.losses: list[float] = []
-        self.added: list[float] = []  # what each draw has added to the sum of squares
+        self._gradients = torch.zeros(groups, num_weights, dtype=torch.float64, device=device)
+        self._squares = torch.zeros_like(self._gradients)
+        self._mean = torch.zeros_like(self._gradients[0])
+        self._losses: list[float] = []
+        self._added: list[float] = []  # what each draw has added to the sum of squares
 
     def add(self, gradient: Tensor, loss: float) -> None:
         """One more draw."""
-        before, exact = len(self.losses), gradient.double()
-        group = before % len(self.gradients)
-        self.gradients[group] += exact
-        self.squares[group] += exact.square()
-        step = exact - self.mean
-        self.mean += step / (before + 1)
-        self.added.append(float(step.square().sum()) * before / (before + 1))
-        self.losses.append(loss)
+        before, exact = len(self._losses), gradient.double()
+        group = before % len(self._gradients)
+        self._gradients[group] += exact
+        self._squares[group] += exact.square()
+        step = exact - self._mean
+        self._mean += step / (before + 1)
+        self._added.append(float(step.square().sum()) * before / (before + 1))
+        self._losses.append(loss)
 
-    def group(self, number: int) -> Sums:
-        """The sums of a group; losses are counted from that of the first draw, which changes no variance."""
-        shifted = [loss - self.losses[0] for loss in self.losses[number :: len(self.gradients)]]
-        return Sums(
-            len(shifted),
-            self.gradients[number],
-            self.squares[number],
-            math.fsum(shifted),
-            math.fsum(loss**2 for loss in shifted),
-        )
-
-    def statistics(self, num_top: int = NUM_TOP) -> Statistics:
-        """All statistics with their repetitions."""
-        groups = [self.group(number) for number in range(len(self.gradients))]
-        check_draws(len(self.losses), len(groups))
-        halves = (total(groups[::2]), total(groups[1::2]))
-        whole = figures(*halves, num_top)
-        rows = []
+    def statistics(self, num_top: int = _NUM_TOP) -> Statistics:
+        """All statistics with their repetitions; losses are counted from the first, which changes no variance."""
+        groups = []
+        for number, (gradient, square) in enumerate(zip(self._gradients, self._squares)):
+            shifted = [loss - self._losses[0] for loss in self._losses[number :: len(self._gradients)]]
+            loss_square = math.fsum(loss**2 for loss in shifted)
+            groups.append(_Sums(len(shifted), gradient, square, math.fsum(shifted), loss_square))
+        even, odd = (_combine(1, *groups[side::2]) for side in (0, 1))
+        rows = [_figures(even, odd, num_top)]  # of all, then without each group
         for number, group in enumerate(groups):
-            one, other = (half - group if number % 2 == side else half for side, half in enumerate(halves))
-            rows.append(figures(one, other, num_top))
+            even_left = even if number % 2 else _combine(-1, even, group)
+            odd_left = _combine(-1, odd, group) if number % 2 else odd
+            rows.append(_figures(even_left, odd_left, num_top))
         found = {
             name: Repeated(value, torch.tensor(without, dtype=torch.float64), signed=name in (SIGNAL, SNR))
-            for name, value, without in zip((*STATISTICS, "mean loss"), whole, zip(*rows))
+            for name, (value, *without) in zip((*STATISTICS, "mean loss"), zip(*rows))
         }
         mean = found.pop("mean loss")
-        mean = Repeated(mean.value + self.losses[0], mean.without + self.losses[0], signed=True)
-        return Statistics(len(self.losses), self.gradients.shape[1], mean, self.largest_share(), found)
-
-    def largest_share(self) -> float:
-        """The largest part of the sum of squares that one draw adds."""
-        return max(self.added) / math.fsum(self.added) if any(self.added) else 0.0
+        mean = Repeated(mean.value + self._losses[0], mean.without + self._losses[0], signed=True)
+        share = max(self._added) / math.fsum(self._added) if any(self._added) else 0.0
+        return Statistics(len(self._losses), self._gradients.shape[1], mean, share, found)
 
 
-def total(groups: Sequence[Sums]) -> Sums:
-    """The sums of several groups."""
-    first, *others = groups
+def _combine(sign: int, first: _Sums, *others: _Sums) -> _Sums:
+    """The sums of several groups together, or with the sign -1 of the first without the others."""
     for other in others:
-        first = first + other
+        first = _Sums(
+            first.num_draws + sign * other.num_draws,
+            first.gradient + sign * other.gradient,
+            first.square + sign * other.square,
+            first.loss + sign * other.loss,
+            first.loss_square + sign * other.loss_square,
+        )
     return first
 
 
-def figures(one: Sums, other: Sums, num_top: int) -> tuple[float, ...]:
+def _figures(one: _Sums, other: _Sums, num_top: int) -> tuple[float, ...]:
     """The values of ``STATISTICS`` of the draws in two halves, and the mean loss."""
-    whole = one + other
+    whole = _combine(1, one, other)
     variances = whole.variances()
     top = min(num_top, len(variances))
     trace = float(variances.sum())
     largest = float(variances.topk(top).values.sum())
     in_one, in_other = one.variances(), other.variances()
     split = float(in_other[in_one.topk(top).indices].sum() + in_one[in_other.topk(top).indices].sum()) / 2
-    signal = float((whole.gradient / whole.count).square().sum()) - trace / whole.count
+    signal = float((whole.gradient / whole.num_draws).square().sum()) - trace / whole.num_draws
     ratio = signal / trace if trace > 0 else math.nan
-    return trace, largest, split, whole.loss_variance(), signal, ratio, whole.loss / whole.count
+    return trace, largest, split, whole.loss_variance(), signal, ratio, whole.loss / whole.num_draws
 
 
 def check_groups(num_weights: int, groups: int) -> None:
@@ -221,12 +199,12 @@ def check_groups(num_weights: int, groups: int) -> None:
     if groups < 6:
         raise ValueError(f"groups is {groups}: an interval by the jackknife needs at least 6; the usual is {GROUPS}")
     needed = 16 * groups * num_weights
-    if needed > MEMORY:
-        fitting = MEMORY // (16 * num_weights)
+    if needed > _MEMORY:
+        fitting = _MEMORY // (16 * num_weights)
         hint = f"use --groups {fitting}" if fitting >= 6 else "use a smaller network"
         raise ValueError(
             f"{groups} groups of {num_weights:,} weights need {needed / 2**30:.1f} GiB, more than the "
-            f"{MEMORY / 2**30:.0f} GiB that are allowed: {hint}"
+            f"{_MEMORY / 2**30:.0f} GiB that are allowed: {hint}"
         )
 
 
@@ -250,7 +228,7 @@ def collect(
 ) -> Statistics:
     """The statistics of ``num_draws`` draws; ``advance`` is called with 1 after each."""
     check_draws(num_draws, groups)
-    draws = GroupedDraws(num_weights, groups, device)
+    draws = _GroupedDraws(num_weights, groups, device)
     for number in range(num_draws):
         draws.add(*draw(number))
         advance(1)

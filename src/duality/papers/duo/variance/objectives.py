@@ -40,15 +40,15 @@ from duality.noise import Noise
 from duality.objectives.base import belief_in, dropout_of
 from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.curriculum import TemperedBound
-from duality.protocols import AnyDenoiser, Denoiser, Latent, Loss, Objective, Process, Schedule, TopK, Valid
+from duality.protocols import AnyDenoiser, Denoiser, Latent, Loss, Objective, Schedule, TopK, Valid
 from duality.registry import suggestion
 
-PLAIN, WINDOW, TAU = "plain", "window", "tau="
-DENSE, MASKED, OWN = "udlm", "mdlm", "own"
-UNIFORM_DEFAULT = ("plain/log-linear", "plain/polynomial", "window", "tau=0.001", "tau=0.01", "tau=0.03")
-ABSORBING_DEFAULT = ("plain/log-linear", "plain/polynomial")
 PAPER_WINDOW = (0.05, 0.95)
-SHARED = 32  # entries of the latent that are drawn for every tau: enough for 0.03 at 2 048 tokens
+_PLAIN, _WINDOW, _TAU = "plain", "window", "tau="
+_DENSE, _MASKED, _OWN = "udlm", "mdlm", "own"
+_UNIFORM_DEFAULT = ("plain/log-linear", "plain/polynomial", "window", "tau=0.001", "tau=0.01", "tau=0.03")
+_ABSORBING_DEFAULT = ("plain/log-linear", "plain/polynomial")
+_SHARED = 32  # entries of the latent that are drawn for every tau: enough for 0.03 at 2 048 tokens
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class DiscreteTimes:
 class PairedBound:
     """``TemperedBound``, and with tau = 0 its limit, from latents that are the same for all taus.
 
-    The largest ``SHARED`` entries of w are drawn, and the network reads as many of them as tau needs: the first ones
+    The largest ``_SHARED`` entries of w are drawn, and the network reads as many of them as tau needs: the first ones
     have the law of fewer entries drawn alone. So two taus differ in the softmax and in nothing else. A tau that needs
     more entries has draws of its own.
     """
@@ -93,7 +93,7 @@ class PairedBound:
     @property
     def num_drawn(self) -> int:
         """How many entries are drawn."""
-        return max(self.num_kept, min(SHARED, self.schedule.vocab_size - 1))
+        return max(self.num_kept, min(_SHARED, self.schedule.vocab_size - 1))
 
     def __call__(
         self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
@@ -110,7 +110,7 @@ class PairedBound:
 
 
 @dataclass(frozen=True)
-class Named:
+class _Named:
     """A name, taken apart: ``kind`` is plain, window, udlm, mdlm or own; ``tau`` is 0 unless the name has one."""
 
     name: str
@@ -119,49 +119,36 @@ class Named:
     times: str | None
 
 
-def named(name: str) -> Named:
+def _parse(name: str) -> _Named:
     """Take a name apart.
 
-    >>> named("tau=0.01/polynomial")
-    Named(name='tau=0.01/polynomial', kind='window', tau=0.01, times='polynomial')
+    >>> _parse("tau=0.01/polynomial")
+    _Named(name='tau=0.01/polynomial', kind='window', tau=0.01, times='polynomial')
     """
     head, slash, times = name.partition("/")
-    kinds = (PLAIN, WINDOW, DENSE, MASKED, OWN)
-    if slash and (head == OWN or times not in schedule_names(GAUSSIAN_SCHEDULES, SCHEDULES)):
-        known = ", ".join(schedule_names(SCHEDULES, GAUSSIAN_SCHEDULES))
-        raise ValueError(f"objective {name!r} has the times {times!r}: they are {known}; {OWN!r} has its own")
-    if not head.startswith(TAU):
+    kinds = (_PLAIN, _WINDOW, _DENSE, _MASKED, _OWN)
+    if slash and (head == _OWN or times not in _schedule_names(GAUSSIAN_SCHEDULES, SCHEDULES)):
+        known = ", ".join(_schedule_names(SCHEDULES, GAUSSIAN_SCHEDULES))
+        raise ValueError(f"objective {name!r} has the times {times!r}: they are {known}; {_OWN!r} has its own")
+    if not head.startswith(_TAU):
         if head not in kinds:
             raise ValueError(f"no objective {name!r}: {suggestion(head, (*kinds, 'tau=0.001'))}")
-        return Named(name, head, 0.0, times or None)
+        return _Named(name, head, 0.0, times or None)
     try:
-        tau = float(head.removeprefix(TAU))
+        tau = float(head.removeprefix(_TAU))
     except ValueError:
         tau = -1.0
     if not 0 < tau < float("inf"):
         raise ValueError(
-            f"objective {name!r}: tau must be a positive number, such as tau=0.001; its limit 0 is {WINDOW!r}"
+            f"objective {name!r}: tau must be a positive number, such as tau=0.001; its limit 0 is {_WINDOW!r}"
         )
-    return Named(name, WINDOW, tau, times or None)
+    return _Named(name, _WINDOW, tau, times or None)
 
 
-def schedule_names(*registries: Iterable[str]) -> dict[str, str]:
+def _schedule_names(*registries: Iterable[str]) -> dict[str, str]:
     """The registered schedules by their names in small letters: log-linear for LogLinear."""
     entries = [entry for registry in registries for entry in registry]
     return {re.sub(r"(?<!^)(?=[A-Z])", "-", entry).lower(): entry for entry in entries}
-
-
-def default_objectives(model: Model) -> tuple[str, ...]:
-    """The names that fit a run: the bound, and for uniform noise the curriculum; or the method's own objective."""
-    own = own_objective(model)
-    if not isinstance(own, ContinuousTimeBound):
-        return (OWN,)
-    return UNIFORM_DEFAULT if isinstance(own.process, Uniform) else ABSORBING_DEFAULT
-
-
-def own_objective(model: Model) -> Objective:
-    """The objective of the last phase of the run's method."""
-    return model.recipe.method.phases(model.tokenizer.vocab_size, model.recipe.training.steps)[-1].objective
 
 
 def objectives_of(
@@ -172,82 +159,74 @@ def objectives_of(
     ``window`` is the range of alpha of ``window`` and ``tau=...``: the run's own if not given, or the paper's if the
     run has none.
     """
-    chosen = [named(name) for name in names or default_objectives(model)]
+    own = model.recipe.method.phases(model.tokenizer.vocab_size, model.recipe.training.steps)[-1].objective
+    chosen = [_parse(name) for name in names or _default_objectives(own)]
     repeated = sorted({each.name for each in chosen if [other.name for other in chosen].count(each.name) > 1})
     if repeated:
         raise ValueError(f"{', '.join(repeated)} stands twice in the list of objectives: name each once")
     for each in chosen:
-        check_objective(each, model)
-    return {
-        each.name: PairedBound(dual_schedule(each, model, window), each.tau)
-        if each.kind == WINDOW
-        else bound_of(each, model)
-        for each in chosen
-    }
+        _check(each, model)
+    return {each.name: _objective(each, model, own, window) for each in chosen}
 
 
-def check_objective(name: Named, model: Model) -> None:
+def _default_objectives(own: Objective) -> tuple[str, ...]:
+    """The names that fit a run: the bound, and for uniform noise the curriculum; or the method's own objective."""
+    if not isinstance(own, ContinuousTimeBound):
+        return (_OWN,)
+    return _UNIFORM_DEFAULT if isinstance(own.process, Uniform) else _ABSORBING_DEFAULT
+
+
+def _check(name: _Named, model: Model) -> None:
     """Refuse an objective that has no meaning for the run's noise or for what its network says."""
-    if name.kind == OWN:
+    if name.kind == _OWN:
         return
     method = model.recipe.method
     process, about = method.process(model.tokenizer.vocab_size), f"a run of {type(method).__name__}"
     if process is None or not isinstance(model.denoiser, Denoiser):
         raise ValueError(
             f"objective {name.name!r} needs a belief about tokens and a discrete process, which {about} does not have: "
-            f"use {OWN!r}"
+            f"use {_OWN!r}"
         )
-    if name.kind in (WINDOW, DENSE) and not isinstance(process, Uniform):
-        raise ValueError(f"objective {name.name!r} is for uniform noise, and {about} has {process}: use {PLAIN!r}")
-    if name.kind == MASKED and process.mask_id is None:
-        raise ValueError(f"objective {name.name!r} is for absorbing noise, and {about} has {process}: use {PLAIN!r}")
+    if name.kind in (_WINDOW, _DENSE) and not isinstance(process, Uniform):
+        raise ValueError(f"objective {name.name!r} is for uniform noise, and {about} has {process}: use {_PLAIN!r}")
+    if name.kind == _MASKED and process.mask_id is None:
+        raise ValueError(f"objective {name.name!r} is for absorbing noise, and {about} has {process}: use {_PLAIN!r}")
 
 
-def bound_of(name: Named, model: Model) -> Objective:
-    """The bound at the times that the name says, or the run's own objective."""
-    own = own_objective(model)
-    if name.kind == OWN:
+def _objective(name: _Named, model: Model, own: Objective, window: tuple[float, float] | None) -> Objective:
+    """The objective of a name; discrete times end at the last level alpha(1) of the run's training."""
+    if name.kind == _OWN:
         return own
-    process: Process = model.process()
-    schedule: Schedule = own.schedule if isinstance(own, ContinuousTimeBound) else LogLinear(end_of(model))
-    if name.times is not None:
-        schedule = discrete_schedule(name, end_of(model))
-    return ContinuousTimeBound(DenseUniform(process.vocab_size) if name.kind == DENSE else process, schedule)
-
-
-def end_of(model: Model) -> float:
-    """The last level alpha(1) of the run's training: 0 with absorbing noise."""
-    own = own_objective(model)
+    method, states = model.recipe.method, model.tokenizer.vocab_size
     if isinstance(own, ContinuousTimeBound):
-        return last_level(own.schedule)
-    return 0.0 if model.mask_id is not None else LogLinear().eps
+        end = last_level(own.schedule)
+    else:
+        end = 0.0 if model.mask_id is not None else LogLinear().eps
+    if name.kind != _WINDOW:
+        usual = own.schedule if isinstance(own, ContinuousTimeBound) else LogLinear(end)
+        schedule = usual if name.times is None else _discrete_schedule(name, end)
+        process = model.process()
+        return ContinuousTimeBound(DenseUniform(process.vocab_size) if name.kind == _DENSE else process, schedule)
+    gaussian_schedule: GaussianSchedule = LinearVariance()
+    low, high = PAPER_WINDOW
+    if isinstance(method, Duo):
+        gaussian_schedule, low, high = method.gaussian_schedule, method.alpha_min, method.alpha_max
+    gaussians = _schedule_names(GAUSSIAN_SCHEDULES)
+    if name.times in gaussians:
+        gaussian_schedule = GAUSSIAN_SCHEDULES[gaussians[name.times]]()
+    elif name.times is not None:
+        gaussian_schedule = DiscreteTimes(_discrete_schedule(name, end), states)
+    return PairedBound(Dual(states, gaussian_schedule, *(window or (low, high))), name.tau)
 
 
-def discrete_schedule(name: Named, end: float) -> Schedule:
+def _discrete_schedule(name: _Named, end: float) -> Schedule:
     """The registered schedule that ``name.times`` names, ending at alpha = ``end``."""
-    known = schedule_names(SCHEDULES)
+    known = _schedule_names(SCHEDULES)
     if name.times not in known:
         raise ValueError(
-            f"objective {name.name!r}: {name.times} is a Gaussian schedule, for {WINDOW!r} and 'tau=...' only; the "
+            f"objective {name.name!r}: {name.times} is a Gaussian schedule, for {_WINDOW!r} and 'tau=...' only; the "
             f"bound has {', '.join(known)}"
         )
     entry = SCHEDULES[known[name.times]]
     made: Schedule = entry(eps=end) if "eps" in inspect.signature(entry).parameters else entry()
     return made
-
-
-def dual_schedule(name: Named, model: Model, window: tuple[float, float] | None) -> Dual:
-    """The range of alpha, and the times within it."""
-    method, states = model.recipe.method, model.tokenizer.vocab_size
-    own: GaussianSchedule = LinearVariance()
-    low, high = PAPER_WINDOW
-    if isinstance(method, Duo):
-        own, low, high = method.gaussian_schedule, method.alpha_min, method.alpha_max
-    if window is not None:
-        low, high = window
-    gaussians = schedule_names(GAUSSIAN_SCHEDULES)
-    if name.times in gaussians:
-        own = GAUSSIAN_SCHEDULES[gaussians[name.times]]()
-    elif name.times is not None:
-        own = DiscreteTimes(discrete_schedule(name, end_of(model)), states)
-    return Dual(states, own, low, high)

@@ -23,7 +23,7 @@ from duality.papers.duo.variance.gradients import ALL, LOSS, SNR, STATISTICS, TO
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PANELS = (ALL, TOP, LOSS, SNR)
+_PANELS = (ALL, TOP, LOSS, SNR)
 
 
 @dataclass(frozen=True)
@@ -59,70 +59,58 @@ class VarianceRow:
             **settings,
             "draws": found.num_draws,
             "parameters": found.num_weights,
-            "mean_loss": numbers(found.mean_loss.estimate()),
-            "statistics": {name: numbers(estimate) for name, estimate in self.estimates().items()},
-            "ratios": {name: None if ratio is None else numbers(ratio) for name, ratio in self.ratios.items()},
+            "mean_loss": _numbers(found.mean_loss.estimate()),
+            "statistics": {name: _numbers(estimate) for name, estimate in self.estimates().items()},
+            "ratios": {name: None if ratio is None else _numbers(ratio) for name, ratio in self.ratios.items()},
             "largest_share": found.largest_share,
             "heavy_tailed": found.heavy_tailed,
         }
 
 
-def numbers(estimate: Estimate) -> dict[str, float | None]:
+def _numbers(estimate: Estimate) -> dict[str, float | None]:
     """An estimate as JSON has it."""
     return {name: value if math.isfinite(value) else None for name, value in asdict(estimate).items()}
 
 
-def cell(estimate: Estimate | None) -> str:
+def _cell(estimate: Estimate | None) -> str:
     """A value with its interval."""
     if estimate is None or not math.isfinite(estimate.value):
         return "–"
     return f"{estimate.value:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]"
 
 
-def place(row: VarianceRow, rows: Sequence[VarianceRow]) -> list[str]:
-    """The run and the step of a row, as far as the rows differ in them."""
-    run = [row.run] if len({each.run for each in rows}) > 1 else []
-    step = (
-        [f"step {row.step}"] if len({(each.run, each.step) for each in rows}) > len({each.run for each in rows}) else []
-    )
-    return [*run, *step]
-
-
-def label(row: VarianceRow, rows: Sequence[VarianceRow]) -> str:
-    """Which row this is: run and step as far as they differ, and the objective."""
-    return ", ".join([*place(row, rows), row.objective])
+def _label(row: VarianceRow, rows: Sequence[VarianceRow]) -> str:
+    """Which row this is: run and step as far as the rows differ in them, and the objective."""
+    runs, checkpoints = {each.run for each in rows}, {(each.run, each.step) for each in rows}
+    run = [row.run] if len(runs) > 1 else []
+    step = [f"step {row.step}"] if len(checkpoints) > len(runs) else []
+    return ", ".join([*run, *step, row.objective])
 
 
 def markdown(rows: Sequence[VarianceRow]) -> str:
     """Both tables and the remarks."""
-    head = ["objective", "mean loss", *STATISTICS, "largest draw"]
-    values = [
-        [
-            label(row, rows),
-            cell(row.statistics.mean_loss.estimate()),
-            *(cell(row.estimates()[name]) for name in STATISTICS),
-            f"{row.statistics.largest_share:.1%}",
-        ]
-        for row in rows
-    ]
-    ratios = [[label(row, rows), *(cell(row.ratios[name]) for name in STATISTICS)] for row in rows]
+    values, ratios = [["objective", "mean loss", *STATISTICS, "largest draw"]], [["objective", *STATISTICS]]
+    for row in rows:
+        name, found = _label(row, rows), [row.statistics.mean_loss.estimate(), *row.estimates().values()]
+        values.append([name, *map(_cell, found), f"{row.statistics.largest_share:.1%}"])
+        ratios.append([name, *(_cell(row.ratios[each]) for each in STATISTICS)])
     parts = [
         "Variance of the gradient and of the loss of a minibatch, with 95 % intervals:",
-        table([head, *values]).rstrip("\n"),
+        table(values).rstrip("\n"),
         "Ratios to the first objective at the same checkpoint, on the same draws:",
-        table([["objective", *STATISTICS], *ratios]).rstrip("\n"),
-        *remarks(rows),
+        table(ratios).rstrip("\n"),
+        *_remarks(rows),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def remarks(rows: Sequence[VarianceRow]) -> list[str]:
+def _remarks(rows: Sequence[VarianceRow]) -> list[str]:
     """Sentences that belong to the tables."""
     lines = [
         f"{row.run}: {row.weights} weights of step {row.step}, {row.statistics.num_weights:,} of them; "
         f"{row.statistics.num_draws} draws of a minibatch of {row.batch} sequences of {row.length} tokens, seed "
         f"{row.seed}; the loss is the mean over tokens."
-        for row in firsts(rows)
+        for row in _firsts(rows)
     ]
     lines += [
         "Intervals: delete-a-group jackknife, on a logarithmic scale for variances. A dash: one of the two numbers may "
@@ -145,7 +133,7 @@ def remarks(rows: Sequence[VarianceRow]) -> list[str]:
             "1/t). The number is that of these draws, and grows slowly with more of them."
         )
     lines += [
-        f"Warning: {label(row, rows)}: one draw makes {row.statistics.largest_share:.0%} of the variance; the "
+        f"Warning: {_label(row, rows)}: one draw makes {row.statistics.largest_share:.0%} of the variance; the "
         "intervals are too short, and more draws are needed."
         for row in rows
         if row.statistics.heavy_tailed
@@ -153,7 +141,7 @@ def remarks(rows: Sequence[VarianceRow]) -> list[str]:
     return lines
 
 
-def firsts(rows: Sequence[VarianceRow]) -> list[VarianceRow]:
+def _firsts(rows: Sequence[VarianceRow]) -> list[VarianceRow]:
     """The first row of each checkpoint."""
     return list({(row.run, row.step): row for row in reversed(rows)}.values())[::-1]
 
@@ -163,14 +151,14 @@ def plot_variance(rows: Sequence[VarianceRow], target: Path) -> None:
     from matplotlib.figure import Figure  # without pyplot: the backend of a user's notebook stays as it is
 
     steps = max(len({row.step for row in rows if row.run == run}) for run in {row.run for row in rows})
-    draw, height = (lines, 4.2) if steps >= 3 else (bars, 1.6 + 0.32 * len(rows))
-    figure = Figure(figsize=(4 * len(PANELS), height), layout="constrained")
-    axes = figure.subplots(1, len(PANELS))
-    for axis, name in zip(axes, PANELS):
+    draw, height = (_lines, 4.2) if steps >= 3 else (_bars, 1.6 + 0.32 * len(rows))
+    figure = Figure(figsize=(4 * len(_PANELS), height), layout="constrained")
+    axes = figure.subplots(1, len(_PANELS))
+    for axis, name in zip(axes, _PANELS):
         draw(axis, name, rows)
         axis.set_title(f"{'variance, ' if name != SNR else ''}{name}")
         axis.grid(alpha=0.3)
-    if draw is lines:
+    if draw is _lines:
         axes[0].legend(fontsize=7)
     else:
         for axis in axes[1:]:
@@ -178,31 +166,26 @@ def plot_variance(rows: Sequence[VarianceRow], target: Path) -> None:
     figure.savefig(target, dpi=130)
 
 
-def bars(axis: Axes, name: str, rows: Sequence[VarianceRow]) -> None:
+def _bars(axis: Axes, name: str, rows: Sequence[VarianceRow]) -> None:
     """A bar for each row, from top to bottom; a colour for each checkpoint."""
-    checkpoints = [(row.run, row.step) for row in firsts(rows)]
+    checkpoints = [(row.run, row.step) for row in _firsts(rows)]
     found = [row.estimates()[name] for row in rows]
     shades = [f"C{checkpoints.index((row.run, row.step))}" for row in rows]
     values = [each.value for each in found]
     spread = [[each.value - each.low for each in found], [each.high - each.value for each in found]]
     axis.barh(range(len(rows)), values, xerr=spread, color=shades, alpha=0.75, capsize=3)
-    axis.set_yticks(range(len(rows)), [label(row, rows) for row in rows])
+    axis.set_yticks(range(len(rows)), [_label(row, rows) for row in rows])
     axis.invert_yaxis()
 
 
-def lines(axis: Axes, name: str, rows: Sequence[VarianceRow]) -> None:
+def _lines(axis: Axes, name: str, rows: Sequence[VarianceRow]) -> None:
     """A line with its band for each run and objective, against the training step."""
     several = len({row.run for row in rows}) > 1
     for run, objective in dict.fromkeys((row.run, row.objective) for row in rows):
         own = sorted((row for row in rows if (row.run, row.objective) == (run, objective)), key=lambda row: row.step)
         found, steps = [row.estimates()[name] for row in own], [row.step for row in own]
-        axis.plot(
-            steps,
-            [each.value for each in found],
-            marker="o",
-            ms=4,
-            label=f"{run}, {objective}" if several else objective,
-        )
+        named = f"{run}, {objective}" if several else objective
+        axis.plot(steps, [each.value for each in found], marker="o", ms=4, label=named)
         axis.fill_between(steps, [each.low for each in found], [each.high for each in found], alpha=0.15)
     if all(row.estimates()[name].low > 0 for row in rows):
         axis.set_yscale("log")
