@@ -4,8 +4,8 @@
     python experiments/walks.py --list train          the functions of one walk, in the order of their first calls
 
 Each walk is one command in a process of its own, on a network of 32 x 2 and a text of 11 kB, with an empty cache: the
-commands are those of docs/architecture.md. A function counts when it is called first. What runs while a module is
-imported does not count, nor do comprehensions.
+commands are those of docs/architecture.md. A function counts when it is called first; one inside another is a part of
+it. What runs while a module is imported does not count.
 
 functions     how many functions of the library are called
 changes       how often the next function of this order is in another room, a folder or a module of ``src/duality``
@@ -72,7 +72,7 @@ class Recorder:
         code = frame.f_code
         if event != "call" or code in self._seen or not code.co_filename.startswith(self.root):
             return
-        if not code.co_flags & inspect.CO_OPTIMIZED or code.co_name in ("<listcomp>", "<genexpr>", "<dictcomp>"):
+        if not code.co_flags & inspect.CO_OPTIMIZED or "<locals>" in code.co_qualname or "<" in code.co_name:
             return
         stack = list(self._frames(frame))
         if any(name.endswith("<module>") for name in stack):
