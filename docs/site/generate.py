@@ -4,8 +4,10 @@
 
     docs/architecture.md   the tree of modules, each with the first sentence of its docstring
     docs/cli.md            the help of every command, and the pages that have an example of it
+    src/duality/runs/recipe_list.json      what `duality recipes` shows
 
-What must hold: the pages are what this program writes; tests/test_docs.py compares them.
+What must hold: the files are what this program writes; tests/test_docs.py and tests/runs/test_recipe_list.py compare
+them.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import json
 import os
 import re
 import sys
@@ -121,7 +124,21 @@ def renewed(name: str) -> str:
     return f"{before}{BEGIN}\n\n{GENERATED[name]()}\n\n{END}{after}"
 
 
+def recipe_list() -> str:
+    """What `duality recipes` shows, as JSON: the size of a network is known when it is built."""
+    from duality.models.size import parameters
+    from duality.recipes.catalogue import recipe, recipe_names
+
+    rows = []
+    for each in map(recipe, recipe_names()):
+        row = {"name": each.name, "parameters": parameters(each)[0], "steps": each.training.steps}
+        row |= {"batch_size": each.training.batch_size, "length": each.data.length}
+        rows.append(json.dumps({**row, "summary": each.summary, "source": each.source}))
+    return "[\n" + ",\n".join(rows) + "\n]\n"
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT / "src"))
     for page in GENERATED:
         (ROOT / "docs" / page).write_text(renewed(page), encoding="utf-8")
+    (SOURCE / "runs" / "recipe_list.json").write_text(recipe_list(), encoding="utf-8")

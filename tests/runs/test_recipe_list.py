@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 
-from duality.runs.listing import compute_list, list_recipes
+from support.runs import ROOT
+
+from duality.runs.listing import list_recipes
 
 
 def test_the_list_is_that_of_the_recipes() -> None:
-    assert list_recipes() == compute_list(), "a recipe has changed: run `python -m duality.runs.listing`"
+    specification = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "site" / "generate.py")
+    assert specification is not None
+    assert specification.loader is not None
+    generate = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(generate)
+    kept = (ROOT / "src" / "duality" / "runs" / "recipe_list.json").read_text(encoding="utf-8")
+    assert kept == generate.recipe_list(), "a recipe has changed: run `python docs/site/generate.py`"
 
 
 def test_showing_it_imports_no_torch() -> None:

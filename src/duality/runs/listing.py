@@ -1,14 +1,10 @@
-"""The run folders below a directory: what each is, how far it is, and whether it is being trained.
+"""The run folders below a directory: what each is, how far it is, and whether it is being trained. The list of recipes.
 
-What must hold: nothing is changed, locked or waited for; a folder that cannot be read is a row that says why; torch is
-not imported.
+The list of recipes, as `duality recipes` shows it, is kept in recipe_list.json, because building the networks takes
+seconds. `python docs/site/generate.py` writes it.
 
-The list of recipes as `duality recipes` shows it, kept in recipe_list.json: building their networks takes seconds.
-
-    python -m duality.runs.listing      writes recipe_list.json again, after a recipe has changed
-
-What must hold: recipe_list.json is what ``compute_list`` gives; a test compares them. Reading it imports neither
-torch nor the recipes.
+What must hold: nothing is changed, locked or waited for; a folder that cannot be read is a row that says why; neither
+torch nor the recipes are imported.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -78,7 +74,7 @@ def overview(folder: Path, directory: Path) -> RunOverview:
     touched = [path for path in (folder / "metrics.jsonl", folder / "checkpoints" / "latest") if path.exists()]
     age = time.time() - max(path.stat().st_mtime for path in touched or [folder / RECIPE])
     try:
-        title, steps = plan_of(folder)
+        title, steps = _read_plan(folder)
         rows = [row for row in read_metrics(folder) if "validation_nats" in row]
     except (ValueError, OSError) as error:
         return RunOverview(name, "unreadable", None, step, None, None, size, age, problem=str(error))
@@ -99,7 +95,7 @@ def newest_step(folder: Path) -> int | None:
     return max((int(name[5:]) for name in names if re.fullmatch(r"step-\d{8,}", name)), default=None)
 
 
-def plan_of(folder: Path) -> tuple[str, int]:
+def _read_plan(folder: Path) -> tuple[str, int]:
     """Name and number of steps of a run's recipe, without building what the recipe describes."""
     data = read_json(folder / RECIPE, MIB)
     training = data.get("training") if isinstance(data, dict) else None
@@ -111,9 +107,6 @@ def plan_of(folder: Path) -> tuple[str, int]:
 
 
 # --- recipes
-
-
-FILE = Path(__file__).with_name("recipe_list.json")
 
 
 @dataclass(frozen=True)
@@ -130,30 +123,6 @@ class ListedRecipe:
 
 
 def list_recipes() -> list[ListedRecipe]:
-    """All recipes, from the file."""
-    return [ListedRecipe(**row) for row in json.loads(FILE.read_text(encoding="utf-8"))]
-
-
-def compute_list() -> list[ListedRecipe]:
-    """All recipes, from themselves."""
-    from duality.models.size import parameters
-    from duality.recipes.catalogue import recipe, recipe_names
-
-    recipes = [recipe(name) for name in recipe_names()]
-    return [
-        ListedRecipe(
-            name=each.name,
-            parameters=parameters(each)[0],
-            steps=each.training.steps,
-            batch_size=each.training.batch_size,
-            length=each.data.length,
-            summary=each.summary,
-            source=each.source,
-        )
-        for each in recipes
-    ]
-
-
-if __name__ == "__main__":
-    text = ",\n".join(json.dumps(asdict(row)) for row in compute_list())
-    FILE.write_text(f"[\n{text}\n]\n", encoding="utf-8")
+    """All recipes."""
+    text = Path(__file__).with_name("recipe_list.json").read_text(encoding="utf-8")
+    return [ListedRecipe(**row) for row in json.loads(text)]
