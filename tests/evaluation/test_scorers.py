@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -16,7 +17,6 @@ import torch
 from support.scorers import Known
 
 from duality.evaluation import SCORERS
-from duality.evaluation import scorers as scoring
 from duality.evaluation.scorers import (
     FunctionScorer,
     Numbers,
@@ -84,7 +84,7 @@ INSTANCE = Known(ScorerContext(tuple))
 
 def test_entry_points_and_registered_names(monkeypatch: pytest.MonkeyPatch) -> None:
     plugged = EntryPoint("plugged", f"{__name__}:lengths", "duality.scorers")
-    monkeypatch.setattr(scoring, "entry_points", lambda group: [plugged] if group == "duality.scorers" else [])
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [plugged] if group == "duality.scorers" else [])
     assert score_texts(scorer_named("plugged"), TEXTS) == {"length": [3.0, 5.0, 0.0]}
     with SCORERS.extended("lengths", lengths):
         assert score_texts(scorer_named("lengths"), TEXTS) == {"length": [3.0, 5.0, 0.0]}

@@ -17,13 +17,10 @@ refused with its reason; numbers that were kept are used again only if the score
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -37,7 +34,6 @@ from duality.files.atomic import file_sha256
 from duality.files.progress import Reporter, silent
 from duality.models.folder import read_recipe
 from duality.models.provenance import read_identity
-from duality.registry import suggestion
 from duality.runs.corpus import corpus_of_run
 from duality.tokenizers.tokenizer import text_before_end
 
@@ -116,7 +112,7 @@ def context_of(run: Path, report: Reporter = silent, moved_to: str | Path | None
 
 def scorer_named(spec: str, context: ScorerContext | None = None) -> Scorer:
     """The scorer that ``spec`` names: a registered name, an entry point, or ``module:function``."""
-    made = _find(spec)
+    made = SCORERS.find(spec, "function")
     if isinstance(made, type):
         made = made.from_context(context or ScorerContext(tuple)) if hasattr(made, "from_context") else made()
     if isinstance(made, Scorer):
@@ -128,31 +124,6 @@ def scorer_named(spec: str, context: ScorerContext | None = None) -> Scorer:
     except TypeError:  # no file defines it
         file = None
     return FunctionScorer(spec, made, file_sha256(Path(file))[:12] if file and Path(file).is_file() else "")
-
-
-def _find(spec: str) -> object:
-    """What a name stands for, or a place; modules of the current folder can be imported."""
-    plugged = {entry.name: entry for entry in entry_points(group="duality.scorers")}
-    if spec in SCORERS or spec in plugged:
-        return SCORERS[spec] if spec in SCORERS else plugged[spec].load()
-    module, colon, attribute = spec.partition(":")
-    if not (module and colon and attribute):
-        raise ValueError(
-            f"no scorer {spec!r}: {suggestion(spec, [*SCORERS, *plugged])} (a function of yours is written "
-            "module:function)"
-        )
-    before = list(sys.path)
-    sys.path.insert(0, str(Path.cwd()))
-    importlib.invalidate_caches()
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"no scorer {spec!r} ({error}): name a function of a module that can be imported from {Path.cwd()}, such "
-            "as my_scores:lengths for the function lengths in my_scores.py"
-        ) from error
-    finally:
-        sys.path[:] = before
 
 
 # --- the numbers of a scorer

@@ -112,7 +112,7 @@ def check_recipe(recipe: Recipe, folder: Path, may_be_longer: bool) -> Recipe:
     may = ("generation.", "parallel.", "data.corpus:", *(f"training.{name}:" for name in changeable))
     if may_be_longer:
         may = (*may, "distillation.rounds:", "summary:")
-    changes = catalogue.differences(before, lengthen(before, recipe, 0))
+    changes = catalogue.differences(before, _lengthen(before, recipe, 0))
     fixed = [change for change in changes if not change.startswith(may)]
     if fixed:
         raise ValueError(
@@ -146,7 +146,7 @@ def check_round(recipe: Recipe, state: checkpoint.State, folder: Path) -> None:
 
 def continue_recipe(before: Recipe, recipe: Recipe, folder: Path, step: int, report: Reporter) -> Recipe:
     """The recipe with which a run that was ``before`` goes on from ``step``; changes are recorded."""
-    recipe = lengthen(before, recipe, step)
+    recipe = _lengthen(before, recipe, step)
     changes = catalogue.differences(before, recipe)
     if changes:
         rewind_metrics(folder, step)  # a line that was cut short by a crash would swallow the next one
@@ -166,7 +166,7 @@ def continue_recipe(before: Recipe, recipe: Recipe, folder: Path, step: int, rep
 # --- another number of steps
 
 
-def divide_phases(phases: Sequence[Phase], steps: int) -> tuple[Phase, ...]:
+def _divide_phases(phases: Sequence[Phase], steps: int) -> tuple[Phase, ...]:
     """The phases with ends at most ``steps``, the last one exactly there."""
     *first, last = phases
     return (*(replace(phase, until=min(phase.until, steps)) for phase in first), replace(last, until=steps))
@@ -176,7 +176,7 @@ def method_phases(recipe: Recipe, num_tokens: int) -> tuple[Phase, ...]:
     """The phases of a recipe's method, divided as the recipe says."""
     training = recipe.training
     planned = training.steps if training.phase_steps is None else training.phase_steps
-    return divide_phases(recipe.method.phases(num_tokens, planned), training.steps)
+    return _divide_phases(recipe.method.phases(num_tokens, planned), training.steps)
 
 
 def _phases_ended(recipe: Recipe, step: int) -> int:
@@ -185,7 +185,7 @@ def _phases_ended(recipe: Recipe, step: int) -> int:
     return sum(phase.until <= step for phase in phases[:-1])
 
 
-def lengthen(before: Recipe, wanted: Recipe, step: int) -> Recipe:
+def _lengthen(before: Recipe, wanted: Recipe, step: int) -> Recipe:
     """``wanted``, which may have another number of steps than ``before``, for a run that has taken ``step`` steps."""
     if wanted.training.phase_steps is None:  # phases that were kept as they were stay so
         wanted = replace(wanted, training=replace(wanted.training, phase_steps=before.training.phase_steps))
