@@ -1,6 +1,6 @@
 """The figures of a report: quality against steps, and frontiers of quality against diversity.
 
-matplotlib is imported when a figure is drawn.
+They have the style of ``evaluation.figures``. matplotlib is imported when a figure is drawn.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from duality.evaluation.figures import canvas, save, use_log_scale
 from duality.evaluation.sweep.samples import sample_path, stored_samples
 
 if TYPE_CHECKING:
@@ -39,46 +40,37 @@ def pictures_of(out: Path, evidence: Evidence) -> list[tuple[str, Path]]:
 
 def _plot_steps(arms: Sequence[Arm], evidence: Evidence, target: Path) -> None:
     """Quality and diversity against steps at temperature 1, the mean over seeds: a line for each model."""
-    from matplotlib.figure import Figure  # without pyplot: the backend of a user's notebook stays as it is
-
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
-    measures = evidence.domain.quality, evidence.domain.diversity
     stepped = sorted((arm for arm in arms if arm.steps is not None), key=lambda arm: arm.steps or 0)
     steps = sorted({arm.steps or 0 for arm in stepped})
-    panels = figure.subplots(1, 2)
-    for panel, name in zip(panels, measures, strict=True):
+    figure, panels = canvas(2)
+    for panel, name in zip(panels, (evidence.domain.quality, evidence.domain.diversity), strict=True):
         for model in dict.fromkeys(arm.model for arm in arms if arm.steps is not None):
             own = [arm for arm in stepped if arm.model == model]
-            panel.plot([arm.steps for arm in own], [evidence.mean(arm, name) for arm in own], "o-", label=model)
+            panel.plot([arm.steps or 0 for arm in own], [evidence.mean(arm, name) for arm in own], "o-", label=model)
         for arm in (arm for arm in arms if arm.steps is None):
             panel.axhline(evidence.mean(arm, name), color="grey", ls="--", label=arm.words)
         panel.set(xscale="log", xlabel="steps", ylabel=name, title="temperature 1, mean over seeds")
         panel.set_xticks(steps, [str(each) for each in steps])
         panel.set_xticks([], minor=True)
         if name == "gen_ppl":
-            panel.set_yscale("log")
-    panels[0].legend(fontsize=8)
-    figure.savefig(target, dpi=120)
+            use_log_scale(panel)
+    save(figure, target)
 
 
 def _plot_frontiers(arms: Sequence[Arm], evidence: Evidence, target: Path) -> None:
     """Quality against diversity: a line over temperatures for each arm, the mean over its seeds; few steps dashed."""
-    from matplotlib.figure import Figure
-
     quality, diversity = evidence.domain.quality, evidence.domain.diversity
     temperatures, models = evidence.domain.amount.temperatures, list(dict.fromkeys(arm.model for arm in arms))
-    figure = Figure(figsize=(8.5, 4.6), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = canvas()
     for arm in arms:
         across, upward = ([evidence.mean(arm, name, each) for each in temperatures] for name in (diversity, quality))
-        style, colour = "--" if arm.steps == _SHOWN else "-", f"C{models.index(arm.model) % 10}"
-        axes.plot(across, upward, marker="o", ms=3, lw=1.4, ls=style, color=colour, label=arm.words)
+        dashes, colour = "--" if arm.steps == _SHOWN else "-", f"C{models.index(arm.model) % 10}"
+        axes.plot(across, upward, marker="o", ms=3, lw=1.4, ls=dashes, color=colour, label=arm.words)
     title = f"temperatures {temperatures[0]} to {temperatures[-1]}, mean over seeds"
     axes.set(xlabel=diversity, ylabel=quality, title=title)
     if quality == "gen_ppl":
-        axes.set_yscale("log")
-    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
-    figure.savefig(target, dpi=120)
+        use_log_scale(axes)
+    save(figure, target)
 
 
 def _draw_molecules(arm: Arm, evidence: Evidence, out: Path) -> Path:
