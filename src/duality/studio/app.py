@@ -36,7 +36,7 @@ from duality.studio.server import Guard, answer, error_answer, host_names, run_s
 if TYPE_CHECKING:
     from duality.evaluation.judge import Judge
 
-_JUDGE = "the judge"  # the name of its thread; those of models are paths
+_JUDGE = "the judge"  # the name of its queue; those of models are their ids
 _MEDIA = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
 
@@ -70,21 +70,15 @@ class Studio:
             raise Refusal(408, f"the body did not arrive within {seconds:g} seconds: send it at once") from None
         return form.read(bytes(body))
 
-    async def _thread_of(self, run: str) -> str:
-        """The name of the thread of a run."""
-        known = self.library.known_folder(run)  # whether it is still there is seen when it is loaded
-        return str(known or await asyncio.to_thread(self.library.folder, run))
-
     async def write(self, request: Request, own: schemas.Generate | schemas.Fill) -> ASGIApp:
         """Write text: as a stream of events, or as one answer."""
-        thread = await self._thread_of(own.run)
 
         def work(emit: Emit, check: Check) -> None:
             generate(self.library.load(own.run), own, emit, check)
 
         if own.stream:
-            return await self.queues.stream(request, thread, work, lambda each: server_sent_event(each, each["type"]))
-        found = await self.queues.collect(request, thread, work)
+            return await self.queues.stream(request, own.run, work, lambda each: server_sent_event(each, each["type"]))
+        found = await self.queues.collect(request, own.run, work)
         start, *samples, done = [{name: each[name] for name in each if name != "type"} for each in found]
         return answer({**start, **done, "samples": samples})
 
@@ -94,7 +88,7 @@ class Studio:
         def work(emit: Emit, check: Check) -> None:
             emit(measure_surprisal(self.library.load(own.run).model, own, check))
 
-        return answer((await self.queues.collect(request, await self._thread_of(own.run), work))[0])
+        return answer((await self.queues.collect(request, own.run, work))[0])
 
     async def ask_judge(self, request: Request, own: schemas.Judgement) -> ASGIApp:
         """The perplexity of a text under the judge."""
@@ -109,7 +103,7 @@ class Studio:
 
     async def complete(self, request: Request, own: schemas.Completion) -> ASGIApp:
         """Write text, as OpenAI's completions."""
-        thread, parts = await self._thread_of(own.model), completions.Parts(own, next(self.numbers))
+        parts = completions.Parts(own, next(self.numbers))
 
         def work(emit: Emit, check: Check) -> None:
             completions.complete(self.library.load(own.model), own, emit, check)
@@ -121,8 +115,8 @@ class Studio:
             return shown + ("data: [DONE]\n\n" if event["type"] == "usage" else "")
 
         if own.stream:
-            return await self.queues.stream(request, thread, work, show)
-        return answer(parts.whole(await self.queues.collect(request, thread, work)))
+            return await self.queues.stream(request, own.model, work, show)
+        return answer(parts.whole(await self.queues.collect(request, own.model, work)))
 
     def list_models(self) -> dict[str, object]:
         """The runs, as OpenAI lists models."""

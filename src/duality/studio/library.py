@@ -91,10 +91,6 @@ class Library:
             raise Refusal(404, f"there is no run {run[:80]!r} here: {there}")
         return found[run]
 
-    def known_folder(self, run: str) -> Path | None:
-        """The folder of a run that was found before, perhaps long ago; the disk is not looked at."""
-        return self._found[1].get(run)
-
     def rows(self) -> Rows:
         """What is known of every run without loading it."""
         found: Rows = []
