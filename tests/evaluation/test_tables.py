@@ -8,7 +8,7 @@ import pytest
 from support.sweep_rows import REAL, row
 
 from duality.evaluation.sweep.samples import REAL_TEXT, Score
-from duality.evaluation.tables import columns, details, markdown, remarks, several_temperatures
+from duality.evaluation.tables import columns, full_table, remarks, several_temperatures, short_table
 
 
 def lines_of(table: str) -> list[list[str]]:
@@ -18,7 +18,7 @@ def lines_of(table: str) -> list[list[str]]:
 def test_the_table_has_the_papers_shape() -> None:
     """Rows in descending order of steps; a pair of columns for each model; real text is below the table."""
     rows = [row("duo", 8, 198.27, 5.57), row("duo", 16, 122.78, 5.58), row("ar", 16, 40.0, 5.6), REAL]
-    assert lines_of(markdown(rows)) == [
+    assert lines_of(short_table(rows)) == [
         ["steps", "duo: Gen PPL", "duo: entropy", "ar: Gen PPL", "ar: entropy"],
         ["---"] * 5,
         ["16", "122.8 [120.8, 125.8]", "5.58", "40.0 [38.0, 43.0]", "5.60"],
@@ -36,7 +36,7 @@ def test_rounds_are_blocks_of_the_table() -> None:
         row("duo", 8, 80.0, 5.2, round=2),
         row("duo", 16, 70.0, 5.2, round=2),
     ]
-    assert [line[:4] for line in lines_of(markdown(rows))[2:]] == [
+    assert [line[:4] for line in lines_of(short_table(rows))[2:]] == [
         ["0", "8", "100.0 [98.0, 103.0]", "5.00"],
         ["1", "8", "90.0 [88.0, 93.0]", "5.10"],
         ["2", "16", "70.0 [68.0, 73.0]", "5.20"],
@@ -57,7 +57,7 @@ def test_settings_that_differ_are_named() -> None:
 
 def test_without_a_judge_there_is_entropy() -> None:
     rows = [row("duo", 8, None, 5.0), row(REAL_TEXT, 0, None, 5.5)]
-    assert lines_of(markdown(rows))[2] == ["8", "–", "5.00"]
+    assert lines_of(short_table(rows))[2] == ["8", "–", "5.00"]
     assert remarks(rows)[-1].endswith("64): entropy 5.50.")
     assert not any("Gen PPL" in line for line in remarks(rows))
 
@@ -68,8 +68,8 @@ def scored(**values: float | None) -> dict[str, Score]:
 
 def test_temperatures_are_lines_of_the_table() -> None:
     rows = [row(name, 8, 10.0 * t, 5.0, temperature=t) for name in ("duo", "ar") for t in (0.5, 1.0)]
-    assert lines_of(markdown(rows))[0][:3] == ["steps", "temperature", "duo: Gen PPL"]
-    assert [line[:3] for line in lines_of(markdown(rows))[2:]] == [
+    assert lines_of(short_table(rows))[0][:3] == ["steps", "temperature", "duo: Gen PPL"]
+    assert [line[:3] for line in lines_of(short_table(rows))[2:]] == [
         ["8", "0.5", "5.0 [3.0, 8.0]"],
         ["8", "1.0", "10.0 [8.0, 13.0]"],
     ]
@@ -85,19 +85,19 @@ def test_scores_are_columns() -> None:
         row("duo", 8, None, 5.0, scores={**scored(validity=0.5, novelty=None), **other}),
         row(REAL_TEXT, 0, None, 5.5, scores=scored(validity=1.0)),
     ]
-    assert lines_of(markdown(rows))[0] == ["steps", "duo: validity", "duo: novelty"]
-    assert lines_of(markdown(rows))[2] == ["8", "0.500 [0.250, 0.750]", "–"]
-    head, _, first, real = lines_of(details(rows))
+    assert lines_of(short_table(rows))[0] == ["steps", "duo: validity", "duo: novelty"]
+    assert lines_of(short_table(rows))[2] == ["8", "0.500 [0.250, 0.750]", "–"]
+    head, _, first, real = lines_of(full_table(rows))
     assert dict(zip(head, first))["length"] == "3.000"
     assert dict(zip(head, real))["novelty"] == "–"
     assert remarks(rows)[-1].endswith("entropy 5.50, validity 1.000 [0.250, 0.750].")
     assert any("Scores by molecules (1); other" in line for line in remarks(rows))
     judged = [row("duo", 8, 1.0, 5.0, scores=scored(validity=0.5))]
-    assert lines_of(markdown(judged))[0] == ["steps", "duo: Gen PPL", "duo: entropy"]
+    assert lines_of(short_table(judged))[0] == ["steps", "duo: Gen PPL", "duo: entropy"]
 
 
 def test_details_contain_every_value() -> None:
-    head, _, first, real = lines_of(details([row("duo, round 2", 8, 10.0, 5.0, round=2, mauve=0.5), REAL]))
+    head, _, first, real = lines_of(full_table([row("duo, round 2", 8, 10.0, 5.0, round=2, mauve=0.5), REAL]))
     found = dict(zip(head, first))
     assert found["model"] == "duo"
     assert (found["round"], found["Gen PPL"], found["standard error"]) == ("2", "10.0 [8.0, 13.0]", "1.2")

@@ -80,7 +80,7 @@ def _evaluate_on_suite(
     model: Model, run: Path, name: str, data: tuple[str, ...], how: tuple[int, int | None, int, int], json: bool
 ) -> int:
     """Print the table of a suite."""
-    from duality.evaluation.suites import SUITES, LikelihoodSettings, evaluate_suite, remarks, table_rows
+    from duality.evaluation.suites import SUITES, LikelihoodSettings, evaluate_suite, suite_remarks, suite_table
     from duality.evaluation.tables import table
     from duality.files.atomic import json_text
     from duality.models.folder import exists
@@ -100,10 +100,10 @@ def _evaluate_on_suite(
         print(json_text({"run": str(run), "step": model.step, "suite": name, "sets": found, "missing": missing}))
         return 0
     print(f"{suite.title}\n{run}, step {model.step}, {settings.num_draws} draws of time and noise for each sequence\n")
-    head, ours = table_rows(suite, outcomes, str(run))
+    head, ours = suite_table(suite, outcomes, str(run))
     published = [] if suite.table is None else published_rows(suite.table, head[1:])
     print(table([head, ours, *published]))
-    print("\n".join(["", *remarks(model, suite, outcomes)]))
+    print("\n".join(["", *suite_remarks(model, suite, outcomes)]))
     return 0
 
 

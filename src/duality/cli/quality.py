@@ -120,14 +120,14 @@ def plot(
     from duality.evaluation.frontier_report import frontiers as frontiers_of
     from duality.evaluation.frontier_report import has_frontiers, plot_frontiers
     from duality.evaluation.sweep.samples import read_rows
-    from duality.evaluation.tables import markdown, several_temperatures
+    from duality.evaluation.tables import several_temperatures, short_table
 
     if not tables:
         raise ValueError("nothing to draw: name folders that `duality quality --out` made")
     places = read_rows(tables)
     rows = list(places)
     draw(rows, out, rounds)
-    print(markdown(rows))
+    print(short_table(rows))
     if (quality or diversity) and not several_temperatures(rows):
         raise ValueError("frontiers need more than one temperature: measure with --temperature 0.6,0.8,1.0")
     if quality or diversity or has_frontiers(rows):

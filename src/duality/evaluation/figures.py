@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from duality.evaluation.tables import columns, grouped, has_rounds, round_of, score_columns
+from duality.evaluation.tables import columns, group_rows, has_rounds, round_of, score_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -147,7 +147,7 @@ def _draw_lines(
         if measure == "gen_ppl":
             use_log_scale(axes)
         for number, (name, column) in enumerate(columns(rows).items()):
-            lines = grouped(column, group)
+            lines = group_rows(column, group)
             for place, (_, same) in enumerate(lines):
                 line, look = sorted(same, key=across), style(number, place, len(lines))
                 x = [across(row) for row in line]

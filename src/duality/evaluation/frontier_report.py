@@ -27,7 +27,7 @@ from duality.evaluation.metrics import distinct_shares, entropies
 from duality.evaluation.scorers import Column, totals_and_counts
 from duality.evaluation.statistics import bootstrap
 from duality.evaluation.sweep.samples import Row, Samples, sample_path, stored_samples
-from duality.evaluation.tables import cell, columns, grouped, round_of, score_columns, several_temperatures, table
+from duality.evaluation.tables import cell, columns, group_rows, round_of, score_columns, several_temperatures, table
 from duality.files.atomic import file_sha256, json_text, write_atomically
 from duality.files.kept_scores import FILE, Scores
 from duality.files.progress import silent
@@ -153,7 +153,7 @@ def _curve_rows(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows that differ in temperature alone, by label: the model with its settings, its round and steps."""
     found: dict[str, list[Row]] = {}
     for name, column in columns(rows, ("temperature",)).items():
-        for _, same in grouped(column, lambda row: (round_of(row), row.steps)):
+        for _, same in group_rows(column, lambda row: (round_of(row), row.steps)):
             rounds = "" if same[0].round is None else f", round {same[0].round}"
             label = f"{name}{rounds}, {same[0].steps} step{'s' * (same[0].steps != 1)}"
             found[label] = sorted(same, key=lambda row: row.temperature)

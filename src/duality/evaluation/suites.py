@@ -161,7 +161,7 @@ def _key_of(store: TokenStore, rows: Sequences, settings: LikelihoodSettings) ->
 # --- the table
 
 
-def table_rows(suite: Suite, outcomes: Sequence[_Outcome], name: str) -> list[list[str]]:
+def suite_table(suite: Suite, outcomes: Sequence[_Outcome], name: str) -> list[list[str]]:
     """The table of a suite: its headings, and ours."""
     ours = ["missing" if each.result is None else _cell(suite, each.result) for each in outcomes]
     return [["", *(each.heading for each in outcomes)], [name, *ours]]
@@ -176,7 +176,7 @@ def _cell(suite: Suite, result: Likelihood) -> str:
     return f"{sign}{result.perplexity:.2f} ± {result.perplexity_stderr:.2f}"
 
 
-def remarks(model: Model, suite: Suite, outcomes: Sequence[_Outcome]) -> list[str]:
+def suite_remarks(model: Model, suite: Suite, outcomes: Sequence[_Outcome]) -> list[str]:
     """What a reader of the table must know: what is missing, and what the numbers are of."""
     lines = [f"{each.heading} is missing: {each.missing}" for each in outcomes if each.result is None]
     if suite.table is not None and any(each.result for each in outcomes):

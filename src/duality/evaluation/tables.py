@@ -1,4 +1,4 @@
-"""Rows in Markdown: the short table of the paper (``markdown``), all measures (``details``), and ``remarks``.
+"""Rows in Markdown: the short table of the paper (``short_table``), all measures (``full_table``), and ``remarks``.
 
 A column of the short table is a model with the settings that differ among the rows; its lines are numbers of steps and
 temperatures, in blocks by round of distillation. The short table shows Gen PPL and entropy, or, without a judge, the
@@ -62,7 +62,7 @@ def columns(rows: Sequence[Row], together: Collection[str] = ()) -> dict[str, li
     return found
 
 
-def grouped(rows: Sequence[Row], by: Callable[[Row], T]) -> list[tuple[T, list[Row]]]:
+def group_rows(rows: Sequence[Row], by: Callable[[Row], T]) -> list[tuple[T, list[Row]]]:
     """Rows by a number, in its order."""
     return [(value, [row for row in rows if by(row) == value]) for value in sorted({by(row) for row in rows})]
 
@@ -116,7 +116,7 @@ def short_cells(row: Row, names: Sequence[str] = tuple(SHORT)) -> list[str]:
     ]
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def short_table(rows: Sequence[Row]) -> str:
     """The short measures of each model by steps and temperature, as the paper's tables; in blocks by round."""
     found, measures = columns(rows, ("temperature",)), list(SHORT)
     scores = [score for row in rows for score in row.scores.items()]
@@ -128,7 +128,7 @@ def markdown(rows: Sequence[Row]) -> str:
         leading["temperature"] = lambda row: row.temperature
     lines = [[*leading, *(f"{name}: {SHORT.get(measure, measure)}" for name in found for measure in measures)]]
     sampled = [row for row in rows if not row.real]
-    for _, same in grouped(sampled, lambda row: (round_of(row), -row.steps, row.temperature)):
+    for _, same in group_rows(sampled, lambda row: (round_of(row), -row.steps, row.temperature)):
         line = [str(of(same[0])) for of in leading.values()]
         for column in found.values():
             match = [row for row in same if row in column]
@@ -137,7 +137,7 @@ def markdown(rows: Sequence[Row]) -> str:
     return table(lines)
 
 
-def details(rows: Sequence[Row]) -> str:
+def full_table(rows: Sequence[Row]) -> str:
     """A table of everything that is known of each row."""
     scores = score_columns(rows)
     lines = [["model", *_DETAILS, *scores]]

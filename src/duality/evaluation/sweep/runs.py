@@ -38,8 +38,8 @@ from duality.evaluation.sweep.samples import (
     Case,
     Row,
     Samples,
+    cut_real_text,
     label_of,
-    real_text,
     run_names,
     sample_path,
     stored_samples,
@@ -201,7 +201,7 @@ def held_out_text(
         return prepare_corpus(recipe, report) if run is None else corpus_of_run(run, recipe, report, moved_to)
 
     corpus = job().in_turn(read)
-    found = real_text(make_sequences(data, corpus.validation, corpus.tokenizer, length), corpus.tokenizer, num)
+    found = cut_real_text(make_sequences(data, corpus.validation, corpus.tokenizer, length), corpus.tokenizer, num)
     if found is None:
         report(f"no real text: no sequence of the validation set of {name} has {length} tokens")
     return found

@@ -194,7 +194,7 @@ class Samples:
             )
 
 
-def real_text(sequences: Sequences, tokenizer: Tokenizer, num: int) -> Samples | None:
+def cut_real_text(sequences: Sequences, tokenizer: Tokenizer, num: int) -> Samples | None:
     """At most ``num`` whole sequences, evenly spread; None if every sequence is shorter than its row.
 
     Where a sequence is not whole, the next whole one is taken. Padding that is modelled makes a sequence whole. A text
@@ -233,7 +233,7 @@ def write_samples(path: Path, case: Case, samples: Samples) -> None:
     write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
-def kept_samples(path: Path, case: Case, weights: str, report: Reporter) -> Samples | None:
+def find_samples(path: Path, case: Case, weights: str, report: Reporter) -> Samples | None:
     """The samples in ``path``, if they are whole and were made by these settings and weights."""
     if not path.is_file():
         return None

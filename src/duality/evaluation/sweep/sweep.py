@@ -27,11 +27,11 @@ from duality.evaluation.sweep.samples import (
     Row,
     Samples,
     Score,
-    kept_samples,
+    find_samples,
     sample_path,
     write_samples,
 )
-from duality.evaluation.tables import details, markdown, remarks
+from duality.evaluation.tables import full_table, remarks, short_table
 from duality.files.atomic import file_sha256, json_text, write_atomically
 from duality.files.kept_scores import FILE, Scores
 from duality.files.progress import Reporter
@@ -84,13 +84,13 @@ class Sweep:
         groups = {"rows": [row.to_json() for row in rows], "references": [row.to_json() for row in real]}
         write_atomically(self.out / "quality.json", json_text(groups, indent=1))
         every = [*rows, *real]
-        parts = [markdown(every), *(f"{line}\n" for line in remarks(every)), details(every)]
+        parts = [short_table(every), *(f"{line}\n" for line in remarks(every)), full_table(every)]
         write_atomically(self.out / "quality.md", "\n".join(parts))
 
     def row(self, case: Case, advance: Advance = lambda count: None) -> Row:
         """The row of a case; its samples are made unless they are kept."""
         path, weights = sample_path(self.out, case), self.source.weights(case)
-        kept = job().once(lambda: kept_samples(path, case, weights, self.report))
+        kept = job().once(lambda: find_samples(path, case, weights, self.report))
         if kept is None:
             self.report(f"sampling {case.label}, {case.num} sequences in {case.steps} steps")
             made = kept = self.source.sample(case, advance)
