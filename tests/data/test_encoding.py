@@ -21,7 +21,7 @@ from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import Document
 from duality.data.encode import Count, cut_at_borders, encoded
 from duality.data.packing import Sequences
-from duality.data.survey import evenly
+from duality.data.survey import take_evenly
 from duality.data.write import write_store
 from duality.files import progress
 from duality.tokenizers.specs import BPE, Characters, Numbers
@@ -155,8 +155,8 @@ def test_a_large_corpus_gives_a_sample_to_the_pairs_and_all_of_it_to_an_alphabet
 def test_a_sample_is_spread_evenly_and_always_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "PART_CHARACTERS", 10)
     texts = [f"{number:04d} " * 20 for number in range(200)]
-    sample = "".join(evenly(texts, 0.25, 1.0))
-    assert sample == "".join(evenly(iter(texts), 0.25, 1.0))
+    sample = "".join(take_evenly(texts, 0.25, 1.0))
+    assert sample == "".join(take_evenly(iter(texts), 0.25, 1.0))
     assert 0.24 < len(sample) / sum(map(len, texts)) < 0.26
     quarters = [sum(1 for word in sample.split() if int(word) // 50 == quarter) for quarter in range(4)]
     assert max(quarters) - min(quarters) <= 5
@@ -172,7 +172,7 @@ def test_of_text_without_spaces_a_smaller_sample_is_taken(monkeypatch: pytest.Mo
     assert (size.num_bytes, size.num_unbroken) == (10 * 330 + 10 * 901, 9000)
     assert size.sample_shares == (1.0, 3000 / 9000)
     assert size.sample_bytes == 10 * 330 + 10 + 3000
-    sample = "".join(evenly(mixed, *size.sample_shares))
+    sample = "".join(take_evenly(mixed, *size.sample_shares))
     assert sample.count("some words ") == 300
     assert sample.count("中") == 4 * 300
     few = survey.survey([Document("", mixed[:6])], False)
@@ -211,5 +211,5 @@ def test_a_tokenizer_without_a_separator_ends_no_document(tmp_path: Path) -> Non
 
 def test_pieces_are_joined_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "JOINED_CHARACTERS", 3)
-    assert list(encoding._joined(["a", "b", "cd", "e"])) == ["abcd", "e"]
-    assert list(encoding._joined([])) == []
+    assert list(encoding._join_pieces(["a", "b", "cd", "e"])) == ["abcd", "e"]
+    assert list(encoding._join_pieces([])) == []

@@ -87,7 +87,7 @@ def test_what_nobody_continues_for_a_week_is_removed(tmp_path: Path, monkeypatch
     left = tmp_path / f"{atomic.PARTIAL}x.12345678-1-1-abcdef"
     left.mkdir()
     (left / UNFINISHED).write_text("{}")
-    monkeypatch.setattr(temporary, "abandoned", lambda path: path == left)
+    monkeypatch.setattr(temporary, "is_abandoned", lambda path: path == left)
     with atomic.atomic_folder(tmp_path / "y"):
         assert left.exists()
     monkeypatch.setattr(atomic, "A_WEEK", -1.0)

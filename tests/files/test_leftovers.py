@@ -13,7 +13,7 @@ import pytest
 
 from duality.files import temporary as leftovers
 from duality.files.atomic import atomic_file, atomic_folder, write_atomically
-from duality.files.temporary import A_DAY, abandoned, temporary_name
+from duality.files.temporary import A_DAY, is_abandoned, temporary_name
 
 WRITER = """
 import sys, time
@@ -71,11 +71,11 @@ def test_what_a_killed_process_left_is_removed_by_the_next_writer(tmp_path: Path
 def test_a_number_that_another_process_has_by_now_is_no_owner(tmp_path: Path) -> None:
     mine = temporary_name(tmp_path / "notes.json")
     mine.write_text("half")
-    assert not abandoned(mine)
+    assert not is_abandoned(mine)
     host, pid, start, token = mine.name.rpartition(".")[2].split("-")
     earlier = mine.with_name(f".notes.json.{host}-{pid}-{int(start) - 1}-{token}")
     earlier.write_text("half")
-    assert abandoned(earlier)
+    assert is_abandoned(earlier)
     write_atomically(tmp_path / "notes.json", "whole")
     assert hidden(tmp_path) == [mine.name]
 

@@ -37,14 +37,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from duality.data.documents import Document, check_rule, read_documents, streamed_documents
+from duality.data.documents import Document, check_rule, read_documents, stream_documents
 from duality.data.named import PartName
 from duality.data.places import CorpusSpec, all_lines, corpora_of, held_out_part, identity, locate
 from duality.data.readers.records import TEXT_COLUMN
 from duality.data.readers.text import COMPRESSIONS
 from duality.data.split import check_split, choose_split
 from duality.data.store import FORMAT, TokenStore
-from duality.data.survey import CorpusSize, counted, evenly, join_sizes, survey
+from duality.data.survey import CorpusSize, count_bytes, join_sizes, survey, take_evenly
 from duality.data.write import write_store
 from duality.files.archives import DocumentRule
 from duality.files.atomic import atomic_folder, readable_size, remove, write_atomically
@@ -98,7 +98,7 @@ class _Reading:
         rule, column, cache, progress = self.documents, self.column, self.cache, self.progress
         if self.stream == 0:
             return read_documents(spec, rule, column, part=part, cache=cache, progress=progress)
-        found = streamed_documents(spec, 0, rule, column, part=part, cache=cache, progress=progress)
+        found = stream_documents(spec, 0, rule, column, part=part, cache=cache, progress=progress)
         return islice(found, self.stream)
 
     def choices(self, eos: bool) -> dict[str, str | float | list[str]]:
@@ -182,7 +182,7 @@ def prepare(
 
         if not (target / TOKENIZER).exists():
             texts = (piece for document in read("train") for piece in document.pieces)
-            made = _trained_tokenizer(tokenizer, texts, size.part(1 - validation), cache, progress)
+            made = _train_tokenizer(tokenizer, texts, size.part(1 - validation), cache, progress)
             write_atomically(target / TEXT, json.dumps({"sha256": size.sha256}))
             made.save(target)
         trained = load_tokenizer(target)
@@ -194,7 +194,7 @@ def prepare(
                     names = size.label_names
                     write_store(target / part, read(part), trained, label_names=names, advance=advance, eos=eos)
 
-    with cache_errors(cache_folder(cache), f"preparing {spec!s}", lambda: _room_for(spec, tokenizer, stream)):
+    with cache_errors(cache_folder(cache), f"preparing {spec!s}", lambda: _describe_room(spec, tokenizer, stream)):
         return _from_cache(folder, _open_corpus, build, progress)
 
 
@@ -228,7 +228,7 @@ def encode_corpus(
             found = reading.read(spec, part)
             write_store(target / "all", found, tokenizer, label_names=names, advance=advance, eos=eos)
 
-    with cache_errors(cache_folder(cache), f"encoding {spec!s}", lambda: _room_for(spec, tokenizer)):
+    with cache_errors(cache_folder(cache), f"encoding {spec!s}", lambda: _describe_room(spec, tokenizer)):
         return _from_cache(folder, lambda found: _open_store(found / "all", tokenizer), build, progress)
 
 
@@ -251,7 +251,7 @@ def _open_store(folder: Path, tokenizer: Tokenizer) -> TokenStore:
     return store
 
 
-def _trained_tokenizer(
+def _train_tokenizer(
     tokenizer: TokenizerSpec | Tokenizer, texts: Iterable[str], size: CorpusSize, cache: Path | None, progress: Reporter
 ) -> Tokenizer:
     """The tokenizer itself, or the one that its specification makes from the texts, of which there is ``size``."""
@@ -263,9 +263,9 @@ def _trained_tokenizer(
         progress(
             f"the tokenizer is trained on a sample: {num_bytes / 1e6:,.0f} of {whole}, evenly spread over the text"
         )
-        texts = evenly(texts, *size.sample_shares)
+        texts = take_evenly(texts, *size.sample_shares)
     with working(progress, "training the tokenizer", num_bytes, "bytes") as advance:
-        return tokenizer.train(counted(texts, advance), cache=cache, progress=progress)
+        return tokenizer.train(count_bytes(texts, advance), cache=cache, progress=progress)
 
 
 def _store_folder(
@@ -286,7 +286,7 @@ def _store_folder(
     return cache_folder(cache) / "stores" / key
 
 
-def _room_for(spec: CorpusSpec, tokenizer: TokenizerSpec | Tokenizer, stream: int = 0) -> str:
+def _describe_room(spec: CorpusSpec, tokenizer: TokenizerSpec | Tokenizer, stream: int = 0) -> str:
     """How much room the tokens of a corpus need: a text has at most as many tokens as bytes."""
     if stream:
         return f"the room of the tokens of {stream:,} documents"

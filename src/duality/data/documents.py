@@ -39,10 +39,10 @@ from pathlib import Path
 
 from duality.data.detokenizers import DETOKENIZERS
 from duality.data.named import Dataset, PartName
-from duality.data.places import CorpusFile, CorpusSpec, Place, dataset_with_parts, locate
-from duality.data.readers.hub import hub_rows
-from duality.data.readers.records import TEXT_COLUMN, has_records, read_records, row_record
-from duality.data.readers.text import Span, TextFile, decoded_lines, text_lines
+from duality.data.places import CorpusFile, CorpusSpec, Place, find_dataset, locate
+from duality.data.readers.hub import stream_rows
+from duality.data.readers.records import TEXT_COLUMN, has_records, make_record, read_records
+from duality.data.readers.text import Span, TextFile, decode_lines, text_lines
 from duality.files.archives import DocumentRule
 from duality.files.progress import Reporter, silent
 
@@ -79,10 +79,10 @@ def read_documents(
             f"the column {column!r} was chosen, but the corpus {spec!s} has no .jsonl, .csv or .tsv file and no other "
             "table; leave the column out, or give such a file"
         )
-    return (document for place, found in places for document in _part_documents(place, found, rule, column, part))
+    return (document for place, found in places for document in _read_part(place, found, rule, column, part))
 
 
-def streamed_documents(
+def stream_documents(
     spec: CorpusSpec,
     start: int,
     rule: DocumentRule = "auto",
@@ -93,17 +93,17 @@ def streamed_documents(
     progress: Reporter = silent,
 ) -> Iterator[Document]:
     """The documents of a corpus from number ``start`` on; a dataset of the hub is read from there and not kept."""
-    found = dataset_with_parts(spec)
+    found = find_dataset(spec)
     if found is None or not found[0].on_hub:
         return islice(read_documents(spec, rule, column, part=part, cache=cache, progress=progress), start, None)
     _, dataset = found
     if dataset.reader == "text":
         raise ValueError(f"{dataset.name} is one long text on the hub, which cannot be streamed: set data.stream=0")
-    rows = hub_rows(*dataset.at_hub, "train" if part is None else dataset.part(part).split, start)
-    chosen, read = _column_of(dataset, column), _detokenizer_of(dataset)
+    rows = stream_rows(*dataset.at_hub, "train" if part is None else dataset.part(part).split, start)
+    chosen, read = _choose_column(dataset, column), _choose_detokenizer(dataset)
     return (
         Document(f"{dataset.name}:{number}", (read(text),), label)
-        for number, text, label in (row_record(row, chosen, dataset.name, n) for n, row in enumerate(rows, start + 1))
+        for number, text, label in (make_record(row, chosen, dataset.name, n) for n, row in enumerate(rows, start + 1))
     )
 
 
@@ -113,13 +113,13 @@ def check_rule(rule: str) -> None:
         raise ValueError(f"a document is 'auto' or 'lines'; got {rule!r}")
 
 
-def _part_documents(
+def _read_part(
     place: Place, files: Sequence[CorpusFile], rule: DocumentRule, column: str, part: PartName | None
 ) -> Iterator[Document]:
     """The documents in the files of a place, those of the part of a dataset if one is named."""
 
     def read() -> Iterator[Document]:
-        return (document for file in files for document in _file_documents(file, rule, column))
+        return (document for file in files for document in _read_file(file, rule, column))
 
     if part is None or place.dataset is None or not place.has_parts:
         yield from read()
@@ -142,10 +142,10 @@ def _part_documents(
     yield from islice(read(), start, stop)
 
 
-def _file_documents(file: CorpusFile, rule: DocumentRule, column: str) -> Iterator[Document]:
+def _read_file(file: CorpusFile, rule: DocumentRule, column: str) -> Iterator[Document]:
     """The documents of one file."""
     dataset, name = file.dataset, file.name
-    column, read = _column_of(dataset, column), _detokenizer_of(dataset)
+    column, read = _choose_column(dataset, column), _choose_detokenizer(dataset)
     by_line = "lines" in (rule, file.rule) or (dataset is not None and dataset.reader == "lines")
     if dataset is not None and dataset.reader == "text":
         yield Document(name, _Rows(file, column, read), file.label)
@@ -173,16 +173,16 @@ class _Rows:
         """Read the file again."""
         path = self.file.path
         records = has_records(path)
-        rows = (text for _, text, _ in read_records(path, self.column)) if records else decoded_lines(path)
+        rows = (text for _, text, _ in read_records(path, self.column)) if records else decode_lines(path)
         yield from (self.read(row) for row in rows if row.strip())
 
 
-def _column_of(dataset: Dataset | None, column: str) -> str:
+def _choose_column(dataset: Dataset | None, column: str) -> str:
     """The column that is chosen; if none is, that of the dataset."""
     return dataset.column if dataset is not None and column == TEXT_COLUMN else column
 
 
-def _detokenizer_of(dataset: Dataset | None) -> Callable[[str], str]:
+def _choose_detokenizer(dataset: Dataset | None) -> Callable[[str], str]:
     """The detokenizer of a dataset that has one."""
     if dataset is None or dataset.detokenizer is None:
         return _unchanged

@@ -83,12 +83,12 @@ def encoded(
     Without ``eos`` no separator follows a document. The batches that ``count`` has already are read and not encoded
     again. ``advance`` is called with the bytes and the tokens of each block.
     """
-    separator = _ending(tokenizer, eos)
+    separator = _make_ending(tokenizer, eos)
     size = PART_CHARACTERS if isinstance(tokenizer, LibraryTokenizer) and tokenizer.cuttable else None
     if isinstance(tokenizer, LibraryTokenizer) and not tokenizer.cuttable:
-        documents = (replace(document, pieces=_joined(document.pieces)) for document in documents)
+        documents = (replace(document, pieces=_join_pieces(document.pieces)) for document in documents)
     todo = islice(_batches(_parts_of(documents, size), BATCH_CHARACTERS), count.batches, None)
-    for batch, rows in _ahead(todo, partial(_encode_batch, tokenizer=tokenizer)):
+    for batch, rows in _work_ahead(todo, partial(_encode_batch, tokenizer=tokenizer)):
         blocks = [separator if part.text is None else next(rows) for part in batch]
         is_end = np.array([part.text is None for part in batch])
         after = count.tokens + np.cumsum([len(block) for block in blocks])
@@ -105,7 +105,7 @@ def encoded(
         yield ids
 
 
-def _ahead(batches: Iterable[S], work: Callable[[S], T]) -> Iterator[tuple[S, T]]:
+def _work_ahead(batches: Iterable[S], work: Callable[[S], T]) -> Iterator[tuple[S, T]]:
     """Each batch and what ``work`` makes of it; the next ones are worked on in two threads meanwhile.
 
     The library encodes without holding Python's lock, so reading and writing cost no time of their own. Two threads,
@@ -121,7 +121,7 @@ def _ahead(batches: Iterable[S], work: Callable[[S], T]) -> Iterator[tuple[S, T]
         yield from ((begun, found.result()) for begun, found in waiting)
 
 
-def _ending(tokenizer: Tokenizer, eos: bool) -> Ids:
+def _make_ending(tokenizer: Tokenizer, eos: bool) -> Ids:
     """The ids that end every document: the separator, or none if ``eos`` is false."""
     if not eos:
         return np.array([], dtype=np.int64)
@@ -144,7 +144,7 @@ def _parts_of(documents: Iterable[Document], size: int | None) -> Iterator[_Part
         yield _Part(document.name, start, None)
 
 
-def _joined(pieces: Iterable[str]) -> Iterator[str]:
+def _join_pieces(pieces: Iterable[str]) -> Iterator[str]:
     """The same text in few pieces: all of it, or at least ``JOINED_CHARACTERS`` in each piece but the last."""
     held: list[str] = []
     for piece in pieces:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
-from typing import TextIO
 
 import torch
 
@@ -45,11 +44,21 @@ def write_corpus(data: Iterable[str] | torch.Tensor | Sequence[torch.Tensor], fo
     first = list(islice(items, 1))
     if not first:
         raise ValueError(f"the data are empty; give {ALLOWED}, with at least one item")
-    path = folder / FILE
+    path, largest, has_ids = folder / FILE, -1, isinstance(first[0], torch.Tensor)
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as stream:
-        write = _write_ids if isinstance(first[0], torch.Tensor) else _write_texts
-        tokenizer = write(chain(first, items), stream)
+        for number, item in enumerate(chain(first, items)):
+            where = f"item {number} of the data"
+            if has_ids:
+                ids = _ids_of(item, where)
+                largest = max(largest, max(ids, default=-1))
+                text = " ".join(map(str, ids))
+            else:
+                text = _text_of(item, where)
+            stream.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+        if has_ids and largest < 0:
+            raise ValueError("the data have no ids, only tensors of length 0; give at least one id")
+        tokenizer = Numbers(largest + 1) if has_ids else None  # refuses ids before the file is replaced
     return _WrittenCorpus(path, tokenizer)
 
 
@@ -70,31 +79,18 @@ def _items_of(data: object) -> Iterator[object]:
     return iter(data)
 
 
-def _write_texts(items: Iterable[object], stream: TextIO) -> None:
-    """Write texts; the tokenizer is free."""
-    for number, item in enumerate(items):
-        if not isinstance(item, str):
-            raise ValueError(
-                f"item {number} of the data is no string, its type is {type(item).__name__}; give {ALLOWED}: "
-                "take the text out of a record, and make a tensor of a list of ids"
-            )
-        try:
-            utf8(item)
-        except ValueError as error:
-            raise ValueError(f"item {number} of the data: {error}") from None
-        _write_document(stream, item)
-
-
-def _write_ids(items: Iterable[object], stream: TextIO) -> Numbers:
-    """Write ids as numbers; the result is their tokenizer."""
-    largest = -1
-    for number, item in enumerate(items):
-        ids = _ids_of(item, f"item {number} of the data")
-        largest = max(largest, max(ids, default=-1))
-        _write_document(stream, " ".join(map(str, ids)))
-    if largest < 0:
-        raise ValueError("the data have no ids, only tensors of length 0; give at least one id")
-    return Numbers(largest + 1)
+def _text_of(item: object, where: str) -> str:
+    """The text of one document; anything but a string of whole characters is an error."""
+    if not isinstance(item, str):
+        raise ValueError(
+            f"{where} is no string, its type is {type(item).__name__}; give {ALLOWED}: "
+            "take the text out of a record, and make a tensor of a list of ids"
+        )
+    try:
+        utf8(item)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    return item
 
 
 def _ids_of(item: object, where: str) -> list[int]:
@@ -112,8 +108,3 @@ def _ids_of(item: object, where: str) -> list[int]:
             "for example with row[row >= 0]"
         )
     return ids
-
-
-def _write_document(stream: TextIO, text: str) -> None:
-    """Write one line of a .jsonl file."""
-    stream.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from duality.data.mixtures import shares_of
 from duality.data.named import DATA_VARIABLE, HUB, Dataset, Part, PartName, datasets, fetch, hub_dataset, sources
-from duality.data.readers.hub import hub_parts, streamed_parts
+from duality.data.readers.hub import fetch_parts, stream_parts
 from duality.data.readers.records import ARROW_ENDINGS, FASTA_ENDINGS, TABLE_ENDINGS, has_records
 from duality.data.readers.text import COMPRESSIONS, ending_of, has_mark
 from duality.files.archives import DocumentRule, Source
@@ -93,7 +93,7 @@ class Place:
         """Of any dataset of the hub, the first of validation and test that it has; of a named one nothing is asked."""
         if self.dataset is None or not self.dataset.name.startswith(HUB):
             return None
-        there = hub_parts(*self.dataset.at_hub)
+        there = fetch_parts(*self.dataset.at_hub)
         return "validation" if "validation" in there else "test" if "test" in there else None
 
     def files(
@@ -102,15 +102,15 @@ class Place:
         """Its files; of a dataset with parts those of the ``part``, or those of all parts, each once."""
         if self.dataset is not None:
             paths = self._dataset_files(self.dataset, part, cache, progress)
-            return [CorpusFile(str(path), _checked_ending(path), dataset=self.dataset) for path in paths]
+            return [CorpusFile(str(path), _check_ending(path), dataset=self.dataset) for path in paths]
         if self.source is not None:
             source = self.source
             fetched = fetch(source.name, cache=cache, progress=progress)
             return [CorpusFile(path.name, path, _author(source, path.name), source.documents) for path in fetched]
         assert self.path is not None, "neither a dataset nor a source"
         if not self.path.is_dir():
-            return [CorpusFile(str(self.path), _checked_ending(self.path))]
-        names, _ = _split_folder(self.path)
+            return [CorpusFile(str(self.path), _check_ending(self.path))]
+        names, _ = _list_folder(self.path)
         if not names:
             endings = (*_TEXT_ENDINGS, *TABLE_ENDINGS, *ARROW_ENDINGS, *FASTA_ENDINGS)
             allowed = f"{', '.join(endings)}, and these followed by {' or '.join(COMPRESSIONS)}"
@@ -128,7 +128,7 @@ class Place:
             fetched = fetch(self.source.name, cache=cache, progress=progress)
             return [path for path in fetched if any(fnmatch(path.name, pattern) for pattern in patterns)]
         if self.path is None:
-            there = hub_parts(*dataset.at_hub, progress)
+            there = fetch_parts(*dataset.at_hub, progress)
             chosen = [dataset.part(name).split for name in names]
             if part is not None and chosen[0] not in there:
                 raise ValueError(f"{dataset.name} has no part {chosen[0]!r} on the hub: it has {', '.join(there)}")
@@ -246,18 +246,15 @@ def all_lines(spec: CorpusSpec, rule: DocumentRule = "auto") -> bool:
     return rule == "lines" or all(place.by_line for place in locate(spec))
 
 
-def dataset_with_parts(spec: CorpusSpec) -> tuple[Place, Dataset] | None:
+def find_dataset(spec: CorpusSpec) -> tuple[Place, Dataset] | None:
     """The only place of a corpus, and its dataset, if that has its own parts there."""
-    places = locate(spec)
-    if len(places) == 1 and places[0].has_parts and places[0].dataset is not None:
-        return places[0], places[0].dataset
-    return None
+    place, *others = locate(spec)
+    return None if others or not place.has_parts or place.dataset is None else (place, place.dataset)
 
 
 def evaluated_part(spec: CorpusSpec) -> PartName | None:
     """The part of a dataset that the literature reports; None for a corpus without parts."""
-    found = dataset_with_parts(spec)
-    if found is None:
+    if (found := find_dataset(spec)) is None:
         return None
     place, dataset = found
     return place.hub_split if dataset.name.startswith(HUB) else dataset.evaluated
@@ -268,8 +265,7 @@ def held_out_part(spec: CorpusSpec, streamed: bool = False) -> PartName | None:
 
     Of one that is streamed, it must be apart from the part for training, so that it can be had without that.
     """
-    found = dataset_with_parts(spec)
-    if found is None:
+    if (found := find_dataset(spec)) is None:
         return None
     place, dataset = found
     names: tuple[PartName, ...] = ("train", dataset.held_out)
@@ -281,7 +277,7 @@ def held_out_part(spec: CorpusSpec, streamed: bool = False) -> PartName | None:
             return None
         if not place.on_hub:
             return dataset.held_out
-        there, apart = streamed_parts(*dataset.at_hub), ("validation", "test")
+        there, apart = stream_parts(*dataset.at_hub), ("validation", "test")
         return next((name for name, part in dataset.parts.items() if name in apart and part.split in there), None)
     if dataset.name.startswith(HUB):
         return place.hub_split
@@ -304,7 +300,7 @@ def _check_forms(folder: Path, dataset: Dataset, parts: dict[PartName, Part]) ->
 def skipped_files(spec: CorpusSpec) -> list[str]:
     """The files in the folders of a corpus that are not read."""
     folders = [place.path for place in locate(spec) if place.path and place.dataset is None and place.path.is_dir()]
-    return [name for folder in folders for name in _split_folder(folder)[1]]
+    return [name for folder in folders for name in _list_folder(folder)[1]]
 
 
 def has_columns(spec: CorpusSpec) -> bool:
@@ -313,7 +309,7 @@ def has_columns(spec: CorpusSpec) -> bool:
     return any(has_records(file.path) for place in own for file in place.files())
 
 
-def _split_folder(folder: Path) -> tuple[list[str], list[str]]:
+def _list_folder(folder: Path) -> tuple[list[str], list[str]]:
     """The files below a folder that are read and those that are not, by their paths from there."""
     every = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     kinds = (_TEXT_ENDINGS, (*TABLE_ENDINGS, *ARROW_ENDINGS), FASTA_ENDINGS)
@@ -323,7 +319,7 @@ def _split_folder(folder: Path) -> tuple[list[str], list[str]]:
     return chosen, [name for name in every if name in skipped]
 
 
-def _checked_ending(path: Path) -> Path:
+def _check_ending(path: Path) -> Path:
     """The path itself; a file that is no text by its ending is an error."""
     ending = ending_of(path)
     if ending in _NO_TEXT:

@@ -26,7 +26,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import accumulate, islice
 from pathlib import Path
@@ -71,17 +71,16 @@ class _Index:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             found = cls(tuple(content["sequences"]), tuple(content["checksums"]), content["complete"])
+            numbers = all(type(count) is int and count > 0 for count in found.sequences)
+            if numbers and 1 <= len(found.sequences) == len(found.checksums):
+                return found
         except (ValueError, KeyError, TypeError):
-            found = None
-        numbers = found is not None and all(type(count) is int and count > 0 for count in found.sequences)
-        if found is None or not numbers or not 1 <= len(found.sequences) == len(found.checksums):
-            raise ValueError(f"{path} is damaged: delete it, and the blocks before this step are tokenized again")
-        return found
+            pass
+        raise ValueError(f"{path} is damaged: delete it, and the blocks before this step are tokenized again")
 
     def write(self, path: Path) -> None:
         """Replace the file."""
-        content = {"sequences": self.sequences, "checksums": self.checksums, "complete": self.complete}
-        write_atomically(path, json.dumps(content))
+        write_atomically(path, json.dumps(asdict(self)))
 
     def block(self, visit: int) -> int | None:
         """The block of a visit; None if it is not known yet."""

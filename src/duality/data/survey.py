@@ -19,7 +19,7 @@ from duality.data.encode import PART_CHARACTERS, cut_at_borders, num_bytes_of
 from duality.data.places import CorpusSpec, locate, skipped_files
 from duality.data.readers.records import TEXT_COLUMN
 from duality.data.readers.text import Excerpt
-from duality.data.write import required_label
+from duality.data.write import require_label
 from duality.files.archives import DocumentRule
 from duality.files.progress import Advance, Reporter, silent
 from duality.tokenizers.library import LONGEST_WORD
@@ -72,8 +72,8 @@ def survey(documents: Iterable[Document], labels: bool) -> CorpusSize:
     for document in documents:
         num_documents += 1
         if labels:
-            names.add(required_label(document))
-            digest.update(required_label(document).encode("utf-8") + _BORDER)
+            names.add(require_label(document))
+            digest.update(require_label(document).encode("utf-8") + _BORDER)
         for piece in document.pieces:
             data = piece.encode("utf-8")
             digest.update(data)
@@ -129,7 +129,7 @@ def inspect(
     return _Inspection(tuple(files), tuple(skipped_files(spec)), size, tuple(examples))
 
 
-def evenly(texts: Iterable[str], share: float, unbroken: float) -> Iterator[str]:
+def take_evenly(texts: Iterable[str], share: float, unbroken: float) -> Iterator[str]:
     """A share of the texts, and another one of unbroken text, evenly spread over them and the same each time."""
     shares, seen, taken = (share, unbroken), [0, 0], [0, 0]
     for text in texts:
@@ -146,7 +146,7 @@ def _unbroken_words(text: str) -> list[str]:
     return [word for word in text.split() if len(word) > LONGEST_WORD]
 
 
-def counted(texts: Iterable[str], advance: Advance) -> Iterator[str]:
+def count_bytes(texts: Iterable[str], advance: Advance) -> Iterator[str]:
     """The same texts; ``advance`` is called with the bytes of each."""
     for text in texts:
         yield text

@@ -54,7 +54,7 @@ def write_store(
     dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
     with atomic_folder(target, resume=True) as partial:
         if names:
-            documents = _labelled(documents, names, partial / LABELS)
+            documents = _write_labels(documents, names, partial / LABELS)
         with _Writing(partial, np.dtype(dtype), shard_tokens) as writing:
             count = writing.count
             if count.bytes:
@@ -97,8 +97,8 @@ class _Writing:
         for file in folder.glob("shard-*.bin"):
             if file.name > _shard_name(full):
                 file.unlink()
-        self.ends = _opened(folder / DOCUMENTS, 8 * self.count.documents)
-        self.stream = _opened(folder / _shard_name(full), rest * dtype.itemsize)
+        self.ends = _open_behind(folder / DOCUMENTS, 8 * self.count.documents)
+        self.stream = _open_behind(folder / _shard_name(full), rest * dtype.itemsize)
 
     def __enter__(self) -> _Writing:
         return self
@@ -128,7 +128,7 @@ class _Writing:
             self.num_tokens += len(part)
             if self.num_tokens % self.shard_tokens == 0:
                 self.close_shard(self.shard_tokens)
-                self.stream = _opened(self.folder / _shard_name(len(self.shards)), 0)
+                self.stream = _open_behind(self.folder / _shard_name(len(self.shards)), 0)
 
     def save(self) -> None:
         """Flush everything to the disk, and say how far it is."""
@@ -167,7 +167,7 @@ def _shard_name(number: int) -> str:
     return f"shard-{number:05d}.bin"
 
 
-def _opened(path: Path, size: int) -> BufferedRandom:
+def _open_behind(path: Path, size: int) -> BufferedRandom:
     """A file to write into behind its first ``size`` bytes; what it has beyond them is removed."""
     path.touch()
     stream = path.open("r+b")
@@ -186,12 +186,12 @@ def _check_arguments(target: Path, names: tuple[str, ...], shard_tokens: int) ->
         raise ValueError(f"label_names must be sorted and without repeats; got {names}; give sorted(set(...)) of them")
 
 
-def _labelled(documents: Iterable[Document], names: tuple[str, ...], path: Path) -> Iterator[Document]:
+def _write_labels(documents: Iterable[Document], names: tuple[str, ...], path: Path) -> Iterator[Document]:
     """The same documents; the place of each label among the names is written to a file."""
     places = {name: place for place, name in enumerate(names)}
     with path.open("wb") as stream:
         for document in documents:
-            label = required_label(document)
+            label = require_label(document)
             if label not in places:
                 raise ValueError(
                     f"the document {document.name} has the label {label!r}; allowed are {', '.join(names)}: "
@@ -201,7 +201,7 @@ def _labelled(documents: Iterable[Document], names: tuple[str, ...], path: Path)
             yield document
 
 
-def required_label(document: Document) -> str:
+def require_label(document: Document) -> str:
     """The document's label; a document without one is an error."""
     if document.label is None:
         raise ValueError(

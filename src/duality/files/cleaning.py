@@ -8,13 +8,13 @@ does not make is refused as a whole, because ``DUALITY_CACHE`` may name a folder
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from duality.files.atomic import PARTIAL, remove
 from duality.files.cache import CACHE_VARIABLE
-from duality.files.temporary import abandoned
+from duality.files.temporary import is_abandoned
 from duality.registry import suggestion
 
 
@@ -74,32 +74,29 @@ def _check_is_cache(root: Path) -> None:
         return
     if not root.is_dir():
         raise ValueError(f"{root} is no folder: set {CACHE_VARIABLE} to the cache folder")
-    for path in sorted(root.iterdir()):
-        if path.name.startswith("."):
+    if (foreign := next(_find_foreign(root), None)) is not None:
+        raise ValueError(
+            f"{root} does not look like a cache folder of duality, because of {foreign}: nothing was removed; set "
+            f"{CACHE_VARIABLE} to the cache folder, or move that away"
+        )
+
+
+def _find_foreign(root: Path) -> Iterator[Path]:
+    """What the cache does not make."""
+    for folder in sorted(root.iterdir()):
+        if folder.name.startswith("."):
             continue
-        if path.name not in KINDS or path.is_symlink() or not path.is_dir():
-            _refuse(root, path)
-        for entry in sorted(path.iterdir()):
-            if not entry.name.startswith(".") and not _looks_made_here(entry, KINDS[path.name]):
-                _refuse(root, entry)
-
-
-def _refuse(root: Path, foreign: Path) -> None:
-    """The error of a folder that is no cache."""
-    raise ValueError(
-        f"{root} does not look like a cache folder of duality, because of {foreign}: nothing was removed; set "
-        f"{CACHE_VARIABLE} to the cache folder, or move that away"
-    )
-
-
-def _looks_made_here(entry: Path, kind: _Kind) -> bool:
-    """Whether an entry of the cache has the form of its kind."""
-    if not re.fullmatch(kind.pattern, entry.name) or entry.is_symlink():
-        return False
-    if not kind.folders:
-        return entry.is_file()
-    # Only a store has folders in its folder.
-    return entry.is_dir() and (kind is KINDS["stores"] or all(path.is_file() for path in entry.iterdir()))
+        if folder.name not in KINDS or folder.is_symlink() or not folder.is_dir():
+            yield folder
+            continue
+        kind = KINDS[folder.name]
+        for entry in sorted(folder.iterdir()):
+            right = entry.is_file() if not kind.folders else entry.is_dir()
+            if right and kind.folders and folder.name != "stores":  # only a store has folders in its folder
+                right = all(path.is_file() for path in entry.iterdir())
+            named = re.fullmatch(kind.pattern, entry.name) and not entry.is_symlink()
+            if not entry.name.startswith(".") and not (right and named):
+                yield entry
 
 
 def _holding_of(root: Path, kind: str) -> _Holding:
@@ -107,7 +104,7 @@ def _holding_of(root: Path, kind: str) -> _Holding:
     folder = root / kind
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
     partial = [path for path in paths if path.name.startswith(PARTIAL)]
-    dead = [path for path in partial if abandoned(path)]
+    dead = [path for path in partial if is_abandoned(path)]
     entries = (*(path for path in paths if not path.name.startswith(".")), *dead)
     return _Holding(kind, entries, sum(map(_size_of, entries)), len(partial) - len(dead))
 

@@ -33,7 +33,7 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from urllib.error import HTTPError
-from urllib.parse import SplitResult, unquote, urldefrag, urljoin, urlsplit, urlunsplit
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit, urlunsplit
 from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener, url2pathname
 
 if TYPE_CHECKING:
@@ -133,11 +133,11 @@ class _Settings:
             local = urlsplit(link.url).scheme == "file" and urlsplit(address).scheme != "file"
             if link.name == package.archive and not local:
                 return _Link(_with_password_of(place, link.url), link.sha256)
-        raise _Unavailable(f"{package.archive} is not there: {_shown(place)}")
+        raise _Unavailable(f"{package.archive} is not there: {_redact(place)}")
 
     def save(self, link: _Link, package: Package, target: IO[bytes]) -> None:
         """Write the file to ``target`` and check it; a connection that breaks is tried again."""
-        wrong = f"{_shown(link.url)} has another sha256 than the one expected, {package.sha256}"
+        wrong = f"{_redact(link.url)} has another sha256 than the one expected, {package.sha256}"
         if link.sha256 not in (None, package.sha256):
             raise _Unavailable(wrong)
         for attempt in range(ATTEMPTS):
@@ -151,11 +151,11 @@ class _Settings:
                         digest.update(block)
                         count += len(block)
                         if count > package.most_bytes:
-                            raise _Unavailable(f"{_shown(link.url)} is larger than expected ({package.megabytes} MB)")
+                            raise _Unavailable(f"{_redact(link.url)} is larger than expected ({package.megabytes} MB)")
                         target.write(block)
                 if expected is None or count >= int(expected):
                     break
-                raise _Interrupted(f"{_shown(link.url)} ended after {count} bytes of {expected}")
+                raise _Interrupted(f"{_redact(link.url)} ended after {count} bytes of {expected}")
             except _Interrupted:
                 if attempt == ATTEMPTS - 1:
                     raise
@@ -170,8 +170,8 @@ class _Settings:
             if parts.scheme == "file":
                 return _local_path(url).open("rb")
             if parts.scheme not in ("http", "https"):
-                raise _Unavailable(f"{_shown(url)} is no address that can be read (https, http or file)")
-            request = Request(_without_password(url), headers={"Accept": _ACCEPT, "User-Agent": "diffusion-duality"})
+                raise _Unavailable(f"{_redact(url)} is no address that can be read (https, http or file)")
+            request = Request(_redact(url), headers={"Accept": _ACCEPT, "User-Agent": "diffusion-duality"})
             if parts.username is not None:
                 login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
                 # Not redirected: the password stays with the host that it is for.
@@ -179,9 +179,9 @@ class _Settings:
             response: HTTPResponse = self.opener(parts.hostname or "").open(request, timeout=self.timeout)
             return response
         except HTTPError as error:
-            raise _Unavailable(f"{_shown(url)} answers {error.code} {error.reason}") from None
+            raise _Unavailable(f"{_redact(url)} answers {error.code} {error.reason}") from None
         except (OSError, HTTPException, ValueError) as error:
-            raise _Interrupted(f"{_shown(url)} cannot be reached ({getattr(error, 'reason', error)})") from None
+            raise _Interrupted(f"{_redact(url)} cannot be reached ({getattr(error, 'reason', error)})") from None
 
     @staticmethod
     def read(stream: IO[bytes] | HTTPResponse, url: str, most: int) -> bytes:
@@ -189,7 +189,7 @@ class _Settings:
         try:
             return stream.read(most)
         except (OSError, HTTPException) as error:
-            raise _Interrupted(f"{_shown(url)} cannot be read ({error})") from None
+            raise _Interrupted(f"{_redact(url)} cannot be read ({error})") from None
 
     def opener(self, host: str) -> OpenerDirector:
         """What opens addresses of a host: with pip's proxy, or else that of the environment, and pip's certificates."""
@@ -244,7 +244,7 @@ def _links_of(text: str, kind: str, page: str) -> list[_Link]:
                 _Link(urljoin(page, file["url"]), file["hashes"].get("sha256")) for file in json.loads(text)["files"]
             ]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise _Unavailable(f"{_shown(page)} is no page of an index ({error})") from None
+            raise _Unavailable(f"{_redact(page)} is no page of an index ({error})") from None
     anchors = _Anchors()
     anchors.feed(text)
     base, links = urljoin(page, anchors.base), []
@@ -259,25 +259,16 @@ def _local_path(url: str) -> Path:
     return Path(url2pathname(urlsplit(url).path))
 
 
-def _without_password(url: str) -> str:
+def _redact(url: str) -> str:
     """An address without its user and password."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def _shown(url: str) -> str:
-    """An address for messages."""
-    return _without_password(url)
-
-
 def _with_password_of(page: str, url: str) -> str:
-    """The address with the user and password of ``page``, if both are on one host."""
+    """The address with the user and password of ``page``, if both are on one host: in scheme, name and port."""
     parts, own = urlsplit(url), urlsplit(page)
-    if "@" in own.netloc and _host_of(parts) == _host_of(own):
+    _, user, host = own.netloc.rpartition("@")
+    if user and (parts.scheme, parts.netloc.rpartition("@")[2]) == (own.scheme, host):
         return urlunsplit(parts._replace(netloc=own.netloc))
     return url
-
-
-def _host_of(parts: SplitResult) -> tuple[str, str]:
-    """What a password belongs to: the scheme, and host and port."""
-    return parts.scheme, parts.netloc.rpartition("@")[2]

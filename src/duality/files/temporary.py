@@ -53,11 +53,11 @@ def find_abandoned(folder: Path, beginning: str, whole: bool = False) -> Iterato
         return
     for name in names:
         owned = _OWNER.fullmatch(name[len(beginning) :]) if whole else _OWNER_AT_END.search(name)
-        if name.startswith(beginning) and owned and abandoned(folder / name):
+        if name.startswith(beginning) and owned and is_abandoned(folder / name):
             yield folder / name
 
 
-def abandoned(path: Path) -> bool:
+def is_abandoned(path: Path) -> bool:
     """Whether the process that writes under a temporary name is dead, or, if that cannot be known, idle for a day."""
     owner = _OWNER_AT_END.search(path.name)
     if owner is not None and owner[1] == this_host():

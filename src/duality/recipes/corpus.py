@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from duality.data.corpus import Corpus, accept, prepare
-from duality.data.documents import Document, streamed_documents
+from duality.data.documents import Document, stream_documents
 from duality.data.loader import Loader
 from duality.data.mixtures import MixedOrder, shares_of
 from duality.data.named import PartName
@@ -74,7 +74,7 @@ def make_loader(recipe: Recipe, corpus: Corpus, folder: Path) -> Loader | Stream
     part: PartName | None = "train" if apart else None
 
     def documents(start: int) -> Iterator[Document]:
-        return streamed_documents(data.corpus, start, data.documents, data.column, part=part)
+        return stream_documents(data.corpus, start, data.documents, data.column, part=part)
 
     blocks = Blocks(corpus.train, documents, data.stream, corpus.tokenizer, rows, folder, data.eos)
     return StreamLoader(blocks, training.batch_size, training.seed)

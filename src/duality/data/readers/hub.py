@@ -27,7 +27,7 @@ class _Split(Protocol):
     def skip(self, n: int) -> Iterable[Mapping[str, object]]: ...
 
 
-def hub_parts(
+def fetch_parts(
     name: str, config: str | None = None, revision: str | None = None, progress: Reporter = silent
 ) -> dict[str, list[Path]]:
     """The files of Arrow of each split of a dataset, fetched if they are not there."""
@@ -36,16 +36,16 @@ def hub_parts(
     return {str(split): [Path(file["filename"]) for file in part.cache_files] for split, part in found.items()}
 
 
-def streamed_parts(name: str, config: str | None, revision: str | None) -> Mapping[str, _Split]:
+def stream_parts(name: str, config: str | None, revision: str | None) -> Mapping[str, _Split]:
     """The splits of a dataset that is read from the hub as it is needed."""
     return _load(name, config, revision, streaming=True)
 
 
-def hub_rows(
+def stream_rows(
     name: str, config: str | None, revision: str | None, split: str, start: int = 0
 ) -> Iterator[Mapping[str, object]]:
     """The rows of a split from number ``start`` on, read from the hub as they are needed and not kept."""
-    there = streamed_parts(name, config, revision)
+    there = stream_parts(name, config, revision)
     if split not in there:
         raise ValueError(f"{_describe(name, config)} has no split {split!r}: it has {', '.join(there)}")
     yield from there[split].skip(start)

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from duality.data.readers.text import decoded_lines, ending_of, open_bytes
+from duality.data.readers.text import decode_lines, ending_of, open_bytes
 from duality.registry import suggestion
 
 TEXT_COLUMN = "text"
@@ -54,13 +54,13 @@ def read_records(path: Path, column: str = TEXT_COLUMN, label: str | None = None
     return _json_records(path, column, label)
 
 
-def row_record(row: Mapping[str, object], column: str, name: str, number: int, label: str | None = None) -> Record:
+def make_record(row: Mapping[str, object], column: str, name: str, number: int, label: str | None = None) -> Record:
     """The record of a row of named values; ``name`` is that of the table, for messages."""
     if column not in row:
         raise _no_column(name, row, column)
     where = f"{name}, row {number}"
     remedy = "choose another column with --column NAME (data.column), or change the row"
-    return number, _checked_text(row[column], column, where, remedy), _label(row.get(_LABEL_COLUMN), label)
+    return number, _check_text(row[column], column, where, remedy), _label(row.get(_LABEL_COLUMN), label)
 
 
 def _json_records(path: Path, column: str, label: str | None) -> Iterator[Record]:
@@ -71,7 +71,7 @@ def _json_records(path: Path, column: str, label: str | None) -> Iterator[Record
             where = f"{path}, line {number}"
             if line.strip():
                 record = _json_object(line, column, where, rule, offset)
-                text = _checked_text(record[column], column, where, "change the line")
+                text = _check_text(record[column], column, where, "change the line")
                 yield number, text, _label(record.get(_LABEL_COLUMN), label)
             offset += len(line)
 
@@ -122,7 +122,7 @@ def _kind_of(value: object) -> str:
             return "an object"
 
 
-def _checked_text(text: object, column: str, where: str, remedy: str) -> str:
+def _check_text(text: object, column: str, where: str, remedy: str) -> str:
     """The text of a record; half a surrogate pair, which JSON can hold and UTF-8 cannot, is an error."""
     if not isinstance(text, str):
         raise ValueError(f"{where}: the value of {column!r} is {_kind_of(text)}; it must be a string: {remedy}")
@@ -160,7 +160,7 @@ def _table_rows(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
     """The rows of a table that are not blank, each with the number of its first line."""
     csv.field_size_limit(_LONGEST_VALUE)
     # Strict: otherwise a quotation mark that is never closed takes the rest of the file into one value.
-    reader = csv.reader(decoded_lines(path), delimiter=separator, strict=True)
+    reader = csv.reader(decode_lines(path), delimiter=separator, strict=True)
     number = 1
     try:
         for row in reader:
@@ -197,7 +197,7 @@ def _arrow_records(path: Path, ending: str, column: str, label: str | None) -> I
     chosen = [name for name in dict.fromkeys((column, _LABEL_COLUMN)) if name in names]
     rows = (row for batch in batches for row in batch.select(chosen).to_pylist())
     for number, row in enumerate(rows, 1):
-        yield row_record(row, column, str(path), number, label)
+        yield make_record(row, column, str(path), number, label)
 
 
 def _arrow_table(path: Path, ending: str) -> tuple[list[str], Iterable[_Batch]]:
@@ -229,7 +229,7 @@ def _arrow_table(path: Path, ending: str) -> tuple[list[str], Iterable[_Batch]]:
 def _fasta_sequences(path: Path) -> Iterator[tuple[int, str]]:
     """The line number of each name, and its sequence."""
     start, parts = 0, list[str]()
-    for number, line in enumerate(decoded_lines(path), 1):
+    for number, line in enumerate(decode_lines(path), 1):
         if line.startswith(">"):
             if start:
                 yield start, "".join(parts)

@@ -45,7 +45,8 @@ def canonical_lines(tables: Iterable[IO[bytes]], progress: Reporter) -> str:
             found.add(_canonical(text, where))
             if number % 25_000 == 0:
                 progress(f"{number:,} SMILES made canonical")
-    return "".join(f"{text}\n" for text in sorted(found, key=_sha256))
+    by_hash = sorted(found, key=lambda text: hashlib.sha256(text.encode("utf-8")).hexdigest())
+    return "".join(f"{text}\n" for text in by_hash)
 
 
 def _canonical(text: str, where: str) -> str:
@@ -68,11 +69,6 @@ def _rows(tables: Iterable[IO[bytes]]) -> Iterator[tuple[str, str]]:
                 )
             for row in reader:
                 yield f"table {number}, line {reader.line_num}", row[COLUMN]
-
-
-def _sha256(text: str) -> str:
-    """The sha256 of a text, in hexadecimal."""
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def version() -> str:

@@ -48,7 +48,7 @@ class TextFile:
     def __iter__(self) -> Iterator[str]:
         """Read the file piece by piece."""
         held = ""
-        for chunk in _decoded_chunks(self.path, self.piece_bytes):
+        for chunk in _decode_chunks(self.path, self.piece_bytes):
             held += chunk
             border = _LAST_BORDER.match(held)
             # Text without any border is cut at its end or before a number there: the memory in use stays small.
@@ -117,12 +117,12 @@ def _at_character(data: bytes, place: int) -> int:
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Line number and text of each line of a text file that is not blank."""
-    for number, line in enumerate(decoded_lines(path), 1):
+    for number, line in enumerate(decode_lines(path), 1):
         if line.strip():
             yield number, line.removesuffix("\n").removesuffix("\r")
 
 
-def decoded_lines(path: Path) -> Iterator[str]:
+def decode_lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 file with their line ends; a file that is not text is an error that names the byte."""
     with open_bytes(path) as (stream, offset):
         for line in stream:
@@ -134,7 +134,7 @@ def decoded_lines(path: Path) -> Iterator[str]:
             offset += len(line)
 
 
-def _decoded_chunks(path: Path, chunk_bytes: int) -> Iterator[str]:
+def _decode_chunks(path: Path, chunk_bytes: int) -> Iterator[str]:
     """The text of a UTF-8 file in chunks; a file that is not text is an error that names the byte."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with open_bytes(path) as (stream, offset):
