@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from support import session
 from support.runs import quiet, small_recipe
+from torch import nn
 
 import duality
 from duality.models import model as run_model
@@ -59,8 +59,7 @@ def stop_at(step: int) -> Any:
 # --- what needs no library
 
 
-def test_shapes_and_counts_are_known_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "peft", None)
+def test_shapes_and_counts_are_known_before_there_is_a_network() -> None:
     chosen = recipe_named("duo-laptop", ("training.lora=4", "training.lora_layers=qkv,mlp", "training.freeze=blocks.0"))
     shapes = trained_shapes(chosen, Vocabulary(300))
     adapters = {name: shape for name, shape in shapes.items() if is_adapter(name)}
@@ -98,13 +97,30 @@ def test_settings_that_have_no_meaning_are_refused(base: Path, english: Path, tm
         duality.distill(base, set=["training.lora=2"], out=tmp_path / "few")
 
 
-def test_without_the_library_it_is_named(
-    base: Path, english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ValueError, match=r"pip install 'diffusion-duality\[lora\]'"):
-        duality.train(start=base, data=english, out=tmp_path / "run", set=["training.lora=2"], device="cpu")
-    assert not (tmp_path / "run").exists()
+def test_an_adapter_begins_as_that_of_peft() -> None:
+    """The library makes the same first values and computes the same."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    chosen = recipe_named("duo-laptop", ("training.lora=4", "training.freeze=blocks.0"))
+    ours, theirs = (run_model.network(chosen, Vocabulary(60)) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    choose_trained(ours, chosen.training)
+    adapted = [name.removesuffix(".lora_A.default.weight") for name, _ in ours.named_parameters() if "lora_A" in name]
+    settings = peft.LoraConfig(r=4, lora_alpha=8, target_modules=adapted, lora_dropout=0.0, bias="none")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(chosen.training.seed)
+        peft.inject_adapter_in_model(settings, theirs)
+    weights = [dict(model.named_parameters()) for model in (ours, theirs)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    assert all(value.requires_grad == weights[1][name].requires_grad for name, value in weights[0].items())
+    for model in weights:
+        for name, value in model.items():
+            if "lora_B" in name:
+                nn.init.normal_(value.data, generator=torch.Generator().manual_seed(len(name)))
+    z, alpha = torch.arange(40).view(2, 20), torch.full((2,), 0.5, dtype=torch.float64)
+    with torch.no_grad():
+        beliefs = [model.log_probs(z, alpha) for model in (ours, theirs)]  # type: ignore[operator]
+    assert torch.equal(*beliefs)
 
 
 # --- what trains adapters
@@ -113,7 +129,6 @@ def test_without_the_library_it_is_named(
 @pytest.fixture(scope="module")
 def tuned(base: Path, english: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finetuning of adapters on the text of the base."""
-    pytest.importorskip("peft", reason="peft is not installed")
     folder = tmp_path_factory.mktemp("adapters") / "tuned"
     plan_training(TrainRequest(start=base, data=english, out=folder, steps=4, set=[*SHORT, "training.lora=4"])).run(
         device="cpu"
@@ -148,8 +163,8 @@ def read_recipe_rate(folder: Path) -> float:
 
 
 @pytest.mark.slow
-def test_the_run_loads_as_an_ordinary_model(tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the library; its beliefs are those of the network with adapters; it is sampled, measured, distilled."""
+def test_the_run_loads_as_an_ordinary_model(tuned: Path, tmp_path: Path) -> None:
+    """Its beliefs are those of the network with adapters; it is sampled, measured, distilled."""
     loaded = duality.load(tuned, weights="model")
     adapted = run_model.network(loaded.recipe, Vocabulary(257))
     choose_trained(adapted, loaded.recipe.training)
@@ -161,7 +176,6 @@ def test_the_run_loads_as_an_ordinary_model(tuned: Path, tmp_path: Path, monkeyp
         z, alpha = torch.arange(40).view(2, 20), torch.full((2,), 0.5, dtype=torch.float64)
         beliefs = [each.log_probs(z, alpha) for each in (adapted, loaded.denoiser)]  # type: ignore[operator]
     assert torch.allclose(beliefs[0], beliefs[1], atol=1e-5)
-    monkeypatch.setitem(sys.modules, "peft", None)
     assert duality.load(tuned).sample(1, steps=2)[0].tokens
     few = duality.distill(tuned, rounds=1, round_steps=2, out=tmp_path / "few", device="cpu")
     assert few.recipe.training.lora == 0

@@ -15,7 +15,7 @@ from duality.models import plan as scaling
 from duality.models.size import describe, trained_parameters
 from duality.protocols import Vocabulary
 from duality.training import checkpoint
-from duality.training.adapters import frozen_names, parts_in
+from duality.training.adapters import _frozen_names, _parts_in
 from duality.training.settings import Training
 from duality.training.state import TrainState
 
@@ -96,9 +96,9 @@ def test_parts_of_any_network_have_names() -> None:
     """A block without a number, a list of blocks, a weight of its own."""
     network = nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]), "out": nn.Linear(2, 2)})
     names = [name for name, _ in network.named_parameters()]
-    assert parts_in(names) == ["layers.0-1", "out"]
-    assert frozen_names(names, "layers.1,out.bias") == {"layers.1.weight", "layers.1.bias", "out.bias"}
-    assert frozen_names(names, "none") == frozenset()
+    assert _parts_in(names) == ["layers.0-1", "out"]
+    assert _frozen_names(names, "layers.1,out.bias") == {"layers.1.weight", "layers.1.bias", "out.bias"}
+    assert _frozen_names(names, "none") == frozenset()
 
 
 def test_muon_may_have_nothing_for_adamw() -> None:

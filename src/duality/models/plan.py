@@ -44,7 +44,7 @@ from duality.recipes.config import build
 from duality.recipes.derive import default_round_steps, derive_distillation
 from duality.recipes.recipe import Recipe
 from duality.recipes.shapes import expected_vocabulary
-from duality.training.adapters import outline_trained
+from duality.training.adapters import choose_trained
 from duality.training.distillation import distillation_named, required_sampler
 from duality.training.parallel import blocks_of
 from duality.training.settings import resolve_precision
@@ -175,7 +175,7 @@ def kept_bytes(recipe: Recipe, rows: int, device: torch.device) -> tuple[Network
     dtype = precision_on(recipe, device)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[]):
         model = recipe.method.network(recipe.backbone, expected_vocabulary(recipe))
-        outline_trained(model, recipe.training)
+        choose_trained(model, recipe.training)
         network = next(part for part in model.modules() if isinstance(part, Network))
         network.prepare(recompute=recipe.training.recompute, compile=False)
         own = {each.untyped_storage()._cdata for each in model.parameters()}

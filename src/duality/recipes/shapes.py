@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from duality.protocols import Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.tokenizers.specs import HubTokenizer, TokenizerFile
-from duality.training.adapters import adapted_matrices, adapted_shapes
+from duality.training.adapters import choose_trained
 
 
 class Uninitialised(TorchFunctionMode):
@@ -62,12 +62,18 @@ def outline(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
 
 def trained_shapes(recipe: Recipe, vocabulary: Vocabulary) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the weights as a training of the recipe has them: with adapters, if it trains adapters."""
-    shapes, rank = parameter_shapes(recipe, vocabulary), recipe.training.lora
-    if not rank:
-        return shapes
-    return adapted_shapes(shapes, adapted_matrices(outline(recipe, vocabulary), recipe.training), rank)
+    if not recipe.training.lora:
+        return parameter_shapes(recipe, vocabulary)
+    model = outline(recipe, vocabulary)
+    with torch.device("meta"), Uninitialised():
+        choose_trained(model, recipe.training)
+    return _shapes_of(model)
 
 
 def parameter_shapes(recipe: Recipe, vocabulary: Vocabulary) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the weights of a recipe's network."""
-    return {name: tuple(value.shape) for name, value in outline(recipe, vocabulary).named_parameters()}
+    return _shapes_of(outline(recipe, vocabulary))
+
+
+def _shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in model.named_parameters()}
