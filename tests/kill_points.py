@@ -29,6 +29,7 @@ from pathlib import Path
 
 import torch
 from support import session
+from support.checkpoints import load_newest
 from support.jobs import free_port
 from support.runs import ROOT, quiet, small_recipe
 
@@ -137,7 +138,7 @@ def whole_trace(folder: Path, _tally: Tally) -> None:
 
 def same_run(left: Path, right: Path) -> None:
     """The last checkpoints, and those of a distillation's rounds, are equal, bit for bit; nobody holds the lock."""
-    ends = [checkpoint._load_newest(folder / "checkpoints", print) for folder in (left, right)]
+    ends = [load_newest(folder / "checkpoints", print) for folder in (left, right)]
     assert ends[0] is not None
     assert ends[1] is not None
     assert ends[0].step == ends[1].step == STEPS

@@ -34,15 +34,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor, nn
 
-from duality.noise import Noise
+if TYPE_CHECKING:
+    from duality.noise import Noise
+
 
 Valid = Tensor | None  # (B, L) bool, False on padding that is ignored; None if there is none
 Labels = Tensor | None  # (B,) int64; None without labels
-Dropout = Noise | None  # the noise that dropout is drawn from; None without dropout
+Dropout: TypeAlias = "Noise | None"  # the noise that dropout is drawn from; None without dropout
 Kind = Literal["bound", "exact", "pseudo-likelihood"]
 Tail = Literal["ancestral", "greedy", "posterior"]
 

@@ -18,10 +18,13 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, cast
+
+from duality.files.temporary import runs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +47,7 @@ def divisors(count: int) -> list[int]:
 
 
 class Refused(Exception):
-    """Another rank has refused or failed and has said why: this one ends without a word."""
+    """Another rank has refused or failed and has said why: this one ends without a message."""
 
 
 @dataclass(frozen=True)
@@ -129,26 +132,15 @@ training.batch_size to a multiple of 3
         return cast(T, box[0])
 
     def once(self, work: Callable[[], T]) -> T:
-        """What ``work`` gives on rank 0, for all ranks; what it raises there ends the others too, in silence.
+        """What ``work`` gives on rank 0, for all ranks; what it raises there ends the others too, without a message.
 
         The others wait, so rank 0 is alone meanwhile: nothing in ``work`` is divided.
         """
         if self.alone:
             return work()
-        result: T | None = None
-        error: BaseException | None = None
-        if self.first:
-            try:
-                with _alone():
-                    result = work()
-            except BaseException as raised:
-                error = raised
-        failed = self.from_first(error is not None)
-        if error is not None:
-            raise error
-        if failed:
-            raise Refused
-        return self.from_first(cast(T, result))
+        found: list[T] = []
+        self._take_turns(work, [self.first], found)
+        return self.from_first(cast(T, found[0] if found else None))
 
     def in_turn(self, work: Callable[[], T]) -> T:
         """What ``work`` gives on each rank: first on rank 0, then on one rank of each other machine, then on the rest.
@@ -157,31 +149,31 @@ training.batch_size to a multiple of 3
         """
         if self.alone:
             return work()
-        done: list[T] = []
+        found: list[T] = []
+        on_new_machine = self.local_rank == 0 and not self.first
+        self._take_turns(work, [self.first, on_new_machine, not (self.first or on_new_machine)], found)
+        return found[0]
 
-        def take_turn() -> None:
+    def _take_turns(self, work: Callable[[], T], turns: Sequence[bool], found: list[T]) -> None:
+        """Work alone in the turns that are this rank's, while the ranks of another turn wait."""
+
+        def work_alone() -> None:
             with _alone():
-                done.append(work())
+                found.append(work())
 
-        turns = (self.first, self.local_rank == 0 and not self.first, self.local_rank != 0 and not self.first)
-        for turn in turns:
-            self.together(take_turn if turn else lambda: None)
-        return done[0]
+        for own in turns:
+            self.together(work_alone if own else lambda: None)
 
     def together(self, work: Callable[[], T]) -> T:
-        """What ``work`` gives on each rank, at the same time; what it raises on one rank ends the others in silence."""
-        result: T | None = None
-        error: BaseException | None = None
+        """What ``work`` gives on each rank, at the same time; what it raises on one rank ends the others too."""
         try:
             result = work()
-        except BaseException as raised:
-            error = raised
-        failed = self.largest(int(error is not None))
-        if error is not None:
-            raise error
-        if failed:
+        except BaseException:
+            self.largest(1)
+            raise
+        if self.largest(0):
             raise Refused
-        return cast(T, result)
+        return result
 
     def agree(self, facts: Mapping[str, str], remedy: str) -> None:
         """Refuse, on rank 0, a job whose ranks do not have the same facts."""
@@ -212,6 +204,14 @@ class _Connection:
     """For a thread that writes a checkpoint while training sends messages of its own."""
     processes: Sequence[tuple[str, int]]
     """Host and process number of every rank."""
+
+    def gone(self) -> list[str]:
+        """The ranks of this machine whose processes have ended."""
+        return [
+            f"rank {rank} (process {pid})"
+            for rank, (place, pid) in enumerate(self.processes)
+            if place == socket.gethostname() and not runs(pid, 0)
+        ]
 
 
 _job = ALONE
@@ -257,19 +257,18 @@ with torchrun, which sets all of them, or unset these to run alone
     found = os.environ if environment is None else environment
     if "RANK" not in found and "WORLD_SIZE" not in found:
         return ALONE
-    there = [name for name in _VARIABLES if found.get(name)]
     missing = [name for name in _VARIABLES if not found.get(name)]
     remedy = "start the processes with torchrun, which sets all of them, or unset these to run alone"
     if missing:
-        verb = "are" if len(there) > 1 else "is"
+        there = " and ".join(name for name in _VARIABLES if found.get(name)) or "RANK"
         raise ValueError(
-            f"{' and '.join(there) or 'RANK'} {verb} set, and {', '.join(missing)} "
+            f"{there} {'are' if ' and ' in there else 'is'} set, and {', '.join(missing)} "
             f"{'are' if len(missing) > 1 else 'is'} not: {remedy}"
         )
     numbers = {name: found[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     if not all(value.isdecimal() for value in numbers.values()) or not int(found["RANK"]) < int(found["WORLD_SIZE"]):
-        said = ", ".join(f"{name}={value}" for name, value in numbers.items())
-        raise ValueError(f"{said}: a rank is a whole number below WORLD_SIZE; {remedy}")
+        given = ", ".join(f"{name}={value}" for name, value in numbers.items())
+        raise ValueError(f"{given}: a rank is a whole number below WORLD_SIZE; {remedy}")
     further = [int(found.get(name, 0)) for name in ("LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")]
     rank, size, local_rank = (int(value) for value in numbers.values())
     return Job(rank, size, local_rank, further[0] or size, further[1])
@@ -324,20 +323,12 @@ def wait_for_others(patience: float = 2.0) -> None:
     Without torchrun's agent rank 0 keeps the store of the job, and a rank that finds no store cannot know whether
     another has said why the job ends.
     """
-    import time
-
     until = time.monotonic() + patience
     with contextlib.suppress(Exception):
         while _connected is not None and _job.first and time.monotonic() < until:
-            if _connected.store.add("failed", 0) >= _living(_connected):
+            if _connected.store.add("failed", 0) >= _job.size - len(_connected.gone()):
                 return
             time.sleep(0.02)
-
-
-def _living(connection: _Connection) -> int:
-    """How many ranks are still running, as far as this machine knows."""
-    host = socket.gethostname()
-    return sum(place != host or _alive(pid) for place, pid in connection.processes)
 
 
 def missing(patience: float = 2.0) -> str | None:
@@ -345,28 +336,10 @@ def missing(patience: float = 2.0) -> str | None:
 
     A process closes its connections a moment before it is gone, so it is looked for more than once.
     """
-    import time
-
-    host, until = socket.gethostname(), time.monotonic() + patience
+    until = time.monotonic() + patience
     while _connected is not None:
-        gone = [
-            f"rank {rank} (process {pid})"
-            for rank, (place, pid) in enumerate(_connected.processes)
-            if place == host and not _alive(pid)
-        ]
+        gone = _connected.gone()
         if gone or time.monotonic() > until:
             return " and ".join(gone) or None
         time.sleep(0.05)
     return None
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process is running; one that has ended and is only still listed is not."""
-    try:
-        os.kill(pid, 0)
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as stream:
-            return stream.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except ProcessLookupError:
-        return False
-    except OSError:  # not ours, or no such list of processes on this system
-        return True

@@ -80,7 +80,7 @@ def test_an_unknown_strategy_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
 def test_auto_divides_what_would_fill_half_of_the_memory() -> None:
     def strategy(needed: int, shard: int = 0) -> str:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(parallel, "mesh_of", lambda *sizes: None)
+            patch.setattr(parallel, "_mesh_of", lambda *sizes: None)
             return layout_of(Parallel("auto", shard), Job(size=4), torch.device("cpu"), needed, 100).strategy
 
     assert strategy(50) == "ddp"

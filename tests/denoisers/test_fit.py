@@ -11,13 +11,16 @@ from duality.denoisers.filters import Temperature
 from duality.denoisers.readouts import CausalDenoiser, MeanDenoiser, ScoreDenoiser, SubsDenoiser
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear
+from duality.methods.bert_mouth import _MaskedTokens as MaskedTokens
+from duality.methods.bert_mouth import _PseudoLikelihood as PseudoLikelihood
 from duality.networks import SIZES
 from duality.noise import Noise
 from duality.objectives.consistency import Consistency
 from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.curriculum import TemperedBound
 from duality.objectives.discrete_time import DiscreteTimeBound
-from duality.protocols import AnyDenoiser, Process
+from duality.objectives.next_token import NextToken
+from duality.protocols import AnyDenoiser, Objective, Process
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import generate
@@ -76,3 +79,15 @@ def test_gaussian_latents_need_a_schedule_of_gaussian_noise() -> None:
         TemperedBound(LogLinear())  # type: ignore[arg-type] # the mistake is the test
     with pytest.raises(ValueError, match=r"use Dual\(vocab_size\)"):
         Consistency(MEAN, LogLinear(), 0.1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("denoiser", [MEAN, SUBS, Temperature(MEAN, 0.5)])
+def test_next_tokens_need_a_causal_network(denoiser: AnyDenoiser) -> None:
+    with pytest.raises(ValueError, match="use CausalDenoiser"):
+        NextToken()(denoiser, NOISE.integers("x", 4, 6), NOISE.uniform("t"), NOISE)
+
+
+@pytest.mark.parametrize("objective", [MaskedTokens(Absorbing(11)), PseudoLikelihood(Absorbing(11))])
+def test_the_objectives_of_bert_mouth_refuse_another_denoiser(objective: Objective) -> None:
+    with pytest.raises(ValueError, match="use SubsDenoiser"):
+        objective(MEAN, NOISE.integers("x", 4, 6), NOISE.uniform("t"), NOISE)

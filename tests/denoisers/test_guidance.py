@@ -100,7 +100,7 @@ def test_networks_and_processes_that_do_not_fit_are_refused() -> None:
     """A mask token for which the network has no state; a network that is not causal."""
     with pytest.raises(ValueError, match=r"the mask token, which is a state of its own.*build the network with 10"):
         SubsDenoiser(SIZES["nano"]().build(9), Absorbing(10))
-    with pytest.raises(ValueError, match="needs 10"):
+    with pytest.raises(ValueError, match="build the network with 10"):
         ScoreDenoiser(SIZES["nano"]().build(9), Uniform(10))
     with pytest.raises(ValueError, match="causal=True"):
         CausalDenoiser(SIZES["nano"]().build(9))

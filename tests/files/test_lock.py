@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 from support import session
+from support.checkpoints import load_newest
 from support.lock_holders import PAUSE, REFUSED, STEPS, started, take_turns, train_and_pause, wait_for
 from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
 from duality.files import lock
 from duality.files.lock import LOCK, _Holder, _RunLocked, holder_of, locked
-from duality.training import checkpoint
 from duality.training.metrics import read_metrics
 
 
@@ -34,7 +34,7 @@ def content(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    saved = checkpoint._load_newest(folder / "checkpoints", quiet)
+    saved = load_newest(folder / "checkpoints", quiet)
     assert saved is not None
     return {f"{group}.{name}": value for group, values in saved.groups.items() for name, value in values.items()}
 

@@ -20,6 +20,7 @@ from duality.fused.formulas import (
     AbsorbingScoreEntropy,
     BeliefDivergence,
     CrossEntropy,
+    Formula,
     PosteriorDivergence,
     UniformBound,
     UniformDivergence,
@@ -27,7 +28,7 @@ from duality.fused.formulas import (
     _sum_log1p,
 )
 from duality.fused.lazy import Belief, LazyLogits, Ratios, _belief_from
-from duality.fused.loss import Formula, fused_loss
+from duality.fused.loss import fused_loss
 from duality.methods.diffusion_bert import _excess, _speed, _SpindleNats
 from duality.methods.duo import Duo
 from duality.networks import SIZES

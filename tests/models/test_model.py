@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.checkpoints import load_newest
 from support.runs import small_recipe
 
 import duality
@@ -24,7 +25,6 @@ from duality.recipes.recipe import Generation
 from duality.samplers.generate import Frame
 from duality.tokenizers.pieces import Pieces
 from duality.tokenizers.tokenizer import ByteTokenizer, text_before_end
-from duality.training import checkpoint
 
 NAMES = ("duo-laptop", "mdlm-laptop", "ar-laptop", "sedd-absorb-laptop", "plaid-laptop", "bert-mouth-laptop")
 
@@ -62,7 +62,7 @@ def test_loading_is_silent_and_takes_a_path_as_text(tmp_path: Path, english: Pat
     assert (out.getvalue(), errors.getvalue()) == ("", "")
     assert isinstance(loaded[0], duality.Model)
     assert loaded[0].step == 2
-    saved = checkpoint._load_newest(tmp_path / "run" / "checkpoints", print)
+    saved = load_newest(tmp_path / "run" / "checkpoints", print)
     assert saved is not None
     for model, group in zip(loaded, ("ema", "model"), strict=True):
         weights = dict(model.denoiser.named_parameters())

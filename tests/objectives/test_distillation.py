@@ -27,7 +27,7 @@ from duality.objectives.consistency import Consistency
 from duality.objectives.through_time import ThroughTime
 from duality.protocols import Latent
 from duality.samplers.ancestral import Ancestral
-from duality.training.distillation import DCD, SDTT, Rounds
+from duality.training.distillation import DCD, SDTT, Distillation
 
 KINDS: tuple[Divergence, ...] = ("kl-backward", "kl-forward", "mse", "tvd")
 
@@ -129,7 +129,7 @@ def test_delta_doubles_at_the_border_of_a_round_as_released(golden: Path) -> Non
 
 
 def test_linear_growth_and_the_round_of_a_step() -> None:
-    kind = Rounds(rounds=3, round_steps=4, delta=0.1, growth="linear")
+    kind = Distillation(rounds=3, round_steps=4, delta=0.1, growth="linear")
     assert [kind.delta_of_round(number) for number in (1, 2, 3)] == pytest.approx([0.1, 0.2, 0.3])
     assert [kind.round_of(step) for step in (0, 1, 4, 5, 8, 9, 12)] == [1, 1, 1, 2, 2, 3, 3]
     with pytest.raises(ValueError, match=r"grows to 1\.6 in round 5"):
@@ -289,7 +289,10 @@ def test_the_teacher_is_given_the_labels_of_the_student(which: str) -> None:
         ) -> torch.Tensor:
             assert isinstance(z, torch.Tensor)
             given.append(labels)
-            return torch.zeros(*z.shape, 11, dtype=torch.float64).log_softmax(-1)
+            equal = torch.zeros(*z.shape, 11, dtype=torch.float64)
+            if which == "sdtt":
+                equal[..., 10] = -torch.inf  # the mask token
+            return equal.log_softmax(-1)
 
     x, t, noise = batch(num_states=10)
     labels = torch.tensor([0, 2, 1, 0])

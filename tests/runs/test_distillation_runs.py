@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from support import session
+from support.checkpoints import load_newest
 from support.runs import quiet, small_recipe
 from torch import nn
 
@@ -46,7 +47,7 @@ def distillation_of(base: Recipe, kind: Any, **training: Any) -> Recipe:
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    saved = checkpoint._load_newest(folder / "checkpoints", quiet)
+    saved = load_newest(folder / "checkpoints", quiet)
     assert saved is not None
     return {f"{group}.{name}": value for group, values in saved.groups.items() for name, value in values.items()}
 
@@ -122,7 +123,7 @@ def test_the_teacher_changes_once_per_round_to_the_configured_copy(
     def equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
         return all(torch.equal(left[name], right[name]) for name in left)
 
-    trained = checkpoint._load_newest(tmp_path / "base" / "checkpoints", quiet)
+    trained = load_newest(tmp_path / "base" / "checkpoints", quiet)
     assert trained is not None
     assert equal(saved[0].groups["model"], trained.groups["model"])
     assert equal(saved[0].groups["ema"], trained.groups["ema"])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from support import jobs, session
+from support.checkpoints import load_newest
 from support.runs import ROOT, quiet, small_recipe
 from support.trackers import recorded
 
@@ -29,7 +30,6 @@ from duality.runs.session import TrainingPlan
 from duality.runs.start import phases_of
 from duality.runs.train import plan_training
 from duality.tokenizers.specs import KeptTokenizer
-from duality.training import checkpoint
 from duality.training.loop import StepRecord
 from duality.training.metrics import read_metrics
 
@@ -64,7 +64,7 @@ def planned(base: Path, out: Path, *assignments: str, steps: int = 4, **more: An
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    saved = checkpoint._load_newest(folder / "checkpoints", quiet)
+    saved = load_newest(folder / "checkpoints", quiet)
     assert saved is not None
     return {f"{group}.{name}": value for group, values in saved.groups.items() for name, value in values.items()}
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support import session
+from support.checkpoints import load_newest
 from support.runs import ROOT, quiet, small_recipe
 
 import duality
@@ -24,7 +25,6 @@ from duality.recipes.recipe import Recipe
 from duality.runs import resume
 from duality.runs.requests import DistillRequest
 from duality.runs.train import plan_distillation
-from duality.training import checkpoint
 from duality.training.loop import StepRecord
 from duality.training.metrics import read_metrics
 from duality.training.round_changes import RoundChanges
@@ -33,7 +33,7 @@ MOST = "method.curriculum=0.75"
 
 
 def tensors(run: Path) -> dict[str, torch.Tensor]:
-    saved = checkpoint._load_newest(run / "checkpoints", quiet)
+    saved = load_newest(run / "checkpoints", quiet)
     assert saved is not None
     return {f"{group}.{name}": value for group, values in saved.groups.items() for name, value in values.items()}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.checkpoints import load_newest
 from support.runs import ROOT, small_recipe
 
 import duality
@@ -18,7 +19,6 @@ from duality.models.folder import read_recipe
 from duality.models.provenance import source_commit
 from duality.recipes.recipe import Recipe
 from duality.tokenizers.specs import Bytes
-from duality.training import checkpoint
 from duality.training.loop import StepRecord
 from duality.training.metrics import read_metrics
 
@@ -30,7 +30,7 @@ def without_corpus(*assignments: str) -> Recipe:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    saved = checkpoint._load_newest(folder / "checkpoints", print)
+    saved = load_newest(folder / "checkpoints", print)
     assert saved is not None
     return {f"{group}.{name}": value for group, tensors in saved.groups.items() for name, value in tensors.items()}
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from support import session
+from support.checkpoints import load_newest
 from support.runs import small_recipe
 
 from duality.cli.main import main
 from duality.evaluation.requests import SweepRequest
 from duality.evaluation.sweep.runs import measure_runs
 from duality.models.folder import read_recipe, write_recipe
-from duality.training import checkpoint
 from duality.training.metrics import read_metrics
 
 SMALL = ("training.steps=6", "training.save_every=3")
@@ -70,7 +70,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    saved = checkpoint._load_newest(run / "checkpoints", print)
+    saved = load_newest(run / "checkpoints", print)
     assert saved is not None
     return saved.groups["model"]
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 from support import session
+from support.checkpoints import load_newest
 from support.runs import quiet, small_recipe
 from support.trackers import FILE, Failing, Recorder, recorded
 
 from duality.recipes.recipe import Recipe
 from duality.runs.trackers.tracker import KEPT, Tracker, Trackers, trackers_named
-from duality.training import checkpoint
 from duality.training.loop import StepRecord
 from duality.training.metrics import read_metrics
 
@@ -67,7 +67,7 @@ def train(recipe: Recipe, folder: Path, *trackers: str | Tracker, **more: Any) -
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    saved = checkpoint._load_newest(folder / "checkpoints", quiet)
+    saved = load_newest(folder / "checkpoints", quiet)
     assert saved is not None
     return {f"{group}.{name}": value for group, values in saved.groups.items() for name, value in values.items()}
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support import session
+from support.checkpoints import load_newest
 from support.runs import quiet, small_recipe
 from torch import Tensor, nn
 
@@ -34,7 +35,7 @@ from duality.training.state import TrainState
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     """Everything the last checkpoint holds, flat."""
-    loaded = checkpoint._load_newest(folder / "checkpoints", print)
+    loaded = load_newest(folder / "checkpoints", print)
     assert loaded is not None
     return {f"{group}.{name}": value for group, tensors in loaded.groups.items() for name, value in tensors.items()}
 

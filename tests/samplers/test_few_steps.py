@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import session
+from support.checkpoints import load_newest
 from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
@@ -113,7 +114,7 @@ def test_a_distillation_for_a_number_of_steps(bases: Path, tmp_path: Path, capsy
 def test_a_distillation_is_resumed_by_either_command(bases: Path, distilled: Path, tmp_path: Path) -> None:
     """From an older checkpoint: both end with the weights of the uninterrupted run."""
     base, command = str(bases / "duo-laptop"), ["--rounds", "2", "--round-steps", "3"]
-    expected = checkpoint._load_newest(distilled / "checkpoints", quiet)
+    expected = load_newest(distilled / "checkpoints", quiet)
     assert expected is not None
     for number, arguments in enumerate((["distill", base, *command], ["train", "duo-laptop-dcd"])):
         copy = tmp_path / str(number)
@@ -123,7 +124,7 @@ def test_a_distillation_is_resumed_by_either_command(bases: Path, distilled: Pat
         (left,) = checkpoint.steps_saved(copy / "checkpoints")
         assert left < 6
         assert main([*arguments, "--out", str(copy), "--resume"]) == 0
-        found = checkpoint._load_newest(copy / "checkpoints", quiet)
+        found = load_newest(copy / "checkpoints", quiet)
         assert found is not None
         assert found.step == 6
         for group, tensors in expected.groups.items():

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support import session
+from support.checkpoints import load_newest
 from support.runs import quiet, small_recipe
 from torch import nn
 
@@ -22,7 +23,6 @@ from duality.recipes.catalogue import recipe as recipe_named
 from duality.recipes.shapes import parameter_shapes, trained_shapes
 from duality.runs.requests import TrainRequest
 from duality.runs.train import plan_training
-from duality.training import checkpoint
 from duality.training.adapters import choose_trained, is_adapter, merged
 from duality.training.loop import StepRecord
 from duality.training.metrics import read_metrics
@@ -43,7 +43,7 @@ def base(tmp_path_factory: pytest.TempPathFactory, english: Path) -> Path:
 
 
 def groups(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
-    saved = checkpoint._load_newest(folder / "checkpoints", quiet)
+    saved = load_newest(folder / "checkpoints", quiet)
     assert saved is not None
     return saved.groups
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.checkpoints import load_newest
 
 from duality.training import checkpoint
 
@@ -28,7 +29,7 @@ def saved(folder: Path, *steps: int, keep: int = 9) -> Path:
 def test_round_trip(tmp_path: Path) -> None:
     saved(tmp_path, 3)
     messages: list[str] = []
-    loaded = checkpoint._load_newest(tmp_path, messages.append)
+    loaded = load_newest(tmp_path, messages.append)
     assert loaded is not None
     assert (loaded.step, loaded.state["note"], messages) == (3, 3, [])
     for group, tensors in GROUPS.items():
@@ -37,7 +38,7 @@ def test_round_trip(tmp_path: Path) -> None:
 
 
 def test_nothing_saved_is_none_and_old_ones_are_removed(tmp_path: Path) -> None:
-    assert checkpoint._load_newest(tmp_path / "absent", print) is None
+    assert load_newest(tmp_path / "absent", print) is None
     saved(tmp_path, 1, 2, 3, 4, keep=2)
     assert checkpoint.steps_saved(tmp_path) == [3, 4]
 
@@ -66,7 +67,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
     saved(tmp_path, 1, 2)
     injure(tmp_path / "step-00000002")
     messages: list[str] = []
-    loaded = checkpoint._load_newest(tmp_path, messages.append)
+    loaded = load_newest(tmp_path, messages.append)
     assert loaded is not None
     assert loaded.step == 1
     assert len(messages) == 1
@@ -77,7 +78,7 @@ def test_if_all_are_damaged_it_is_an_error_and_nothing_is_deleted(tmp_path: Path
     saved(tmp_path, 1)
     break_bit(tmp_path / "step-00000001" / "model.safetensors")
     with pytest.raises(ValueError, match=r"no checkpoint in .* is intact"):
-        checkpoint._load_newest(tmp_path, print)
+        load_newest(tmp_path, print)
     assert checkpoint.steps_saved(tmp_path) == [1]
 
 
@@ -102,7 +103,7 @@ def test_other_folders_are_left_alone(tmp_path: Path) -> None:
 def test_a_leftover_of_a_crash_is_ignored_and_then_removed(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     shutil.copytree(tmp_path / "step-00000001", tmp_path / ".writing-step-00000002")
-    loaded = checkpoint._load_newest(tmp_path, print)
+    loaded = load_newest(tmp_path, print)
     assert loaded is not None
     assert loaded.step == 1
     saved(tmp_path, 2)
@@ -167,7 +168,7 @@ def test_a_failure_at_any_moment_of_a_save_keeps_what_was_there(tmp_path: Path, 
                 checkpoint.save(folder, 3, GROUPS, {"note": 3}, keep=2)
         reached = fault.count > place
         messages: list[str] = []
-        loaded = checkpoint._load_newest(folder, messages.append)
+        loaded = load_newest(folder, messages.append)
         assert loaded is not None
         assert loaded.step in (2, 3)
         assert messages == []

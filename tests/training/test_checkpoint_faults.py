@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.checkpoints import load_newest
 from support.faults import faults
 
 from duality.cli.main import _explain
@@ -21,7 +22,7 @@ def content(folder: Path) -> tuple[int, float]:
     """The step and the weights of the newest checkpoint; every visible one must be intact."""
     for step in checkpoint.steps_saved(folder):
         assert checkpoint.damage(folder / f"step-{step:08d}") is None
-    loaded = checkpoint._load_newest(folder, pytest.fail)
+    loaded = load_newest(folder, pytest.fail)
     assert loaded is not None
     values = {float(tensor.mean()) for group in loaded.groups.values() for tensor in group.values()}
     assert len(values) == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import session
+from support.checkpoints import load_newest
 from support.runs import quiet, small_recipe
 from torch import nn
 
@@ -14,14 +15,13 @@ from duality.models import model as run_model
 from duality.models import plan as scaling
 from duality.models.size import describe, trained_parameters
 from duality.protocols import Vocabulary
-from duality.training import checkpoint
 from duality.training.adapters import _frozen_names, _parts_in
 from duality.training.settings import Training
 from duality.training.state import TrainState
 
 
 def of_last(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
-    saved = checkpoint._load_newest(folder / "checkpoints", quiet)
+    saved = load_newest(folder / "checkpoints", quiet)
     assert saved is not None
     return saved.groups
 

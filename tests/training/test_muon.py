@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from duality.networks.dit import DiT, DiTNetwork
+from duality.training.checkpoint import Checkpoint
 from duality.training.muon import Muon, _orthogonal
 from duality.training.settings import Training
 from duality.training.state import TrainState, _optimizer_of
@@ -78,7 +80,7 @@ def test_a_restored_state_continues_bit_for_bit() -> None:
     saved = {name: {key: value.clone() for key, value in group.items()} for name, group in parted.groups().items()}
     assert any(key.endswith(".momentum") for key in saved["optimizer"])
     resumed = TrainState.fresh(network(), training)
-    resumed.restore(type("Saved", (), {"groups": saved, "step": 2, "state": {}})())
+    resumed.restore(Checkpoint(Path("step-00000002"), 2, saved, {}))
     for step in range(2, 4):
         with_gradients(resumed.model, step)
         resumed.optimizer.step()

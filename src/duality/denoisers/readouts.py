@@ -8,15 +8,31 @@
 
 The network is given the noise level -log(alpha); below ``LEAST_ALPHA`` it is given that of ``LEAST_ALPHA``, because
 -log 0 is not a number. Answers are lazy (``fused.lazy``); ``log_probs`` and ``log_ratios`` materialise them.
+``check_fits`` refuses a denoiser that does not fit a process.
 """
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 import torch
 from torch import Tensor, nn
 
+from duality.denoisers.wrapping import Readout, unwrapped
 from duality.fused.lazy import Belief, Ratios, materialised_log_probs, materialised_log_ratios
-from duality.protocols import Dropout, Labels, Latent, Network, Prefix, Process, TopK, Valid
+from duality.protocols import (
+    AnyDenoiser,
+    Denoiser,
+    Dropout,
+    Labels,
+    Latent,
+    Network,
+    Prefix,
+    Process,
+    Score,
+    TopK,
+    Valid,
+)
 
 LEAST_ALPHA = 1e-3
 
@@ -26,19 +42,19 @@ def _noise_level(alpha: Tensor) -> Tensor:
     return -alpha.clamp_min(LEAST_ALPHA).log()
 
 
-def _check_states(backbone: Network, process: Process) -> None:
-    """Refuse a network whose states are not the process's."""
-    if backbone.num_states != process.vocab_size:
+def check_states(num_states: int, process: Process) -> None:
+    """Refuse another number of states than that of the process."""
+    if num_states != process.vocab_size:
         hint = "" if process.mask_id is None else " (its tokens and the mask token, which is a state of its own)"
         raise ValueError(
-            f"the network has {backbone.num_states} states, {process} needs {process.vocab_size}{hint}: "
-            f"build the network with {process.vocab_size}"
+            f"the denoiser has {num_states} states and {process} {process.vocab_size}{hint}: build the network with "
+            f"{process.vocab_size}"
         )
 
 
 def belief_readout(backbone: Network, process: Process, time: bool = True) -> MeanDenoiser | SubsDenoiser:
     """The denoiser of a process: with a mask token the belief excludes it."""
-    _check_states(backbone, process)
+    check_states(backbone.num_states, process)
     return MeanDenoiser(backbone) if process.mask_id is None else SubsDenoiser(backbone, process, time)
 
 
@@ -68,7 +84,7 @@ class SubsDenoiser(nn.Module):
 
     def __init__(self, backbone: Network, process: Process, time: bool = False):
         super().__init__()
-        _check_states(backbone, process)
+        check_states(backbone.num_states, process)
         if process.mask_id != process.vocab_size - 1:
             raise ValueError(
                 f"{process} has the mask token {process.mask_id}: SubsDenoiser needs one, as the last of its "
@@ -102,7 +118,7 @@ class ScoreDenoiser(nn.Module):
 
     def __init__(self, backbone: Network, process: Process):
         super().__init__()
-        _check_states(backbone, process)
+        check_states(backbone.num_states, process)
         self.backbone = backbone
         self.process = process
 
@@ -150,3 +166,45 @@ class CausalDenoiser(nn.Module):
         return Belief(vectors, self.backbone.head, self.num_tokens, self.num_tokens)
 
     log_probs = materialised_log_probs
+
+
+# --- which readout goes with which process
+
+
+@runtime_checkable
+class _OfProcess(Protocol):
+    """A denoiser that was built for one process."""
+
+    @property
+    def process(self) -> Process: ...
+
+
+def check_fits(denoiser: AnyDenoiser, process: Process) -> None:
+    """Refuse a denoiser of tokens whose states or mask token are not those of the process.
+
+    Objectives and samplers call this before the first network call. A network with fewer states than the noise would be
+    read outside its table, and one with more would write tokens that no text has; a belief that gives the mask token a
+    probability would leave mask tokens in the text, and its loss would be no bound. Only what a denoiser is made of is
+    looked at, not a tensor: the check costs nothing on any device. A denoiser without a network inside is known by its
+    answers alone: for these ``check_states`` compares the number of states.
+    """
+    model = unwrapped(denoiser)
+    if not isinstance(model, (Denoiser, Score)) or not isinstance(model, Readout):
+        return
+    name = type(model).__name__
+    if isinstance(model, CausalDenoiser):
+        raise ValueError(
+            f"a {name} reads the clean tokens before a position, and {process} is noise on all of them: use its own "
+            "objective (NextToken) and its own sampler (autoregressive)"
+        )
+    check_states(model.backbone.num_states, process)
+    if isinstance(model, MeanDenoiser) and process.mask_id is not None:
+        raise ValueError(
+            f"the denoiser gives the mask token of {process} a probability, so its loss would be no bound and its "
+            "samples would contain mask tokens: use SubsDenoiser, which excludes it"
+        )
+    if isinstance(model, _OfProcess) and model.process.mask_id != process.mask_id:
+        raise ValueError(
+            f"the {name} was built for {model.process}, and it is used with {process}, whose mask token is "
+            f"{process.mask_id}: use the process that it was built for"
+        )

@@ -1,4 +1,4 @@
-"""The losses of a token as formulas (``loss.Formula``): one reduction over a row of logits, and its gradient.
+"""The losses of a token as formulas: one reduction over a row of logits, and its gradient.
 
     CrossEntropy            autoregressive, and every bound of absorbing noise
     UniformBound            Duo's and UDLM's
@@ -22,15 +22,61 @@ in the memory of the logits and one more block of the same size, a few rows at a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from duality.diffusion import Divergence, closed_forms
 from duality.fused.lazy import LazyLogits
-from duality.fused.loss import Backward, Formula
+
+Backward = Callable[..., object]
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Nats of a token as a function of its row of logits. Its tensors hold one number per token, except ``shared``.
+
+    ``read`` reduces the rows to a few numbers each and returns them with a ``Backward``: given the derivatives
+    (n, 1) of the nats with respect to these numbers, it replaces the logits by the gradient with respect to them.
+    ``nats`` computes nats from the numbers, in float64; autograd differentiates it.
+    """
+
+    shared: ClassVar[tuple[str, ...]] = ()
+
+    def read(self, logits: Tensor) -> tuple[tuple[Tensor, ...], Backward]:
+        raise NotImplementedError
+
+    def nats(self, *numbers: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def flattened(self: F_, shape: torch.Size, where: Tensor | None) -> F_:
+        """The same with one number for each of the (B, L) tokens, flat; targets are read at the positions ``where``."""
+        return self._each(lambda value: value.expand(shape).reshape(-1), lambda target: target.as_logits(where))
+
+    def with_buffer(self: F_, rows: int) -> F_:
+        """The same with a buffer for ``rows`` rows of each target."""
+        return self._each(lambda value: value, lambda target: target.with_buffer(rows))
+
+    def at(self: F_, rows: Tensor | slice) -> F_:
+        """The same for these tokens only; a target is projected for them."""
+        return self._each(lambda value: value[rows], lambda target: target.logits(_index(rows, target)))
+
+    def _each(self: F_, tensor: Callable[[Tensor], Tensor], target: Callable[[LazyLogits], LazyLogits | Tensor]) -> F_:
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in self.shared}
+        tensors = {name: tensor(value) for name, value in values.items() if isinstance(value, Tensor)}
+        targets = {name: target(value) for name, value in values.items() if isinstance(value, LazyLogits)}
+        return replace(self, **tensors, **targets)
+
+
+F_ = TypeVar("F_", bound=Formula)
+
+
+def _index(rows: Tensor | slice, lazy: LazyLogits) -> Tensor:
+    """Rows as flat positions."""
+    return lazy.all_rows()[rows] if isinstance(rows, slice) else rows
 
 
 def at(values: Tensor, states: Tensor) -> Tensor:

@@ -23,12 +23,13 @@ from duality.diffusion import closed_forms, posterior
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.fused.formulas import (
     AbsorbingScoreEntropy,
+    Backward,
     CrossEntropy,
+    Formula,
     UniformBound,
     UniformDivergence,
     UniformScoreEntropy,
 )
-from duality.fused.loss import Backward, Formula
 from duality.protocols import Process
 
 

@@ -30,8 +30,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from duality.denoisers.fit import check_fits
-from duality.denoisers.readouts import SubsDenoiser
+from duality.denoisers.readouts import SubsDenoiser, check_fits
 from duality.diffusion import draws
 from duality.diffusion.processes import Absorbing
 from duality.diffusion.schedules import LogLinear
@@ -39,7 +38,7 @@ from duality.fused.formulas import CrossEntropy
 from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
-from duality.objectives.base import dropout_of, intersection, no_ends
+from duality.objectives.base import belief_in, dropout_of, intersection, no_ends
 from duality.protocols import AnyDenoiser, Backbone, Ends, Kind, Loss, Phase, Schedule, Tail, Valid, Vocabulary
 
 
@@ -56,7 +55,7 @@ class _MaskedTokens:
         hidden = noise.uniform("hide", x.shape[1]) < self.rate
         z = torch.where(hidden, self.process.mask_id, x)
         level = torch.full_like(t, 1 - self.rate, dtype=torch.float64)
-        belief = belief_of(denoiser, z, level, valid, dropout_of(noise, dropout))
+        belief = belief_in(self.process, denoiser, z, level, valid, dropout_of(noise, dropout))
         return fused_loss(
             belief, CrossEntropy(x, torch.full_like(level, 1 / self.rate)[:, None]), intersection(hidden, valid)
         )
@@ -78,7 +77,7 @@ class _PseudoLikelihood:
         hidden = real & (real.cumsum(-1) - 1 == chosen[:, None])
         z = torch.where(hidden, self.process.mask_id, x)
         level = 1 - 1 / count.clamp_min(1).double()
-        belief = belief_of(denoiser, z, level, valid, dropout_of(noise, dropout))
+        belief = belief_in(self.process, denoiser, z, level, valid, dropout_of(noise, dropout))
         return fused_loss(belief, CrossEntropy(x, count[:, None].double()), intersection(hidden, valid))
 
     def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends:

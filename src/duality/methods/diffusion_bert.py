@@ -32,17 +32,16 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from duality.denoisers.fit import check_fits
-from duality.denoisers.readouts import SubsDenoiser
+from duality.denoisers.readouts import SubsDenoiser, check_fits
 from duality.denoisers.wrapping import unwrapped
 from duality.diffusion import draws
 from duality.diffusion.processes import Absorbing
 from duality.diffusion.schedules import LogLinear
-from duality.fused.formulas import at
+from duality.fused.formulas import Backward, Formula, at
 from duality.fused.lazy import belief_of
-from duality.fused.loss import Backward, Formula, fused_loss
+from duality.fused.loss import fused_loss
 from duality.noise import Noise
-from duality.objectives.base import dropout_of, intersection, no_ends
+from duality.objectives.base import belief_in, dropout_of, intersection, no_ends
 from duality.protocols import AnyDenoiser, Backbone, Ends, Kind, Loss, Network, Phase, Schedule, Valid, Vocabulary
 from duality.samplers.base import RouteSampler
 
@@ -154,7 +153,7 @@ class _SpindleBound:
         u, skew = t.double(), _skews(_information_of(denoiser), self.strength)
         t = u.square()
         z = _hide(x, t, skew, self.process.mask_id, noise)
-        belief = belief_of(denoiser, z, 1 - t, valid, dropout_of(noise, dropout))
+        belief = belief_in(self.process, denoiser, z, 1 - t, valid, dropout_of(noise, dropout))
         formula = _SpindleNats(x, t[:, None], 2 * u[:, None], skew)
         return fused_loss(belief, formula, intersection(z == self.process.mask_id, valid))
 

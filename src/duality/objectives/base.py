@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from duality.denoisers.fit import check_fits, check_states
+from duality.denoisers.readouts import check_fits, check_states
 from duality.diffusion import posterior
 from duality.fused.lazy import Belief, belief_of
 from duality.noise import Noise

@@ -42,8 +42,8 @@ from duality.diffusion.gaussian import coupled_argmax
 from duality.diffusion.posterior import log_evidence
 from duality.diffusion.processes import Uniform
 from duality.diffusion.schedules import Dual, check_dual
-from duality.fused.formulas import BeliefDivergence, PosteriorDivergence
-from duality.fused.loss import Formula, fused_loss
+from duality.fused.formulas import BeliefDivergence, Formula, PosteriorDivergence
+from duality.fused.loss import fused_loss
 from duality.noise import Noise
 from duality.objectives.base import belief_in, dropout_of
 from duality.protocols import AnyDenoiser, Loss, Valid

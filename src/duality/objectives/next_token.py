@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from duality.denoisers.wrapping import Readout, unwrapped
 from duality.fused.formulas import CrossEntropy
 from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
@@ -24,6 +25,12 @@ class NextToken:
     def __call__(
         self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
+        model = unwrapped(denoiser)
+        if isinstance(model, Readout) and not model.backbone.causal:
+            raise ValueError(
+                f"a {type(model).__name__} reads the token that it is to predict, and NextToken needs the belief about "
+                "a token given the ones before it: use CausalDenoiser, or the objective of the denoiser's own noise"
+            )
         belief = belief_of(denoiser, x, torch.ones_like(t), valid, dropout_of(noise, dropout))
         return fused_loss(belief, CrossEntropy(x, torch.ones_like(t)[:, None]), valid)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from duality.denoisers.fit import check_fits, check_states
+from duality.denoisers.readouts import check_fits, check_states
 from duality.diffusion import posterior
 from duality.fused.lazy import Ratios, ratios_of
 from duality.fused.loss import fused_loss

@@ -20,10 +20,10 @@ from duality.denoisers.conditioning import with_labels_of
 from duality.denoisers.memo import Recorded
 from duality.diffusion import Divergence
 from duality.fused.formulas import BeliefDivergence
-from duality.fused.lazy import Belief, belief_of
+from duality.fused.lazy import Belief
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
-from duality.objectives.base import dropout_of, intersection
+from duality.objectives.base import belief_in, dropout_of, intersection
 from duality.protocols import AnyDenoiser, Loss, Schedule, TokenSampler, Valid
 
 
@@ -67,6 +67,6 @@ class ThroughTime:
         alpha, teacher = self.schedule.alpha(t), with_labels_of(denoiser, self.teacher)
         z = self.sampler.corrupt(teacher, x, alpha, noise)
         target = self.target(teacher, z, t, noise.fold("teacher"), valid)
-        belief = belief_of(denoiser, z, alpha, valid, dropout_of(noise, dropout))
+        belief = belief_in(self.sampler.process, denoiser, z, alpha, valid, dropout_of(noise, dropout))
         positions = intersection(self.masked(z), valid)
         return fused_loss(belief, BeliefDivergence(target, self.divergence), positions)

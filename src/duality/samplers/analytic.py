@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.denoisers.fit import check_fits
+from duality.denoisers.readouts import check_fits
 from duality.denoisers.wrapping import unwrapped
 from duality.diffusion import draws, posterior
 from duality.fused.lazy import ratios_of

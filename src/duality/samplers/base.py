@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.denoisers.fit import check_fits, check_states
+from duality.denoisers.readouts import check_fits, check_states
 from duality.denoisers.wrapping import unwrapped
 from duality.diffusion.draws import drawn, finite
 from duality.diffusion.posterior import Routes, log_evidence

@@ -36,10 +36,11 @@ from safetensors.torch import load_file, save_file
 
 from duality.files.atomic import DISK_FULL, file_sha256, flush_to_disk, readable_size, write_atomically
 from duality.files.json_files import MIB, read_json
+from duality.files.manifest import Sealed
 from duality.files.progress import Reporter
 from duality.ranks import job
+from duality.training.sharded import Groups, file_pattern, num_bytes_of, shapes_in_parts, whole_group, write_parts
 from duality.training.sharded import Tensors as Tensors
-from duality.training.sharded import file_pattern, shapes_in_parts, whole_groups, write_parts
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -48,14 +49,6 @@ State = dict[str, Any]  # the content of state.json
 Shapes = Mapping[str, tuple[int, ...]]
 _MANIFEST, _STATE, _TENSORS = "manifest.json", "state.json", ".safetensors"
 _HIDDEN = ".writing-"
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A line of the manifest."""
-
-    size: int
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -68,28 +61,19 @@ class Checkpoint:
     state: State
 
 
-def save(folder: Path, step: int, groups: Mapping[str, Tensors], state: State, keep: int = 2) -> Path:
+def save(folder: Path, step: int, groups: Groups, state: State, keep: int = 2) -> Path:
     """Write a checkpoint and remove all but the newest ``keep`` ones."""
     with _named_errors(folder, groups):
         temporary = _begin(folder, step)
         written: dict[int, Path] = {}
         for name, tensors in groups.items():
             file = temporary / f"{name}{_TENSORS}"
-            if not _linked(written.get(id(tensors)), file):
+            try:
+                os.link(written[id(tensors)], file)  # the same tensors take no memory a second time
+            except (KeyError, OSError):  # not all file systems can
                 write_tensors(file, tensors)
                 written[id(tensors)] = file
         return _complete(temporary, step, state, keep)
-
-
-def _linked(before: Path | None, file: Path) -> bool:
-    """Whether the same tensors are in a file already, and take no room a second time; not all file systems can."""
-    if before is None:
-        return False
-    try:
-        os.link(before, file)
-    except OSError:
-        return False
-    return True
 
 
 def begin_parts(folder: Path, step: int) -> None:
@@ -98,7 +82,7 @@ def begin_parts(folder: Path, step: int) -> None:
 
 
 def save_parts(
-    folder: Path, step: int, groups: Mapping[str, Tensors], state: State, keep: int, connection: ProcessGroup | None
+    folder: Path, step: int, groups: Groups, state: State, keep: int, connection: ProcessGroup | None
 ) -> None:
     """Write a checkpoint of which every rank writes its part; all ranks must call it, after ``begin_parts``.
 
@@ -112,14 +96,18 @@ def save_parts(
 
 
 @contextmanager
-def _named_errors(folder: Path, groups: Mapping[str, Tensors]) -> Iterator[None]:
-    """An error of the disk leaves nothing half written, and names the place."""
+def _named_errors(folder: Path, groups: Groups) -> Iterator[None]:
+    """An error of the disk leaves nothing half written, and names the file; on a full disk also what is needed."""
     try:
         yield
     except OSError as error:
         for leftover in folder.glob(f"{_HIDDEN}step-*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        raise _named(error, folder, groups) from error
+        text, path = error.strerror or str(error), error.filename or str(folder)
+        if error.errno in DISK_FULL:
+            needed, free = readable_size(num_bytes_of(groups)), readable_size(shutil.disk_usage(folder).free)
+            text, path = f"the disk is full: a checkpoint needs {needed}, and {free} are free", str(folder)
+        raise OSError(error.errno, text, path) from error
 
 
 def _begin(folder: Path, step: int) -> Path:
@@ -133,14 +121,31 @@ def _begin(folder: Path, step: int) -> Path:
 
 
 def _complete(temporary: Path, step: int, state: State, keep: int) -> Path:
-    """Give a checkpoint whose tensors are written its manifest and its name, and remove old ones."""
-    folder = temporary.parent
-    target = folder / f"step-{step:08d}"
+    """Give a checkpoint whose tensors are written its manifest and its name, and remove old ones.
+
+    All but the newest ``keep`` up to ``step`` are removed; newer ones, from which nothing was resumed, stay. The same
+    step again, after resuming from an older one, is replaced. A folder is hidden before it is emptied, so that half a
+    checkpoint is never visible.
+    """
+    folder, target = temporary.parent, temporary.parent / f"step-{step:08d}"
     _seal(temporary, step, state)
-    _put_in_place(temporary, target)
+    replaced = folder / f"{_HIDDEN}replaced"
+    if target.exists():
+        os.replace(target, replaced)
+    try:
+        os.replace(temporary, target)
+    except OSError:
+        if replaced.exists():
+            os.replace(replaced, target)
+        raise
+    if replaced.exists():
+        shutil.rmtree(replaced)
     flush_to_disk(folder)
     write_atomically(folder / "latest", target.name + "\n")
-    _prune(folder, step, keep)
+    for old in [saved for saved in steps_saved(folder) if saved <= step][:-keep]:
+        hidden = folder / f"{_HIDDEN}old-{old:08d}"
+        os.replace(folder / f"step-{old:08d}", hidden)
+        shutil.rmtree(hidden)
     return target
 
 
@@ -157,35 +162,8 @@ def _seal(temporary: Path, step: int, state: State) -> None:
         digests[found.st_ino] = digest
         files[file.name] = {"bytes": found.st_size, "sha256": digest}
     (temporary / _MANIFEST).write_text(json.dumps(files, indent=1), encoding="utf-8")
-    for file in temporary.iterdir():
-        flush_to_disk(file)
-    flush_to_disk(temporary)
-
-
-def _put_in_place(temporary: Path, target: Path) -> None:
-    """Give a complete checkpoint its name; the same step again, after resuming from an older one, is replaced."""
-    if not target.exists():
-        os.replace(temporary, target)
-        return
-    replaced = target.with_name(f"{_HIDDEN}replaced")
-    os.replace(target, replaced)
-    try:
-        os.replace(temporary, target)
-    except OSError:
-        os.replace(replaced, target)
-        raise
-    shutil.rmtree(replaced)
-
-
-def _named(error: OSError, folder: Path, groups: Mapping[str, Tensors]) -> OSError:
-    """The error with the file that it is about, and on a full disk with the room that a checkpoint needs."""
-    text, place = error.strerror or str(error), error.filename or str(folder)
-    if error.errno in DISK_FULL:
-        needed = sum(value.nbytes for tensors in groups.values() for value in tensors.values())
-        free = shutil.disk_usage(folder).free
-        text = f"the disk is full: a checkpoint needs {readable_size(needed)}, and {readable_size(free)} are free"
-        place = str(folder)
-    return OSError(error.errno, text, place)
+    for path in (*temporary.iterdir(), temporary):
+        flush_to_disk(path)
 
 
 def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
@@ -196,18 +174,6 @@ def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None 
         number = re.search(r"os error (\d+)", str(error))
         text = f"cannot write the checkpoint ({error})"
         raise OSError(errno.EIO if number is None else int(number[1]), text, str(path)) from error
-
-
-def _prune(folder: Path, step: int, keep: int) -> None:
-    """Remove all but the newest ``keep`` up to ``step``; newer ones, from which nothing was resumed, stay.
-
-    A folder is hidden before it is emptied, so that half a checkpoint is never visible.
-    """
-    older = [saved for saved in steps_saved(folder) if saved <= step]
-    for old in older[:-keep]:
-        hidden = folder / f"{_HIDDEN}old-{old:08d}"
-        os.replace(folder / f"step-{old:08d}", hidden)
-        shutil.rmtree(hidden)
 
 
 def steps_saved(folder: Path) -> list[int]:
@@ -221,7 +187,7 @@ def latest_step(folder: Path) -> int:
     return max(steps_saved(folder), default=0) if folder.is_dir() else 0
 
 
-def _manifest_of(path: Path) -> dict[str, _Entry]:
+def _manifest_of(path: Path) -> dict[str, Sealed]:
     """The manifest of the checkpoint at ``path``; a file of any other form is a ``ValueError``."""
     found = read_json(path / _MANIFEST, MIB)
     if not isinstance(found, dict):
@@ -233,7 +199,7 @@ def _manifest_of(path: Path) -> dict[str, _Entry]:
         size, digest = (line.get("bytes"), line.get("sha256")) if isinstance(line, dict) else (None, None)
         if type(size) is not int or not isinstance(digest, str):
             raise ValueError(f"{_MANIFEST} has no size and checksum for {name}")
-        entries[name] = _Entry(size, digest)
+        entries[name] = Sealed(size, digest)
     return entries
 
 
@@ -242,21 +208,25 @@ def damage(path: Path, groups: Sequence[str] | None = None) -> str | None:
     try:
         manifest = _manifest_of(path)
         unlisted = sorted(file.name for file in path.glob(f"[!.]*{_TENSORS}") if file.name not in manifest)
-        if unlisted:
-            return f"{unlisted[0]} is not in {_MANIFEST}"
-        for name in dict.fromkeys((*_files_of(path, manifest, groups), _STATE)):
+        for name in dict.fromkeys((*unlisted, *_files_of(path, manifest, groups), _STATE)):
             if name not in manifest:
                 return f"{name} is not in {_MANIFEST}"
-            problem = _file_damage(path / name, manifest[name])
-            if problem is not None:
-                return f"{name} {problem}"
+            file, sealed = path / name, manifest[name]
+            if not file.is_file():
+                return f"{name} is missing"
+            if file.resolve().parent != path.resolve():
+                return f"{name} is a link that leaves the folder"
+            if file.stat().st_size != sealed.bytes:
+                return f"{name} has {file.stat().st_size} bytes instead of {sealed.bytes}"
+            if file_sha256(file) != sealed.sha256:
+                return f"{name} does not match its checksum"
         step = _read_state(path)["step"]
         return None if path.name == f"step-{step:08d}" else f"{_STATE} is of step {step}"
     except (OSError, ValueError) as error:
         return f"{_MANIFEST} or {_STATE} cannot be read ({error})"
 
 
-def _files_of(path: Path, manifest: Mapping[str, _Entry], groups: Sequence[str] | None) -> list[str]:
+def _files_of(path: Path, manifest: Mapping[str, Sealed], groups: Sequence[str] | None) -> list[str]:
     """The files that hold these groups of tensors, or all files."""
     if groups is None:
         return sorted(manifest)
@@ -285,17 +255,6 @@ def parts_of(path: Path) -> list[str] | None:
     if parts is not None and not (isinstance(parts, list) and all(isinstance(each, str) for each in parts)):
         raise ValueError(f"{path / _STATE} has no list of parts: restore it from a backup")
     return parts
-
-
-def _file_damage(file: Path, expected: _Entry) -> str | None:
-    """What is wrong with a file of the manifest, or None."""
-    if not file.is_file():
-        return "is missing"
-    if file.resolve().parent != file.parent.resolve():
-        return "is a link that leaves the folder"
-    if file.stat().st_size != expected.size:
-        return f"has {file.stat().st_size} bytes instead of {expected.size}"
-    return None if file_sha256(file) == expected.sha256 else "does not match its checksum"
 
 
 def _read_state(path: Path) -> State:
@@ -339,12 +298,6 @@ def kept_step(folder: Path, step: int, groups: Sequence[str] | None = None) -> P
     return path
 
 
-def _load_newest(folder: Path, report: Reporter, groups: Sequence[str] | None = None) -> Checkpoint | None:
-    """The content of ``newest_intact``."""
-    path = newest_intact(folder, report, groups)
-    return None if path is None else load(path, groups)
-
-
 def load(path: Path, groups: Sequence[str] | None = None, shapes: Shapes | None = None) -> Checkpoint:
     """Read a checkpoint that has been verified: these groups of tensors, or all, which have these ``shapes``."""
     state, parts = _read_state(path), parts_of(path)
@@ -356,16 +309,18 @@ def load(path: Path, groups: Sequence[str] | None = None, shapes: Shapes | None 
             check_shapes(shapes_of_group(path, group), shapes)
         file = path / f"{group}{_TENSORS}"
         with _valid(file):
-            found[group] = load_file(file) if parts is None else whole_groups(path, [group])[group]
+            found[group] = load_file(file) if parts is None else whole_group(path, group)
     return Checkpoint(path, state["step"], found, state)
 
 
 def shapes_of_group(path: Path, group: str) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a group's tensors in the checkpoint at ``path``; the tensors are not read."""
-    if parts_of(path) is None:
-        return _shapes_in(path / f"{group}{_TENSORS}")
-    with _valid(path):
-        return {name: shape for name, (shape, _) in shapes_in_parts(path, group).items()}
+    parts, file = parts_of(path), path / f"{group}{_TENSORS}"
+    with _valid(file if parts is None else path):
+        if parts is not None:
+            return {name: shape for name, (shape, _) in shapes_in_parts(path, group).items()}
+        with safe_open(file, framework="pt") as content:
+            return {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
 
 
 @contextmanager
@@ -377,19 +332,13 @@ def _valid(file: Path) -> Iterator[None]:
         raise ValueError(f"{file} is no valid safetensors file ({error}): use an older checkpoint") from error
 
 
-def _shapes_in(file: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors in a file; nothing but its beginning is read."""
-    with _valid(file), safe_open(file, framework="pt") as content:
-        return {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
-
-
-def check_shapes(found: Shapes, own: Shapes) -> None:
+def check_shapes(found: Shapes, own: Shapes, *, file: str = "the checkpoint") -> None:
     """Refuse tensors whose names or shapes are not those of the network."""
     differing = sorted(name for name in own.keys() | found.keys() if own.get(name) != found.get(name))
     if differing:
         name = differing[0]
         shapes = [tensors.get(name, "nothing") for tensors in (found, own)]
         raise ValueError(
-            f"the checkpoint does not fit the network: {name} is {shapes[0]} in the file and {shapes[1]} in the "
+            f"{file} does not fit the network: {name} is {shapes[0]} in the file and {shapes[1]} in the "
             f"network ({len(differing)} tensors differ); use the recipe and the tokenizer that it was trained with"
         )

@@ -11,7 +11,7 @@ rounds from 1/512 (DCD) or 1/1024 (SDTT) end with steps of 1/32; ``round_changes
 number of steps.
 
 A distillation is a part of a recipe (``Recipe.distillation``): method, network, measure and sampler stay the
-same, only the phases differ. To add another: a dataclass with ``phases`` and ``fits``, and its name in
+same, only the phases differ. To add another: a subclass with ``fits`` and ``objective``, and its name in
 ``DISTILLATIONS``.
 """
 
@@ -30,8 +30,8 @@ from duality.training import DISTILLATIONS, Growth, TeacherCopy
 
 
 @dataclass(frozen=True)
-class Rounds:
-    """Shared by all kinds of distillation: number and length of the rounds, delta, and the kind of teacher."""
+class Distillation:
+    """A kind of distillation: the number and length of its rounds, delta, and the kind of teacher."""
 
     rounds: int = 5
     round_steps: int = 10_000
@@ -84,20 +84,30 @@ class Rounds:
         """Whether the student's samples have less entropy than those of its base, at the same temperature."""
         return False
 
-    def one_per_round(self, objectives: list[Objective]) -> tuple[Phase, ...]:
-        """The phases of the rounds, whose objectives these are."""
+    def phases(self, method: Method, num_tokens: int, teacher: AnyDenoiser) -> tuple[Phase, ...]:
+        """One per round."""
         return tuple(
-            Phase(f"round {number}", objective, number * self.round_steps, self.teacher)
-            for number, objective in enumerate(objectives, 1)
+            Phase(
+                f"round {number}",
+                self.objective(method, num_tokens, teacher, self.delta_of_round(number)),
+                number * self.round_steps,
+                self.teacher,
+            )
+            for number in range(1, self.rounds + 1)
         )
 
-    def deltas(self) -> list[float]:
-        """delta of every round."""
-        return [self.delta_of_round(number) for number in range(1, self.rounds + 1)]
+    def objective(self, method: Method, num_tokens: int, teacher: AnyDenoiser, delta: float) -> Objective:
+        """What the student learns from its teacher in a round of this delta."""
+        raise NotImplementedError
+
+    @staticmethod
+    def fits(process: Process) -> bool:
+        """Whether a model of this process can be distilled so."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class DCD(Rounds):
+class DCD(Distillation):
     """Discrete Consistency Distillation, for a belief about uniform noise.
 
     The student at z_t learns from its teacher at the cleaner z_s. ``compare`` says what of the two is compared:
@@ -131,17 +141,14 @@ class DCD(Rounds):
         """Only a process with a uniform prior is the argmax of a Gaussian diffusion."""
         return is_uniform(process.prior())
 
-    def phases(self, method: Method, num_tokens: int, teacher: AnyDenoiser) -> tuple[Phase, ...]:
-        """One per round."""
+    def objective(self, method: Method, num_tokens: int, teacher: AnyDenoiser, delta: float) -> Consistency:
         required_sampler(method, num_tokens, "dcd")
         schedule = Dual(num_tokens, self.gaussian_schedule, self.alpha_min, self.alpha_max)
-        return self.one_per_round(
-            [Consistency(teacher, schedule, delta, self.divergence, self.compare) for delta in self.deltas()]
-        )
+        return Consistency(teacher, schedule, delta, self.divergence, self.compare)
 
 
 @dataclass(frozen=True)
-class SDTT(Rounds):
+class SDTT(Distillation):
     """Self-Distillation Through Time, for a belief about absorbing noise: ``teacher_steps`` of the teacher in one."""
 
     delta: float = 1 / 1024
@@ -161,15 +168,9 @@ class SDTT(Rounds):
         """Only with a mask token: a target is a belief at a mask token."""
         return process.mask_id is not None
 
-    def phases(self, method: Method, num_tokens: int, teacher: AnyDenoiser) -> tuple[Phase, ...]:
-        """One per round."""
+    def objective(self, method: Method, num_tokens: int, teacher: AnyDenoiser, delta: float) -> ThroughTime:
         sampler, schedule = required_sampler(method, num_tokens, "sdtt"), method.sampling_schedule()
-        return self.one_per_round(
-            [
-                ThroughTime(teacher, sampler, schedule, delta, self.teacher_steps, self.divergence)
-                for delta in self.deltas()
-            ]
-        )
+        return ThroughTime(teacher, sampler, schedule, delta, self.teacher_steps, self.divergence)
 
 
 _NEEDED_NOISE = {

@@ -63,21 +63,6 @@ def phase_at(phases: tuple[Phase, ...], step: int) -> Phase:
     return next(phase for phase in phases if step < phase.until)
 
 
-def begins(phases: tuple[Phase, ...], step: int) -> bool:
-    """Whether ``step`` is the first of its phase."""
-    return step == 0 or phase_at(phases, step) is not phase_at(phases, step - 1)
-
-
-def _micro_batches(count: int, size: int) -> list[slice]:
-    """``count`` rows, in order, at most ``size`` at a time; 0 is all at once.
-
-    >>> _micro_batches(5, 2)
-    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
-    """
-    size = size or count
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
-
-
 def gradients(state: TrainState, loader: Loader | Prefetch, phase: Phase, training: Training) -> tuple[Tensor, int]:
     """Accumulate the gradient of one global batch; returns the loss and the number of tokens.
 
@@ -94,13 +79,15 @@ def gradients(state: TrainState, loader: Loader | Prefetch, phase: Phase, traini
     num_tokens = int(counted)
     batch = batch.to(device)
     total = torch.zeros((), dtype=torch.float64, device=device)
-    parts = _micro_batches(own.stop - own.start, training.micro_batch)
-    for rows in parts:
+    count = own.stop - own.start
+    size = training.micro_batch or count
+    for start in range(0, count, size):
+        rows = slice(start, min(start + size, count))
         index = torch.arange(own.start + rows.start, own.start + rows.stop, device=device)
         noise = Noise.of(training.seed, state.step, index)
         valid = None if batch.valid is None else batch.valid[rows]
         labels = None if batch.labels is None else _drop_labels(state.model, batch.labels[rows], training, noise)
-        with state.layout.accumulating(state.loss, last=rows is parts[-1]):
+        with state.layout.accumulating(state.loss, last=rows.stop == count):
             with torch.autocast(device.type, dtype) if dtype != torch.float32 else nullcontext():
                 loss, nats = state.loss(phase.objective, batch.ids[rows], times[rows], noise, valid, labels)
             torch.autograd.backward(loss / (num_tokens / place.size))
@@ -120,11 +107,11 @@ def take_step(
 ) -> StepRecord:
     """One optimizer step; raises ``TrainingDiverged`` before a non-finite gradient can reach the weights."""
     phase, rate = phase_at(phases, state.step), training.rate(state.step)
-    if phase.teacher is not None and begins(phases, state.step):
+    begins = state.step == 0 or phase_at(phases, state.step - 1) is not phase
+    if phase.teacher is not None and begins:
         state.teach(phase.teacher)
     loss, num_tokens = gradients(state, loader, phase, training)
-    norm = nn.utils.get_total_norm([value.grad for value in state.model.parameters() if value.grad is not None])
-    norm = whole(norm)
+    norm = whole(nn.utils.get_total_norm([value.grad for value in state.model.parameters() if value.grad is not None]))
     # One transfer per step: the two numbers decide whether the weights may be changed.
     values = torch.stack([loss, norm.to(loss.dtype)]).tolist()
     if not all(map(math.isfinite, values)):

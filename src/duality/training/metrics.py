@@ -59,19 +59,14 @@ def _checked(row: object, where: str) -> dict[str, Any]:
     """A row that is one."""
     if not isinstance(row, dict) or type(row.get("step")) is not int or not 0 <= row["step"] < _LARGEST:
         raise ValueError(f"{where} is damaged (it has no step, which is a whole number): {_REMEDY}")
-    wrong = [
-        name for name in _NUMBERS if name in row and not _is_number(row[name]) and not _is_unknown(name, row[name])
-    ]
+    # the error of a single sequence is not finite, and stands there as null
+    known = {name: value for name, value in row.items() if value is not None or name not in HELD_OUT}
+    wrong = [name for name in _NUMBERS if name in known and not _is_number(known[name])]
     wrong += [name for name, kind in _KINDS.items() if name in row and not isinstance(row[name], kind)]
     wrong += [other for name, other in _TOGETHER if name in row and other not in row]
     if wrong:
         raise ValueError(f"{where} is damaged ({wrong[0]} is {row.get(wrong[0], 'missing')!r:.40}): {_REMEDY}")
     return row
-
-
-def _is_unknown(name: str, value: object) -> bool:
-    """Whether it stands for a number that is not finite: the error of a single sequence."""
-    return value is None and name in HELD_OUT
 
 
 def _is_number(value: object) -> bool:
@@ -140,15 +135,8 @@ def plot_losses(metrics: list[dict[str, Any]], target: Path, title: str) -> None
         axes.plot(steps, _running_mean(losses), lw=1.6, color=f"C{number}", label=f"training, {phase}")
     held_out = [row for row in metrics if "validation_nats" in row]
     nats, errors = ([math.nan if row[name] is None else row[name] for row in held_out] for name in HELD_OUT)
-    axes.errorbar(
-        [row["step"] for row in held_out],
-        nats,
-        errors,
-        fmt="o-",
-        color="black",
-        ms=4,
-        label="validation bound",
-    )
+    steps = [row["step"] for row in held_out]
+    axes.errorbar(steps, nats, errors, fmt="o-", color="black", ms=4, label="validation bound")
     axes.set(xlabel="step", ylabel="nats per token", title=title)
     axes.grid(alpha=0.3)
     axes.legend()

@@ -16,13 +16,9 @@ from contextlib import suppress
 from types import TracebackType
 
 from duality.training.sharded import Groups as Groups
+from duality.training.sharded import num_bytes_of
 
 LARGE = 64 << 20
-
-
-def _num_bytes_of(groups: Groups) -> int:
-    """The bytes of all tensors."""
-    return sum(value.nbytes for tensors in groups.values() for value in tensors.values())
 
 
 def _copied(groups: Groups) -> Groups:
@@ -53,7 +49,7 @@ class Saver:
     def save(self, groups: Groups, write: Callable[[Groups], object]) -> None:
         """``write`` the tensors as they are now."""
         self.wait()
-        if _num_bytes_of(groups) < LARGE:
+        if num_bytes_of(groups) < LARGE:
             write(groups)
         else:
             self._writing = self._thread.submit(write, _copied(groups))

@@ -1,4 +1,4 @@
-"""Checkpoints in parts (``training.checkpoint=sharded``): every rank writes what it has, and nobody all of it.
+"""Checkpoints in parts (``training.checkpoint=sharded``): every rank writes its own part alone.
 
 For weights that do not fit into the memory of one machine. torch writes and reads the parts (``distributed.checkpoint``
 with files of safetensors: no code is run by reading them):
@@ -30,6 +30,11 @@ Tensors = dict[str, Tensor]
 Groups = Mapping[str, Tensors]
 
 
+def num_bytes_of(groups: Groups) -> int:
+    """The bytes of all tensors."""
+    return sum(value.nbytes for tensors in groups.values() for value in tensors.values())
+
+
 def _named(groups: Groups) -> Tensors:
     """The tensors of all groups in one dictionary."""
     return {f"{group}/{name}": value for group, tensors in groups.items() for name, value in tensors.items()}
@@ -50,8 +55,8 @@ def write_parts(folder: Path, groups: Groups, connection: ProcessGroup | None) -
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    places = {f"{group}/{name}": number for number, group in enumerate(sorted(groups), 1) for name in groups[group]}
-    writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=places, save_distributed=True)
+    numbers = {f"{group}/{name}": number for number, group in enumerate(sorted(groups), 1) for name in groups[group]}
+    writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=numbers, save_distributed=True)
     tensors = {name: value.detach() for name, value in _named(groups).items()}
     try:
         with _known_to_be_alone():
@@ -95,13 +100,9 @@ def shapes_in_parts(folder: Path, group: str) -> dict[str, tuple[tuple[int, ...]
     }
 
 
-def whole_groups(folder: Path, names: Sequence[str]) -> dict[str, Tensors]:
-    """These groups of tensors, put together by one process."""
-    made = {
-        group: {
-            name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in shapes_in_parts(folder, group).items()
-        }
-        for group in names
-    }
-    read_parts(folder, made)
+def whole_group(folder: Path, group: str) -> Tensors:
+    """A group of tensors, put together by one process."""
+    shapes = shapes_in_parts(folder, group)
+    made = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}
+    read_parts(folder, {group: made})
     return made

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from duality.protocols import Network
 from duality.training.adapters import choose_trained
@@ -19,15 +19,6 @@ from duality.training.muon import Muon
 from duality.training.parallel import SINGLE, Layout, local, on_first, put
 from duality.training.settings import Training, check_compiler
 from duality.training.sharded import read_parts, shapes_in_parts
-
-
-def _prepare_networks(model: nn.Module, training: Training) -> None:
-    """Prepare every network in ``model`` for the options ``recompute`` and ``compile`` of ``training``."""
-    if training.compile:
-        check_compiler(next(model.parameters()).device)
-    for network in (part for part in model.modules() if isinstance(part, Network)):
-        network.prepare(recompute=training.recompute, compile=training.compile)
-
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq", "momentum")  # AdamW's, and Muon's
 
@@ -60,11 +51,13 @@ class TrainState:
     ) -> TrainState:
         """The state before the first step; the weights of ``model`` and ``teacher`` are divided as the layout says."""
         choose_trained(model, training)
-        for taught in (model, teacher):
-            if taught is not None:
-                _prepare_networks(taught, training)
         if teacher is not None:
             teacher.requires_grad_(False)
+        if training.compile:
+            check_compiler(next(model.parameters()).device)
+        for network in (part for taught in (model, teacher) if taught is not None for part in taught.modules()):
+            if isinstance(network, Network):
+                network.prepare(recompute=training.recompute, compile=training.compile)
         step = layout.divide(model, teacher)
         optimizer = _optimizer_of(model, training)
         ema = {name: value.detach().clone() for name, value in model.named_parameters()}
@@ -89,17 +82,16 @@ class TrainState:
 
         One tensor at a time: no rank but the first ever has more than its part and one tensor.
         """
-        made = {
-            group: {name: on_first(value) for name, value in tensors.items()}
-            for group, tensors in self.groups(names).items()
-        }
         return {
-            group: {name: value for name, value in tensors.items() if value is not None}
-            for group, tensors in made.items()
+            group: {name: made for name, value in tensors.items() if (made := on_first(value)) is not None}
+            for group, tensors in self.groups(names).items()
         }
 
     def restore(self, saved: Checkpoint, parts: Sequence[str] | None = None) -> None:
-        """Continue from the checkpoint ``saved``; ``parts`` are its groups if ranks have written them in parts."""
+        """Continue from the checkpoint ``saved``; ``parts`` are its groups if ranks have written them in parts.
+
+        The parts of this rank need not be those of the ranks that wrote them.
+        """
         needed = ("model", "ema", "optimizer", *(() if self.teacher is None else ("teacher",)))
         missing = [group for group in needed if group not in (saved.groups if parts is None else parts)]
         if missing:
@@ -107,38 +99,15 @@ class TrainState:
                 f"{saved.path} has no {missing[0]}.safetensors, so training cannot continue from it (a model that was "
                 "imported has none: distill it): restore it from a backup, or train again into another folder"
             )
-        if parts is not None:
-            self._restore_parts(saved, needed)
-            return
-        load_weights(self.model, saved.groups["model"])
-        copy_into(self.ema, saved.groups["ema"])
+        there = {
+            group: shapes_in_parts(saved.path, group)
+            if parts is not None
+            else {name: (tuple(value.shape), value.dtype) for name, value in saved.groups[group].items()}
+            for group in needed
+        }
         for name, parameter in self.model.named_parameters():
-            moments = {
-                key: saved.groups["optimizer"][f"{name}.{key}"]
-                for key in MOMENTS
-                if f"{name}.{key}" in saved.groups["optimizer"]
-            }
-            for key, value in moments.items():
-                if value.shape != (torch.Size() if key == "step" else parameter.shape):
-                    raise ValueError(
-                        f"{saved.path / 'optimizer.safetensors'} does not fit the network: {name}.{key} is "
-                        f"{tuple(value.shape)}, the weight {tuple(parameter.shape)}; restore it from a backup"
-                    )
-            if moments:  # a weight that is not trained has none
-                self.optimizer.state[parameter] = {
-                    key: value.to(parameter.device) if key == "step" else like(parameter, value)
-                    for key, value in moments.items()
-                }
-        if self.teacher is not None:
-            load_weights(self.teacher, saved.groups["teacher"])
-        self.step = saved.step
-
-    def _restore_parts(self, saved: Checkpoint, needed: Sequence[str]) -> None:
-        """Read the parts of this rank, which need not be those of the ranks that wrote them."""
-        there = {group: shapes_in_parts(saved.path, group) for group in needed}
-        moments = there["optimizer"]
-        for name, parameter in self.model.named_parameters():
-            kept = {key: moments[f"{name}.{key}"] for key in MOMENTS if f"{name}.{key}" in moments}
+            moments = {key: there["optimizer"].get(f"{name}.{key}") for key in MOMENTS}
+            kept = {key: found for key, found in moments.items() if found is not None}
             if kept:  # a weight that is not trained has none
                 self.optimizer.state[parameter] = {
                     key: torch.empty(shape, dtype=dtype, device=parameter.device)
@@ -146,11 +115,16 @@ class TrainState:
                     else torch.empty_like(parameter, dtype=dtype, requires_grad=False)
                     for key, (shape, dtype) in kept.items()
                 }
-        own = self.groups()
+        own = self.groups(needed)
         for group, found in there.items():
-            check_shapes({name: shape for name, (shape, _) in found.items()}, _shapes_of(own[group]))
-        with torch.no_grad():
-            read_parts(saved.path, {group: own[group] for group in needed})
+            shapes = {name: shape for name, (shape, _) in found.items()}
+            check_shapes(shapes, _shapes_of(own[group]), file=str(saved.path / f"{group}.safetensors"))
+        if parts is None:
+            for group in needed:
+                copy_into(own[group], saved.groups[group])
+        else:
+            with torch.no_grad():
+                read_parts(saved.path, own)
         self.step = saved.step
 
     def teach(self, source: Literal["weights", "ema"]) -> None:
@@ -177,13 +151,6 @@ def copy_into(own: Tensors, weights: Tensors) -> None:
     check_shapes(_shapes_of(weights), _shapes_of(own))
     for name, value in weights.items():
         put(own[name], value)
-
-
-def like(parameter: Tensor, value: Tensor) -> Tensor:
-    """A new tensor with this value, divided over the ranks as the parameter is."""
-    made = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
-    put(made, value)
-    return made
 
 
 def load_weights(model: nn.Module, weights: Tensors) -> None:
