@@ -27,7 +27,7 @@ from duality.objectives.consistency import Consistency
 from duality.objectives.through_time import ThroughTime
 from duality.protocols import Latent
 from duality.samplers.ancestral import Ancestral
-from duality.training.distillation import DCD, SDTT, Distillation
+from duality.training.distillation import DCD, SDTT, Rounds
 
 KINDS: tuple[Divergence, ...] = ("kl-backward", "kl-forward", "mse", "tvd")
 
@@ -129,7 +129,7 @@ def test_delta_doubles_at_the_border_of_a_round_as_released(golden: Path) -> Non
 
 
 def test_linear_growth_and_the_round_of_a_step() -> None:
-    kind = Distillation(rounds=3, round_steps=4, delta=0.1, growth="linear")
+    kind = Rounds(rounds=3, round_steps=4, delta=0.1, growth="linear")
     assert [kind.delta_of_round(number) for number in (1, 2, 3)] == pytest.approx([0.1, 0.2, 0.3])
     assert [kind.round_of(step) for step in (0, 1, 4, 5, 8, 9, 12)] == [1, 1, 1, 2, 2, 3, 3]
     with pytest.raises(ValueError, match=r"grows to 1\.6 in round 5"):

@@ -11,7 +11,7 @@ rounds from 1/512 (DCD) or 1/1024 (SDTT) end with steps of 1/32; ``round_changes
 number of steps.
 
 A distillation is a part of a recipe (``Recipe.distillation``): method, network, measure and sampler stay the
-same, only the phases differ. To add another: a subclass with ``fits`` and ``objective``, and its name in
+same, only the phases differ. To add another: a subclass of ``Rounds`` with ``fits`` and ``objective``, and its name in
 ``DISTILLATIONS``.
 """
 
@@ -30,8 +30,8 @@ from duality.training import DISTILLATIONS, Growth, TeacherCopy
 
 
 @dataclass(frozen=True)
-class Distillation:
-    """A kind of distillation: the number and length of its rounds, delta, and the kind of teacher."""
+class Rounds:
+    """Shared by all kinds of distillation: number and length of the rounds, delta, and the kind of teacher."""
 
     rounds: int = 5
     round_steps: int = 10_000
@@ -107,7 +107,7 @@ class Distillation:
 
 
 @dataclass(frozen=True)
-class DCD(Distillation):
+class DCD(Rounds):
     """Discrete Consistency Distillation, for a belief about uniform noise.
 
     The student at z_t learns from its teacher at the cleaner z_s. ``compare`` says what of the two is compared:
@@ -148,7 +148,7 @@ class DCD(Distillation):
 
 
 @dataclass(frozen=True)
-class SDTT(Distillation):
+class SDTT(Rounds):
     """Self-Distillation Through Time, for a belief about absorbing noise: ``teacher_steps`` of the teacher in one."""
 
     delta: float = 1 / 1024

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoundChanges:
-    """Fields of ``distillation.Distillation`` and of its kinds; None leaves a field as it is."""
+    """Fields of ``distillation.Rounds`` and of its kinds; None leaves a field as it is."""
 
     rounds: int | None = None
     """how often the teacher becomes a copy of the student; 5 if not given."""
