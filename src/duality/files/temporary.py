@@ -61,11 +61,11 @@ def is_abandoned(path: Path) -> bool:
     """Whether the process that writes under a temporary name is dead, or, if that cannot be known, idle for a day."""
     owner = _OWNER_AT_END.search(path.name)
     if owner is not None and owner[1] == this_host():
-        return not _runs(int(owner[2]), int(owner[3]))
+        return not runs(int(owner[2]), int(owner[3]))
     return newest_change(path) < time.time() - A_DAY
 
 
-def _runs(pid: int, start: int) -> bool:
+def runs(pid: int, start: int) -> bool:
     """Whether a process with this number runs, and began at this time (0 is any time)."""
     if os.name == "nt":  # Windows has no signal that only asks
         return True
