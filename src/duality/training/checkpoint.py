@@ -36,7 +36,6 @@ from safetensors.torch import load_file, save_file
 
 from duality.files.atomic import DISK_FULL, file_sha256, flush_to_disk, readable_size, write_atomically
 from duality.files.json_files import MIB, read_json
-from duality.files.manifest import Sealed
 from duality.files.progress import Reporter
 from duality.ranks import job
 from duality.training.sharded import Groups, file_pattern, num_bytes_of, shapes_in_parts, whole_group, write_parts
@@ -187,8 +186,8 @@ def latest_step(folder: Path) -> int:
     return max(steps_saved(folder), default=0) if folder.is_dir() else 0
 
 
-def _manifest_of(path: Path) -> dict[str, Sealed]:
-    """The manifest of the checkpoint at ``path``; a file of any other form is a ``ValueError``."""
+def _manifest_of(path: Path) -> dict[str, tuple[int, str]]:
+    """The bytes and the sha256 of the files of the checkpoint at ``path``; a file of any other form is a ``ValueError``."""
     found = read_json(path / _MANIFEST, MIB)
     if not isinstance(found, dict):
         raise ValueError(f"{_MANIFEST} is no object")
@@ -199,7 +198,7 @@ def _manifest_of(path: Path) -> dict[str, Sealed]:
         size, digest = (line.get("bytes"), line.get("sha256")) if isinstance(line, dict) else (None, None)
         if type(size) is not int or not isinstance(digest, str):
             raise ValueError(f"{_MANIFEST} has no size and checksum for {name}")
-        entries[name] = Sealed(size, digest)
+        entries[name] = (size, digest)
     return entries
 
 
@@ -211,14 +210,14 @@ def damage(path: Path, groups: Sequence[str] | None = None) -> str | None:
         for name in dict.fromkeys((*unlisted, *_files_of(path, manifest, groups), _STATE)):
             if name not in manifest:
                 return f"{name} is not in {_MANIFEST}"
-            file, sealed = path / name, manifest[name]
+            file, (size, sha256) = path / name, manifest[name]
             if not file.is_file():
                 return f"{name} is missing"
             if file.resolve().parent != path.resolve():
                 return f"{name} is a link that leaves the folder"
-            if file.stat().st_size != sealed.bytes:
-                return f"{name} has {file.stat().st_size} bytes instead of {sealed.bytes}"
-            if file_sha256(file) != sealed.sha256:
+            if file.stat().st_size != size:
+                return f"{name} has {file.stat().st_size} bytes instead of {size}"
+            if file_sha256(file) != sha256:
                 return f"{name} does not match its checksum"
         step = _read_state(path)["step"]
         return None if path.name == f"step-{step:08d}" else f"{_STATE} is of step {step}"
@@ -226,7 +225,7 @@ def damage(path: Path, groups: Sequence[str] | None = None) -> str | None:
         return f"{_MANIFEST} or {_STATE} cannot be read ({error})"
 
 
-def _files_of(path: Path, manifest: Mapping[str, Sealed], groups: Sequence[str] | None) -> list[str]:
+def _files_of(path: Path, manifest: Mapping[str, tuple[int, str]], groups: Sequence[str] | None) -> list[str]:
     """The files that hold these groups of tensors, or all files."""
     if groups is None:
         return sorted(manifest)
@@ -243,7 +242,7 @@ def _files_of(path: Path, manifest: Mapping[str, Sealed], groups: Sequence[str] 
 def checksum_of(path: Path, group: str) -> str | None:
     """The sha256 of a group's file, or of the checksums of its parts; None if there is no such group."""
     manifest = _manifest_of(path)
-    found = [manifest[name].sha256 for name in _files_of(path, manifest, [group]) if name in manifest]
+    found = [manifest[name][1] for name in _files_of(path, manifest, [group]) if name in manifest]
     if len(found) < 2:
         return found[0] if found else None
     return hashlib.sha256("".join(found).encode("ascii")).hexdigest()
