@@ -187,7 +187,7 @@ def latest_step(folder: Path) -> int:
 
 
 def _manifest_of(path: Path) -> dict[str, tuple[int, str]]:
-    """The bytes and the sha256 of the files of the checkpoint at ``path``; a file of any other form is a ``ValueError``."""
+    """The bytes and the sha256 of a checkpoint's files; a manifest of any other form is a ``ValueError``."""
     found = read_json(path / _MANIFEST, MIB)
     if not isinstance(found, dict):
         raise ValueError(f"{_MANIFEST} is no object")
