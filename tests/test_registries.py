@@ -27,7 +27,7 @@ from duality.noise import Noise
 from duality.objectives import OBJECTIVES
 from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.protocols import AnyDenoiser, Loss, Network, Phase, Schedule, Valid
-from duality.recipes.catalogue import components, from_json, recipe, to_json
+from duality.recipes.catalogue import _components, from_json, recipe, to_json
 from duality.registry import Registry
 from duality.runs.trackers import TRACKERS
 from duality.samplers import GRIDS, SAMPLERS
@@ -220,7 +220,7 @@ def test_a_distillation_by_name(english: Path, tmp_path: Path) -> None:
 
 def test_the_second_backbone_is_a_network_and_refuses_what_it_does_not_have(english: Path, tmp_path: Path) -> None:
     assert isinstance(Mixer().build(7), Network)
-    assert "Mixer" in components()
+    assert "Mixer" in _components()
     made = recipe("ar-laptop", (f"data.corpus={english}", "data.tokenizer=bytes", "backbone=Mixer"))
     with pytest.raises(ValueError, match="choose another backbone"):
         session.train(made, tmp_path / "run", report=quiet)

@@ -18,8 +18,8 @@ from support.runs import ROOT
 from duality.models.size import parameters
 from duality.networks import SIZES
 from duality.recipes.catalogue import (
-    choices,
-    components,
+    _choices,
+    _components,
     differences,
     from_json,
     modify,
@@ -39,10 +39,10 @@ def test_recipes_round_trip_through_json(name: str) -> None:
     assert from_json(json.loads(json.dumps(to_json(chosen)))) == chosen
 
 
-@pytest.mark.parametrize("name", choices())
+@pytest.mark.parametrize("name", _choices())
 def test_every_named_component_round_trips(name: str) -> None:
-    component = choices()[name]()
-    assert from_jsonable(json.loads(json.dumps(to_jsonable(component))), components()) == component
+    component = _choices()[name]()
+    assert from_jsonable(json.loads(json.dumps(to_jsonable(component))), _components()) == component
 
 
 def test_assignments() -> None:

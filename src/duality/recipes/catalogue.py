@@ -46,7 +46,7 @@ _CLASSES: dict[str, str | Entry] = {
 }
 
 
-def components() -> Registry:
+def _components() -> Registry:
     """The classes that the JSON of a recipe may name."""
     classes = dict(_CLASSES)
     for registry in (*_NAMED, DISTILLATIONS):
@@ -54,7 +54,7 @@ def components() -> Registry:
     return Registry("component", classes)
 
 
-def choices() -> dict[str, Entry]:
+def _choices() -> dict[str, Entry]:
     """What makes each component that a setting may choose, by its name."""
     return {name: registry[name] for registry in _NAMED for name in registry}
 
@@ -118,7 +118,7 @@ def modify(base: Recipe, assignments: tuple[str, ...]) -> Recipe:
 
 def _with_settings(base: Recipe, settings: Iterable[tuple[str, object]]) -> Recipe:
     """``base`` with other values of fields; a text is read as the type of its field, or as the name of a component."""
-    kinds, data = components(), component(base)
+    kinds, data = _components(), component(base)
     for path, value in settings:
         *parents, leaf = path.split(".")
         node = data
@@ -153,7 +153,7 @@ def _chosen(text: str, hint: object, path: str, before: dict[str, Json]) -> obje
     found = tokenizer_at(text) if registry is None else registry[text]()
     if found is not None and _fits(found, hint):
         return found
-    ready = (name for name, make in choices().items() if _fits(make(), hint))
+    ready = (name for name, make in _choices().items() if _fits(make(), hint))
     parts = ", ".join(f"{path}.{name}" for name in before if name != "type")
     raise ValueError(f"{path} is {text!r}: choose from {', '.join(ready)}" + (f", or set {parts}" if parts else ""))
 
@@ -182,7 +182,7 @@ def from_json(data: Json) -> Recipe:
         if found != FORMAT:
             raise ValueError(f"the recipe has format {found!r}, this version reads {FORMAT}")
         data = {name: value for name, value in data.items() if name != "format"}
-    loaded = from_jsonable(data, components())
+    loaded = from_jsonable(data, _components())
     if not isinstance(loaded, Recipe):
         raise ValueError(f"this is a {type(loaded).__name__}, not a recipe: the file is not a run's recipe.json")
     return loaded

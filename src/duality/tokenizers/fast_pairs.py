@@ -33,7 +33,7 @@ WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)
 CLASSES = (r"\p{L}", r"\p{N}", r"\s")
 
 
-class Encoding(Protocol):
+class _Encoding(Protocol):
     """What is used of ``tiktoken.Encoding``."""
 
     def encode_ordinary(self, text: str) -> list[int]: ...
@@ -43,8 +43,8 @@ class Encoding(Protocol):
 class FastPairs:
     """An encoder of `tiktoken`, the two ways to class characters, and the characters that both class alike."""
 
-    encoding: Encoding
-    classes: tuple[tuple[Encoding, tokenizers.pre_tokenizers.PreTokenizer], ...]
+    encoding: _Encoding
+    classes: tuple[tuple[_Encoding, tokenizers.pre_tokenizers.PreTokenizer], ...]
     alike: set[str] = field(default_factory=set)
     unlike: set[str] = field(default_factory=set)
 
@@ -53,7 +53,7 @@ class FastPairs:
         found = [set(text) for text in texts]
         self.compare(set[str]().union(*found))
         fit = [characters <= self.alike for characters in found]
-        with ThreadPoolExecutor(num_threads()) as pool:
+        with ThreadPoolExecutor(_num_threads()) as pool:
             return list(pool.map(self.encode_one, texts, fit))
 
     def encode_one(self, text: str, fit: bool) -> Ids | None:
@@ -88,8 +88,8 @@ def fast_pairs(content: Mapping[str, object], library: tokenizers.Tokenizer) -> 
     if (ranks := _ranks_of(content, library)) is None:
         return None
 
-    def encoder(pattern: str, ids: dict[bytes, int]) -> Encoding:
-        made: Encoding = tiktoken.Encoding("pairs", pat_str=pattern, mergeable_ranks=ids, special_tokens={})
+    def encoder(pattern: str, ids: dict[bytes, int]) -> _Encoding:
+        made: _Encoding = tiktoken.Encoding("pairs", pat_str=pattern, mergeable_ranks=ids, special_tokens={})
         return made
 
     single = {bytes([byte]): byte for byte in range(256)}
@@ -138,7 +138,7 @@ def byte_characters() -> dict[str, int]:
     return {chr(byte): byte for byte in visible} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
 
 
-def num_threads() -> int:
+def _num_threads() -> int:
     """The number of threads that the library takes."""
     if os.environ.get("TOKENIZERS_PARALLELISM", "").lower() in ("false", "off", "no", "f", "n", "0"):
         return 1

@@ -10,8 +10,8 @@ that the published models use to end a text, and no id is added for padding or f
     tokenizer.json          the whole tokenizer
     tokenizer_config.json   beside it, if there is one: its ``eos_token`` is the separator
 
-The files of the hub are fetched by the package `huggingface_hub` (the extra ``data``), which is imported only here. It
-keeps them in its own cache ($HF_HOME), and fetches nothing if $HF_HUB_OFFLINE is 1.
+The files of the hub are fetched by the package `huggingface_hub`, which keeps them in its own cache ($HF_HOME), and
+fetches nothing if $HF_HUB_OFFLINE is 1.
 
 What must hold: published files have the pinned checksums on every use and give the published ids; a tokenizer is made
 from the bytes of the files and the given separator alone; nothing of the files is run; ids that no text has are
@@ -36,7 +36,6 @@ CONFIG = "tokenizer_config.json"
 ENDINGS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
 MOST_BYTES = 256 * MIB
 SHOWN = 8  # names of tokens in a message
-INSTALL = 'pip install "diffusion-duality[data]"'
 
 
 def read_tokenizer_file(path: Path, separator: str = "", progress: Reporter = silent) -> LibraryTokenizer:
@@ -107,13 +106,7 @@ def _hub_files(name: str, revision: str, names: Sequence[str], fetch: bool = Tru
 
     A file that is not in the cache is fetched, or an error if ``fetch`` is false.
     """
-    try:
-        hub = import_module("huggingface_hub")
-        errors = import_module("huggingface_hub.errors")
-    except ImportError as error:
-        raise ValueError(
-            f"the tokenizer hf:{name} needs huggingface_hub, which cannot be imported ({error}); install it: {INSTALL}"
-        ) from None
+    hub, errors = import_module("huggingface_hub"), import_module("huggingface_hub.errors")
     found: list[Path | None] = []
     for file in names:
         try:
@@ -162,7 +155,7 @@ def _first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def published_sources() -> dict[str, Source]:
+def _published_sources() -> dict[str, Source]:
     """Where the files of each published tokenizer are, from published.json."""
     table = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
     return {
@@ -178,10 +171,10 @@ def published_sources() -> dict[str, Source]:
     }
 
 
-def published_tokenizer(name: str, *, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
+def published_tokenizer(name: str, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
     """The tokenizer with this name; its files are fetched if they are not in the cache."""
     instead = "use a tokenizer that needs no files, such as BPE or Bytes"
-    paths = fetch_files(published_sources()[name], "tokenizers", instead, cache, progress)
+    paths = fetch_files(_published_sources()[name], "tokenizers", instead, cache, progress)
     texts = [path.read_text(encoding="utf-8") for path in paths]
     if name == "gpt2":
         encoder, merges = texts

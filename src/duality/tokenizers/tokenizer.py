@@ -1,19 +1,5 @@
 """Tokenizers: text to integers 0 ... K-1 and back.
 
-A specification (specs.py) says what to make; training it on text gives the tokenizer:
-
-    Bytes()                           K = 257              the 256 bytes of UTF-8
-    Characters()                      K = alphabet + 1     the characters of the training text
-    BPE(vocab_size=2048)              K <= vocab_size      byte-level pairs: any text can be encoded
-    Pretrained("gpt2")                K = 50 257           the same with published pairs
-    Pretrained("bert-base-uncased")   K = 30 522           published word pieces, in lower case
-    Numbers(vocab_size=256)           K = vocab_size + 1   "3 14 15": the text is the ids
-    Text8()                           K = 27               a to z and the space; no separator
-    Smiles()                          K = tokens + 1       the atoms, bonds and rings of the training molecules
-    Nucleotides()                     K = 6                A, C, G, T, N
-    TokenizerFile("tokenizer.json")   K = largest id + 1   any file of the library `tokenizers`
-    HubTokenizer("owner/name")        K = largest id + 1   the same, from the Hugging Face hub
-
 K counts the states that a model has to distinguish: the pieces of text and one id for the end of a document, the
 ``separator``, which is None for a tokenizer that has none. No id is added for padding or for the mask token, and none
 of a published vocabulary is removed. Decoding shows the separator as "<|endoftext|>". The same characters inside a text
@@ -27,7 +13,7 @@ equal. Ids outside the vocabulary, half a surrogate pair and symbols that a toke
 the place and say what to do.
 
 This module has the tokenizers of bytes, numbers and characters; symbols.py has those of other symbols, library.py those
-of the library `tokenizers`.
+of the library `tokenizers`. A specification (specs.py) says which of them a recipe uses.
 """
 
 from __future__ import annotations
@@ -91,7 +77,7 @@ def utf8(text: str) -> bytes:
         raise ValueError(f"half a surrogate pair at {place} is no character; give Unicode text") from None
 
 
-def check_ids(ids: npt.ArrayLike, vocab_size: int) -> Ids:
+def _check_ids(ids: npt.ArrayLike, vocab_size: int) -> Ids:
     """The ids as one row of int64; anything but ids of the vocabulary is an error."""
     row = np.asarray(ids)
     if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
@@ -105,7 +91,7 @@ def check_ids(ids: npt.ArrayLike, vocab_size: int) -> Ids:
 
 def split_documents(tokenizer: Tokenizer, ids: npt.ArrayLike) -> list[Ids]:
     """The ids of the documents in a row, without the separators."""
-    row = check_ids(ids, tokenizer.vocab_size)
+    row = _check_ids(ids, tokenizer.vocab_size)
     parts = np.split(row, np.flatnonzero(row == tokenizer.separator))
     return [part[part != tokenizer.separator] for part in parts]
 
@@ -115,7 +101,7 @@ def text_before_end(tokenizer: Tokenizer, ids: npt.ArrayLike, start: int = 0) ->
 
     It is all of the row if the tokenizer has no separator.
     """
-    row = check_ids(ids, tokenizer.vocab_size)
+    row = _check_ids(ids, tokenizer.vocab_size)
     if tokenizer.separator is None:
         return tokenizer.decode(row)
     ends = np.flatnonzero(row[start:] == tokenizer.separator)
@@ -241,7 +227,7 @@ class SymbolTokenizer(SavedTokenizer):
     def decode(self, ids: npt.ArrayLike) -> str:
         """The text of a row of ids."""
         pieces = [*self.symbols, END_OF_DOCUMENT]
-        return "".join(pieces[index] for index in check_ids(ids, self.vocab_size).tolist())
+        return "".join(pieces[index] for index in _check_ids(ids, self.vocab_size).tolist())
 
 
 class LetterTokenizer(SymbolTokenizer):
