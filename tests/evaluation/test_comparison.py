@@ -21,7 +21,7 @@ from duality.cli.console import training_display
 from duality.cli.main import main
 from duality.data.packing import Sequences
 from duality.evaluation.compare import (
-    Plan,
+    ComparisonRequest,
     _ComparedRecipe,
     _other_differences,
     _tokens_seen,
@@ -99,7 +99,7 @@ def uniform_judge() -> Judge:
 
 def test_a_judge_adds_columns(english: Path, tmp_path: Path) -> None:
     recipes = [small_recipe(english, "training.steps=3", name=name) for name in NAMES]
-    plan = Plan(tmp_path / "out", 1, 4, uniform_judge(), num_samples=3, sampling_steps=5)
+    plan = ComparisonRequest(tmp_path / "out", 1, 4, uniform_judge(), num_samples=3, sampling_steps=5)
     rows, remarks = compare(recipes, plan, quiet, lambda each: training_display(each.training.steps))
     for row, steps in zip(rows, (32, 5, 5)):
         assert row.samples is not None
@@ -139,7 +139,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[Judge, list[int], list[str
 def test_nothing_is_sampled_or_judged_twice(english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipes = [small_recipe(english, "training.steps=3", name=name) for name in NAMES]
     judge, read, sampled = counted(monkeypatch)
-    plan = Plan(tmp_path / "out", 1, 4, judge, num_samples=3, sampling_steps=5)
+    plan = ComparisonRequest(tmp_path / "out", 1, 4, judge, num_samples=3, sampling_steps=5)
     first, remarks = compare(recipes[:2], plan, quiet, no_display)
     assert sampled == NAMES[:2]
     assert sum(read) == 3 * 3  # two models and the real text
@@ -167,7 +167,7 @@ def test_nothing_is_sampled_or_judged_twice(english: Path, tmp_path: Path, monke
 def test_compare_and_quality_give_the_same_numbers(english: Path, tmp_path: Path) -> None:
     """The row of a comparison is the row that `duality quality` measures on the same run, also that of real text."""
     recipes = [small_recipe(english, "training.steps=3", name=name) for name in NAMES[:2]]
-    plan = Plan(tmp_path / "out", 1, 4, table_judge(), num_samples=3, sampling_steps=5)
+    plan = ComparisonRequest(tmp_path / "out", 1, 4, table_judge(), num_samples=3, sampling_steps=5)
     compared, remarks = compare(recipes, plan, quiet, no_display)
     settings = {"ar-laptop": SweepRequest(steps=(None,), num=3), "mdlm-laptop": SweepRequest(steps=(5,), num=3)}
     for recipe, entry in zip(recipes, compared, strict=True):
@@ -198,15 +198,15 @@ def test_other_differences_are_listed(english: Path) -> None:
 
 def test_sampling_steps_apply_where_there_is_a_choice(english: Path, tmp_path: Path) -> None:
     duo, ar = (small_recipe(english, "data.length=64", name=name) for name in ("duo-laptop", "ar-laptop"))
-    assert Plan(tmp_path, sampling_steps=8).case(duo).steps == 8
-    assert Plan(tmp_path).case(duo).steps == 32
-    assert Plan(tmp_path, sampling_steps=8).case(ar).steps == 64
+    assert ComparisonRequest(tmp_path, sampling_steps=8).case(duo).steps == 8
+    assert ComparisonRequest(tmp_path).case(duo).steps == 32
+    assert ComparisonRequest(tmp_path, sampling_steps=8).case(ar).steps == 64
 
 
 def test_what_cannot_be_measured_is_refused_before_training(english: Path, tmp_path: Path) -> None:
     short = small_recipe(english, "data.length=3")
     with pytest.raises(ValueError, match="4-grams are counted"):
-        compare([short], Plan(tmp_path / "out", judge=table_judge()), quiet, no_display)
+        compare([short], ComparisonRequest(tmp_path / "out", judge=table_judge()), quiet, no_display)
     assert not (tmp_path / "out").exists()
 
 

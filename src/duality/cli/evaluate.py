@@ -145,7 +145,7 @@ def compare(
         samples: how many samples the judge reads.
         sample_steps: network calls for each sample, where the model leaves the choice.
     """
-    from duality.evaluation.compare import Plan, table_lines
+    from duality.evaluation.compare import ComparisonRequest, table_lines
     from duality.evaluation.compare import compare as compare_recipes
     from duality.evaluation.judge import judge_named
     from duality.files.atomic import no_empty_folder
@@ -163,9 +163,9 @@ def compare(
     chosen = [with_column(with_corpus(each, data or each.data.corpus), column) for each in chosen]
     where = device_named(device)
     reader = None if judge is None else judge_named(judge, where, say)
-    plan = Plan(out, draws, limit, reader, samples, sample_steps, where)
+    request = ComparisonRequest(out, draws, limit, reader, samples, sample_steps, where)
     with no_empty_folder(out):
-        rows, remarks = compare_recipes(chosen, plan, say, lambda each: training_display(each.training.steps))
+        rows, remarks = compare_recipes(chosen, request, say, lambda each: training_display(each.training.steps))
     head, *lines = table_lines(rows)
     print_table(head, lines)
     print("\n".join(remarks))

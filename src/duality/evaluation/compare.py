@@ -61,8 +61,11 @@ class _ComparedRecipe:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is done with every recipe. ``sampling_steps`` counts where the sampler leaves a choice."""
+class ComparisonRequest:
+    """What a user asks of a comparison, alike for every recipe.
+
+    ``sampling_steps`` counts where the sampler leaves a choice.
+    """
 
     out: Path
     num_draws: int = 4
@@ -84,7 +87,7 @@ class Plan:
                 raise ValueError(f"{name}: {value}; it must be at least 1")
 
     def case(self, recipe: Recipe) -> Case:
-        """The samples of a recipe's run: its own sampler, as many steps as planned."""
+        """The samples of a recipe's run: its own sampler, as many steps as requested."""
         length = recipe.data.length
         # the number of steps does not depend on the vocabulary
         steps = recipe.method.sampler(2).steps(length, self.sampling_steps)
@@ -93,7 +96,7 @@ class Plan:
 
 def compare(
     recipes: Sequence[Recipe],
-    plan: Plan,
+    request: ComparisonRequest,
     report: Reporter,
     watching: Callable[[Recipe], AbstractContextManager[Watch]],
 ) -> tuple[list[_ComparedRecipe], list[str]]:
@@ -103,43 +106,43 @@ def compare(
     """
     if len({recipe.name for recipe in recipes}) < len(recipes):
         raise ValueError("a recipe stands twice in the comparison: name each once")
-    sampler = RunSampler(plan.device, report)
+    sampler = RunSampler(request.device, report)
     sweep: Sweep | None = None
     real, rows, remarks = list[Row](), list[_ComparedRecipe](), _remarks(recipes, [], [])
-    if plan.judge is not None:
-        check_cases([plan.case(recipe) for recipe in recipes])
-        text = held_out_text(recipes[0], plan.num_samples, recipes[0].data.length, report)
-        sweep = Sweep(plan.out, sampler, report, plan.judge, text)
+    if request.judge is not None:
+        check_cases([request.case(recipe) for recipe in recipes])
+        text = held_out_text(recipes[0], request.num_samples, recipes[0].data.length, report)
+        sweep = Sweep(request.out, sampler, report, request.judge, text)
         real = job().once(sweep.real_rows)
-    job().once(lambda: output_folder(plan.out))
+    job().once(lambda: output_folder(request.out))
     for recipe in recipes:
         # Between the first and the last step there is training alone, so that the times can be compared.
         chosen = replace(recipe, training=replace(recipe.training, eval_every=0))
-        training = TrainingPlan(chosen, plan.out / recipe.name, resume=True, may_be_longer=False)
+        training = TrainingPlan(chosen, request.out / recipe.name, resume=True, may_be_longer=False)
         with watching(chosen) as watch:
-            outcome = training.run(device=plan.device, report=report, watch=watch)
+            outcome = training.run(device=request.device, report=report, watch=watch)
         if outcome.signal:
             report(f"stopped in {recipe.name}; the same command continues")
             break
-        rows.append(_measure_run(chosen, plan, sampler, sweep, report))
+        rows.append(_measure_run(chosen, request, sampler, sweep, report))
         remarks = _remarks(recipes, rows, real)
-        job().once(partial(_write_table, plan.out, rows, remarks))
+        job().once(partial(_write_table, request.out, rows, remarks))
     return rows, remarks
 
 
 def _measure_run(
-    recipe: Recipe, plan: Plan, sampler: RunSampler, sweep: Sweep | None, report: Reporter
+    recipe: Recipe, request: ComparisonRequest, sampler: RunSampler, sweep: Sweep | None, report: Reporter
 ) -> _ComparedRecipe:
     """The row of a run that has been trained."""
-    case = plan.case(recipe)
+    case = request.case(recipe)
     model = sampler.model(case)
     corpus = job().in_turn(lambda: prepare_corpus(recipe, report))
     parts = (corpus.validation, corpus.train)
     held_out, train = (make_sequences(recipe.data, part, corpus.tokenizer) for part in parts)
     report(f"measuring {recipe.name}")
-    num = min(plan.limit or len(held_out), len(held_out))
+    num = min(request.limit or len(held_out), len(held_out))
     with working(report, "measuring", num, "sequences") as advance:
-        result = model.likelihood(held_out, num_draws=plan.num_draws, limit=plan.limit, advance=advance)
+        result = model.likelihood(held_out, num_draws=request.num_draws, limit=request.limit, advance=advance)
     return _ComparedRecipe(
         recipe=recipe.name,
         source=recipe.source,

@@ -39,7 +39,7 @@ _VERSION = 1  # of what a number means
 
 
 @dataclass(frozen=True)
-class Suite:
+class _Suite:
     """Test sets by the headings of the paper's table, whose number and column they have there."""
 
     name: str
@@ -54,7 +54,7 @@ class Suite:
 SUITES = {
     suite.name: suite
     for suite in (
-        Suite(
+        _Suite(
             "zero-shot",
             "Table 2: zero-shot perplexities of models trained on OpenWebText",
             {
@@ -69,9 +69,9 @@ SUITES = {
             own_packing=False,
             table=2,
         ),
-        Suite("lm1b", "Table 1: perplexity on the test set of LM1B", {"LM1B": "lm1b"}, own_packing=True, table=1),
-        Suite("owt", "Table 1: perplexity on OpenWebText", {"OWT": "openwebtext"}, own_packing=True, table=1),
-        Suite("text8", "text8: bits per character", {"text8": "text8"}, own_packing=True),
+        _Suite("lm1b", "Table 1: perplexity on the test set of LM1B", {"LM1B": "lm1b"}, own_packing=True, table=1),
+        _Suite("owt", "Table 1: perplexity on OpenWebText", {"OWT": "openwebtext"}, own_packing=True, table=1),
+        _Suite("text8", "text8: bits per character", {"text8": "text8"}, own_packing=True),
     )
 }
 
@@ -98,7 +98,7 @@ class LikelihoodSettings:
 
 def evaluate_suite(
     model: Model,
-    suite: Suite,
+    suite: _Suite,
     places: Mapping[str, str],
     settings: LikelihoodSettings,
     *,
@@ -161,13 +161,13 @@ def _key_of(store: TokenStore, rows: Sequences, settings: LikelihoodSettings) ->
 # --- the table
 
 
-def suite_table(suite: Suite, outcomes: Sequence[_Outcome], name: str) -> list[list[str]]:
+def suite_table(suite: _Suite, outcomes: Sequence[_Outcome], name: str) -> list[list[str]]:
     """The table of a suite: its headings, and ours."""
     ours = ["missing" if each.result is None else _cell(suite, each.result) for each in outcomes]
     return [["", *(each.heading for each in outcomes)], [name, *ours]]
 
 
-def _cell(suite: Suite, result: Likelihood) -> str:
+def _cell(suite: _Suite, result: Likelihood) -> str:
     """A number with its standard error."""
     sign = {"bound": "≤ ", "exact": "", "pseudo-likelihood": "pseudo "}[result.kind]
     if suite.name == "text8":
@@ -176,7 +176,7 @@ def _cell(suite: Suite, result: Likelihood) -> str:
     return f"{sign}{result.perplexity:.2f} ± {result.perplexity_stderr:.2f}"
 
 
-def suite_remarks(model: Model, suite: Suite, outcomes: Sequence[_Outcome]) -> list[str]:
+def suite_remarks(model: Model, suite: _Suite, outcomes: Sequence[_Outcome]) -> list[str]:
     """What a reader of the table must know: what is missing, and what the numbers are of."""
     lines = [f"{each.heading} is missing: {each.missing}" for each in outcomes if each.result is None]
     if suite.table is not None and any(each.result for each in outcomes):
