@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -99,7 +99,7 @@ def execute(
                     seconds = _time_left(left, sum(advanced.values()), time.monotonic() - start)
                     report(f"{len(ended)} of {len(jobs)} jobs are done{seconds}")
     finally:
-        _stop(processes, running)
+        _stop(processes.values())
 
 
 def _start(threads: int) -> tuple[Connection, BaseProcess]:
@@ -135,15 +135,12 @@ def _check(jobs: Sequence[Job]) -> None:
         rest = [job for job in rest if job.name not in ready]
 
 
-def _stop(processes: Mapping[Connection, BaseProcess], running: Container[Connection]) -> None:
-    """End the processes, which have no more jobs; one that does a job is asked first, so that it saves."""
-    for connection, process in processes.items():
-        if connection in running:
-            process.terminate()
-        else:
-            connection.close()
+def _stop(processes: Collection[BaseProcess]) -> None:
+    """End processes: ask first, so that one that does a job saves, and wait."""
+    for process in processes:
+        process.terminate()
     limit = time.monotonic() + _PATIENCE
-    for process in processes.values():
+    for process in processes:
         process.join(max(0.1, limit - time.monotonic()))
         if process.is_alive():
             process.kill()
@@ -163,7 +160,7 @@ def _work(threads: int, connection: Connection) -> None:
         with suppress(BrokenPipeError):  # the parent has died: this process saves and ends
             connection.send(message)
 
-    with suppress(EOFError, KeyboardInterrupt):  # there are no more jobs
+    with suppress(EOFError, KeyboardInterrupt):  # the parent has died, or was stopped
         while True:
             job: Job = connection.recv()
             try:
