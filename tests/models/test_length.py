@@ -19,7 +19,7 @@ from duality.evaluation.sweep.runs import _sample_case, held_out_text
 from duality.evaluation.sweep.samples import Case
 from duality.models import sampling as writing
 from duality.models.model import Model
-from duality.models.sampling import known_ends, known_parts, parts_around_blanks
+from duality.models.sampling import _known_ends, known_parts, parts_around_blanks
 from duality.recipes import corpus as recipe_corpus
 from duality.tokenizers.tokenizer import ByteTokenizer
 from duality.training.metrics import read_metrics
@@ -199,9 +199,9 @@ def test_filled_text_keeps_what_is_known(
 
 def test_where_the_known_tokens_end() -> None:
     tokenizer = ByteTokenizer()
-    assert known_ends(tokenizer, 8, "", "").end == 0
-    assert known_ends(tokenizer, 8, "abc", "").end == 3
-    assert known_ends(tokenizer, 8, "", "z").end == 8
+    assert _known_ends(tokenizer, 8, "", "").end == 0
+    assert _known_ends(tokenizer, 8, "abc", "").end == 3
+    assert _known_ends(tokenizer, 8, "", "z").end == 8
     assert known_parts(parts_around_blanks(tokenizer, "a _ b _", "_", 2)).end == 7
 
 

@@ -13,7 +13,6 @@ It is about each window of a continuation, as its likelihood is (models/scoring.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from duality.denoisers.clamp import in_context
 from duality.fused.lazy import belief_of
 from duality.models.model import Model
 from duality.models.sampling import with_label
-from duality.models.scoring import Passage, Window, noise_of, padded, windows
+from duality.models.scoring import Passage, Window, batches, noise_of, padded, windows
 from duality.protocols import Denoiser
 
 
@@ -32,14 +31,11 @@ def greedy(model: Model, rows: Sequence[Passage], batch_size: int, label: str | 
     if model.measure.kind != "exact" and model.recipe.method.process(model.tokenizer.vocab_size) is None:
         return [False] * len(rows)
     found = [True] * len(rows)
-    ordered = sorted(windows(rows, model.length), key=lambda window: window.shape)
-    for _, alike in groupby(ordered, key=lambda window: window.shape):
-        together = list(alike)
-        for start in range(0, len(together), batch_size):
-            some = together[start : start + batch_size]
-            for window, row in zip(some, _most_likely(model, some, label).cpu(), strict=True):
-                ids = torch.from_numpy(window.ids)[window.known :]
-                found[window.text] &= bool((row[window.known : len(window.ids)] == ids).all())
+    for some in batches([(window, 0) for window in windows(rows, model.length)], batch_size):
+        alike = [window for window, _ in some]
+        for window, row in zip(alike, _most_likely(model, alike, label).cpu(), strict=True):
+            ids = torch.from_numpy(window.ids)[window.known :]
+            found[window.text] &= bool((row[window.known : len(window.ids)] == ids).all())
     return found
 
 

@@ -33,8 +33,8 @@ from duality.training.adapters import merged
 from duality.training.checkpoint import Shapes, Tensors
 from duality.training.state import load_weights
 
-FLOATS = ("F64", "F32", "F16", "BF16")
-LISTED = 40  # names of tensors in a message
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_LISTED = 40  # names of tensors in a message
 _AGAIN = "fetch the folder again"
 
 
@@ -75,7 +75,7 @@ def parts_of(
     if round is not None and step is not None:
         raise ValueError(f"round {round} and step {step}: each says which weights to load; leave one of them out")
     if folders.exists(source.folder) or not package.exists(source.folder):
-        return parts_of_run(source.folder, report, weights, round, step)
+        return _parts_of_run(source.folder, report, weights, round, step)
     if round is not None or step is not None:
         raise ValueError(
             f"{source.place} is a model alone: it has neither rounds nor other steps than its own; leave them out"
@@ -86,7 +86,7 @@ def parts_of(
     return parts_of_pretrained(source, config)
 
 
-def parts_of_run(
+def _parts_of_run(
     folder: Path, report: Reporter, weights: Literal["ema", "model"], round: int | None, step: int | None
 ) -> Parts:
     """The parts of the model of a run."""
@@ -103,8 +103,7 @@ def parts_of_run(
             f"{folder} has no checkpoint yet: train it first (duality train {recipe.name} --out {folder} --resume)"
         )
     check_tokenizer(checkpoint.load(path, ()), tokenizer, folder)
-    shapes = trained_shapes(recipe, Vocabulary(tokenizer.vocab_size, len(names)))
-    saved = checkpoint.load(path, groups, shapes)
+    saved = checkpoint.load(path, groups, trained_shapes(recipe, Vocabulary(tokenizer.vocab_size, len(names))))
     tensors = merged(saved.groups[weights], recipe.training)
     origin = Origin(str(folder.resolve()), checkpoint.checksum_of(path, weights) or "", weights, folder)
     return Parts(recipe, saved.step, tokenizer, names, tensors, origin)
@@ -124,7 +123,7 @@ def parts_of_pretrained(source: ModelSource, config: PretrainedConfig) -> Parts:
     if not path.is_file():
         raise ValueError(f"{source.place} has no {path.name}: {_AGAIN}")
     shapes = parameter_shapes(config.recipe, Vocabulary(config.num_tokens, len(config.label_names)))
-    check_tensors(path, shapes)
+    _check_tensors(path, {f"{INSIDE}{name}": shape for name, shape in shapes.items()})
     digest = file_sha256(path)
     if config.weights_sha256 not in (None, digest):
         raise ValueError(f"{path} is not the file that {package.CONFIG} was written for (sha256): {_AGAIN}")
@@ -134,31 +133,30 @@ def parts_of_pretrained(source: ModelSource, config: PretrainedConfig) -> Parts:
     return Parts(config.recipe, config.step, tokenizer, config.label_names, tensors, origin)
 
 
-def check_tensors(path: Path, own: Shapes) -> None:
+def _check_tensors(path: Path, expected: Shapes) -> None:
     """Refuse a file whose tensors are not those of the network, by the names, shapes and types at its beginning."""
     try:
         with safe_open(path, framework="pt") as content:
-            found = {name: content.get_slice(name) for name in content.keys()}  # noqa: SIM118
-            shapes = {name: tuple(part.get_shape()) for name, part in found.items()}
-            types = {name: str(part.get_dtype()) for name, part in found.items()}
+            slices = {name: content.get_slice(name) for name in content.keys()}  # noqa: SIM118
+            found = {name: (tuple(part.get_shape()), str(part.get_dtype())) for name, part in slices.items()}
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is no valid safetensors file ({error}): {_AGAIN}") from None
-    expected = {f"{INSIDE}{name}": shape for name, shape in own.items()}
-    both = sorted(shapes.keys() & expected.keys())
-    problems = {
-        "missing": sorted(expected.keys() - shapes.keys()),
-        "unknown": sorted(shapes.keys() - expected.keys()),
-        "of another shape": [
-            f"{name} {shapes[name]} instead of {expected[name]}" for name in both if shapes[name] != expected[name]
-        ],
-        "no numbers that weights can be": [f"{name} {types[name]}" for name in both if types[name] not in FLOATS],
+    problems: dict[str, list[str]] = {
+        "missing": sorted(expected.keys() - found.keys()),
+        "unknown": sorted(found.keys() - expected.keys()),
+        "of another shape": [],
+        "no numbers that weights can be": [],
     }
-    words = [f"{len(names)} {kind}: {listed(names)}" for kind, names in problems.items() if names]
+    for name in sorted(found.keys() & expected.keys()):
+        shape, kind = found[name]
+        if shape != expected[name]:
+            problems["of another shape"].append(f"{name} {shape} instead of {expected[name]}")
+        if kind not in _FLOATS:
+            problems["no numbers that weights can be"].append(f"{name} {kind}")
+    words = []
+    for kind, names in problems.items():
+        if names:
+            more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+            words.append(f"{len(names)} {kind}: {', '.join(f'{name:.200}' for name in names[:_LISTED])}{more}")
     if words:
         raise ValueError(f"the tensors of {path} do not fit the network of its config.json ({'; '.join(words)})")
-
-
-def listed(names: list[str]) -> str:
-    """Names in a message, which has an end."""
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(f"{name:.200}" for name in names[:LISTED]) + more

@@ -44,7 +44,7 @@ from duality.models.scoring import (
     TextLikelihood,
     TokenSurprisal,
     likelihoods,
-    passages,
+    passage,
     surprisals,
     token_nats,
 )
@@ -206,10 +206,16 @@ class Model(TrainedModel):
         ``label`` is the class that a class-conditional model is given. The end-of-document token is not added, nor is
         padding: what a whole document costs is measured by ``likelihood``.
         """
-        request = ScoreRequest(**options)
-        rows = passages(self.tokenizer, [texts] if isinstance(texts, str) else texts, context, request.seed)
-        found = self.score(rows, request)
-        return found[0] if isinstance(texts, str) else found
+        request, alone = ScoreRequest(**options), isinstance(texts, str)
+        rows = [texts] if isinstance(texts, str) else list(texts)
+        contexts = [context] * len(rows) if isinstance(context, str) else list(context)
+        if len(contexts) != len(rows):
+            raise ValueError(
+                f"{len(contexts)} contexts for {len(rows)} texts: give one string for all of them, or one for each"
+            )
+        pairs = zip(rows, contexts, strict=True)
+        found = self.score([passage(self.tokenizer, *pair, request.seed) for pair in pairs], request)
+        return found[0] if alone else found
 
     def score(self, rows: Sequence[Passage], request: ScoreRequest) -> list[TextLikelihood]:
         """``log_likelihood`` of tokens: each passage has its own context, seed and manner to be cut into windows."""
@@ -244,7 +250,7 @@ class Model(TrainedModel):
         before it. A Gaussian model reads vectors instead of tokens, and is refused.
         """
         denoiser = with_label(self.denoiser, label, None, self.label_names, self.device)
-        return hidden_vectors(denoiser, torch.as_tensor(tokens, device=self.device), alpha)
+        return _hidden_vectors(denoiser, torch.as_tensor(tokens, device=self.device), alpha)
 
     # --- keeping
 
@@ -293,7 +299,7 @@ def load(
     """The model of a run (its newest intact checkpoint), of a folder of ``save_pretrained``, or of the hub.
 
     The hub's are ``owner/name`` or ``hf:owner/name``, at a ``revision`` if one is given; a folder that exists comes
-    first (``model_sources.model_source``). ``weights`` are the averaged ("ema") or the raw ones ("model"). ``round``
+    first (``hub.fetch.model_source``). ``weights`` are the averaged ("ema") or the raw ones ("model"). ``round``
     asks for the weights of a run after that round of a distillation instead; 0 is what it began from. ``step`` asks for
     another checkpoint that the run has kept. ``report`` is called with what a user should know, such as a damaged
     checkpoint; ``print`` shows it.
@@ -305,7 +311,7 @@ def load(
     )
 
 
-def hidden_vectors(denoiser: AnyDenoiser, tokens: Tensor, alpha: float) -> Tensor:
+def _hidden_vectors(denoiser: AnyDenoiser, tokens: Tensor, alpha: float) -> Tensor:
     """The vectors (B, L, D) of tokens (B, L) or (L,) at the signal level ``alpha``; a Gaussian model is refused."""
     z = tokens[None] if tokens.ndim == 1 else tokens
     if z.ndim != 2 or z.is_floating_point() or not 0 < alpha <= 1:

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -131,48 +132,36 @@ def distillation_of(base: Recipe, name: str) -> Recipe:
 
 def sizes_of(recipe: Recipe, device: torch.device) -> Sizes:
     """The sizes of a recipe's network on a device of this kind; no memory is taken."""
-    one, two = (kept_bytes(recipe, rows, device) for rows in (1, 2))
-    network, model = one[0], one[1]
-    per_block = [numbers(block.parameters()) for block in blocks_of(model)]
+    (network, model, one), (_, _, two) = (_kept_bytes(recipe, rows, device) for rows in (1, 2))
+    blocks = [list(block.parameters()) for block in blocks_of(model)]
+    per_block = [_count(block) for block in blocks]
     embedding = dict(model.named_parameters()).get("backbone.embedding")
     return Sizes(
-        parameters=numbers(model.parameters()),
-        trained=numbers(trained_of(model)),
+        parameters=_count(model.parameters()),
+        trained=_count(model.parameters(), trained=True),
         in_blocks=sum(per_block),
-        trained_in_blocks=sum(numbers(trained_of(block)) for block in blocks_of(model)),
+        trained_in_blocks=sum(_count(block, trained=True) for block in blocks),
         largest_block=max(per_block, default=0),
-        head=numbers(trained_of(network.head)),
+        head=_count(network.head.parameters(), trained=True),
         embedding=0 if embedding is None else embedding.numel(),
         width=network.head.in_features,
         depth=len(per_block),
         num_states=network.head.out_features,
-        row=two[2] - one[2],
-        fixed=2 * one[2] - two[2],
+        row=two - one,
+        fixed=2 * one - two,
     )
 
 
-def numbers(weights: Iterable[Tensor]) -> int:
-    """How many numbers the weights have."""
-    return sum(value.numel() for value in weights)
+def _count(weights: Iterable[nn.Parameter], trained: bool = False) -> int:
+    """How many numbers the weights have, or those of them that are trained."""
+    return sum(value.numel() for value in weights if value.requires_grad or not trained)
 
 
-def trained_of(part: nn.Module) -> list[nn.Parameter]:
-    """The weights of a part of a network that are trained."""
-    return [value for value in part.parameters() if value.requires_grad]
-
-
-def precision_on(recipe: Recipe, device: torch.device) -> torch.dtype:
-    """The precision on a device that need not be there: "auto" is bfloat16 on a GPU."""
-    if recipe.training.precision == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return resolve_precision(recipe.training.precision, device)
-
-
-def kept_bytes(recipe: Recipe, rows: int, device: torch.device) -> tuple[Network, nn.Module, float]:
+def _kept_bytes(recipe: Recipe, rows: int, device: torch.device) -> tuple[Network, nn.Module, float]:
     """The network, its model, and the bytes that autograd keeps when it reads ``rows`` rows."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    dtype = precision_on(recipe, device)
+    dtype = _precision_on(recipe, device)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[]):
         model = recipe.method.network(recipe.backbone, expected_vocabulary(recipe))
         choose_trained(model, recipe.training)
@@ -180,6 +169,7 @@ def kept_bytes(recipe: Recipe, rows: int, device: torch.device) -> tuple[Network
         network.prepare(recompute=recipe.training.recompute, compile=False)
         own = {each.untyped_storage()._cdata for each in model.parameters()}
         kept: dict[int, int] = {}
+        held: list[Tensor] = []  # a storage that is freed may give its number to another one
 
         def weigh(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
@@ -188,22 +178,22 @@ def kept_bytes(recipe: Recipe, rows: int, device: torch.device) -> tuple[Network
             held.append(tensor)
             return tensor
 
-        held: list[Tensor] = []  # a storage that is freed may give its number to another one
-        inputs = inputs_of(model, network, rows, recipe.data.length)
+        inputs = torch.zeros(rows, recipe.data.length, dtype=torch.int64)
+        if isinstance(unwrapped(model), VectorDenoiser):
+            width = next(part for part in network.children() if isinstance(part, nn.Linear)).in_features
+            inputs = torch.zeros(rows, recipe.data.length, width)
         noise = Noise(torch.zeros(rows, dtype=torch.int64))
         lower = torch.autocast("cpu", dtype, enabled=dtype != torch.float32)
         with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor), lower:
-            vectors = network.hidden(inputs, torch.ones(rows), None, noise)
-        weigh(vectors)
+            weigh(network.hidden(inputs, torch.ones(rows), None, noise))
         return network, model, float(sum(kept.values()))
 
 
-def inputs_of(model: nn.Module, network: nn.Module, rows: int, length: int) -> Tensor:
-    """An input of the network: token ids, or vectors."""
-    if isinstance(unwrapped(model), VectorDenoiser):
-        width = next(part for part in network.children() if isinstance(part, nn.Linear)).in_features
-        return torch.zeros(rows, length, width)
-    return torch.zeros(rows, length, dtype=torch.int64)
+def _precision_on(recipe: Recipe, device: torch.device) -> torch.dtype:
+    """The precision on a device that need not be there: "auto" is bfloat16 on a GPU."""
+    if recipe.training.precision == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return resolve_precision(recipe.training.precision, device)
 
 
 # --- memory
@@ -211,13 +201,20 @@ def inputs_of(model: nn.Module, network: nn.Module, rows: int, length: int) -> T
 
 def fits(recipe: Recipe, sizes: Sizes, devices: int, memory: float, device: torch.device) -> Iterator[Fit]:
     """For every strategy the largest micro-batch that fits, and what a device then needs; one row if none does."""
-    share = recipe.training.batch_size // devices
-    for strategy, shard in strategies(devices):
-        tried = (estimate(recipe, sizes, strategy, devices, shard, rows, device) for rows in reversed(divisors(share)))
-        yield best_of(list(tried), memory)
+    for strategy, shard in _strategies(devices):
+        shares = reversed(divisors(recipe.training.batch_size // devices))
+        tried = [estimate(recipe, sizes, strategy, devices, shard, rows, device) for rows in shares]
+        yield next((fit for fit in tried if within(fit, memory)), tried[-1])
 
 
-def strategies(devices: int) -> list[tuple[Strategy, int]]:
+def smallest(recipe: Recipe, sizes: Sizes, memory: float, device: torch.device, most: int = 4096) -> Fit | None:
+    """The smallest number of devices on which a training fits; None if none up to ``most`` does."""
+    counts = (each for each in divisors(recipe.training.batch_size) if each <= most)
+    found = (fit for devices in counts for fit in fits(recipe, sizes, devices, memory, device))
+    return next((fit for fit in found if within(fit, memory)), None)
+
+
+def _strategies(devices: int) -> list[tuple[Strategy, int]]:
     """The ways to divide weights over devices: not at all, over all, and over groups of eight, a machine's."""
     if devices == 1:
         return [("single", 1)]
@@ -228,11 +225,6 @@ def strategies(devices: int) -> list[tuple[Strategy, int]]:
 def within(fit: Fit, memory: float) -> bool:
     """Whether a training fits into the memory of a device."""
     return fit.memory <= _USABLE * memory
-
-
-def best_of(tried: list[Fit], memory: float) -> Fit:
-    """The first that fits into the memory, or the last, which needs the least."""
-    return next((fit for fit in tried if within(fit, memory)), tried[-1])
 
 
 def estimate(
@@ -287,21 +279,6 @@ def sent_bytes(
     return (shard - 1) / shard * (gathered + added) + between
 
 
-def smallest(recipe: Recipe, sizes: Sizes, memory: float, device: torch.device, most: int = 4096) -> Fit | None:
-    """The smallest number of devices on which a training fits; None if none up to ``most`` does."""
-    batch = recipe.training.batch_size
-    for devices in (each for each in divisors(batch) if each <= most):
-        for strategy, shard in strategies(devices):
-            least = estimate(recipe, sizes, strategy, devices, shard, 1, device)
-            if within(least, memory):
-                tried = [
-                    estimate(recipe, sizes, strategy, devices, shard, rows, device)
-                    for rows in reversed(divisors(batch // devices))
-                ]
-                return best_of(tried, memory)
-    return None
-
-
 # --- time
 
 
@@ -317,23 +294,23 @@ def speed_of(recipe: Recipe, sizes: Sizes, devices: int, operations_per_second: 
 
 
 # Operations per second in bfloat16 without sparsity, as the makers state them, by a part of the device's name.
-PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "4090": 165e12, "3090": 71e12}
+_PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "4090": 165e12, "3090": 71e12}
 
 
-def peak_of(name: str) -> float | None:
+def _peak_of(name: str) -> float | None:
     """The peak of a device by its name; None if it is not known.
 
-    >>> peak_of("NVIDIA A100-SXM4-80GB"), peak_of("a CPU")
+    >>> _peak_of("NVIDIA A100-SXM4-80GB"), _peak_of("a CPU")
     (312000000000000.0, None)
     """
-    return next((peak for part, peak in PEAKS.items() if part in name), None)
+    return next((peak for part, peak in _PEAKS.items() if part in name), None)
 
 
 def operations_per_second(recipe: Recipe, device: torch.device) -> tuple[float, float] | None:
     """Operations of a token, and the peak of the device; None if the peak is not known for its precision."""
     if device.type != "cuda" or resolve_precision(recipe.training.precision, device) != torch.bfloat16:
         return None
-    peak = peak_of(torch.cuda.get_device_name(device))
+    peak = _peak_of(torch.cuda.get_device_name(device))
     return None if peak is None else (speed_of(recipe, sizes_of(recipe, device), 1, 1.0).operations, peak)
 
 
@@ -347,12 +324,8 @@ def number_of(text: str, name: str, units: dict[str, float]) -> float:
     ValueError: --memory '80': write a number and a unit: GB or GiB, such as 80GB
     """
     for unit, size in units.items():
-        if text.endswith(unit):
-            try:
-                value = float(text.removesuffix(unit))
-            except ValueError:
-                break
-            if 0 < value < math.inf:
+        with suppress(ValueError):
+            if text.endswith(unit) and 0 < (value := float(text.removesuffix(unit))) < math.inf:
                 return value * size
     first = next(iter(units))
     raise ValueError(f"{name} {text!r}: write a number and a unit: {' or '.join(units)}, such as 80{first}")

@@ -1,26 +1,25 @@
-"""Samples of a model: the request of a user, the known tokens around it, and the sample that comes out.
-
-A model writes rows of a fixed number of tokens. A document that is shorter ends with an end-of-text token; what follows
-it is padding or, for a model of wrapped text, other documents. The text of a sample is what stands before the first
-end-of-text. Known tokens are never cut off: with a suffix, or with text behind a blank, the end is looked for after the
-last known token. What must hold: the tokens of a sample are the whole row.
-
-What a user asks of samples, as wrappers of the model's denoiser.
+"""Samples of a model: what a user asks for, as wrappers of the model's denoiser, and the samples that come out.
 
     known tokens           a prompt, a suffix, the text around blanks: they stay in place (``Clamped``)
     label, guidance        a class-conditional model writes in a class (``with_labels``, ``Guided``)
     temperature, top-p     the belief is made sharper or flatter, or its tail is cut off
     memo                   a belief that depends on the tokens alone is computed once for the same tokens
 
-The order from the network outwards is label or guidance, temperature, top-p, known tokens, memo. What must hold: every
-sample has the known tokens in their places, whatever else is asked for.
+The order from the network outwards is label or guidance, temperature, top-p, known tokens, memo.
+
+A model writes rows of a fixed number of tokens. A document that is shorter ends with an end-of-text token; what follows
+it is padding or, for a model of wrapped text, other documents. The text of a sample is what stands before the first
+end-of-text. Known tokens are never cut off: with a suffix, or with text behind a blank, the end is looked for after the
+last known token.
+
+What must hold: every sample has the known tokens in their places, whatever else is asked for; its tokens are the whole
+row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -34,7 +33,7 @@ from duality.denoisers.wrapping import network_of, unwrapped
 from duality.models.requests import FillRequest, SampleChoices, SampleRequest
 from duality.models.size import check_sampling
 from duality.models.trained import TrainedModel
-from duality.protocols import AnyDenoiser, Denoiser, Process, Score, Tail, VectorDenoiser
+from duality.protocols import AnyDenoiser, Denoiser, Score, Tail, VectorDenoiser
 from duality.recipes.recipe import Generation
 from duality.registry import suggestion
 from duality.samplers.choice import grid_named
@@ -86,14 +85,14 @@ class Sample:
         return made | ({"full_text": self.full_text} if full else {}) | {"tokens": self.tokens}
 
 
-def resolve_generation(choices: SampleChoices, standard: Generation) -> Generation:
+def _resolve_generation(choices: SampleChoices, standard: Generation) -> Generation:
     """How a model is sampled: as was chosen, and where nothing was (None) as its recipe says.
 
     Another sampler than the recipe's has its own number of steps.
 
-    >>> resolve_generation(SampleChoices(temperature=0.8), Generation(steps=8, tail="posterior"))
+    >>> _resolve_generation(SampleChoices(temperature=0.8), Generation(steps=8, tail="posterior"))
     Generation(steps=8, sampler='own', tail='posterior', temperature=0.8)
-    >>> resolve_generation(SampleChoices(sampler="psi-loop"), Generation(steps=8)).steps is None
+    >>> _resolve_generation(SampleChoices(sampler="psi-loop"), Generation(steps=8)).steps is None
     True
     """
     own = choices.sampler is None or choices.sampler == standard.sampler
@@ -109,15 +108,15 @@ def known_tokens(model: TrainedModel, request: SampleRequest | FillRequest) -> K
     """The tokens of a request that are known; what the model cannot do, or the machine cannot hold, is refused."""
     tokenizer, batch = model.tokenizer, min(request.num, request.batch_size)
     if isinstance(request, FillRequest):
-        check_can_infill(model.denoiser, "fill")
+        _check_can_infill(model.denoiser, "fill")
         parts = parts_around_blanks(tokenizer, request.text, request.blank, request.tokens_per_blank)
         check_sampling(model.denoiser, batch, num_tokens_of(parts), model.device)  # before they are allocated
         return known_parts(parts)
     length = model.length if request.length is None else request.length
     check_sampling(model.denoiser, batch, length, model.device)
-    known = known_ends(tokenizer, length, request.prompt, request.suffix).keeping(request.keep, tokenizer.vocab_size)
+    known = _known_ends(tokenizer, length, request.prompt, request.suffix).keeping(request.keep, tokenizer.vocab_size)
     if request.suffix or request.keep:
-        check_can_infill(model.denoiser, "suffix" if request.suffix else "keep")
+        _check_can_infill(model.denoiser, "suffix" if request.suffix else "keep")
     return known
 
 
@@ -130,12 +129,11 @@ def write_around(
     wrap: Wrap = unchanged,
 ) -> list[Sample]:
     """The samples around known tokens; ``each`` gets every one as soon as its batch is written."""
-    process = model.recipe.method.process(model.tokenizer.vocab_size)
-    how = resolve_generation(choices, model.recipe.generation)
+    how = _resolve_generation(choices, model.recipe.generation)
     sampler = model.named_sampler(how.sampler, choices.eta)
     steps = sampler.steps(len(known)) if how.steps is None else how.steps
     denoiser = with_label(model.denoiser, choices.label, choices.guidance, model.label_names, model.device)
-    denoiser = with_known(transform(denoiser, choices.top_p, how.temperature), known.to(model.device), process)
+    denoiser = _with_known(transform(denoiser, choices.top_p, how.temperature), known, model)
     made = batches(
         wrap(with_memo(denoiser)),
         model.schedule,
@@ -160,9 +158,6 @@ def write_around(
     return samples
 
 
-# --- wrappers of the denoiser
-
-
 # --- known tokens
 
 
@@ -184,21 +179,14 @@ class Known:
 
     def keeping(self, tokens: Mapping[int, int], vocab_size: int) -> Known:
         """The same with further tokens at their places."""
-        if not tokens:
-            return self
-        size = len(self)
+        ids, fixed, size = self.tokens.clone(), self.fixed.clone(), len(self)
         for place, token in tokens.items():
             if not (0 <= place < size and 0 <= token < vocab_size):
                 raise ValueError(
                     f"keep has token {token} at place {place}: places are 0 to {size - 1}, tokens 0 to {vocab_size - 1}"
                 )
-        ids, fixed, places = self.tokens.clone(), self.fixed.clone(), torch.tensor(list(tokens))
-        ids[places], fixed[places] = torch.tensor(list(tokens.values())), True
+            ids[place], fixed[place] = token, True
         return Known(ids, fixed)
-
-    def to(self, device: torch.device) -> Known:
-        """The same on another device."""
-        return Known(self.tokens.to(device), self.fixed.to(device))
 
 
 Part = Ids | int  # known ids, or a number of unknown tokens
@@ -216,7 +204,7 @@ def known_parts(parts: Sequence[Part]) -> Known:
     return Known(torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.concatenate(fixed)))
 
 
-def known_ends(tokenizer: Tokenizer, length: int, prompt: str, suffix: str) -> Known:
+def _known_ends(tokenizer: Tokenizer, length: int, prompt: str, suffix: str) -> Known:
     """A sample of ``length`` tokens that begins with the prompt and ends with the suffix."""
     if length < 1:
         raise ValueError(f"length is {length}: a sample needs at least 1 token")
@@ -230,21 +218,22 @@ def known_ends(tokenizer: Tokenizer, length: int, prompt: str, suffix: str) -> K
 
 
 def parts_around_blanks(tokenizer: Tokenizer, text: str, blank: str, tokens_per_blank: int | None) -> list[Part]:
-    """The text with ``tokens_per_blank`` unknown tokens in place of every blank; None is ``tokens_of_a_word``."""
+    """The text with ``tokens_per_blank`` unknown tokens in place of every blank; None is ``_tokens_of_a_word``."""
     if not blank or blank not in text:
         raise ValueError(f"the text {text!r} has no blank {blank!r}: write one where the model is to fill in")
     if tokens_per_blank is not None and tokens_per_blank < 1:
         raise ValueError(f"tokens_per_blank is {tokens_per_blank}: a blank has at least 1 token")
-    first, *others = [tokenizer.encode(part) for part in text.split(blank)]
-    count = tokens_of_a_word(tokenizer, text.split(blank)) if tokens_per_blank is None else tokens_per_blank
+    texts = text.split(blank)
+    first, *others = [tokenizer.encode(part) for part in texts]
+    count = _tokens_of_a_word(tokenizer, texts) if tokens_per_blank is None else tokens_per_blank
     return [first, *(part for ids in others for part in (count, ids))]
 
 
-def tokens_of_a_word(tokenizer: Tokenizer, parts: list[str]) -> int:
+def _tokens_of_a_word(tokenizer: Tokenizer, parts: list[str]) -> int:
     """How many tokens a word of these texts has on average, with the space beside it, rounded up.
 
     >>> from duality.tokenizers.tokenizer import ByteTokenizer
-    >>> tokens_of_a_word(ByteTokenizer(), ["The ", " sat on the ", "."])
+    >>> _tokens_of_a_word(ByteTokenizer(), ["The ", " sat on the ", "."])
     4
     """
     words = sum(len(part.split()) for part in parts)
@@ -253,7 +242,7 @@ def tokens_of_a_word(tokenizer: Tokenizer, parts: list[str]) -> int:
     return -(-sum(len(tokenizer.encode(part)) for part in parts) // words)
 
 
-def check_can_infill(denoiser: AnyDenoiser, what: str) -> None:
+def _check_can_infill(denoiser: AnyDenoiser, what: str) -> None:
     """Refuse a model that cannot use known tokens behind the ones it writes."""
     if isinstance(unwrapped(denoiser), VectorDenoiser):
         raise ValueError(f"{what} with a Gaussian model: {_NO_TOKENS_IN_VECTORS}")
@@ -269,14 +258,16 @@ _NO_TOKENS_IN_VECTORS = (
 )
 
 
-def with_known(denoiser: AnyDenoiser, known: Known, process: Process | None) -> AnyDenoiser:
+def _with_known(denoiser: AnyDenoiser, known: Known, model: TrainedModel) -> AnyDenoiser:
     """The denoiser that is certain of the known tokens."""
     if not known.fixed.any():
         return denoiser
+    tokens, fixed = known.tokens.to(model.device), known.fixed.to(model.device)
+    process = model.recipe.method.process(model.tokenizer.vocab_size)
     if isinstance(denoiser, Denoiser):
-        return Clamped(denoiser, known.tokens, known.fixed)
+        return Clamped(denoiser, tokens, fixed)
     if isinstance(denoiser, Score) and process is not None:
-        return ClampedScore(denoiser, process, known.tokens, known.fixed)
+        return ClampedScore(denoiser, process, tokens, fixed)
     raise ValueError(f"prompt and suffix with a {type(denoiser).__name__}: {_NO_TOKENS_IN_VECTORS}")
 
 
@@ -314,14 +305,6 @@ def transform(denoiser: AnyDenoiser, top_p: float = 1.0, temperature: float = 1.
     return TopP(denoiser, top_p) if top_p != 1 else denoiser
 
 
-@runtime_checkable
-class LevelAware(Protocol):
-    """A denoiser that says whether its belief depends on the noise level as well as on the tokens."""
-
-    depends_on_alpha: bool
-
-
 def with_memo(denoiser: AnyDenoiser) -> AnyDenoiser:
     """The denoiser with a memo, if its belief depends on the tokens alone: then unchanged sequences cost nothing."""
-    inner = unwrapped(denoiser)
-    return Memoized(denoiser) if isinstance(inner, LevelAware) and not inner.depends_on_alpha else denoiser
+    return denoiser if getattr(unwrapped(denoiser), "depends_on_alpha", True) else Memoized(denoiser)

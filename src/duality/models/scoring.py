@@ -27,9 +27,9 @@ none. The end-of-document token is not added to a text.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 
 import numpy as np
 import torch
@@ -70,10 +70,10 @@ class TokenSurprisal:
     stderr: float
 
 
-def mean_and_stderr(draws: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
+def _mean_and_stderr(draws: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
     """The mean of draws (D, ...) that are in the order of their times, and its standard error.
 
-    >>> mean, stderr = mean_and_stderr(torch.tensor([1.0, 5.0]), "bound")
+    >>> mean, stderr = _mean_and_stderr(torch.tensor([1.0, 5.0]), "bound")
     >>> float(mean), float(stderr)
     (3.0, 2.0)
     """
@@ -85,11 +85,6 @@ def mean_and_stderr(draws: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
     return mean, (draws.diff(dim=0).square().mean(0) / (2 * count)).sqrt()
 
 
-def nothing() -> Ids:
-    """No tokens."""
-    return np.zeros(0, dtype=np.int64)
-
-
 @dataclass(frozen=True)
 class Passage:
     """Tokens to measure, ``ids``, given the tokens before them, ``context``; ``seed`` is that of times and noise.
@@ -98,19 +93,9 @@ class Passage:
     """
 
     ids: Ids
-    context: Ids = field(default_factory=nothing)
+    context: Ids = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     seed: int = 0
     filled: bool = False
-
-
-def passages(tokenizer: Tokenizer, texts: Sequence[str], context: str | Sequence[str], seed: int) -> list[Passage]:
-    """Each text with its context: one for all texts, or as many as there are texts."""
-    contexts = [context] * len(texts) if isinstance(context, str) else list(context)
-    if len(contexts) != len(texts):
-        raise ValueError(
-            f"{len(contexts)} contexts for {len(texts)} texts: give one string for all of them, or one for each"
-        )
-    return [passage(tokenizer, text, before, seed) for text, before in zip(texts, contexts, strict=True)]
 
 
 def passage(tokenizer: Tokenizer, text: str, context: str, seed: int = 0) -> Passage:
@@ -169,29 +154,20 @@ def windows(passages: Sequence[Passage], length: int) -> list[Window]:
         while start < len(row):
             end = min(start + length - known, len(row))
             ids = row[start - known : end]
-            size = padded_size(len(ids), length)
+            size = _padded_size(len(ids), length)
             found.append(Window(text, number, start - len(each.context), known, ids, size, each.seed))
             number, start = number + 1, end
             known = min(length - (len(row) - end), start) if each.filled and 0 < len(row) - end < length else 0
     return found
 
 
-def padded_size(count: int, length: int) -> int:
+def _padded_size(count: int, length: int) -> int:
     """The next power of two, but no more than ``length``: it depends on the window alone, and wastes less than half.
 
-    >>> [padded_size(count, 100) for count in (1, 5, 8, 65, 100)]
+    >>> [_padded_size(count, 100) for count in (1, 5, 8, 65, 100)]
     [1, 8, 8, 100, 100]
     """
     return min(1 << (count - 1).bit_length(), length)
-
-
-def check_passages(passages: Sequence[Passage], num_draws: int, batch_size: int) -> None:
-    """Refuse what cannot be measured."""
-    if num_draws < 1 or batch_size < 1:
-        raise ValueError(f"num_draws is {num_draws}, batch_size {batch_size}: each must be at least 1")
-    for number, each in enumerate(passages):
-        if not len(each.ids):
-            raise ValueError(f"text {number} is empty: a likelihood needs at least 1 token")
 
 
 @torch.no_grad()
@@ -205,34 +181,41 @@ def token_nats(
     device: torch.device,
 ) -> list[Tensor]:
     """For each passage the nats of its tokens at every draw, (D, number of tokens) float64."""
-    check_passages(passages, num_draws, batch_size)
+    if num_draws < 1 or batch_size < 1:
+        raise ValueError(f"num_draws is {num_draws}, batch_size {batch_size}: each must be at least 1")
+    for number, each in enumerate(passages):
+        if not len(each.ids):
+            raise ValueError(f"text {number} is empty: a likelihood needs at least 1 token")
     count = 1 if measure.kind == "exact" else num_draws  # an exact measure has nothing to draw
     found = [torch.zeros(count, len(each.ids), dtype=torch.float64) for each in passages]
     pairs = [(window, draw) for window in windows(passages, length) for draw in range(count)]
-    pairs.sort(key=lambda pair: pair[0].shape)
-    for _, alike in groupby(pairs, key=lambda pair: pair[0].shape):
-        rows = list(alike)
-        for start in range(0, len(rows), batch_size):
-            some = rows[start : start + batch_size]
-            nats = measured(denoiser, measure, some, count, device)
-            for (window, draw), row in zip(some, nats, strict=True):
-                paid = row[window.known : len(window.ids)]
-                found[window.text][draw, window.first : window.first + len(paid)] = paid
+    for some in batches(pairs, batch_size):
+        nats = _measure_windows(denoiser, measure, some, count, device)
+        for (window, draw), row in zip(some, nats, strict=True):
+            paid = row[window.known : len(window.ids)]
+            found[window.text][draw, window.first : window.first + len(paid)] = paid
     return found
+
+
+def batches(pairs: Sequence[tuple[Window, int]], batch_size: int) -> Iterator[list[tuple[Window, int]]]:
+    """Windows and their draws, those of one shape together."""
+    for _, alike in groupby(sorted(pairs, key=lambda pair: pair[0].shape), key=lambda pair: pair[0].shape):
+        while some := list(islice(alike, batch_size)):
+            yield some
 
 
 def likelihoods(kind: Kind, draws: Sequence[Tensor]) -> list[TextLikelihood]:
     """The likelihood of each passage from the nats of its tokens at every draw."""
     found = []
     for nats in draws:
-        mean, stderr = mean_and_stderr(nats.sum(1), kind)
+        mean, stderr = _mean_and_stderr(nats.sum(1), kind)
         found.append(TextLikelihood(float(mean), nats.shape[1], float(stderr), kind))
     return found
 
 
 def surprisals(tokenizer: Tokenizer, row: Passage, draws: Tensor, kind: Kind) -> list[TokenSurprisal]:
     """The nats of each token of a passage, from those at every draw (D, number of tokens)."""
-    ids, (nats, stderr) = row.ids.tolist(), mean_and_stderr(draws, kind)
+    ids, (nats, stderr) = row.ids.tolist(), _mean_and_stderr(draws, kind)
     texts = Pieces(tokenizer).per_token(ids)
     return [TokenSurprisal(*entry) for entry in zip(ids, texts, nats.tolist(), stderr.tolist())]
 
@@ -243,11 +226,8 @@ def padded(rows: Sequence[Window], device: torch.device) -> tuple[Tensor, Tensor
     x = torch.zeros(len(rows), size, dtype=torch.int64)
     for row, window in zip(x, rows, strict=True):
         row[: len(window.ids)] = torch.from_numpy(window.ids)
-    places = torch.arange(size)
-    real, known = (
-        (places < torch.tensor(ends)[:, None]).to(device)
-        for ends in ([len(window.ids) for window in rows], [window.known for window in rows])
-    )
+    places, ends = torch.arange(size), torch.tensor([[len(window.ids), window.known] for window in rows])
+    real, known = (places < ends[:, :1]).to(device), (places < ends[:, 1:]).to(device)
     return x.to(device), real, known
 
 
@@ -260,7 +240,7 @@ def noise_of(rows: Sequence[tuple[Window, int]], device: torch.device) -> Noise:
     return Noise(torch.cat([Noise.of(*source, numbers[[row]]).keys for row, source in enumerate(sources)]))
 
 
-def measured(
+def _measure_windows(
     denoiser: AnyDenoiser,
     measure: Measure,
     pairs: Sequence[tuple[Window, int]],

@@ -1,9 +1,8 @@
-"""A recipe before it runs: its fields, the size of its network and the memory that it needs.
+"""A recipe before it runs: the size of its network, and the memory that a training or a sampling needs at least.
 
-Memory that a training or a sampling needs at least, compared with what the machine has before any of it is taken.
-
-The figures are lower bounds: weights and what is kept for each of them, and two vectors for each position of a batch.
-What is refused here would certainly have failed; what is accepted may still need more than there is.
+The memory is compared with what the machine has before any of it is taken. The figures are lower bounds: weights and
+what is kept for each of them, and two vectors for each position of a batch. What is refused here would certainly have
+failed; what is accepted may still need more than there is.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def num_parameters(network: nn.Module) -> int:
     return sum(value.numel() for value in network.parameters())
 
 
-def width_of(network: nn.Module) -> int:
+def _width_of(network: nn.Module) -> int:
     """The numbers of a position's vector."""
     return max((part.head.in_features for part in network.modules() if isinstance(part, Network)), default=1)
 
@@ -108,10 +107,10 @@ def check_training(recipe: Recipe, vocabulary: Vocabulary, device: torch.device 
     network, settings = outline(recipe, vocabulary), recipe.training
     batch = min(settings.micro_batch or settings.batch_size, -(-settings.batch_size // job().size))
     count, weights = num_parameters(network), trained_bytes(recipe, vocabulary) // divided
-    check(
+    _check(
         f"training {recipe.name} ({count:,} parameters, {batch:,} x {recipe.data.length:,} tokens at a time)",
         weights,
-        batch * recipe.data.length * width_of(network) * 2 * _FLOAT,
+        batch * recipe.data.length * _width_of(network) * 2 * _FLOAT,
         torch.device(device),
         "take a smaller backbone" if weights > memory_of(torch.device(device)) else "set training.micro_batch lower",
     )
@@ -120,35 +119,35 @@ def check_training(recipe: Recipe, vocabulary: Vocabulary, device: torch.device 
 def check_network(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str) -> None:
     """Refuse a network whose weights do not fit into memory."""
     count = num_parameters(outline(recipe, vocabulary))
-    check(f"a network of {count:,} parameters", count * _FLOAT, 0, torch.device(device), "take a smaller model")
+    _check(f"a network of {count:,} parameters", count * _FLOAT, 0, torch.device(device), "take a smaller model")
 
 
 def check_sampling(network: nn.Module, batch: int, length: int, device: torch.device) -> None:
     """Refuse samples whose vectors do not fit into memory."""
-    check(
+    _check(
         f"sampling {batch:,} sequences of {length:,} tokens at a time",
         num_parameters(network) * _FLOAT,
-        batch * length * width_of(network) * 2 * _FLOAT,
+        batch * length * _width_of(network) * 2 * _FLOAT,
         device,
         "take a smaller length or batch size",
     )
 
 
-def check(what: str, weights: int, vectors: int, device: torch.device, remedy: str) -> None:
+def _check(what: str, weights: int, vectors: int, device: torch.device, remedy: str) -> None:
     """Refuse what needs more bytes for weights and vectors than there are; the message says what would fit."""
     there = memory_of(device)
     if weights + vectors <= there:
         return
     share = max(0, there - weights) / vectors if vectors else 0.0
     fits = f"; {share:.2g} of the batch would fit" if 0 < share < 1 else ""
-    needed = in_words(weights + vectors)
-    raise ValueError(f"{what} needs at least {needed} of memory, and there are {in_words(there)}{fits}: {remedy}")
+    needed = _in_words(weights + vectors)
+    raise ValueError(f"{what} needs at least {needed} of memory, and there are {_in_words(there)}{fits}: {remedy}")
 
 
-def in_words(count: int) -> str:
+def _in_words(count: int) -> str:
     """A number of bytes.
 
-    >>> in_words(3 << 29), in_words(5 << 20)
+    >>> _in_words(3 << 29), _in_words(5 << 20)
     ('1.5 GiB', '5.0 MiB')
     """
     return f"{count / 2**30:,.1f} GiB" if count >= 1 << 30 else f"{count / 2**20:,.1f} MiB"
