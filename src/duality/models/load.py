@@ -39,7 +39,7 @@ _AGAIN = "fetch the folder again"
 
 
 @dataclass(frozen=True)
-class Parts:
+class _Parts:
     """What a model is made of."""
 
     recipe: Recipe
@@ -57,7 +57,7 @@ def network(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str =
         return recipe.method.network(recipe.backbone, vocabulary).to(device)
 
 
-def trained_network(parts: Parts, device: torch.device) -> nn.Module:
+def trained_network(parts: _Parts, device: torch.device) -> nn.Module:
     """The network of a model with its weights, which are not trained any more."""
     vocabulary = Vocabulary(parts.tokenizer.vocab_size, len(parts.label_names))
     check_network(parts.recipe, vocabulary, device)
@@ -68,7 +68,7 @@ def trained_network(parts: Parts, device: torch.device) -> nn.Module:
 
 def parts_of(
     source: ModelSource, report: Reporter, weights: Literal["ema", "model"], round: int | None, step: int | None
-) -> Parts:
+) -> _Parts:
     """The parts of the model in a folder; ``load`` has the arguments."""
     if weights not in ("ema", "model"):
         raise ValueError(f"weights is {weights!r}: choose 'ema' (averaged) or 'model' (raw)")
@@ -88,7 +88,7 @@ def parts_of(
 
 def _parts_of_run(
     folder: Path, report: Reporter, weights: Literal["ema", "model"], round: int | None, step: int | None
-) -> Parts:
+) -> _Parts:
     """The parts of the model of a run."""
     recipe, tokenizer = folders.read_recipe(folder), read_tokenizer(folder)
     names, groups = tuple(read_identity(folder)["labels"]), (weights,)
@@ -106,10 +106,10 @@ def _parts_of_run(
     saved = checkpoint.load(path, groups, trained_shapes(recipe, Vocabulary(tokenizer.vocab_size, len(names))))
     tensors = merged(saved.groups[weights], recipe.training)
     origin = Origin(str(folder.resolve()), checkpoint.checksum_of(path, weights) or "", weights, folder)
-    return Parts(recipe, saved.step, tokenizer, names, tensors, origin)
+    return _Parts(recipe, saved.step, tokenizer, names, tensors, origin)
 
 
-def parts_of_pretrained(source: ModelSource, config: PretrainedConfig) -> Parts:
+def parts_of_pretrained(source: ModelSource, config: PretrainedConfig) -> _Parts:
     """The parts of a model that is alone in a folder."""
     folder, tokenizer = source.folder, read_tokenizer(source.folder)
     found = (tokenizer.vocab_size, tokenizer.fingerprint)
@@ -130,7 +130,7 @@ def parts_of_pretrained(source: ModelSource, config: PretrainedConfig) -> Parts:
     tensors = {name.removeprefix(INSIDE): value.float() for name, value in load_file(path).items()}
     place = source.place if source.commit else str(folder.resolve())
     origin = Origin(place, digest, config.weights, folder, source.commit)
-    return Parts(config.recipe, config.step, tokenizer, config.label_names, tensors, origin)
+    return _Parts(config.recipe, config.step, tokenizer, config.label_names, tensors, origin)
 
 
 def _check_tensors(path: Path, expected: Shapes) -> None:

@@ -49,7 +49,7 @@ from duality.models.scoring import (
     token_nats,
 )
 from duality.models.trained import TrainedModel
-from duality.protocols import AnyDenoiser, Denoiser, Grid, Sampler, Score, Tail
+from duality.protocols import Denoiser, Grid, Sampler, Score, Tail
 from duality.samplers.generate import generate
 from duality.samplers.grids import LINEAR
 from duality.training.devices import device_named
@@ -250,7 +250,19 @@ class Model(TrainedModel):
         before it. A Gaussian model reads vectors instead of tokens, and is refused.
         """
         denoiser = with_label(self.denoiser, label, None, self.label_names, self.device)
-        return _hidden_vectors(denoiser, torch.as_tensor(tokens, device=self.device), alpha)
+        z = torch.as_tensor(tokens, device=self.device)
+        z = z[None] if z.ndim == 1 else z
+        if z.ndim != 2 or z.is_floating_point() or not 0 < alpha <= 1:
+            raise ValueError(
+                f"tokens of shape {tuple(z.shape)} and type {z.dtype}, alpha {alpha}: give whole numbers (B, L) and an "
+                "alpha in (0, 1]"
+            )
+        level = torch.full((len(z),), alpha, dtype=torch.float64, device=z.device)
+        if isinstance(denoiser, Denoiser):
+            return belief_of(denoiser, z.long(), level).vectors
+        if isinstance(denoiser, Score):
+            return ratios_of(denoiser, z.long(), level).vectors
+        raise ValueError(f"hidden of a {type(denoiser).__name__}: it reads vectors, not tokens; use a discrete model")
 
     # --- keeping
 
@@ -309,19 +321,3 @@ def load(
     return Model(
         found.recipe, found.step, trained_network(found, where), found.tokenizer, found.label_names, found.origin
     )
-
-
-def _hidden_vectors(denoiser: AnyDenoiser, tokens: Tensor, alpha: float) -> Tensor:
-    """The vectors (B, L, D) of tokens (B, L) or (L,) at the signal level ``alpha``; a Gaussian model is refused."""
-    z = tokens[None] if tokens.ndim == 1 else tokens
-    if z.ndim != 2 or z.is_floating_point() or not 0 < alpha <= 1:
-        raise ValueError(
-            f"tokens of shape {tuple(z.shape)} and type {z.dtype}, alpha {alpha}: give whole numbers (B, L) and an "
-            "alpha in (0, 1]"
-        )
-    level = torch.full((len(z),), alpha, dtype=torch.float64, device=z.device)
-    if isinstance(denoiser, Denoiser):
-        return belief_of(denoiser, z.long(), level).vectors
-    if isinstance(denoiser, Score):
-        return ratios_of(denoiser, z.long(), level).vectors
-    raise ValueError(f"hidden of a {type(denoiser).__name__}: it reads vectors, not tokens; use a discrete model")

@@ -43,17 +43,17 @@ class _Slide:
 
 
 @dataclass(frozen=True)
-class Timing:
+class _Timing:
     """Seconds for which a frame and the last frame are shown."""
 
     frame: float = 0.3
     last: float = 4.0
 
 
-_TIMING = Timing()
+_TIMING = _Timing()
 
 
-def picture(recordings: Sequence[Recording], number: int = 0, columns: int = 72, timing: Timing = _TIMING) -> str:
+def picture(recordings: Sequence[Recording], number: int = 0, columns: int = 72, timing: _Timing = _TIMING) -> str:
     """The SVG of sample ``number`` of some traces; a line is at least as long as the longest token."""
     texts = [visible(text) for recording in recordings for text in recording.vocabulary.values()]
     columns = max([columns, *map(len, texts)])
@@ -148,7 +148,7 @@ def _frame_id(pane: int, number: int) -> str:
     return f"f{number}" if pane == 0 else f"p{pane}f{number}"
 
 
-def _animation(counts: Sequence[int], timing: Timing) -> str:
+def _animation(counts: Sequence[int], timing: _Timing) -> str:
     """The style rules that show the frames of each pane one after the other, and its last one until the end."""
     seconds, rules = (max(counts) - 1) * timing.frame + timing.last, []
     for pane, count in enumerate(counts):

@@ -97,9 +97,9 @@ def read_identity(folder: Path) -> dict[str, Any]:
     if package.exists(folder) and not path.exists():
         raise ValueError(f"{folder} does not say which text it was trained on: give another text (--data, data=)")
     found = read_json(path, _MOST_IDENTITY_BYTES)
-    identity = {"labels": [], **found} if isinstance(found, dict) else {}  # runs of older versions have no labels
+    identity = found if isinstance(found, dict) else {}
     lists = [identity.get(name) for name in ("train", "validation", "labels")]
-    texts = [identity.get("tokenizer"), identity.get("text", "")]  # those of older versions have no text
+    texts = [identity.get("tokenizer"), identity.get("text", "")]  # not every corpus has a text
     if not all(isinstance(each, str) for each in texts) or not all(
         isinstance(each, list) and all(isinstance(item, str) for item in each) for each in lists
     ):
@@ -115,7 +115,7 @@ def check_corpus(folder: Path, corpus: Corpus, moved_to: str | None = None) -> N
     if is_imported(folder):
         return
     found = corpus_identity(corpus)
-    own = {"text": found.get("text"), **read_identity(folder)}  # runs and stores of older versions have none
+    own = {"text": found.get("text"), **read_identity(folder)}
     if own != {"text": own["text"], **found}:
         raise _another_corpus(folder, moved_to)
 
@@ -165,11 +165,11 @@ def environment() -> dict[str, object]:
         "system": platform.platform(),
         "threads": torch.get_num_threads(),
         "packages": package_versions(),
-        "commit": source_commit(),
+        "commit": _source_commit(),
     }
 
 
-def source_commit() -> str | None:
+def _source_commit() -> str | None:
     """The commit of this library's own repository, if it runs from one and git is there."""
     root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():

@@ -104,7 +104,7 @@ def _resolve_generation(choices: SampleChoices, standard: Generation) -> Generat
     )
 
 
-def known_tokens(model: TrainedModel, request: SampleRequest | FillRequest) -> Known:
+def known_tokens(model: TrainedModel, request: SampleRequest | FillRequest) -> _Known:
     """The tokens of a request that are known; what the model cannot do, or the machine cannot hold, is refused."""
     tokenizer, batch = model.tokenizer, min(request.num, request.batch_size)
     if isinstance(request, FillRequest):
@@ -123,7 +123,7 @@ def known_tokens(model: TrainedModel, request: SampleRequest | FillRequest) -> K
 def write_around(
     model: TrainedModel,
     choices: SampleChoices,
-    known: Known,
+    known: _Known,
     watch: Watch | None = None,
     each: Each | None = None,
     wrap: Wrap = unchanged,
@@ -162,7 +162,7 @@ def write_around(
 
 
 @dataclass(frozen=True)
-class Known:
+class _Known:
     """The tokens (L,) of a sample that are known before it is written: those where ``fixed`` (L,) is True."""
 
     tokens: Tensor
@@ -177,7 +177,7 @@ class Known:
         places = self.fixed.nonzero()
         return int(places[-1]) + 1 if len(places) else 0
 
-    def keeping(self, tokens: Mapping[int, int], vocab_size: int) -> Known:
+    def keeping(self, tokens: Mapping[int, int], vocab_size: int) -> _Known:
         """The same with further tokens at their places."""
         ids, fixed, size = self.tokens.clone(), self.fixed.clone(), len(self)
         for place, token in tokens.items():
@@ -186,7 +186,7 @@ class Known:
                     f"keep has token {token} at place {place}: places are 0 to {size - 1}, tokens 0 to {vocab_size - 1}"
                 )
             ids[place], fixed[place] = token, True
-        return Known(ids, fixed)
+        return _Known(ids, fixed)
 
 
 Part = Ids | int  # known ids, or a number of unknown tokens
@@ -197,14 +197,14 @@ def num_tokens_of(parts: Sequence[Part]) -> int:
     return sum(part if isinstance(part, int) else len(part) for part in parts)
 
 
-def known_parts(parts: Sequence[Part]) -> Known:
-    """Known ids, and numbers of unknown tokens, one after another."""
+def known_parts(parts: Sequence[Part]) -> _Known:
+    """_Known ids, and numbers of unknown tokens, one after another."""
     ids = [np.zeros(part, dtype=np.int64) if isinstance(part, int) else part for part in parts]
     fixed = [np.full(len(row), not isinstance(part, int)) for row, part in zip(ids, parts, strict=True)]
-    return Known(torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.concatenate(fixed)))
+    return _Known(torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.concatenate(fixed)))
 
 
-def _known_ends(tokenizer: Tokenizer, length: int, prompt: str, suffix: str) -> Known:
+def _known_ends(tokenizer: Tokenizer, length: int, prompt: str, suffix: str) -> _Known:
     """A sample of ``length`` tokens that begins with the prompt and ends with the suffix."""
     if length < 1:
         raise ValueError(f"length is {length}: a sample needs at least 1 token")
@@ -258,7 +258,7 @@ _NO_TOKENS_IN_VECTORS = (
 )
 
 
-def _with_known(denoiser: AnyDenoiser, known: Known, model: TrainedModel) -> AnyDenoiser:
+def _with_known(denoiser: AnyDenoiser, known: _Known, model: TrainedModel) -> AnyDenoiser:
     """The denoiser that is certain of the known tokens."""
     if not known.fixed.any():
         return denoiser

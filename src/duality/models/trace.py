@@ -32,7 +32,7 @@ def changes(before: Sequence[int] | None, after: Sequence[int]) -> dict[int, int
 
 
 @dataclass(frozen=True)
-class Moment:
+class _Moment:
     """A sample after a step."""
 
     step: int
@@ -45,7 +45,7 @@ class TracedSample:
     """A sample after every step, and how it reads after the last."""
 
     index: int
-    frames: tuple[Moment, ...]
+    frames: tuple[_Moment, ...]
     text: str
 
 
@@ -140,7 +140,7 @@ def chosen_sample(recording: Recording, index: int) -> TracedSample:
 def _sample(sample: dict[str, object], known: set[int | None]) -> TracedSample:
     """A sample of a file, its differences added up."""
     tokens: list[int] = []
-    moments: list[Moment] = []
+    moments: list[_Moment] = []
     index = _count(sample["index"])
     for number, frame in enumerate(_of(list, sample["frames"])):
         step = _count(frame["step"])
@@ -153,7 +153,7 @@ def _sample(sample: dict[str, object], known: set[int | None]) -> TracedSample:
             if _count(place) > len(tokens):
                 raise ValueError(f"place {place} at step {step} of sample {index} is beyond its {len(tokens)} tokens")
             tokens[place : place + 1] = [token]
-        moments.append(Moment(step, float(frame["alpha"]), tuple(tokens)))
+        moments.append(_Moment(step, float(frame["alpha"]), tuple(tokens)))
     return TracedSample(index, tuple(moments), _of(str, sample["text"]))
 
 

@@ -43,7 +43,7 @@ _OPAQUE_NAMES |= {"pathlib.Path", "pathlib.PosixPath"}
 
 
 @dataclass(frozen=True)
-class Average:
+class _Average:
     """The average of a checkpoint: tensors in the order of the parameters, and how it was made."""
 
     shadow: Sequence[Tensor]
@@ -62,7 +62,7 @@ class Released:
     where: str
     tensors: dict[str, Tensor]
     config: Mapping[str, object] = field(repr=False)
-    average: Average | None = None
+    average: _Average | None = None
     step: int | None = None
 
 
@@ -241,7 +241,7 @@ def _check_room(path: Path, tensors: Sequence[Tensor]) -> None:
         )
 
 
-def _average(content: object, path: Path) -> Average:
+def _average(content: object, path: Path) -> _Average:
     """The average of a checkpoint."""
     shadow = content.get("shadow_params") if isinstance(content, dict) else None
     if not isinstance(content, dict) or not isinstance(shadow, (list, tuple)):
@@ -251,7 +251,7 @@ def _average(content: object, path: Path) -> Average:
         raise ValueError(f"ema of {path} holds a {odd[0]} instead of a tensor: {FETCH}")
     _check_room(path, shadow)
     decay, updates = content.get("decay"), content.get("num_updates")
-    return Average(
+    return _Average(
         [value.detach() for value in shadow],
         float(decay) if isinstance(decay, (int, float)) else None,
         updates if type(updates) is int else None,
