@@ -32,8 +32,7 @@ from duality.evaluation.statistics import bootstrap
 from duality.evaluation.sweep.samples import MEASURES, Score
 from duality.files.atomic import file_sha256
 from duality.files.progress import Reporter, silent
-from duality.models.folder import read_recipe
-from duality.models.provenance import read_identity
+from duality.models.folder import read_identity, read_recipe
 from duality.runs.corpus import corpus_of_run
 from duality.tokenizers.tokenizer import text_before_end
 

@@ -32,8 +32,7 @@ from duality.hub.released import weights as released
 from duality.hub.released.config import Settings, checkpoint_config, folder_config
 from duality.hub.released.files import CONFIG, SAFE, Layout
 from duality.hub.released.weights import Sizes
-from duality.models.folder import read_recipe
-from duality.models.provenance import check_tokenizer, read_identity, read_tokenizer
+from duality.models.folder import check_tokenizer, read_identity, read_recipe, read_tokenizer
 from duality.networks.dit import DiT
 from duality.protocols import Method, Vocabulary
 from duality.recipes.recipe import Recipe

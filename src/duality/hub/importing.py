@@ -38,8 +38,7 @@ from duality.hub.released.config import (
 )
 from duality.hub.released.files import Released, read_released
 from duality.hub.released.weights import Sizes
-from duality.models.folder import write_facts
-from duality.models.provenance import unknown_identity
+from duality.models.folder import unknown_identity, write_facts
 from duality.protocols import Vocabulary
 from duality.recipes.recipe import Data, Recipe
 from duality.recipes.shapes import parameter_shapes

@@ -17,7 +17,8 @@ from duality.hub import package
 from duality.hub.card import CardFields, card, public_recipe
 from duality.hub.fetch import hub_name, in_words, progress_on_terminals, reason
 from duality.hub.package import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig
-from duality.models.provenance import CORPUS, package_versions, read_identity
+from duality.models.folder import CORPUS, read_identity
+from duality.models.provenance import package_versions
 from duality.models.trained import TrainedModel
 from duality.tokenizers.tokenizer import FILE
 from duality.tokenizers.transformers_files import ExtraState, transformers_files

@@ -1,4 +1,4 @@
-"""The run folder: its recipe, the rounds it has kept, and what it began from.
+"""The run folder: its recipe, tokenizer and identity, the rounds that it has kept, and what it began from.
 
 What a distillation or a finetuning began from: base.json, which names it by the checksums of its weights.
 
@@ -9,8 +9,8 @@ What a distillation or a finetuning began from: base.json, which names it by the
 The second is a distillation of a model alone (``package.py`` of the room ``hub``), whose one file of weights is both.
 ``weights`` is the checksum of the weights of the model that ``load`` gave for the source.
 
-What must hold: a folder that is no run, or is damaged, ends in one line that says what to do; the recipe is written
-last, so that a folder with a recipe is complete.
+What must hold: a checkpoint is read with the tokenizer that it was trained with; a folder that is no run, or is damaged,
+ends in one line that says what to do; the recipe is written last, so that a folder with a recipe is complete.
 """
 
 from __future__ import annotations
@@ -20,29 +20,36 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 
-from duality.data.corpus import Corpus
 from duality.data.places import make_absolute
 from duality.files.atomic import write_atomically
 from duality.files.json_files import MIB, read_json
 from duality.hub import package
-from duality.models.provenance import corpus_identity, environment
+from duality.models.provenance import environment
 from duality.recipes import catalogue
 from duality.recipes.config import Json
 from duality.recipes.recipe import Recipe
+from duality.tokenizers.library import load_tokenizer
+from duality.tokenizers.tokenizer import FILE as TOKENIZER
 from duality.tokenizers.tokenizer import Tokenizer
 from duality.training import checkpoint
+from duality.training.checkpoint import Checkpoint
 
 RECIPE = "recipe.json"
+CORPUS = "corpus.json"
 BASE = "base.json"
 WEIGHTS = ("model", "ema")
 ROUNDS = "rounds"
 DATA = "data"
 STREAM = "stream"
+
+_MOST_IDENTITY_BYTES = 64 * MIB  # a shard has 64 million tokens and 67 bytes of checksum
+_MOST_TOKENIZER_BYTES = 256 * MIB  # that of a vocabulary of 256 000 pieces has 35
+_RESTORE_TOKENIZER = "put back the file that belongs to the run"
 
 
 def exists(folder: Path) -> bool:
@@ -86,15 +93,10 @@ def saved_round(folder: Path, recipe: Recipe, number: int, groups: Sequence[str]
     return path
 
 
-def create(recipe: Recipe, folder: Path, corpus: Corpus) -> None:
-    """Write what a run begins with; the recipe last."""
-    write_facts(recipe, folder, corpus.tokenizer, corpus_identity(corpus))
-
-
 def write_facts(recipe: Recipe, folder: Path, tokenizer: Tokenizer, identity: dict[str, object]) -> None:
     """Write what a run is beside its weights: tokenizer, identity of its corpus, versions, recipe; the recipe last."""
     tokenizer.save(folder)
-    write_atomically(folder / "corpus.json", json.dumps(identity, indent=1))
+    write_atomically(folder / CORPUS, json.dumps(identity, indent=1))
     write_atomically(folder / "env.json", json.dumps(environment(), indent=1))
     write_recipe(recipe, folder)
 
@@ -114,6 +116,76 @@ def with_corpus(recipe: Recipe, corpus: str | Path) -> Recipe:
 def with_column(recipe: Recipe, column: str | None) -> Recipe:
     """The recipe with the text under another key or in another column, if one is given."""
     return recipe if column is None else replace(recipe, data=replace(recipe.data, column=column))
+
+
+# --- the tokenizer and the identity of the corpus
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of the run or model in ``folder``, with all its parts; a wrong file is a ``ValueError``."""
+    name = package.TOKENIZER if package.exists(folder) else TOKENIZER
+    path = folder / name
+    if path.exists():
+        read_json(path, _MOST_TOKENIZER_BYTES, _RESTORE_TOKENIZER)
+    found = load_tokenizer(folder, name)
+    try:
+        # the parts are made when they are first asked for, by a library that raises exceptions of any kind
+        size, separator = found.vocab_size, found.separator
+        if size > 0 and (separator is None or size > separator >= 0) and found.fingerprint:
+            return found
+        problem: object = f"{size} tokens, the end of a text is {separator}"
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:
+        problem = error
+    raise ValueError(f"{path} is damaged ({problem}): {_RESTORE_TOKENIZER}")
+
+
+def check_tokenizer(saved: Checkpoint, tokenizer: Tokenizer, where: Path) -> None:
+    """Refuse a checkpoint that was trained with another tokenizer."""
+    size, fingerprint = saved.state.get("vocab_size"), saved.state.get("tokenizer")
+    if type(size) is not int or not isinstance(fingerprint, str):
+        raise ValueError(
+            f"{saved.path / 'state.json'} does not say which tokenizer it was trained with: restore it from a backup"
+        )
+    if (size, fingerprint) != (tokenizer.vocab_size, tokenizer.fingerprint):
+        raise ValueError(
+            f"the checkpoint in {where} was trained with a vocabulary of {size} tokens "
+            f"(fingerprint {fingerprint[:12]}), but the tokenizer there has {tokenizer.vocab_size} "
+            f"({tokenizer.fingerprint[:12]}): put back the tokenizer.json that belongs to it"
+        )
+
+
+def unknown_identity(tokenizer: Tokenizer) -> dict[str, object]:
+    """The ``corpus_identity`` of a run that was imported: which text it was trained on cannot be checked."""
+    return {"tokenizer": tokenizer.fingerprint, "labels": [], "train": [], "validation": []}
+
+
+def is_imported(folder: Path) -> bool:
+    """Whether the run in ``folder`` does not know its corpus, because others have trained it."""
+    if not (folder / CORPUS).is_file():
+        return False
+    identity = read_identity(folder)
+    return not identity["train"] and not identity["validation"]
+
+
+def read_identity(folder: Path) -> dict[str, Any]:
+    """The ``corpus_identity`` with which the run began."""
+    path = folder / CORPUS
+    if package.exists(folder) and not path.exists():
+        raise ValueError(f"{folder} does not say which text it was trained on: give another text (--data, data=)")
+    found = read_json(path, _MOST_IDENTITY_BYTES)
+    identity = found if isinstance(found, dict) else {}
+    lists = [identity.get(name) for name in ("train", "validation", "labels")]
+    texts = [identity.get("tokenizer"), identity.get("text", "")]  # not every corpus has a text
+    if not all(isinstance(each, str) for each in texts) or not all(
+        isinstance(each, list) and all(isinstance(item, str) for item in each) for each in lists
+    ):
+        raise ValueError(
+            f"{path} is damaged (it needs the checksums tokenizer, train and validation, and labels): restore it from "
+            "a backup"
+        )
+    return identity
 
 
 # --- what a run began from

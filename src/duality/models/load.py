@@ -21,7 +21,7 @@ from duality.hub import package
 from duality.hub.fetch import ModelSource
 from duality.hub.package import INSIDE, PretrainedConfig
 from duality.models import folder as folders
-from duality.models.provenance import check_tokenizer, read_identity, read_tokenizer
+from duality.models.folder import check_tokenizer, read_identity, read_tokenizer
 from duality.models.size import check_network
 from duality.models.trained import Origin
 from duality.protocols import Vocabulary

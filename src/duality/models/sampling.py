@@ -198,7 +198,7 @@ def num_tokens_of(parts: Sequence[Part]) -> int:
 
 
 def known_parts(parts: Sequence[Part]) -> _Known:
-    """_Known ids, and numbers of unknown tokens, one after another."""
+    """Known ids, and numbers of unknown tokens, one after another."""
     ids = [np.zeros(part, dtype=np.int64) if isinstance(part, int) else part for part in parts]
     fixed = [np.full(len(row), not isinstance(part, int)) for row, part in zip(ids, parts, strict=True)]
     return _Known(torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.concatenate(fixed)))

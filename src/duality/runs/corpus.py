@@ -29,8 +29,8 @@ from duality.data.readers.records import TEXT_COLUMN
 from duality.files.progress import Reporter, silent
 from duality.files.temporary import remove_leftovers, temporary_name
 from duality.hub import package
-from duality.models.folder import DATA, read_recipe, with_corpus
-from duality.models.provenance import CORPUS, check_corpus, check_text, is_imported, read_identity, read_tokenizer
+from duality.models.folder import CORPUS, DATA, is_imported, read_identity, read_recipe, read_tokenizer, with_corpus
+from duality.models.provenance import corpus_identity
 from duality.ranks import job
 from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
@@ -68,8 +68,8 @@ def corpus_of_run(
             report(f"the corpus of {folder} is read at {recipe.data.corpus}")
     place = None if moved_to is None else str(moved_to)
     own = tokenizer if isinstance(recipe.data.tokenizer, FROM_FILES) else None
-    corpus = prepare_corpus(recipe, report, partial(check_text, folder, place), own)
-    check_corpus(folder, corpus, place)
+    corpus = prepare_corpus(recipe, report, partial(_check_text, folder, place), own)
+    _check_corpus(folder, corpus, place)
     return corpus
 
 
@@ -161,3 +161,28 @@ def with_data(recipe: Recipe, data: TrainingData, folder: Path) -> Recipe:
     if written.tokenizer is not None:
         own = replace(own, tokenizer=written.tokenizer)
     return with_corpus(replace(recipe, data=own), path)
+
+
+def _check_corpus(folder: Path, corpus: Corpus, moved_to: str | None = None) -> None:
+    """Refuse to continue on other tokens than the run began with; ``moved_to`` is where its corpus is said to be."""
+    if is_imported(folder):
+        return
+    found = corpus_identity(corpus)
+    own = {"text": found.get("text"), **read_identity(folder)}
+    if own != {"text": own["text"], **found}:
+        raise _another_corpus(folder, moved_to)
+
+
+def _check_text(folder: Path, moved_to: str | None, sha256: str) -> None:
+    """Refuse a text whose checksum is not that of the run's corpus, before it is tokenized."""
+    if read_identity(folder).get("text", sha256) != sha256:
+        raise _another_corpus(folder, moved_to)
+
+
+def _another_corpus(folder: Path, moved_to: str | None) -> ValueError:
+    if moved_to is not None:
+        return ValueError(
+            f"{moved_to} has another text than {folder} was trained on: give the same text, or start a new run in "
+            "another folder"
+        )
+    return ValueError(f"the corpus of {folder} has changed since the run began: restore it, or start a new run")

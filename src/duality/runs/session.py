@@ -29,10 +29,10 @@ from duality.files.atomic import flush_to_disk, no_empty_folder, write_atomicall
 from duality.files.lock import locked
 from duality.files.progress import Reporter, silent
 from duality.hub.fetch import model_source
-from duality.models.folder import ROUNDS, STREAM, create, exists, is_finetuning, read_recipe, write_base
+from duality.models.folder import ROUNDS, STREAM, exists, is_finetuning, read_recipe, write_base, write_facts
 from duality.models.model import Model, network
 from duality.models.plan import operations_per_second
-from duality.models.provenance import code_version, corpus_facts
+from duality.models.provenance import code_version, corpus_facts, corpus_identity
 from duality.models.size import trained_words
 from duality.protocols import Vocabulary
 from duality.ranks import job, saving_group
@@ -116,7 +116,8 @@ class TrainingPlan:
                 check_checkpoint(path, recipe, corpus, folder)
             state = make_state(recipe, corpus, where, layout_for(recipe, corpus, where))
             if before is None:
-                place.once(lambda: create(recipe, folder, corpus))  # only now: what cannot be trained leaves no run
+                # only now: what cannot be trained leaves no run
+                place.once(lambda: write_facts(recipe, folder, corpus.tokenizer, corpus_identity(corpus)))
             self._report_trained(state, report)
             if path is not None:
                 parts = checkpoint.parts_of(path)
@@ -190,7 +191,7 @@ class TrainingPlan:
             session.save_round()
         session.save()
         session.saver.wait()
-        create(found.recipe, folder, found.corpus)
+        write_facts(found.recipe, folder, found.corpus.tokenizer, corpus_identity(found.corpus))
 
     def _read_corpus(self, before: Recipe | None, report: Reporter) -> Corpus:
         """The corpus of a new run, or that of the run in the folder, which was trained as ``before``."""

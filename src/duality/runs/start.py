@@ -27,10 +27,9 @@ from duality.data.corpus import Corpus
 from duality.files.progress import Reporter
 from duality.hub import package
 from duality.hub.fetch import model_source
-from duality.models.folder import STREAM, checksums, exists, read_recipe, weights_checksum
+from duality.models.folder import STREAM, check_tokenizer, checksums, exists, read_recipe, weights_checksum
 from duality.models.load import parts_of_pretrained
 from duality.models.model import Model, load, network
-from duality.models.provenance import check_tokenizer
 from duality.models.size import check_training, memory_of, trained_bytes
 from duality.protocols import Phase, Vocabulary
 from duality.ranks import job

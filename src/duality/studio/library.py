@@ -240,8 +240,7 @@ def _describe(folder: Path, alone: bool) -> dict[str, object]:
             "steps": found.step,
         }
     else:
-        from duality.models.folder import read_recipe
-        from duality.models.provenance import read_identity
+        from duality.models.folder import read_identity, read_recipe
 
         about = asdict(overview(folder, folder.parent))
         if about["state"] == "unreadable" or about["step"] is None:
