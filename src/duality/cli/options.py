@@ -5,6 +5,7 @@ The names of choices come from the registries, without torch.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import fields, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -73,5 +74,5 @@ else:
 
 def make_flags(request: type[_Request], **kinds: object) -> type[_Request]:
     """The dataclass of a request with other types for some of its fields: those that the command line reads."""
-    changed = [(each.name, kinds[each.name], each) for each in fields(request) if each.name in kinds]  # type: ignore[arg-type]
+    changed = [(each.name, kinds[each.name], copy(each)) for each in fields(request) if each.name in kinds]  # type: ignore[arg-type]
     return make_dataclass(request.__name__, changed, bases=(request,), frozen=True)

@@ -1,10 +1,12 @@
 """The hub: models of other people as folders and runs, and ours for them.
 
-package      the folder of a model alone: its files, and config.json read with care
-fetch        what a user names as a model, fetched from the Hugging Face hub if it is there
-card         the model card
-publish      ``Model.save_pretrained`` and ``Model.push_to_hub``
-importing    a released model becomes a run
-exporting    a run in a released layout
-released/    the layouts in which others have released models like ours
+    package      the folder of a model alone: its files, and config.json read with care
+    fetch        what a user names as a model, fetched from the Hugging Face hub if it is there
+    card         the model card
+    publish      ``Model.save_pretrained`` and ``Model.push_to_hub``
+    importing    a released model becomes a run
+    exporting    a run in a released layout
+    released/    the layouts in which others have released models like ours
+
+``package`` and ``fetch`` are used to load a model and know nothing of models; the others stand above them.
 """

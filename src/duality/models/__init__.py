@@ -14,4 +14,6 @@
     provenance    where the numbers of a run come from
     size          the parameters of a recipe, and the memory that it needs at least
     plan          what a training needs on many devices
+
+``size`` and ``plan`` need no weights: they read a recipe.
 """

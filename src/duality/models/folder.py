@@ -9,8 +9,8 @@ What a distillation or a finetuning began from: base.json, which names it by the
 The second is a distillation of a model alone (``package.py`` of the room ``hub``), whose one file of weights is both.
 ``weights`` is the checksum of the weights of the model that ``load`` gave for the source.
 
-What must hold: a checkpoint is read with the tokenizer that it was trained with; a folder that is no run, or is damaged,
-ends in one line that says what to do; the recipe is written last, so that a folder with a recipe is complete.
+What must hold: a checkpoint is read with the tokenizer that it was trained with; a folder that is no run, or is
+damaged, ends in one line that says what to do; the recipe is written last: a folder with a recipe is complete.
 """
 
 from __future__ import annotations

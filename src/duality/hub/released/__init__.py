@@ -1,8 +1,10 @@
 """The layouts in which others have released models like ours.
 
-config     config.json and the hyper-parameters of a checkpoint as settings, and back
-files      checkpoints and folders, read as data
-weights    the names, the order and the shapes of the tensors of the released network
+    config     config.json and the hyper-parameters of a checkpoint as settings, and back
+    files      checkpoints and folders, read as data
+    weights    the names, the order and the shapes of the tensors of the released network
+
+What is read of other people is data: nothing of a file is run.
 """
 
 RECORD = "released.json"  # in a run that was imported: what it does not need and ``export`` does
