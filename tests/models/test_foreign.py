@@ -155,7 +155,7 @@ def test_shapes_are_those_of_the_network_itself(run: Path) -> None:
 
 DEEP = "[" * 100_000
 WRONG: list[tuple[str, bytes, str]] = [
-    ("recipe.json", b"{}", r"recipe.json: unknown component"),
+    ("recipe.json", b"{}", r"recipe.json: the recipe has format None"),
     ("recipe.json", b"[]", r"recipe.json: this is a tuple, not a recipe"),
     ("recipe.json", b"\xff", r"recipe.json is damaged \(byte 0 is not UTF-8"),
     ("recipe.json", DEEP.encode(), r"recipe.json is damaged \(it is nested too deeply"),
