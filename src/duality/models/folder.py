@@ -175,7 +175,7 @@ def read_identity(folder: Path) -> dict[str, Any]:
     if package.exists(folder) and not path.exists():
         raise ValueError(f"{folder} does not say which text it was trained on: give another text (--data, data=)")
     found = read_json(path, _MOST_IDENTITY_BYTES)
-    identity = found if isinstance(found, dict) else {}
+    identity = {"labels": [], **found} if isinstance(found, dict) else {}  # a run may have none
     lists = [identity.get(name) for name in ("train", "validation", "labels")]
     texts = [identity.get("tokenizer"), identity.get("text", "")]  # not every corpus has a text
     if not all(isinstance(each, str) for each in texts) or not all(
