@@ -1,14 +1,21 @@
 """What all wrappers share: a wrapper is a denoiser around another one, in the attribute ``denoiser``.
 
 A wrapper passes labels on to the denoiser inside; so labels reach the network through any number of wrappers. There
-is no list of wrapper classes: whatever has an attribute ``denoiser`` is one (``protocols.Wrapper``).
+is no list of wrapper classes: whatever has an attribute ``denoiser`` is one (``protocols.Wrapper``). ``network_of`` finds
+the network inside all of them, and ``count_calls`` counts how often it is called.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from duality.protocols import AnyDenoiser, Denoiser, Network, VectorDenoiser, Wrapper
+from torch import Tensor
+
+from duality.noise import Noise
+from duality.protocols import AnyDenoiser, Denoiser, Latent, Network, VectorDenoiser, Wrapper
 
 
 @runtime_checkable
@@ -54,3 +61,43 @@ def vector_denoiser(denoiser: AnyDenoiser) -> VectorDenoiser:
             "the objective and the sampler of its own method"
         )
     return denoiser
+
+
+@dataclass
+class _Calls:
+    """How many sequences a network was called with."""
+
+    sequences: int = 0
+
+
+@contextmanager
+def count_calls(network: Network, check: Callable[[], None] = lambda: None) -> Iterator[_Calls]:
+    """Count the sequences that the network is called with, for the duration of a ``with`` block.
+
+    ``check`` runs before every call and ends the work by an error. Every call goes through ``hidden``, and not every
+    one through the head. A wrapper around the denoiser would not see that a memo saves calls or that guidance doubles
+    them.
+    """
+    calls, hidden = _Calls(), network.hidden
+
+    def counted(
+        z: Latent,
+        condition: Tensor,
+        valid: Tensor | None = None,
+        dropout: Noise | None = None,
+        labels: Tensor | None = None,
+    ) -> Tensor:
+        check()
+        vectors = hidden(z, condition, valid, dropout, labels)
+        calls.sequences += len(vectors)
+        return vectors
+
+    own = vars(network).get("hidden")  # not None inside another such block
+    vars(network)["hidden"] = counted
+    try:
+        yield calls
+    finally:
+        if own is None:
+            del vars(network)["hidden"]
+        else:
+            vars(network)["hidden"] = own

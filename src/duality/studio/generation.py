@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from duality.denoisers.wrapping import network_of
+from duality.denoisers.wrapping import count_calls, network_of
 from duality.evaluation.metrics import entropies
-from duality.evaluation.sweep.runs import count_calls
 from duality.protocols import AnyDenoiser, Denoiser
 from duality.samplers.generate import Frame
 from duality.studio.beliefs import Observed, read

@@ -17,9 +17,9 @@ from torch import Tensor
 from duality.denoisers.conditioning import Guided
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.readouts import MeanDenoiser
-from duality.denoisers.wrapping import network_of
+from duality.denoisers.wrapping import count_calls, network_of
 from duality.evaluation.judge import weights_id
-from duality.evaluation.sweep.runs import RunSampler, _sample_case, count_calls, held_out_text
+from duality.evaluation.sweep.runs import RunSampler, _sample_case, held_out_text
 from duality.evaluation.sweep.samples import Case
 from duality.evaluation.sweep.sweep import Sweep
 from duality.models.model import Model, network

@@ -15,20 +15,17 @@ two and nothing else.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import get_args
 
 import torch
-from torch import Tensor
 
 from duality.data.corpus import Corpus
 from duality.data.places import is_there
-from duality.denoisers.wrapping import network_of
+from duality.denoisers.wrapping import count_calls, network_of
 from duality.evaluation.figures import draw
 from duality.evaluation.frontier_report import has_frontiers, write_frontiers
 from duality.evaluation.judge import Judge, judge_named, weights_id
@@ -52,8 +49,8 @@ from duality.models.folder import read_recipe, rounds_saved
 from duality.models.model import Model, load
 from duality.models.sampling import transform
 from duality.models.size import check_sampling
-from duality.noise import Noise, check_seed
-from duality.protocols import Latent, Network, Tail
+from duality.noise import check_seed
+from duality.protocols import Tail
 from duality.ranks import job
 from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
@@ -63,46 +60,6 @@ from duality.samplers.choice import grid_named
 from duality.training.devices import device_named
 
 _TAILS: dict[str, Tail] = {tail: tail for tail in get_args(Tail)}
-
-
-@dataclass
-class _Calls:
-    """How many sequences a network was called with."""
-
-    sequences: int = 0
-
-
-@contextmanager
-def count_calls(network: Network, check: Callable[[], None] = lambda: None) -> Iterator[_Calls]:
-    """Count the sequences that the network is called with, for the duration of a ``with`` block.
-
-    ``check`` runs before every call and ends the work by an error. Every call goes through ``hidden``, and not every
-    one through the head. A wrapper around the denoiser would not see that a memo saves calls or that guidance doubles
-    them.
-    """
-    calls, hidden = _Calls(), network.hidden
-
-    def counted(
-        z: Latent,
-        condition: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
-    ) -> Tensor:
-        check()
-        vectors = hidden(z, condition, valid, dropout, labels)
-        calls.sequences += len(vectors)
-        return vectors
-
-    own = vars(network).get("hidden")  # not None inside another such block
-    vars(network)["hidden"] = counted
-    try:
-        yield calls
-    finally:
-        if own is None:
-            del vars(network)["hidden"]
-        else:
-            vars(network)["hidden"] = own
 
 
 def _tail_of(case: Case) -> Tail:
