@@ -1,8 +1,8 @@
 """What all wrappers share: a wrapper is a denoiser around another one, in the attribute ``denoiser``.
 
 A wrapper passes labels on to the denoiser inside; so labels reach the network through any number of wrappers. There
-is no list of wrapper classes: whatever has an attribute ``denoiser`` is one (``protocols.Wrapper``). ``network_of`` finds
-the network inside all of them, and ``count_calls`` counts how often it is called.
+is no list of wrapper classes: whatever has an attribute ``denoiser`` is one (``protocols.Wrapper``). ``network_of``
+finds the network inside all of them, and ``count_calls`` counts how often it is called.
 """
 
 from __future__ import annotations
