@@ -27,7 +27,7 @@ from duality import ranks
 from duality.models import plan as scaling
 from duality.recipes.catalogue import recipe
 from duality.recipes.corpus import prepare_corpus
-from duality.training.parallel import local
+from duality.training.parallel import local_part
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def loopback() -> int:
 def measure(configuration: Configuration, corpus: Path) -> None:
     """What a process of a job does: print its peak above its baseline, and the bytes of a step."""
     chosen = recipe(configuration.recipe, (f"data.corpus={corpus}", *configuration.settings))
-    with ranks.joined() as place:
+    with ranks.join_job() as place:
         place.in_turn(lambda: prepare_corpus(chosen))  # which takes memory of its own, before the baseline
         baseline = status("VmRSS")
         training = started(chosen, place)
@@ -86,7 +86,7 @@ def measure(configuration: Configuration, corpus: Path) -> None:
         place.largest(0)
         sent, peak = (loopback() - before) / 2 / place.size, status("VmHWM") - baseline
         held = [tensor for group in training.state.groups().values() for tensor in group.values()]
-        live = Live([local(tensor) for tensor in held])
+        live = Live([local_part(tensor) for tensor in held])
         with live:
             training.step()
         assert torch.get_num_threads() == 1

@@ -39,7 +39,7 @@ def chosen(model: str, corpus: Path) -> Recipe:
 
 def rate(model: str, corpus: Path) -> None:
     """What a process of a job does: print the tokens per second of the whole job."""
-    with ranks.joined() as place:
+    with ranks.join_job() as place:
         training = started(chosen(model, corpus), place)
         for _ in range(2):
             training.step()
@@ -109,7 +109,7 @@ def pauses(corpus: Path, rounds: int, folder: Path) -> tuple[list[float], float,
 
 def pauses_of_parts(corpus: Path, rounds: int, folder: Path) -> None:
     """What a process of a job does: the same for parts of a checkpoint that each rank writes."""
-    with ranks.joined() as place:
+    with ranks.join_job() as place:
         training = started(recipe("duo-laptop", (f"data.corpus={corpus}", *MEDIUM, "parallel.strategy=fsdp")), place)
         training.step()
         groups, connection = training.state.groups(), ranks.saving_group()

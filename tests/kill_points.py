@@ -38,7 +38,7 @@ from duality.data.corpus import _open_corpus, prepare
 from duality.files.lock import LOCK, _RunLocked
 from duality.models.folder import read_recipe
 from duality.models.trace import read_trace
-from duality.ranks import joined
+from duality.ranks import join_job
 from duality.recipes.derive import derive_distillation
 from duality.recipes.recipe import Recipe
 from duality.tokenizers.specs import BPE
@@ -197,7 +197,7 @@ def child(work: Callable[[Path, Path], None], home: Path, folder: Path, place: d
     torch.set_num_threads(1)
     os.environ.update(place)
     try:
-        with joined():
+        with join_job():
             work(home, folder)
     except _RunLocked:
         sys.exit(REFUSED)

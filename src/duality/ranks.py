@@ -1,7 +1,7 @@
 """Which of several processes this one is.
 
 ``torchrun`` starts a command several times, on one machine or on many; the processes are a *job*, and each has a
-*rank* from 0. ``joined`` connects them for the duration of a ``with`` block, and ``job()`` is how code asks where it
+*rank* from 0. ``join_job`` connects them for the duration of a ``with`` block, and ``job()`` is how code asks where it
 is. Without torchrun a process is alone: ``job()`` is ``ALONE``, every method below does nothing or returns what it was
 given, and nothing of ``torch.distributed`` is imported.
 
@@ -9,8 +9,8 @@ given, and nothing of ``torch.distributed`` is imported.
     the other ranks   compute their share of each batch
 
 What must hold: what rank 0 refuses ends all ranks, with one message, that of rank 0; an error of another rank is
-printed by that rank, with its number; a rank that disappears is named by one that is left (``missing``); waiting for
-rank 0 to prepare a corpus never times out.
+printed by that rank, with its number; a rank that disappears is named by one that is left (``missing_ranks``);
+waiting for rank 0 to prepare a corpus never times out.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def _alone() -> Iterator[None]:
 
 
 def _connection() -> _Connection:
-    assert _connected is not None, "ranks are connected inside of ranks.joined() only"
+    assert _connected is not None, "ranks are connected inside of ranks.join_job() only"
     return _connected
 
 
@@ -275,7 +275,7 @@ with torchrun, which sets all of them, or unset these to run alone
 
 
 @contextmanager
-def joined() -> Iterator[Job]:
+def join_job() -> Iterator[Job]:
     """Connect this process with the others of its job, if torchrun has started several."""
     global _job, _connected
     place = started_by_torchrun()
@@ -331,7 +331,7 @@ def wait_for_others(patience: float = 2.0) -> None:
             time.sleep(0.02)
 
 
-def missing(patience: float = 2.0) -> str | None:
+def missing_ranks(patience: float = 2.0) -> str | None:
     """The ranks of this machine whose processes are gone, in words; of other machines nothing is known here.
 
     A process closes its connections a moment before it is gone, so it is looked for more than once.

@@ -139,7 +139,7 @@ def work(commands: Sequence[Sequence[str]]) -> int:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(os.environ[LARGEST_FILE]),) * 2)
 
     quietly = _print_errors_only if os.environ.get("RANK", "0") != "0" else nullcontext
-    with _handle_errors(False) as result, _raise_on_sigterm(), ranks.joined(), quietly():
+    with _handle_errors(False) as result, _raise_on_sigterm(), ranks.join_job(), quietly():
         time.sleep(float(os.environ.get(DELAY, 0)))
         for each in commands:
             with _handle_errors("--debug" in each) as inner:

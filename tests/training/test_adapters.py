@@ -23,7 +23,7 @@ from duality.recipes.catalogue import recipe as recipe_named
 from duality.recipes.shapes import parameter_shapes, trained_shapes
 from duality.runs.requests import TrainRequest
 from duality.runs.train import plan_training
-from duality.training.adapters import choose_trained, is_adapter, merged
+from duality.training.adapters import choose_trained, is_adapter, merge_adapters
 from duality.training.loop import StepRecord
 from duality.training.metrics import read_metrics
 
@@ -204,6 +204,6 @@ def test_merging_adds_the_scaled_product() -> None:
     chosen = recipe_named("duo-laptop", ("training.lora=2", "training.lora_alpha=6")).training
     w, a, b = torch.randn(3, 4), torch.randn(2, 4), torch.randn(3, 2)
     tensors = {"x.base_layer.weight": w, "x.lora_A.default.weight": a, "x.lora_B.default.weight": b, "y": a}
-    found = merged(tensors, chosen)
+    found = merge_adapters(tensors, chosen)
     assert found.keys() == {"x.weight", "y"}
     assert torch.allclose(found["x.weight"], w + 3.0 * b @ a)

@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     with _handle_errors(debug) as result, _raise_on_sigterm():
         _check_values(arguments)
         _check_divided(arguments)
-        with ranks.joined() as place, nullcontext() if place.first else _print_errors_only():
+        with ranks.join_job() as place, nullcontext() if place.first else _print_errors_only():
             with _handle_errors(debug) as inner:
                 inner.code = command(arguments)
             result.code = inner.code
@@ -195,7 +195,7 @@ def _handle_errors(debug: bool) -> Iterator[_Result]:
 
 def _lost_ranks() -> str | None:
     """Which ranks of the job are gone, in a line; None if none is known to be."""
-    gone = ranks.missing()
+    gone = ranks.missing_ranks()
     return gone and (
         f"duality: error: {gone} ended without a word, as after kill -9 or when memory runs out: what was saved is "
         "intact, and the same command with --resume continues a training"

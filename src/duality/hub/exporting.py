@@ -39,7 +39,7 @@ from duality.recipes.recipe import Recipe
 from duality.recipes.shapes import trained_shapes
 from duality.tokenizers.tokenizer import Tokenizer
 from duality.training import checkpoint
-from duality.training.adapters import merged
+from duality.training.adapters import merge_adapters
 
 _RELEASED_PREFIX = "backbone."  # of the names in both layouts
 _ORDINARY_MLP = 4
@@ -68,7 +68,7 @@ def export_run(
     check_tokenizer(checkpoint.load(path, ()), tokenizer, folder)
     saved = checkpoint.load(path, groups, trained_shapes(recipe, Vocabulary(tokenizer.vocab_size)))
     kept = _kept_facts(folder, layout)
-    weights = {name: merged(saved.groups[name], recipe.training) for name in groups}
+    weights = {name: merge_adapters(saved.groups[name], recipe.training) for name in groups}
     tensors = {name: _released_tensors(weights[name], sizes, kept) for name in groups}
     if layout == "duo-hf":
         config = kept.get("config") or folder_config(settings, sizes)

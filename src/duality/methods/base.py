@@ -53,7 +53,7 @@ def check_masked_end(schedule: Schedule) -> None:
         )
 
 
-def required(denoiser: AnyDenoiser, kind: type[D], method: str) -> D:
+def require(denoiser: AnyDenoiser, kind: type[D], method: str) -> D:
     """A denoiser that ``method`` built; any other is refused."""
     if not isinstance(denoiser, kind):
         raise ValueError(

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from duality.diffusion.schedules import LogLinear
 from duality.diffusion.vectors import cross_entropy, diffuse
 from duality.fused.lazy import at_least_float32
-from duality.methods.base import required
+from duality.methods.base import require
 from duality.noise import Noise
 from duality.objectives.base import dropout_of, loss_of_nats
 from duality.objectives.variational import Variational, gamma_ends
@@ -97,7 +97,7 @@ class _SimpleLoss:
     def __call__(
         self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
-        model = required(denoiser, DiffusionLMDenoiser, "DiffusionLM")
+        model = require(denoiser, DiffusionLMDenoiser, "DiffusionLM")
         e = model.embeddings()[x]
         gamma = model.gamma(t)[0]
         first, final = gamma_ends(model, x)

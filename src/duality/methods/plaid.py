@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from duality.diffusion.schedules import LogLinear
 from duality.diffusion.vectors import cross_entropy, diffuse, diffusion_nats, levels, prior_nats, spread
 from duality.fused.lazy import at_least_float32
-from duality.methods.base import required
+from duality.methods.base import require
 from duality.noise import Noise
 from duality.objectives.base import dropout_of, loss_of_nats
 from duality.objectives.variational import Variational
@@ -156,7 +156,7 @@ class _PlaidBound:
     def __call__(
         self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
-        model = required(denoiser, PlaidDenoiser, "Plaid")
+        model = require(denoiser, PlaidDenoiser, "Plaid")
         real = torch.ones_like(x, dtype=torch.bool) if valid is None else valid
         size, schedule = len(x), model.schedule
         weight = torch.zeros(size, dtype=torch.float64, device=x.device)

@@ -29,7 +29,7 @@ from duality.recipes.recipe import Recipe
 from duality.recipes.shapes import parameter_shapes, trained_shapes
 from duality.tokenizers.tokenizer import Tokenizer
 from duality.training import checkpoint
-from duality.training.adapters import merged
+from duality.training.adapters import merge_adapters
 from duality.training.checkpoint import Shapes, Tensors
 from duality.training.state import load_weights
 
@@ -104,7 +104,7 @@ def _parts_of_run(
         )
     check_tokenizer(checkpoint.load(path, ()), tokenizer, folder)
     saved = checkpoint.load(path, groups, trained_shapes(recipe, Vocabulary(tokenizer.vocab_size, len(names))))
-    tensors = merged(saved.groups[weights], recipe.training)
+    tensors = merge_adapters(saved.groups[weights], recipe.training)
     origin = Origin(str(folder.resolve()), checkpoint.checksum_of(path, weights) or "", weights, folder)
     return _Parts(recipe, saved.step, tokenizer, names, tensors, origin)
 

@@ -51,11 +51,11 @@ from duality.runs.start import (
 )
 from duality.runs.trackers.tracker import NO_TRACKERS, Tracker, Trackers, trackers_named
 from duality.training import checkpoint
-from duality.training.adapters import is_adapter, merged
+from duality.training.adapters import is_adapter, merge_adapters
 from duality.training.devices import device_named
 from duality.training.loop import StepRecord, fit, interruptible, phase_at
 from duality.training.metrics import append_metrics, log_row, plot_losses, read_metrics, rewind_metrics
-from duality.training.parallel import layout_of, whole
+from duality.training.parallel import gather, layout_of
 from duality.training.saving import Groups, Saver
 from duality.training.state import TrainState, load_weights
 
@@ -329,8 +329,8 @@ class Session:
         """Log the validation likelihood and write two samples, with the averaged weights."""
         names, tokenizer = self.corpus.label_names, self.corpus.tokenizer
         denoiser = network(self.recipe, Vocabulary(tokenizer.vocab_size, len(names)), self.device)
-        averages = {name: whole(value) for name, value in self.state.ema.items()}
-        load_weights(denoiser, merged(averages, self.recipe.training))
+        averages = {name: gather(value) for name, value in self.state.ema.items()}
+        load_weights(denoiser, merge_adapters(averages, self.recipe.training))
         model = Model(self.recipe, self.state.step, denoiser.requires_grad_(False), tokenizer, names)
         held_out = make_sequences(self.recipe.data, self.corpus.validation, tokenizer)
         result = model.likelihood(held_out, limit=_EVAL_SEQUENCES, num_draws=4, device=self.device)

@@ -42,7 +42,7 @@ from duality.runs.resume import method_phases
 from duality.tokenizers.specs import KeptTokenizer, original
 from duality.tokenizers.tokenizer import NumberTokenizer
 from duality.training import checkpoint
-from duality.training.adapters import is_adapter, merged, plain_name
+from duality.training.adapters import is_adapter, merge_adapters, plain_name
 from duality.training.parallel import SINGLE, Layout, layout_of, put
 from duality.training.state import TrainState, copy_into, load_weights
 
@@ -124,7 +124,7 @@ def begin_distillation(base: Path, recipe: Recipe, report: Reporter) -> Beginnin
         check_checkpoint(path, own, corpus, folder)
         checkpoint.check_shapes(*(parameter_shapes(each, _sizes(corpus)) for each in (own, recipe)))
         saved = checkpoint.load(path, ("model", "ema"))
-        model, ema = (merged(saved.groups[group], own.training) for group in ("model", "ema"))
+        model, ema = (merge_adapters(saved.groups[group], own.training) for group in ("model", "ema"))
         record = {"run": str(folder.resolve()), "step": saved.step, **checksums(path)}
     state = make_state(recipe, corpus, "cpu")
     phases_of(recipe, corpus, state.teacher)  # what cannot be distilled leaves no run behind

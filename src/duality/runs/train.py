@@ -38,7 +38,7 @@ from duality.runs.session import Outcome, TrainingPlan, Watch, ignore
 from duality.runs.start import StartingPoint, fit_to_source, is_model_alone, read_source
 from duality.runs.trackers.tracker import Tracker
 from duality.training import DISTILLATIONS, Growth, TeacherCopy, checkpoint
-from duality.training.distillation import distillation_named, required_sampler, suited
+from duality.training.distillation import distillation_named, required_sampler, suited_distillation
 from duality.training.metrics import HELD_OUT, read_metrics
 from duality.training.round_changes import RoundChanges
 
@@ -179,7 +179,7 @@ def plan_distillation(request: DistillRequest) -> TrainingPlan:
     if out is None and source.commit is not None:
         raise ValueError(f"a distillation of {source.place} needs a place: say where with --out (out=)")
     # without a distillation that fits, the first one says why
-    name = request.method or suited(base.method) or next(iter(DISTILLATIONS))
+    name = request.method or suited_distillation(base.method) or next(iter(DISTILLATIONS))
     kind = distillation_named(name)
     given = request.changes.resolved(build(kind, {})).given()
     target = folder.with_name(f"{folder.name}-{name}") if out is None else Path(out).expanduser()

@@ -16,8 +16,8 @@ In a checkpoint the adapters are tensors of their own, with the names and the fi
 
     blocks.0.qkv.base_layer.weight    blocks.0.qkv.lora_A.default.weight    blocks.0.qkv.lora_B.default.weight
 
-``merged`` makes the weights of the ordinary network from them, wherever a model is loaded. The library itself is not
-used: a layer with an adapter is twenty lines, and `peft` takes two seconds to import.
+``merge_adapters`` makes the weights of the ordinary network from them, wherever a model is loaded. The library itself
+is not used: a layer with an adapter is twenty lines, and `peft` takes two seconds to import.
 
 What must hold: a weight that is not trained stays the same bit for bit, and so does its average; it has no gradient and
 no moments; something is left to train; a name that no weight begins with is refused with the names that there are; with
@@ -220,7 +220,7 @@ def plain_name(name: str) -> str:
     return name.replace(f"{_BASE}.", ".")
 
 
-def merged(tensors: Mapping[str, Tensor], training: Training) -> dict[str, Tensor]:
+def merge_adapters(tensors: Mapping[str, Tensor], training: Training) -> dict[str, Tensor]:
     """The weights of the ordinary network: every adapter is added to its matrix. Without adapters nothing changes."""
     if not training.lora:
         return dict(tensors)

@@ -192,12 +192,12 @@ def required_sampler(method: Method, num_tokens: int, name: str) -> TokenSampler
             "is no divergence to learn from; train MDLM or Duo"
         )
     if not distillation_named(name).fits(process):
-        other = suited(method, num_tokens)
+        other = suited_distillation(method, num_tokens)
         raise ValueError(f"{start}: for {model} use --method {other}" if other else f"{start}: no distillation fits")
     return sampler
 
 
-def suited(method: Method, num_tokens: int = 2) -> str | None:
+def suited_distillation(method: Method, num_tokens: int = 2) -> str | None:
     """The name of the distillation for a method's noise; None if there is none."""
     process = method.process(num_tokens)
     if process is None:

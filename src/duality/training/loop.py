@@ -29,7 +29,7 @@ from duality.denoisers.wrapping import num_labels_of
 from duality.noise import Noise, stratified_times
 from duality.protocols import AnyDenoiser, Phase
 from duality.ranks import job
-from duality.training.parallel import whole
+from duality.training.parallel import gather
 from duality.training.settings import Training, resolve_precision
 from duality.training.state import TrainState
 
@@ -111,7 +111,7 @@ def take_step(
     if phase.teacher is not None and begins:
         state.teach(phase.teacher)
     loss, num_tokens = gradients(state, loader, phase, training)
-    norm = whole(nn.utils.get_total_norm([value.grad for value in state.model.parameters() if value.grad is not None]))
+    norm = gather(nn.utils.get_total_norm([value.grad for value in state.model.parameters() if value.grad is not None]))
     # One transfer per step: the two numbers decide whether the weights may be changed.
     values = torch.stack([loss, norm.to(loss.dtype)]).tolist()
     if not all(map(math.isfinite, values)):

@@ -51,11 +51,11 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
             if number < len(lines):
                 raise
         else:
-            rows.append(_checked(row, where))
+            rows.append(_check_row(row, where))
     return rows
 
 
-def _checked(row: object, where: str) -> dict[str, Any]:
+def _check_row(row: object, where: str) -> dict[str, Any]:
     """A row that is one."""
     if not isinstance(row, dict) or type(row.get("step")) is not int or not 0 <= row["step"] < _LARGEST:
         raise ValueError(f"{where} is damaged (it has no step, which is a whole number): {_REMEDY}")

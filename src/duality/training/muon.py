@@ -22,7 +22,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from duality.training.parallel import local, rows_here, whole
+from duality.training.parallel import gather, local_part, rows_here
 
 MOMENTUM = 0.95
 _COEFFICIENTS = (3.4445, -4.775, 2.0315)  # of the quintic iteration, by its authors
@@ -81,11 +81,11 @@ class Muon(torch.optim.Optimizer):
             if matrix.grad is not None:
                 shapes.setdefault(tuple(sorted(matrix.shape)), []).append(matrix)
         for alike in shapes.values():
-            directions = _orthogonal(torch.stack([_wide(whole(self._momentum(matrix))) for matrix in alike]))
+            directions = _orthogonal(torch.stack([_wide(gather(self._momentum(matrix))) for matrix in alike]))
             for matrix, direction in zip(alike, directions, strict=True):
                 size = _RMS * max(matrix.shape) ** 0.5
                 update = (direction if _is_wide(matrix) else direction.T)[rows_here(matrix)]
-                own = local(matrix)
+                own = local_part(matrix)
                 own.mul_(1 - group["lr"] * group["weight_decay"])
                 own.add_(update, alpha=-group["lr"] * size)
 

@@ -160,13 +160,13 @@ def _as_divided(tensor: Tensor) -> DTensor | None:
     return tensor if isinstance(tensor, DTensor) else None
 
 
-def local(tensor: Tensor) -> Tensor:
+def local_part(tensor: Tensor) -> Tensor:
     """The part of a tensor that this rank has, in the same memory; all of one that is not divided."""
     divided = _as_divided(tensor)
     return tensor if divided is None else divided.to_local()
 
 
-def whole(tensor: Tensor) -> Tensor:
+def gather(tensor: Tensor) -> Tensor:
     """The tensor, put together on every rank if it is divided."""
     divided = _as_divided(tensor)
     return tensor if divided is None else divided.full_tensor()
@@ -186,13 +186,13 @@ def rows_here(tensor: Tensor) -> slice:
 @torch.no_grad()
 def put(target: Tensor, value: Tensor) -> None:
     """Copy ``value``, a whole tensor or one that is divided like ``target``, into ``target``."""
-    source = local(value)
-    if source.shape != local(target).shape:
+    source = local_part(value)
+    if source.shape != local_part(target).shape:
         source = value[rows_here(target)]
-    local(target).copy_(source)
+    local_part(target).copy_(source)
 
 
-def on_first(tensor: Tensor) -> Tensor | None:
+def gather_on_first(tensor: Tensor) -> Tensor | None:
     """The whole tensor in the memory of rank 0's host; None on other ranks. All ranks must call it."""
     place, divided = job(), _as_divided(tensor)
     if place.alone:

@@ -21,7 +21,7 @@ from duality.training.sharded import num_bytes_of
 LARGE = 64 << 20
 
 
-def _copied(groups: Groups) -> Groups:
+def _copy_to_host(groups: Groups) -> Groups:
     """The tensors in the memory of the host, as they are now, whatever the next steps change."""
     return {
         group: {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
@@ -52,7 +52,7 @@ class Saver:
         if num_bytes_of(groups) < LARGE:
             write(groups)
         else:
-            self._writing = self._thread.submit(write, _copied(groups))
+            self._writing = self._thread.submit(write, _copy_to_host(groups))
 
     def wait(self) -> None:
         """Return when everything is written; raise what went wrong."""

@@ -35,7 +35,7 @@ def num_bytes_of(groups: Groups) -> int:
     return sum(value.nbytes for tensors in groups.values() for value in tensors.values())
 
 
-def _named(groups: Groups) -> Tensors:
+def _flatten(groups: Groups) -> Tensors:
     """The tensors of all groups in one dictionary."""
     return {f"{group}/{name}": value for group, tensors in groups.items() for name, value in tensors.items()}
 
@@ -57,9 +57,9 @@ def write_parts(folder: Path, groups: Groups, connection: ProcessGroup | None) -
 
     numbers = {f"{group}/{name}": number for number, group in enumerate(sorted(groups), 1) for name in groups[group]}
     writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=numbers, save_distributed=True)
-    tensors = {name: value.detach() for name, value in _named(groups).items()}
+    tensors = {name: value.detach() for name, value in _flatten(groups).items()}
     try:
-        with _known_to_be_alone():
+        with _without_warning():
             save(tensors, storage_writer=writer, process_group=connection, no_dist=connection is None)
     except CheckpointException as raised:
         rank, (error, _) = min(raised.failures.items(), key=lambda failure: failure[0])
@@ -74,12 +74,12 @@ def read_parts(folder: Path, groups: Groups) -> None:
     from torch.distributed.checkpoint.state_dict_loader import load
 
     reader = HuggingFaceStorageReader(str(folder))
-    with _known_to_be_alone():
-        load(_named(groups), storage_reader=reader, no_dist=job().alone)
+    with _without_warning():
+        load(_flatten(groups), storage_reader=reader, no_dist=job().alone)
 
 
 @contextmanager
-def _known_to_be_alone() -> Iterator[None]:
+def _without_warning() -> Iterator[None]:
     """Torch warns that a single process saves or loads alone; it was asked to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")

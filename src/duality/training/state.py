@@ -16,7 +16,7 @@ from duality.protocols import Network
 from duality.training.adapters import choose_trained
 from duality.training.checkpoint import Checkpoint, Tensors, check_shapes
 from duality.training.muon import Muon
-from duality.training.parallel import SINGLE, Layout, local, on_first, put
+from duality.training.parallel import SINGLE, Layout, gather_on_first, local_part, put
 from duality.training.settings import Training, check_compiler
 from duality.training.sharded import read_parts, shapes_in_parts
 
@@ -83,7 +83,7 @@ class TrainState:
         One tensor at a time: no rank but the first ever has more than its part and one tensor.
         """
         return {
-            group: {name: made for name, value in tensors.items() if (made := on_first(value)) is not None}
+            group: {name: made for name, value in tensors.items() if (made := gather_on_first(value)) is not None}
             for group, tensors in self.groups(names).items()
         }
 
@@ -137,8 +137,8 @@ class TrainState:
         decay = min(decay, (1 + self.step) / (10 + self.step))
         with torch.no_grad():
             trained = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
-            averages = [local(self.ema[name]) for name in trained]
-            torch._foreach_lerp_(averages, [local(value.detach()) for value in trained.values()], 1 - decay)
+            averages = [local_part(self.ema[name]) for name in trained]
+            torch._foreach_lerp_(averages, [local_part(value.detach()) for value in trained.values()], 1 - decay)
 
 
 def _shapes_of(tensors: Tensors) -> dict[str, tuple[int, ...]]:
