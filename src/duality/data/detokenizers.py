@@ -36,7 +36,7 @@ Rule = tuple[str | re.Pattern[str], str]
 def _rewrite(rules: tuple[Rule, ...], text: str) -> str:
     """The text after all rules, in their order; a rule replaces every place that it finds, from left to right.
 
-    >>> rewrite(((" ,", ","), (re.compile(r"\\( (.) \\)"), r"(\\1)")), "a , ( b )")
+    >>> _rewrite(((" ,", ","), (re.compile(r"\\( (.) \\)"), r"(\\1)")), "a , ( b )")
     'a, (b)'
     """
     for found, replacement in rules:
@@ -114,7 +114,7 @@ ENTITY = re.compile(r"&(?:#[0-9]+|#[xX][0-9a-fA-F]+|[a-zA-Z][a-zA-Z0-9]*);")
 def _lambada(text: str) -> str:
     """Straight double quotes, no white space around the text, and a line feed before it.
 
-    >>> lambada(" “Yes,” she said")
+    >>> _lambada(" “Yes,” she said")
     '\\n"Yes," she said'
     """
     return "\n" + _rewrite((("“", '"'), ("”", '"')), text).strip()
@@ -130,7 +130,7 @@ def _ag_news(text: str) -> str:
 
     The "&" of an entity may have become a space, which is then removed with it. An unknown entity stays.
 
-    >>> ag_news(r"Bush #39;s  quot;plan quot; costs\more than \$5 &lt;b&gt;")
+    >>> _ag_news(r"Bush #39;s  quot;plan quot; costs\more than \$5 &lt;b&gt;")
     'Bush\'s "plan" costs\nmore than $5 <b>'
     """
     whole = ENTITY.sub(lambda found: html.unescape(found[0]), BARE_ENTITY.sub(r"&\1;", text))

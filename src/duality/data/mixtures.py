@@ -40,7 +40,7 @@ def shares_of(spec: object) -> tuple[_Share, ...]:
     """The corpora of a mixture with weights that add up to 1; none if this is no mixture.
 
     >>> shares_of("[a.txt:3,hf:owner/name:text:1]")
-    (Share(corpus='a.txt', weight=0.75), Share(corpus='hf:owner/name:text', weight=0.25))
+    (_Share(corpus='a.txt', weight=0.75), _Share(corpus='hf:owner/name:text', weight=0.25))
     >>> shares_of("a.txt")
     ()
     """

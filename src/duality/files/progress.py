@@ -109,7 +109,7 @@ def amount(done: float, total: float, unit: str) -> str:
 def _duration(seconds: float) -> str:
     """A time in minutes and seconds, or in hours too.
 
-    >>> duration(130.4), duration(7384)
+    >>> _duration(130.4), _duration(7384)
     ('2:10', '2:03:04')
     """
     minutes, rest = divmod(max(0, round(seconds)), 60)
