@@ -10,8 +10,6 @@ that was moved is the run's own exactly if its text is.
 from __future__ import annotations
 
 import filecmp
-import os
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,8 +24,8 @@ from duality.data.named import datasets
 from duality.data.packing import Sequences
 from duality.data.places import evaluated_part, has_columns, is_there
 from duality.data.readers.records import TEXT_COLUMN
+from duality.files.atomic import atomic_folder
 from duality.files.progress import Reporter, silent
-from duality.files.temporary import remove_leftovers, temporary_name
 from duality.hub import package
 from duality.models.folder import CORPUS, DATA, is_imported, read_identity, read_recipe, read_tokenizer, with_corpus
 from duality.models.provenance import corpus_identity
@@ -146,17 +144,11 @@ def with_data(recipe: Recipe, data: TrainingData, folder: Path) -> Recipe:
     if isinstance(data, (str, Path)):
         return with_corpus(recipe, data)
     target = folder / DATA
-    remove_leftovers(target)
-    temporary = temporary_name(target)
-    try:
+    with atomic_folder(target) as temporary:  # what is there already stays
         written = write_corpus(data, temporary)
         path = target / written.path.name
-        if not target.exists():
-            os.replace(temporary, target)
-        elif not path.is_file() or not filecmp.cmp(written.path, path, shallow=False):
+        if target.exists() and not (path.is_file() and filecmp.cmp(written.path, path, shallow=False)):
             raise ValueError(f"{target} holds other data than was given: give the same, or choose another out folder")
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     own = replace(recipe.data, column=TEXT_COLUMN)  # of the file that was written
     if written.tokenizer is not None:
         own = replace(own, tokenizer=written.tokenizer)
