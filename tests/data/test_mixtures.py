@@ -13,7 +13,7 @@ from support import session
 from support.runs import quiet, small_recipe
 
 from duality.data.corpus import prepare
-from duality.data.loader import Loader, epoch_order
+from duality.data.loader import Loader
 from duality.data.mixtures import PERIOD, MixedOrder, shares_of
 from duality.data.places import make_absolute
 from duality.recipes.corpus import count_vocabulary, describe_corpus, make_sequences, mix_order, prepare_corpus
@@ -29,7 +29,7 @@ from duality.tokenizers.specs import Bytes
 def test_every_corpus_has_its_share_and_its_epochs(sizes: list[int], weights: list[float], seed: int) -> None:
     shares = tuple(weight / sum(weights[: len(sizes)]) for weight in weights[: len(sizes)])
     order = MixedOrder(tuple(np.cumsum(sizes).tolist()), shares, seed)
-    places = order.sequences(np.arange(2 * PERIOD), epoch_order)
+    places = order.sequences(np.arange(2 * PERIOD))
     groups = np.searchsorted(order.ends, places, side="right")
     for group, (size, share) in enumerate(zip(sizes, shares)):
         own = places[groups == group]
@@ -38,7 +38,7 @@ def test_every_corpus_has_its_share_and_its_epochs(sizes: list[int], weights: li
         for epoch in range(len(own) // size):
             seen = own[epoch * size : (epoch + 1) * size]
             assert sorted(seen) == list(range(start, start + size))
-    assert np.array_equal(order.sequences(np.arange(777, 1234), epoch_order), places[777:1234])
+    assert np.array_equal(order.sequences(np.arange(777, 1234)), places[777:1234])
 
 
 def mixture(folder: Path) -> str:

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from types import TracebackType
 from typing import Protocol
 
@@ -28,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from duality.data.mixtures import MixedOrder
+from duality.data.mixtures import MixedOrder, visit_epochs
 from duality.data.packing import Sequences
 
 
@@ -93,13 +92,8 @@ class Loader:
         first = step * self.batch_size
         numbers = np.arange(first, first + self.batch_size)
         if self.mixed is not None:
-            return self.mixed.sequences(numbers, epoch_order)
-        epochs, places = np.divmod(numbers, count)
-        chosen = np.empty(self.batch_size, dtype=np.int64)
-        for epoch in np.unique(epochs).tolist():
-            here = epochs == epoch
-            chosen[here] = epoch_order(self.seed, epoch, count)[places[here]]
-        return chosen
+            return self.mixed.sequences(numbers)
+        return visit_epochs(self.seed, numbers, count)
 
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
         """The batch of a step, or some rows of it, for one of many processes or a micro-batch."""
@@ -143,12 +137,3 @@ class Prefetch:
     def _make(self, step: int) -> Batch:
         batch = self.make(step)
         return batch.pinned() if self.pin else batch
-
-
-@lru_cache(maxsize=16)  # the current epoch and, if a batch lies across the border, the next one; of each corpus
-def epoch_order(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
-    """The order in which an epoch visits ``count`` sequences; read-only, as it is cached."""
-    key = np.array([seed, epoch], dtype=np.uint64)
-    order = np.random.Generator(np.random.Philox(key=key)).permutation(count)
-    order.setflags(write=False)
-    return order

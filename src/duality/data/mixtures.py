@@ -16,9 +16,8 @@ once in each of its epochs; the order is a pure function of the seed and the pla
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -101,8 +100,8 @@ class MixedOrder:
         before: Places = np.cumsum(chosen, axis=1) - chosen
         return before
 
-    def sequences(self, places: Places, epoch_order: Callable[[int, int, int], Places]) -> Places:
-        """The sequences at some places; ``epoch_order(seed, epoch, count)`` is the order of one epoch."""
+    def sequences(self, places: Places) -> Places:
+        """The sequences at some places."""
         periods, slots = np.divmod(places, PERIOD)
         groups = self.pattern[slots]
         ranks = periods * self.counts[groups] + self.before[groups, slots]
@@ -110,11 +109,25 @@ class MixedOrder:
         found = np.empty(len(places), dtype=np.int64)
         for group in np.unique(groups).tolist():
             here, size = groups == group, self.ends[group] - starts[group]
-            epochs, within = np.divmod(ranks[here], size)
-            chosen = np.empty(len(within), dtype=np.int64)
-            for epoch in np.unique(epochs).tolist():
-                # no two groups, nor a corpus alone, have the same orders
-                order = epoch_order(self.seed, epoch + (group + 1 << 40), size)
-                chosen[epochs == epoch] = order[within[epochs == epoch]]
-            found[here] = starts[group] + chosen
+            # no two groups, nor a corpus alone, have the same orders
+            found[here] = starts[group] + visit_epochs(self.seed, ranks[here], size, group + 1 << 40)
         return found
+
+
+def visit_epochs(seed: int, places: Places, count: int, first: int = 0) -> Places:
+    """The sequences at some places of the epochs of ``count`` sequences, one after another from epoch ``first`` on."""
+    epochs, within = np.divmod(places, count)
+    chosen = np.empty(len(places), dtype=np.int64)
+    for epoch in np.unique(epochs).tolist():
+        here = epochs == epoch
+        chosen[here] = epoch_order(seed, first + epoch, count)[within[here]]
+    return chosen
+
+
+@lru_cache(maxsize=16)  # the current epoch and, if a batch lies across the border, the next one; of each corpus
+def epoch_order(seed: int, epoch: int, count: int) -> Places:
+    """The order in which an epoch visits ``count`` sequences; read-only, as it is cached."""
+    key = np.array([seed, epoch], dtype=np.uint64)
+    order = np.random.Generator(np.random.Philox(key=key)).permutation(count)
+    order.setflags(write=False)
+    return order
