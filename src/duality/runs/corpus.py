@@ -38,7 +38,8 @@ from duality.tokenizers.tokenizer import FILE
 if TYPE_CHECKING:
     from duality.models.model import Model
 
-TrainingData = str | Path | Iterable[str] | Tensor | Sequence[Tensor]
+DataInMemory = Iterable[str] | Tensor | Sequence[Tensor]
+TrainingData = str | Path | DataInMemory
 
 
 def corpus_of_run(
@@ -139,10 +140,8 @@ def sequences_of_run(
     return make_sequences(own, store, model.tokenizer)
 
 
-def with_data(recipe: Recipe, data: TrainingData, folder: Path) -> Recipe:
-    """The recipe on other data: a path, a named corpus, or what is in memory, which is written into ``folder``."""
-    if isinstance(data, (str, Path)):
-        return with_corpus(recipe, data)
+def with_data(recipe: Recipe, data: DataInMemory, folder: Path) -> Recipe:
+    """The recipe on data from memory, which is written into ``folder``."""
     target = folder / DATA
     with atomic_folder(target) as temporary:  # what is there already stays
         written = write_corpus(data, temporary)
