@@ -20,9 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from duality.hub.package import CONFIG, read_config
-
 PREFIX = "hf:"
+_CONFIG = "config.json"
 RELEASED_FILES = ("*.json", "*.safetensors", "*.bin", "*.txt", "*.model")  # of others, read as data too
 _FILES = ("*.json", "*.safetensors")
 _NAME = re.compile(r"[\w][\w.-]*/[\w][\w.-]*", re.ASCII)
@@ -74,6 +73,8 @@ def model_source(source: Path | str, revision: str | None = None) -> ModelSource
         )
     if own is not None and revision is not None and own != revision:
         raise ValueError(f"{source} with the revision {revision!r}: give one of the two")
+    from duality.hub.package import read_config  # which needs torch; to fetch a folder needs none
+
     try:
         folder = folder_of(name, revision or own, read_config)
     except ValueError as error:
@@ -95,9 +96,9 @@ def folder_of(
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{PREFIX}{name} names no model of the Hugging Face hub: write {PREFIX}OWNER/NAME")
-    folder = _fetch(name, revision, [CONFIG])
-    if not (folder / CONFIG).is_file():
-        raise ValueError(f"{in_words(name, revision)} has no {CONFIG}: choose another model")
+    folder = _fetch(name, revision, [_CONFIG])
+    if not (folder / _CONFIG).is_file():
+        raise ValueError(f"{in_words(name, revision)} has no {_CONFIG}: choose another model")
     if accept is not None:
         accept(folder)
     return _fetch(name, folder.name, list(files))
