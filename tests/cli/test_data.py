@@ -11,7 +11,8 @@ import pytest
 from duality.cli.data import _excerpt
 from duality.cli.main import main
 from duality.data.named import sources
-from duality.files.archives import DocumentRule, Member, Package, Source
+from duality.files import DocumentRule
+from duality.files.archives import Member, Package, Source
 
 TEXT = "one\n\ntwo\n" + "three " * 30 + "\nfour\n"
 

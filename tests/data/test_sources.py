@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from duality.data import named
-from duality.data.named import DEFAULT_SOURCE, fetch, sources
+from duality.data import DEFAULT_SOURCE, named
+from duality.data.named import fetch, sources
 from duality.files.archives import Member, Package, Source
 from duality.files.cache import cache_folder
 

@@ -14,7 +14,7 @@ from support.runs import quiet, small_recipe
 
 import duality
 from duality.cli.main import main
-from duality.data.packing import Padding
+from duality.data import Padding
 from duality.evaluation.sweep.runs import _sample_case, held_out_text
 from duality.evaluation.sweep.samples import Case
 from duality.models import sampling as writing

@@ -21,6 +21,7 @@ import duality
 from duality.cli.main import main
 from duality.methods import METHODS
 from duality.models import folder
+from duality.recipes import derive
 from duality.recipes.recipe import Recipe
 from duality.runs import resume
 from duality.runs.requests import DistillRequest
@@ -188,4 +189,4 @@ def test_a_distillation_gets_more_rounds(english: Path, tmp_path: Path) -> None:
 def test_the_ends_of_phases_are_known_without_the_vocabulary(name: str) -> None:
     recipe = replace(small_recipe(Path("unused")), method=METHODS[name]())
     assert resume._phases_ended(recipe, 0) <= resume._phases_ended(recipe, 19)
-    assert resume.method_phases(recipe, 2)[-1].until == 20
+    assert derive.method_phases(recipe, 2)[-1].until == 20

@@ -108,7 +108,8 @@ def _resolve_recipe(name: str, column: str | None, recipe: str, changes: Sequenc
 
 def _list_corpora() -> Iterator[str]:
     """The named corpora, and the datasets of the literature."""
-    from duality.data.named import DEFAULT_SOURCE, datasets, sources
+    from duality.data import DEFAULT_SOURCE
+    from duality.data.named import datasets, sources
 
     for known, source in sources().items():
         default = " (default)" if known == DEFAULT_SOURCE else ""
@@ -120,8 +121,9 @@ def _list_corpora() -> Iterator[str]:
 
 def _fetch(name: str) -> Iterator[str]:
     """Fetch a named corpus and say what it is."""
+    from duality.data import DEFAULT_SOURCE
     from duality.data.documents import read_documents
-    from duality.data.named import DEFAULT_SOURCE, datasets, fetch, sources
+    from duality.data.named import datasets, fetch, sources
     from duality.data.places import locate
     from duality.data.readers.text import text_lines
 

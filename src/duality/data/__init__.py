@@ -25,3 +25,9 @@ The folder readers/ has a module for each kind of file: text, records, molecules
 Each module imports only from the modules above it. What must hold: no text is dropped or changed, except by a tokenizer
 whose docstring says so; the batch of a step depends on the seed and the step only.
 """
+
+from typing import Literal
+
+DEFAULT_SOURCE = "gutenberg-prose"
+TEXT_COLUMN = "text"
+Padding = Literal["model", "ignore"]

@@ -37,16 +37,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from duality.data import TEXT_COLUMN
 from duality.data.documents import Document, check_rule, read_documents, stream_documents
 from duality.data.named import PartName
 from duality.data.places import CorpusSpec, all_lines, corpora_of, held_out_part, identity, locate
-from duality.data.readers.records import TEXT_COLUMN
 from duality.data.readers.text import COMPRESSIONS
 from duality.data.split import check_split, choose_split
 from duality.data.store import FORMAT, TokenStore
 from duality.data.survey import CorpusSize, count_bytes, join_sizes, survey, take_evenly
 from duality.data.write import write_store
-from duality.files.archives import DocumentRule
+from duality.files import DocumentRule
 from duality.files.atomic import atomic_folder, readable_size, remove, write_atomically
 from duality.files.cache import cache_errors, cache_folder
 from duality.files.manifest import seal, verify

@@ -37,13 +37,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from duality.data import TEXT_COLUMN
 from duality.data.detokenizers import DETOKENIZERS
 from duality.data.named import Dataset, PartName
 from duality.data.places import CorpusFile, CorpusSpec, Place, find_dataset, locate
 from duality.data.readers.hub import stream_rows
-from duality.data.readers.records import TEXT_COLUMN, has_records, make_record, read_records
+from duality.data.readers.records import has_records, make_record, read_records
 from duality.data.readers.text import Span, TextFile, decode_lines, text_lines
-from duality.files.archives import DocumentRule
+from duality.files import DocumentRule
 from duality.files.progress import Reporter, silent
 
 

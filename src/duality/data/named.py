@@ -37,7 +37,6 @@ from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
 
 DATA_VARIABLE = "DUALITY_DATA"
-DEFAULT_SOURCE = "gutenberg-prose"
 HUB = "hf:"
 
 PartName = Literal["train", "validation", "test"]

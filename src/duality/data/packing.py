@@ -33,10 +33,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from duality.data import Padding
 from duality.data.store import TokenStore
 
 Places = npt.NDArray[np.int64]
-Padding = Literal["model", "ignore"]
 
 
 @dataclass(frozen=True)

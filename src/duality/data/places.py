@@ -24,7 +24,8 @@ from duality.data.named import DATA_VARIABLE, HUB, Dataset, Part, PartName, data
 from duality.data.readers.hub import fetch_parts, stream_parts
 from duality.data.readers.records import ARROW_ENDINGS, FASTA_ENDINGS, TABLE_ENDINGS, has_records
 from duality.data.readers.text import COMPRESSIONS, ending_of, has_mark
-from duality.files.archives import DocumentRule, Source
+from duality.files import DocumentRule
+from duality.files.archives import Source
 from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
 

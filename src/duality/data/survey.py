@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from duality.data import TEXT_COLUMN
 from duality.data.documents import Document, read_documents
 from duality.data.encode import PART_CHARACTERS, cut_at_borders, num_bytes_of
 from duality.data.places import CorpusSpec, locate, skipped_files
-from duality.data.readers.records import TEXT_COLUMN
 from duality.data.readers.text import Excerpt
 from duality.data.write import require_label
-from duality.files.archives import DocumentRule
+from duality.files import DocumentRule
 from duality.files.progress import Advance, Reporter, silent
 from duality.tokenizers.library import LONGEST_WORD
 

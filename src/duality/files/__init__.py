@@ -14,3 +14,7 @@
 
 What must hold: after a crash at any moment, a file has its old or its new content.
 """
+
+from typing import Literal
+
+DocumentRule = Literal["auto", "lines"]

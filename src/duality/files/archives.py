@@ -28,13 +28,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from duality.files import DocumentRule
 from duality.files.atomic import PARTIAL, atomic_file, atomic_folder, file_sha256, readable_size, remove
 from duality.files.cache import CACHE_VARIABLE, cache_errors, cache_folder
 from duality.files.progress import Reporter
 from duality.files.temporary import find_abandoned, remove_quietly
 
 Kind = Literal["gutenberg", "gzip", "plain", "smiles", "gzip-table"]
-DocumentRule = Literal["auto", "lines"]
 
 
 @dataclass(frozen=True)

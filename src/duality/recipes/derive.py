@@ -1,19 +1,26 @@
-"""Recipes that follow from the recipe of a run: to distil it, and to finetune it.
+"""What follows from a recipe: the phases of its training, its distillation, its finetuning.
 
-Both are new runs, which begin from the weights of another. Method, data and network are those of the other run; steps,
-batch, learning rate and average follow from its own, in the proportions of the paper. All weights are trained, also of
-a run that had adapters or frozen parts.
+A distillation and a finetuning are new runs, which begin from the weights of another. Method, data and network are
+those of the other run; steps, batch, learning rate and average follow from its own, in the proportions of the paper.
+All weights are trained, also of a run that had adapters or frozen parts.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from duality.protocols import Distillation
+from duality.protocols import Distillation, Phase
 from duality.recipes.recipe import Recipe
 from duality.training.settings import of_all_weights
 
 _FINETUNED = "-finetuned"
+
+
+def method_phases(recipe: Recipe, num_tokens: int) -> tuple[Phase, ...]:
+    """The phases of a recipe's method, with ends at most the steps of the training, the last one exactly there."""
+    steps, planned = recipe.training.steps, recipe.training.phase_steps
+    *first, last = recipe.method.phases(num_tokens, steps if planned is None else planned)
+    return (*(replace(phase, until=min(phase.until, steps)) for phase in first), replace(last, until=steps))
 
 
 def default_round_steps(steps: int) -> int:

@@ -11,11 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from duality.data import DEFAULT_SOURCE, TEXT_COLUMN, Padding
 from duality.data.mixtures import shares_of
-from duality.data.named import DEFAULT_SOURCE
-from duality.data.packing import Padding
-from duality.data.readers.records import TEXT_COLUMN
-from duality.files.archives import DocumentRule
+from duality.files import DocumentRule
 from duality.protocols import Backbone, Distillation, Method, Tail
 from duality.tokenizers.specs import BPE, TokenizerSpec
 from duality.training.settings import Parallel, Training

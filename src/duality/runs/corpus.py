@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
+from duality.data import TEXT_COLUMN
 from duality.data.corpus import Corpus, encode_corpus
 from duality.data.memory import write_corpus
 from duality.data.named import datasets
 from duality.data.packing import Sequences
 from duality.data.places import evaluated_part, has_columns, is_there
-from duality.data.readers.records import TEXT_COLUMN
 from duality.files.atomic import atomic_folder
 from duality.files.progress import Reporter, silent
 from duality.hub import package

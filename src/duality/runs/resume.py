@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,8 +42,8 @@ from duality.models.folder import (
     write_recipe,
 )
 from duality.models.model import load
-from duality.protocols import Phase
 from duality.recipes import catalogue
+from duality.recipes.derive import method_phases
 from duality.recipes.recipe import Recipe
 from duality.training import checkpoint
 from duality.training.metrics import append_metrics, rewind_metrics
@@ -164,19 +163,6 @@ def continue_recipe(before: Recipe, recipe: Recipe, folder: Path, step: int, rep
 
 
 # --- another number of steps
-
-
-def _divide_phases(phases: Sequence[Phase], steps: int) -> tuple[Phase, ...]:
-    """The phases with ends at most ``steps``, the last one exactly there."""
-    *first, last = phases
-    return (*(replace(phase, until=min(phase.until, steps)) for phase in first), replace(last, until=steps))
-
-
-def method_phases(recipe: Recipe, num_tokens: int) -> tuple[Phase, ...]:
-    """The phases of a recipe's method, divided as the recipe says."""
-    training = recipe.training
-    planned = training.steps if training.phase_steps is None else training.phase_steps
-    return _divide_phases(recipe.method.phases(num_tokens, planned), training.steps)
 
 
 def _phases_ended(recipe: Recipe, step: int) -> int:

@@ -35,10 +35,10 @@ from duality.protocols import Phase, Vocabulary
 from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.corpus import count_vocabulary, make_loader, prepare_corpus
+from duality.recipes.derive import method_phases
 from duality.recipes.recipe import Recipe
 from duality.recipes.shapes import outline, parameter_shapes, trained_shapes
 from duality.runs.corpus import check_present, corpus_of_run
-from duality.runs.resume import method_phases
 from duality.tokenizers.specs import KeptTokenizer, original
 from duality.tokenizers.tokenizer import NumberTokenizer
 from duality.training import checkpoint

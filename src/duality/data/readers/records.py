@@ -22,10 +22,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from duality.data import TEXT_COLUMN
 from duality.data.readers.text import decode_lines, ending_of, open_bytes
 from duality.registry import suggestion
 
-TEXT_COLUMN = "text"
 ARROW_ENDINGS = (".parquet", ".arrow", ".feather")
 FASTA_ENDINGS = (".fasta", ".fa", ".fna")
 _SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}
