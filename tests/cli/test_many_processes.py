@@ -149,6 +149,9 @@ def test_alone_nothing_is_imported_for_jobs(tmp_path: Path) -> None:
 class OtherThere(Job):
     """Rank 0 of two, whose rank 1 says something else about one fact."""
 
+    def largest(self, number: int) -> int:
+        return number
+
     def all_of(self, value: Any) -> list[Any]:
         return [value, {**value, "corpus": "another"}]
 
