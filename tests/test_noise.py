@@ -24,9 +24,9 @@ def chi_square(cells: torch.Tensor, num_cells: int) -> float:
 
 def test_mixer_is_the_published_splitmix64() -> None:
     """First outputs of the reference implementation seeded with 1234567."""
-    from duality.noise import _GOLDEN, _mix, _signed
+    from duality.noise import _GOLDEN, _mix, _to_signed
 
-    state = torch.tensor([_signed(1234567 + i * _GOLDEN) for i in (1, 2, 3)], dtype=torch.int64)
+    state = torch.tensor([_to_signed(1234567 + i * _GOLDEN) for i in (1, 2, 3)], dtype=torch.int64)
     got = [value % 2**64 for value in _mix(state).tolist()]
     assert got == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 

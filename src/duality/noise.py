@@ -30,28 +30,28 @@ _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _BLOCK = 1 << 16  # words mixed at a time on a CPU: half a megabyte, a core's cache
 
 
-def _signed(value: int) -> int:
+def _to_signed(value: int) -> int:
     """The two's-complement int64 with the same 64 bits."""
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >> 63 else value
 
 
-def _shifted(x: Tensor, bits: int) -> Tensor:
+def _shift_right(x: Tensor, bits: int) -> Tensor:
     """Logical right shift, as a new tensor; torch's ``>>`` on int64 copies the sign."""
     return (x >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _mix(x: Tensor) -> Tensor:
     """SplitMix64's finaliser: a bijection of 64-bit words in which every input bit reaches every output bit."""
-    x = _shifted(x, 30).bitwise_xor_(x).mul_(_signed(_FACTORS[0]))
-    x = _shifted(x, 27).bitwise_xor_(x).mul_(_signed(_FACTORS[1]))
-    return _shifted(x, 31).bitwise_xor_(x)
+    x = _shift_right(x, 30).bitwise_xor_(x).mul_(_to_signed(_FACTORS[0]))
+    x = _shift_right(x, 27).bitwise_xor_(x).mul_(_to_signed(_FACTORS[1]))
+    return _shift_right(x, 31).bitwise_xor_(x)
 
 
 def _word(value: int | str, device: torch.device) -> Tensor:
     """A mixed 64-bit word for an integer or a tag."""
     number = zlib.crc32(value.encode()) if isinstance(value, str) else value
-    return _mix(torch.tensor(_signed(number * _GOLDEN + _FACTORS[0]), dtype=torch.int64, device=device))
+    return _mix(torch.tensor(_to_signed(number * _GOLDEN + _FACTORS[0]), dtype=torch.int64, device=device))
 
 
 def check_seed(seed: int, name: str = "seed") -> None:
@@ -75,7 +75,7 @@ class Noise:
     def of(seed: int, step: int, index: Tensor) -> Noise:
         """The noise of samples ``index`` of the global batch at ``step`` of the run with ``seed``."""
         check_seed(seed)
-        keys = _mix(index.to(torch.int64) * _signed(_GOLDEN) ^ _word(seed, index.device))
+        keys = _mix(index.to(torch.int64) * _to_signed(_GOLDEN) ^ _word(seed, index.device))
         return Noise(_mix(keys ^ _word(step, index.device)))
 
     def fold(self, data: int | str) -> Noise:
@@ -93,7 +93,7 @@ class Noise:
         block = max(1, _BLOCK // max(1, len(keys)) if device.type == "cpu" else count)
         for start in range(0, count, block):
             counter = torch.arange(start, min(start + block, count), dtype=torch.int64, device=device)
-            words[:, start : start + block] = _mix(keys ^ _mix(counter * _signed(_GOLDEN)))
+            words[:, start : start + block] = _mix(keys ^ _mix(counter * _to_signed(_GOLDEN)))
         return words.view(len(self.keys), *shape)
 
     def uniform(self, tag: str, *shape: int) -> Tensor:

@@ -15,7 +15,7 @@ from duality.denoisers.conditioning import Guided, LabelledScore, with_labels, w
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.memo import Memoized, Recorded
 from duality.denoisers.readouts import MeanDenoiser, ScoreDenoiser, SubsDenoiser
-from duality.denoisers.wrapping import network_of, num_labels_of, unwrapped
+from duality.denoisers.wrapping import network_of, num_labels_of, unwrap
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.fused.lazy import belief_of, ratios_of
 from duality.networks import SIZES
@@ -121,7 +121,7 @@ def test_every_order_is_right_or_refused(order: tuple[str, ...], absorbing: bool
             return
         found, expected = belief_of(denoiser, z, alpha).log_probs().exp(), dense(z, None).exp()
     assert torch.allclose(found, expected, atol=1e-12)
-    assert unwrapped(denoiser) is model
+    assert unwrap(denoiser) is model
     assert num_labels_of(denoiser) == network_of(denoiser).num_labels == 3
 
 
@@ -206,4 +206,4 @@ def test_a_class_of_a_user_can_be_a_wrapper() -> None:
             return belief_of(self.denoiser, z, alpha, valid, dropout).log_probs()
 
     model = conditional(False)
-    assert unwrapped(Temperature(Mine(TopP(model, 0.5)), 0.5)) is model
+    assert unwrap(Temperature(Mine(TopP(model, 0.5)), 0.5)) is model

@@ -20,7 +20,7 @@ from duality.denoisers.conditioning import Guided, Labelled, with_labels
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.memo import Memoized
 from duality.denoisers.readouts import CausalDenoiser, MeanDenoiser, ScoreDenoiser, SubsDenoiser
-from duality.denoisers.wrapping import unwrapped
+from duality.denoisers.wrapping import unwrap
 from duality.diffusion import posterior
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear
@@ -77,7 +77,7 @@ def test_guidance_composes_with_samplers_and_wrappers() -> None:
     wrapped = Clamped(TopP(Temperature(Guided(denoiser, 2, 3.0), 0.8), 0.9), tokens, known)
     got = generate(wrapped, LogLinear(), Ancestral(Uniform(9)), num=5, length=4, steps=4)
     assert (got[:, 0] == 5).all()
-    assert unwrapped(wrapped) is denoiser
+    assert unwrap(wrapped) is denoiser
 
 
 def test_impossible_guidance_is_refused() -> None:

@@ -306,7 +306,7 @@ def test_categorical_takes_rows_of_any_number_and_shape() -> None:
     assert draws.categorical(probs[:0], u[:0]).tolist() == []
     for rows in ([], [1, 5], list(range(count))):
         chosen = torch.tensor(rows, dtype=torch.int64)
-        assert draws.drawn(probs.log(), chosen, u[chosen]).tolist() == [expected[row] for row in rows]
+        assert draws.draw_states(probs.log(), chosen, u[chosen]).tolist() == [expected[row] for row in rows]
 
 
 @pytest.mark.parametrize("num_states", [1, 2, 255, 256, 257, 512, 1000])

@@ -161,7 +161,7 @@ def test_variance_gradient_reaches_the_interior_of_the_schedule_only(monkeypatch
     for row in range(3):
         got = gradients_of(model, slice(row, row + 1))
         with monkeypatch.context() as patch:
-            patch.setattr(plaid, "_reweighted", lambda value, weight: value)
+            patch.setattr(plaid, "_reweight_gradient", lambda value, weight: value)
             plain = gradients_of(model, slice(row, row + 1))
         index = torch.tensor([row])
         loss = variational.Variational()(model, x[index], t[index], noise.select(index)).nats.mean().detach()

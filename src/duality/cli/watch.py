@@ -32,7 +32,7 @@ def _style_cells(cells: Sequence[Cell], places: Collection[int]) -> Text:
     """Cells in colours: those at changed places highlighted, mask tokens and ends dim, the others plain."""
 
     def style(cell: Cell) -> str:
-        return CHANGED if cell.touched(places) else DIM if cell.masked or cell.text == END_OF_DOCUMENT else ""
+        return CHANGED if cell.touches(places) else DIM if cell.masked or cell.text == END_OF_DOCUMENT else ""
 
     runs = groupby(cells, style)
     return Text.assemble(*(("".join(map(_text_of, run)), name) for name, run in runs))
@@ -40,7 +40,7 @@ def _style_cells(cells: Sequence[Cell], places: Collection[int]) -> Text:
 
 def _bracket_changes(cells: Sequence[Cell], places: Collection[int]) -> str:
     """Cells without colours: those at changed places in [brackets]."""
-    return "".join(f"[{_text_of(cell)}]" if cell.touched(places) else _text_of(cell) for cell in cells)
+    return "".join(f"[{_text_of(cell)}]" if cell.touches(places) else _text_of(cell) for cell in cells)
 
 
 class Watcher:

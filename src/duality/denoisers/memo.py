@@ -28,7 +28,7 @@ class Memoized:
     ) -> Belief:
         if not isinstance(z, Tensor):
             raise TypeError("Memoized takes token ids")
-        changed = self._changed(z, labels)
+        changed = self._find_changes(z, labels)
         count = int(changed.sum())
         self.calls += count
         if count == len(z) or self._belief is None:
@@ -44,7 +44,7 @@ class Memoized:
 
     log_probs = materialised_log_probs
 
-    def _changed(self, z: Tensor, labels: Labels) -> Tensor:
+    def _find_changes(self, z: Tensor, labels: Labels) -> Tensor:
         """Which sequences (B,) are not what they were in the last call."""
         everything = torch.ones(len(z), dtype=torch.bool, device=z.device)
         if self._seen is None or self._seen.shape != z.shape:

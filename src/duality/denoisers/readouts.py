@@ -18,7 +18,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from duality.denoisers.wrapping import Readout, unwrapped
+from duality.denoisers.wrapping import Readout, unwrap
 from duality.fused.lazy import Belief, Ratios, materialised_log_probs, materialised_log_ratios
 from duality.protocols import (
     AnyDenoiser,
@@ -188,7 +188,7 @@ def check_fits(denoiser: AnyDenoiser, process: Process) -> None:
     looked at, not a tensor: the check costs nothing on any device. A denoiser without a network inside is known by its
     answers alone: for these ``check_states`` compares the number of states.
     """
-    model = unwrapped(denoiser)
+    model = unwrap(denoiser)
     if not isinstance(model, (Denoiser, Score)) or not isinstance(model, Readout):
         return
     name = type(model).__name__

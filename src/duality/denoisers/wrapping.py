@@ -32,7 +32,7 @@ def needs_belief(denoiser: object, name: str, remedy: str) -> None:
         raise ValueError(f"{name} acts on probabilities, and a {type(denoiser).__name__} gives none: {remedy}")
 
 
-def unwrapped(denoiser: AnyDenoiser) -> AnyDenoiser:
+def unwrap(denoiser: AnyDenoiser) -> AnyDenoiser:
     """The model inside all wrappers."""
     while isinstance(denoiser, Wrapper):
         denoiser = denoiser.denoiser
@@ -41,7 +41,7 @@ def unwrapped(denoiser: AnyDenoiser) -> AnyDenoiser:
 
 def network_of(denoiser: AnyDenoiser) -> Network:
     """The network inside a denoiser."""
-    inner = unwrapped(denoiser)
+    inner = unwrap(denoiser)
     if not isinstance(inner, Readout):
         raise ValueError(f"a {type(inner).__name__} has no network inside: use a denoiser that a method built")
     return inner.backbone
@@ -49,7 +49,7 @@ def network_of(denoiser: AnyDenoiser) -> Network:
 
 def num_labels_of(denoiser: AnyDenoiser) -> int:
     """How many labels a denoiser knows; 0 for one without a network."""
-    inner = unwrapped(denoiser)
+    inner = unwrap(denoiser)
     return inner.backbone.num_labels if isinstance(inner, Readout) else 0
 
 

@@ -33,10 +33,10 @@ def categorical(probs: Tensor, u: Tensor) -> Tensor:
     num_states = probs.shape[-1]
     size = block_rows(num_states, probs.device)
     rows = zip(torch.split(probs.reshape(-1, num_states), size), torch.split(u.reshape(-1), size))
-    return torch.cat([_drawn(part, draws) for part, draws in rows]).view(u.shape)
+    return torch.cat([_draw_states(part, draws) for part, draws in rows]).view(u.shape)
 
 
-def _drawn(probs: Tensor, u: Tensor) -> Tensor:
+def _draw_states(probs: Tensor, u: Tensor) -> Tensor:
     """A state for each row of ``probs`` (n, K): the block of states it is in, then the state.
 
     A block's sum is as precise as its largest part, whatever the size of the others, and sums of blocks are float64.
@@ -59,7 +59,7 @@ def _first_above(cdf: Tensor, target: Tensor) -> Tensor:
     return torch.searchsorted(cdf, torch.minimum(target, torch.nextafter(total, torch.zeros_like(total))), right=True)
 
 
-def drawn(log_p: Tensor, rows: Tensor, u: Tensor) -> Tensor:
+def draw_states(log_p: Tensor, rows: Tensor, u: Tensor) -> Tensor:
     """A state from each of ``rows`` of the log beliefs (n, K), at ``u`` (as many); a few rows at a time."""
     parts = zip(*(torch.split(each, block_rows(log_p.shape[-1], log_p.device)) for each in (rows, u)))
     return torch.cat([categorical(log_p.index_select(0, part).exp_(), draws) for part, draws in parts])

@@ -52,7 +52,7 @@ class Formula:
     def nats(self, *numbers: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def flattened(self: F_, shape: torch.Size, where: Tensor | None) -> F_:
+    def flatten(self: F_, shape: torch.Size, where: Tensor | None) -> F_:
         """The same with one number for each of the (B, L) tokens, flat; targets are read at the positions ``where``."""
         return self._each(lambda value: value.expand(shape).reshape(-1), lambda target: target.as_logits(where))
 

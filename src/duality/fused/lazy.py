@@ -296,7 +296,7 @@ class _Conditional(Protocol):
     def log_probs(self, z: Latent, alpha: Tensor, valid: Valid, dropout: Dropout, labels: Labels) -> Tensor: ...
 
 
-def _given(valid: Valid, dropout: Dropout) -> tuple[Any, ...]:
+def _drop_none(valid: Valid, dropout: Dropout) -> tuple[Any, ...]:
     """These two arguments without the None at their end, so that ``log_probs(z, alpha)`` alone is a denoiser too."""
     return () if valid is None and dropout is None else (valid,) if dropout is None else (valid, dropout)
 
@@ -315,7 +315,7 @@ def belief_of(
     if isinstance(denoiser, Denoiser):
         if labels is not None:
             return _belief_from(cast(_Conditional, denoiser).log_probs(z, alpha, valid, dropout, labels))
-        return _belief_from(denoiser.log_probs(z, alpha, *_given(valid, dropout)))
+        return _belief_from(denoiser.log_probs(z, alpha, *_drop_none(valid, dropout)))
     raise ValueError(
         f"a belief about each token is needed, and a {type(denoiser).__name__} gives none: a score model goes with "
         "ScoreEntropy and the analytic sampler, a Gaussian model with Variational and the gaussian sampler"
@@ -336,7 +336,7 @@ def ratios_of(
     if isinstance(score, Score):
         if labels is not None:
             raise ValueError(f"labels for a {type(score).__name__}: it has no lazy ratios that would take them")
-        log_ratios = score.log_ratios(z, alpha, *_given(valid, dropout))
+        log_ratios = score.log_ratios(z, alpha, *_drop_none(valid, dropout))
         return Ratios(log_ratios, None, log_ratios.shape[-1], log_ratios.shape[-1], z)
     raise ValueError(
         f"the ratios of a score model are needed, and a {type(score).__name__} gives none: a denoiser with a belief "

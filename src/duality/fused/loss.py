@@ -31,7 +31,7 @@ def fused_loss(lazy: LazyLogits, formula: Formula, where: Tensor | None = None) 
     shape, lazy = lazy.vectors.shape[:2], lazy.as_logits(where)
     rows = lazy.all_rows() if where is None else where.flatten().nonzero()[:, 0]
     inputs = (lazy.vectors,) if lazy.head is None else (lazy.vectors, lazy.head.weight, lazy.head.bias)
-    flat = formula.flattened(shape, where)
+    flat = formula.flatten(shape, where)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
         total, nats = _Fused.apply(lazy, flat, rows, *inputs)  # type: ignore[no-untyped-call]
     else:

@@ -33,7 +33,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
-from duality.denoisers.wrapping import unwrapped
+from duality.denoisers.wrapping import unwrap
 from duality.integrations.greedy import greedy
 from duality.models.model import load
 from duality.models.requests import SampleChoices, ScoreRequest
@@ -151,7 +151,7 @@ class DualityLM(LM):
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """log p(text) in nats; that of an empty text is 0."""
-        filled = not isinstance(unwrapped(self.model.denoiser), VectorDenoiser)
+        filled = not isinstance(unwrap(self.model.denoiser), VectorDenoiser)
 
         def row(text: str) -> Passage:
             return Passage(self.model.tokenizer.encode(text), seed=_noise_seed(self.seed, text), filled=filled)
@@ -191,11 +191,11 @@ class DualityLM(LM):
             stops = options.get("until") or []
             stops = [stops] if isinstance(stops, str) else list(stops)
             count = _whole_number("max_gen_toks", options.get("max_gen_toks"), self.max_gen_toks)
-            found.append(self._written(context, stops, count, options))
+            found.append(self._write(context, stops, count, options))
             self.cache_hook.add_partial("generate_until", request.args, found[-1])
         return found
 
-    def _written(self, context: str, stops: Sequence[str], count: int, options: Options) -> str:
+    def _write(self, context: str, stops: Sequence[str], count: int, options: Options) -> str:
         """At most ``count`` tokens behind a context.
 
         They are written at once where the model's length allows it, and otherwise in parts of at least half of it, each

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from duality.denoisers.readouts import SubsDenoiser, check_fits
-from duality.denoisers.wrapping import unwrapped
+from duality.denoisers.wrapping import unwrap
 from duality.diffusion import draws
 from duality.diffusion.processes import Absorbing
 from duality.diffusion.schedules import LogLinear
@@ -129,7 +129,7 @@ class _Informed(Protocol):
 
 def _information_of(denoiser: AnyDenoiser) -> Tensor:
     """The information of the tokens, from the denoiser inside the wrappers."""
-    network = unwrapped(denoiser)
+    network = unwrap(denoiser)
     if not isinstance(network, _Informed):
         raise ValueError(
             f"a {type(network).__name__} does not know how informative its tokens are, and the spindle schedule "

@@ -130,7 +130,7 @@ class PlaidDenoiser(nn.Module):
         return self.predict(z, self.schedule.ends()[0].expand(len(z)), valid).logits
 
 
-def _reweighted(value: Tensor, weight: Tensor) -> Tensor:
+def _reweight_gradient(value: Tensor, weight: Tensor) -> Tensor:
     """``value``; its gradient is multiplied by the value that ``weight`` has during the backward pass."""
     if value.requires_grad:
         value.register_hook(lambda gradient: gradient * weight)  # type: ignore[no-untyped-call]
@@ -160,7 +160,7 @@ class _PlaidBound:
         real = torch.ones_like(x, dtype=torch.bool) if valid is None else valid
         size, schedule = len(x), model.schedule
         weight = torch.zeros(size, dtype=torch.float64, device=x.device)
-        s, rise = (_reweighted(part, weight) for part in schedule.interior(t))
+        s, rise = (_reweight_gradient(part, weight) for part in schedule.interior(t))
         gamma, slope = schedule.between(s, rise)
         first, final = schedule.ends()
         # One network call for the samples, followed by those with reconstruction.

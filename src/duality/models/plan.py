@@ -36,7 +36,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from duality.denoisers.wrapping import unwrapped
+from duality.denoisers.wrapping import unwrap
 from duality.fused.lazy import chunk_rows
 from duality.noise import Noise
 from duality.protocols import Network, VectorDenoiser
@@ -179,7 +179,7 @@ def _kept_bytes(recipe: Recipe, rows: int, device: torch.device) -> tuple[Networ
             return tensor
 
         inputs = torch.zeros(rows, recipe.data.length, dtype=torch.int64)
-        if isinstance(unwrapped(model), VectorDenoiser):
+        if isinstance(unwrap(model), VectorDenoiser):
             width = next(part for part in network.children() if isinstance(part, nn.Linear)).in_features
             inputs = torch.zeros(rows, recipe.data.length, width)
         noise = Noise(torch.zeros(rows, dtype=torch.int64))

@@ -29,7 +29,7 @@ from duality.denoisers.clamp import Clamped, ClampedScore
 from duality.denoisers.conditioning import Guided, with_labels
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.memo import Memoized
-from duality.denoisers.wrapping import network_of, unwrapped
+from duality.denoisers.wrapping import network_of, unwrap
 from duality.models.requests import FillRequest, SampleChoices, SampleRequest
 from duality.models.size import check_sampling
 from duality.models.trained import TrainedModel
@@ -244,7 +244,7 @@ def _tokens_of_a_word(tokenizer: Tokenizer, parts: list[str]) -> int:
 
 def _check_can_infill(denoiser: AnyDenoiser, what: str) -> None:
     """Refuse a model that cannot use known tokens behind the ones it writes."""
-    if isinstance(unwrapped(denoiser), VectorDenoiser):
+    if isinstance(unwrap(denoiser), VectorDenoiser):
         raise ValueError(f"{what} with a Gaussian model: {_NO_TOKENS_IN_VECTORS}")
     if network_of(denoiser).causal:
         raise ValueError(
@@ -307,4 +307,4 @@ def transform(denoiser: AnyDenoiser, top_p: float = 1.0, temperature: float = 1.
 
 def with_memo(denoiser: AnyDenoiser) -> AnyDenoiser:
     """The denoiser with a memo, if its belief depends on the tokens alone: then unchanged sequences cost nothing."""
-    return denoiser if getattr(unwrapped(denoiser), "depends_on_alpha", True) else Memoized(denoiser)
+    return denoiser if getattr(unwrap(denoiser), "depends_on_alpha", True) else Memoized(denoiser)

@@ -166,7 +166,7 @@ class DiTNetwork(nn.Module):
             x = self.conv(x, valid, cache)
         first = 0 if cache is None else cache.length
         rotation = _rotary_angles(first, x.shape[1], self.config.width // self.config.heads, x)
-        time = None if self.causal else self.conditioning(condition.to(x.dtype), labels)
+        time = None if self.causal else self.embed_condition(condition.to(x.dtype), labels)
         # One row of keys per sample, shared by heads and queries; None keeps the fast attention path. Padding is at the
         # end of a row, where a causal network does not read it.
         attend = None if valid is None or self.causal else valid[:, None, None, :]
@@ -219,7 +219,7 @@ class DiTNetwork(nn.Module):
             for block in self.blocks:
                 block.compile()
 
-    def conditioning(self, condition: Tensor, labels: Labels) -> Tensor:
+    def embed_condition(self, condition: Tensor, labels: Labels) -> Tensor:
         """The embedding of noise level and label, (B, time_width)."""
         time: Tensor = self.time(condition)
         if not self.num_labels:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.denoisers.wrapping import Readout, unwrapped
+from duality.denoisers.wrapping import Readout, unwrap
 from duality.fused.formulas import CrossEntropy
 from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
@@ -25,7 +25,7 @@ class NextToken:
     def __call__(
         self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
-        model = unwrapped(denoiser)
+        model = unwrap(denoiser)
         if isinstance(model, Readout) and not model.backbone.causal:
             raise ValueError(
                 f"a {type(model).__name__} reads the token that it is to predict, and NextToken needs the belief about "

@@ -42,7 +42,7 @@ class ThroughTime:
         if self.sampler.process.mask_id is None:
             raise ValueError(f"{self.sampler.process} has no mask token: ThroughTime needs absorbing noise")
 
-    def masked(self, z: Tensor) -> Tensor:
+    def is_masked(self, z: Tensor) -> Tensor:
         """Where z is the mask token."""
         return torch.eq(z, -1 if self.sampler.process.mask_id is None else self.sampler.process.mask_id)
 
@@ -53,7 +53,7 @@ class ThroughTime:
         state, target = z, None
         for step in range(self.num_steps):
             now, later = ((t - count * self.delta).clamp_min(0.0) for count in (step, step + 1))
-            masked = self.masked(state).flatten().nonzero()[:, 0]
+            masked = self.is_masked(state).flatten().nonzero()[:, 0]
             alpha_t, alpha_s = self.schedule.alpha(now), self.schedule.alpha(later)
             state = self.sampler.step(recorded, state, alpha_t, alpha_s, noise.fold(step))
             assert recorded.answer is not None
@@ -68,5 +68,5 @@ class ThroughTime:
         z = self.sampler.corrupt(teacher, x, alpha, noise)
         target = self.target(teacher, z, t, noise.fold("teacher"), valid)
         belief = belief_in(self.sampler.process, denoiser, z, alpha, valid, dropout_of(noise, dropout))
-        positions = intersection(self.masked(z), valid)
+        positions = intersection(self.is_masked(z), valid)
         return fused_loss(belief, BeliefDivergence(target, self.divergence), positions)

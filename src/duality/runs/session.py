@@ -254,7 +254,7 @@ class Session:
                     self.evaluate()
                 return not stopped
 
-            if state.step == 0 and place.once(lambda: is_finetuning(self.folder) and not self.evaluated()):
+            if state.step == 0 and place.once(lambda: is_finetuning(self.folder) and not self.is_evaluated()):
                 self.evaluate()  # what it begins from
             started = time.monotonic()
             if state.step < training.steps:
@@ -265,7 +265,7 @@ class Session:
             if place.once(lambda: checkpoint.latest_step(self.folder / "checkpoints")) < state.step:
                 self.save()
                 place.together(self.saver.wait)
-            if state.step == training.steps and not place.once(self.evaluated):
+            if state.step == training.steps and not place.once(self.is_evaluated):
                 self.evaluate()
             place.once(self.draw_losses)
             return Outcome(state.step, stopped if state.step < training.steps else 0)
@@ -282,7 +282,7 @@ class Session:
         plot_losses(read_metrics(self.folder), target, self.recipe.name)
         self.trackers.each(lambda tracker: tracker.figure(self.state.step, "loss", target))
 
-    def evaluated(self) -> bool:
+    def is_evaluated(self) -> bool:
         """Whether the present step has its validation likelihood."""
         return any(row["step"] == self.state.step and "validation_nats" in row for row in read_metrics(self.folder))
 

@@ -181,7 +181,7 @@ def plan_distillation(request: DistillRequest) -> TrainingPlan:
     # without a distillation that fits, the first one says why
     name = request.method or suited_distillation(base.method) or next(iter(DISTILLATIONS))
     kind = distillation_named(name)
-    given = request.changes.resolved(build(kind, {})).given()
+    given = request.changes.resolve(build(kind, {})).given_fields()
     target = folder.with_name(f"{folder.name}-{name}") if out is None else Path(out).expanduser()
     fields = (*(() if request.seed is None else (f"training.seed={request.seed}",)), *request.set)
     if request.resume and exists(target):

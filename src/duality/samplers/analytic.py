@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from duality.denoisers.readouts import check_fits
-from duality.denoisers.wrapping import unwrapped
+from duality.denoisers.wrapping import unwrap
 from duality.diffusion import draws, posterior
 from duality.fused.lazy import ratios_of
 from duality.noise import Noise
@@ -34,7 +34,7 @@ class Analytic:
         if not isinstance(denoiser, Score):
             raise ValueError(
                 "the analytic sampler needs the ratios of a score model, and a "
-                f"{type(unwrapped(denoiser)).__name__} gives none: sample it with its own sampler (ancestral)"
+                f"{type(unwrap(denoiser)).__name__} gives none: sample it with its own sampler (ancestral)"
             )
         check_fits(denoiser, self.process)
         return self.process.sample_prior(length, noise)

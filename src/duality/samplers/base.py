@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from duality.denoisers.readouts import check_fits, check_states
-from duality.denoisers.wrapping import unwrapped
-from duality.diffusion.draws import drawn, finite
+from duality.denoisers.wrapping import unwrap
+from duality.diffusion.draws import draw_states, finite
 from duality.diffusion.posterior import Routes, log_evidence
 from duality.fused.lazy import belief_of
 from duality.noise import Noise
@@ -47,7 +47,7 @@ class RouteSampler:
         if not isinstance(denoiser, Denoiser):
             raise ValueError(
                 f"the {type(self).__name__.lower()} sampler needs probabilities, and a "
-                f"{type(unwrapped(denoiser)).__name__} gives none: sample a score model with the analytic sampler"
+                f"{type(unwrap(denoiser)).__name__} gives none: sample a score model with the analytic sampler"
             )
         check_fits(denoiser, self.process)
         return self.process.sample_prior(length, noise)
@@ -72,7 +72,7 @@ class RouteSampler:
             routes, u = self.routes(p_z, prior_z[rows], now[rows], later[rows]), route[rows]
             chosen = (u < routes.belief).nonzero()[:, 0]
             from_prior[rows] = (u >= routes.belief) & (u < routes.belief + routes.prior)
-            tokens[rows[chosen]] = drawn(log_p, chosen, draw[rows[chosen]])
+            tokens[rows[chosen]] = draw_states(log_p, chosen, draw[rows[chosen]])
         fresh = self.process.sample_prior(length, noise.fold("fresh"))
         return torch.where(from_prior.view(state.shape), fresh, tokens.view(state.shape))
 

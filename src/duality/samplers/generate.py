@@ -102,7 +102,7 @@ def batches(
     alphas = levels(schedule, steps, grid).to(device)
     place = job()
 
-    def written(start: int) -> Tensor:
+    def write(start: int) -> Tensor:
         """The batch of samples that begins with this one."""
         index = torch.arange(start, min(start + batch_size, num), device=device)
         noise = Noise.of(seed, 0, index).fold("generate")
@@ -123,5 +123,5 @@ def batches(
     starts = range(0, num, batch_size)
     for turn in range(0, len(starts), place.size):
         together = starts[turn : turn + place.size]
-        own = written(together[place.rank]).cpu() if place.rank < len(together) else None
+        own = write(together[place.rank]).cpu() if place.rank < len(together) else None
         yield from (tokens.to(device) for tokens in place.all_of(own) if tokens is not None)

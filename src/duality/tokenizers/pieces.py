@@ -25,7 +25,7 @@ class Cell:
     stop: int
     masked: bool
 
-    def touched(self, places: Collection[int]) -> bool:
+    def touches(self, places: Collection[int]) -> bool:
         """Whether one of its tokens is at one of these places."""
         return any(place in places for place in range(self.start, self.stop))
 

@@ -39,11 +39,11 @@ class RoundChanges:
     for_steps: int | None = None
     """choose rounds and delta for sampling with N steps: in the last round the student learns steps of length 1/N."""
 
-    def given(self) -> dict[str, object]:
+    def given_fields(self) -> dict[str, object]:
         """The fields that are set."""
         return {name: value for name, value in asdict(self).items() if value is not None and name != "for_steps"}
 
-    def resolved(self, standard: Distillation) -> RoundChanges:
+    def resolve(self, standard: Distillation) -> RoundChanges:
         """The same with rounds and delta in place of ``for_steps``; ``standard`` is the unchanged distillation."""
         if self.compare is not None and "compare" not in inspect.signature(type(standard)).parameters:
             raise ValueError(
