@@ -33,6 +33,11 @@ def suggestion(name: str, choices: Iterable[str]) -> str:
     return f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(names)}"
 
 
+def one_line(error: Exception) -> str:
+    """The message of an error on one line."""
+    return " ".join(str(error).split())
+
+
 class Registry(Mapping[str, Entry]):
     """Names and what they stand for: classes, or functions that build an object."""
 

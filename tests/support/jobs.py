@@ -129,9 +129,10 @@ def work(commands: Sequence[Sequence[str]]) -> int:
     import resource
     import time
     from contextlib import nullcontext
+    from functools import partial
 
     from duality import ranks
-    from duality.cli.main import _handle_errors, _print_errors_only, _raise_on_sigterm, _spread, command
+    from duality.cli.main import _exit_code, _print_errors_only, _raise_on_sigterm, _spread, command
     from duality.training import saving
 
     saving.LARGE = int(os.environ.get(SMALLEST_FOR_THREAD, saving.LARGE))
@@ -139,15 +140,14 @@ def work(commands: Sequence[Sequence[str]]) -> int:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(os.environ[LARGEST_FILE]),) * 2)
 
     quietly = _print_errors_only if os.environ.get("RANK", "0") != "0" else nullcontext
-    with _handle_errors(False) as result, _raise_on_sigterm(), ranks.join_job(), quietly():
-        time.sleep(float(os.environ.get(DELAY, 0)))
-        for each in commands:
-            with _handle_errors("--debug" in each) as inner:
-                inner.code = command(_spread(list(each)))
-            result.code = inner.code
-            if inner.code:
-                break
-    return result.code
+
+    def run() -> int:
+        with _raise_on_sigterm(), ranks.join_job(), quietly():
+            time.sleep(float(os.environ.get(DELAY, 0)))
+            codes = (_exit_code(partial(command, _spread(list(each))), "--debug" in each) for each in commands)
+            return next(filter(None, codes), 0)
+
+    return _exit_code(run, False)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,16 @@ import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from types import FrameType
+from typing import Annotated, Any
 
 import tyro
 
 from duality import __version__, ranks
 from duality.cli import COMMANDS, DIVIDED, summary
+from duality.registry import one_line
 
 FAULT, USER_ERROR, INTERRUPTED, CLOSED_PIPE, TERMINATED = 1, 2, 130, 141, 143
 _TEXTS = ("--prompt", "--suffix")
@@ -78,14 +82,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command and give its exit code; rank 0 of the processes that torchrun has started speaks for all."""
     arguments = _spread(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
-    with _handle_errors(debug) as result, _raise_on_sigterm():
-        _check_values(arguments)
-        _check_divided(arguments)
-        with ranks.join_job() as place, nullcontext() if place.first else _print_errors_only():
-            with _handle_errors(debug) as inner:
-                inner.code = command(arguments)
-            result.code = inner.code
-    return result.code
+
+    def run_in_job() -> int:
+        with _raise_on_sigterm():
+            _check_values(arguments)
+            _check_divided(arguments)
+            with ranks.join_job() as place, nullcontext() if place.first else _print_errors_only():
+                return _exit_code(lambda: command(arguments), debug)
+
+    return _exit_code(run_in_job, debug)
 
 
 def _check_divided(arguments: list[str]) -> None:
@@ -122,75 +127,65 @@ def _raise_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
+@dataclass
+class _NotNamed:
+    """A command that is not run: the first line of its help is all that is needed."""
+
+
 def command(arguments: list[str]) -> int:
     """Parse the arguments and run the command that they name; ``--version`` alone names none."""
     if arguments == ["--version"]:
         print(f"duality {__version__}", flush=True)
         return 0
 
-    def make_stub(name: str) -> Callable[..., int]:
-        """A command that is not run: no more than the first line of its help is needed."""
-
-        def stub() -> int:
-            return USER_ERROR
-
-        stub.__doc__ = summary(name)
-        return stub
-
-    chosen = {name: COMMANDS[name] for name in COMMANDS if arguments[:1] == [name]}
-    code: int = tyro.extras.subcommand_cli_from_dict(
-        {name: chosen.get(name) or make_stub(name) for name in COMMANDS},
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    kinds: list[Any] = []
+    for name in COMMANDS:
+        named = arguments[:1] == [name]
+        about = {"constructor": COMMANDS[name]} if named else {"description": summary(name)}
+        kinds.append(Annotated[_NotNamed, tyro.conf.subcommand(name, **about)])
+    code: int = tyro.cli(
+        reduce(or_, kinds),
         prog="duality",
         description="Discrete diffusion language models: train, distill, evaluate, sample. "
         "With --debug, an error shows where it came from; --version alone shows the version.",
-        args=[argument for argument in arguments if argument != "--debug"],
+        args=arguments,
     )
     sys.stdout.flush()  # a closed pipe shows here and not when the interpreter ends
     return code
 
 
-@dataclass
-class _Result:
-    """The exit code of a command."""
-
-    code: int = FAULT
-
-
-@contextmanager
-def _handle_errors(debug: bool) -> Iterator[_Result]:
-    """Turn an error in the block into an exit code and one line, which the first of several ranks prints."""
-    result = _Result()
+def _exit_code(work: Callable[[], int], debug: bool) -> int:
+    """Do some work and give its exit code; an error gives one line too, which the first of several ranks prints."""
     try:
-        yield result
-        return
+        return work()
     except BrokenPipeError:
         with suppress(OSError, ValueError):  # what is still to be written has no reader; it may be no file
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        result.code = CLOSED_PIPE
-        return
+        return CLOSED_PIPE
     except ranks.Refused:
-        result.code = USER_ERROR
-        return
+        return USER_ERROR
     except KeyboardInterrupt:
-        result.code, line = INTERRUPTED, "duality: interrupted"
+        code, line = INTERRUPTED, "duality: interrupted"
     except _Terminated:
-        result.code, line = TERMINATED, _lost_ranks() or "duality: terminated"
+        code, line = TERMINATED, _lost_ranks() or "duality: terminated"
     except Exception as error:
         if debug:
             raise
         if not ranks.job().alone:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others while this one says why
         words, who = _explain(error), "" if ranks.job().first else f"rank {ranks.job().rank}: "
-        result.code, line = USER_ERROR, f"duality: error: {who}{words}"
+        code, line = USER_ERROR, f"duality: error: {who}{words}"
         if words is None:
-            result.code = FAULT
+            code = FAULT
             line = _lost_ranks() or (
-                f"duality: internal error: {who}{type(error).__name__}: {_one_line(error)}; this is a fault of "
+                f"duality: internal error: {who}{type(error).__name__}: {one_line(error)}; this is a fault of "
                 "duality, not of what you asked for: run the same command with --debug, and report what it prints"
             )
     if ranks.first_to_fail():  # no other rank of the job has said why it ends
         print(line, file=sys.stderr, flush=True)
     ranks.wait_for_others()
+    return code
 
 
 def _lost_ranks() -> str | None:
@@ -224,15 +219,10 @@ def _explain(error: Exception) -> str | None:
         return f"{error.strerror}: {error.filename}; check the path and its permissions"
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
         return (
-            f"the memory of this machine is not enough ({_one_line(error) or 'MemoryError'}): take a smaller batch, "
+            f"the memory of this machine is not enough ({one_line(error) or 'MemoryError'}): take a smaller batch, "
             "length or network"
         )
-    return _one_line(error) if isinstance(error, (ValueError, OSError)) else None
-
-
-def _one_line(error: Exception) -> str:
-    """The message of an error on one line."""
-    return " ".join(str(error).split())
+    return one_line(error) if isinstance(error, (ValueError, OSError)) else None
 
 
 def _spin_shortly(environment: MutableMapping[str, str]) -> None:

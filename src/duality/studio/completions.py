@@ -20,8 +20,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from duality.denoisers.wrapping import network_of
+from duality.registry import one_line
 from duality.studio.generation import Check, Emit, Event, generate
-from duality.studio.schemas import Completion, Refusal, one_line
+from duality.studio.schemas import Completion, Refusal
 from duality.tokenizers.pieces import PART
 
 if TYPE_CHECKING:

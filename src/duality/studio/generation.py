@@ -25,9 +25,10 @@ import torch
 from duality.denoisers.wrapping import count_calls, network_of
 from duality.evaluation.metrics import entropies
 from duality.protocols import AnyDenoiser, Denoiser
+from duality.registry import one_line
 from duality.samplers.generate import Frame
 from duality.studio.beliefs import Observed, read
-from duality.studio.schemas import LIMITS, Fill, Generate, Json, Likelihood, Refusal, Sampling, one_line
+from duality.studio.schemas import LIMITS, Fill, Generate, Json, Likelihood, Refusal, Sampling
 
 if TYPE_CHECKING:
     from torch import Tensor

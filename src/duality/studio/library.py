@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 from duality.files.json_files import MIB, parse_json, read_bounded
 from duality.hub.package import CONFIG
-from duality.registry import suggestion
+from duality.registry import one_line, suggestion
 from duality.runs.listing import newest_step, overview, run_folders
-from duality.studio.schemas import LIMITS, Limits, Refusal, one_line
+from duality.studio.schemas import LIMITS, Limits, Refusal
 from duality.training.metrics import read_metrics
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from duality.files.json_files import parse_json
 from duality.protocols import Tail
-from duality.registry import suggestion
+from duality.registry import one_line, suggestion
 from duality.samplers import GRIDS, SAMPLERS
 
 AnyForm = TypeVar("AnyForm", bound="Form")
@@ -73,11 +73,6 @@ class Refusal(Exception):
 
 class Cancelled(Exception):
     """Nobody waits for this work any more."""
-
-
-def one_line(error: Exception) -> str:
-    """What an error says, on one line."""
-    return " ".join(str(error).split())
 
 
 # --- kinds of fields
