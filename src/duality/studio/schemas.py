@@ -10,16 +10,18 @@ nothing. Every limit that is crossed is named in the answer.
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from duality.files.json_files import parse_json
-from duality.protocols import Tail
+from duality.models.requests import FillRequest, SampleRequest, ScoreRequest, Tail
 from duality.registry import one_line, suggestion
 from duality.samplers import GRIDS, SAMPLERS
 
@@ -98,16 +100,23 @@ _Text = Annotated[str, Field(max_length=LIMITS.text), AfterValidator(_check_text
 _Name = Annotated[str, Field(max_length=300), AfterValidator(_check_text)]
 _Blank = Annotated[str, Field(max_length=100), AfterValidator(_check_text)]
 _Run = Annotated[_Name, Field(description="which model: an id that GET /api/runs lists")]
-_Label = Annotated[_Name, Field(description="the class to write in")]
-_Steps = Annotated[int, Field(ge=1, le=LIMITS.steps, description="network calls; the model's own number if absent")]
-_Sampler = Annotated[_SamplerName, Field(description="how it is written; the model's own sampler if absent")]
-_Tail = Annotated[Tail, Field(description="how the last step chooses the tokens")]
+_Steps = Annotated[int, Field(ge=1, le=LIMITS.steps)]
+_Warmth = Annotated[float, Field(gt=0, le=100)]
 _Length = Annotated[int, Field(ge=1, le=LIMITS.length)]
 _Id = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
 _Pair = Annotated[list[_Id], Field(min_length=2, max_length=2)]
-_Seed = Annotated[int, Field(ge=0, le=(1 << 63) - 1, description="the same seed gives the same text")]
+_Seed = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]
 _Num = Annotated[int, Field(ge=1, le=LIMITS.samples)]
-_Share = Annotated[float, Field(gt=0, le=1, description="the share of the belief that is drawn from")]
+_Share = Annotated[float, Field(gt=0, le=1)]
+
+
+def _like(request: type, name: str) -> Any:
+    """A field with the default and the help of a field of a request of the library (``models.requests``)."""
+    default = next(each.default for each in fields(request) if each.name == name)
+    source = "\n".join(inspect.getsource(each) for each in request.__mro__ if is_dataclass(each))
+    about = re.search(rf'^    {name}: .*\n    """((?:.|\n)*?)\.?"""$', source, re.MULTILINE)
+    assert about is not None
+    return Field(default, description=" ".join(about[1].split()))
 
 
 # --- requests
@@ -152,17 +161,17 @@ class Sampling(Form):
     """What requests to write have in common."""
 
     run: _Run
-    steps: _Steps | None = None
-    sampler: _Sampler | None = None
-    eta: float | None = Field(None, ge=0, le=1, description="the strength of a psi sampler")
-    grid: _GridName | None = Field(None, description="where the steps are")
-    tail: _Tail | None = None
-    temperature: float | None = Field(None, gt=0, le=100, description="below 1 sharpens the belief")
-    top_p: _Share = 1.0
-    label: _Label | None = None
-    guidance: float | None = Field(None, ge=0, le=100, description="how much the class counts")
-    seed: _Seed = 0
-    num: _Num = Field(1, description="how many samples")
+    steps: _Steps | None = _like(SampleRequest, "steps")
+    sampler: _SamplerName | None = _like(SampleRequest, "sampler")
+    eta: Annotated[float, Field(ge=0, le=1)] | None = _like(SampleRequest, "eta")
+    grid: _GridName | None = _like(SampleRequest, "grid")
+    tail: Tail | None = _like(SampleRequest, "tail")
+    temperature: _Warmth | None = _like(SampleRequest, "temperature")
+    top_p: _Share = _like(SampleRequest, "top_p")
+    label: _Name | None = _like(SampleRequest, "label")
+    guidance: Annotated[float, Field(ge=0, le=100)] | None = _like(SampleRequest, "guidance")
+    seed: _Seed = _like(SampleRequest, "seed")
+    num: _Num = _like(SampleRequest, "num")
     stream: bool = Field(False, description="whether every step is sent as it is taken (server-sent events)")
     alternatives: int = Field(
         0, ge=0, le=10, description="how many of the most likely tokens of each place are sent with every step"
@@ -176,10 +185,10 @@ class Sampling(Form):
 class Generate(Sampling):
     """A request to write a text."""
 
-    prompt: _Text = Field("", description="what the text begins with")
-    suffix: _Text = Field("", description="what the text ends with")
+    prompt: _Text = _like(SampleRequest, "prompt")
+    suffix: _Text = _like(SampleRequest, "suffix")
     keep: list[_Pair] = Field([], max_length=LIMITS.length, description="tokens that stay: pairs [place, token]")
-    length: _Length | None = Field(None, description="tokens of a sample; those of training if absent")
+    length: _Length | None = _like(SampleRequest, "length")
 
     def arguments(self) -> Json:
         return {**super().arguments(), "keep": {pair[0]: pair[1] for pair in self.keep}}
@@ -189,8 +198,8 @@ class Fill(Sampling):
     """A request to fill in the blanks of a text."""
 
     text: _Text = Field(description="a text with blanks")
-    blank: _Blank = Field("___", description="how a blank is written")
-    tokens_per_blank: _Length | None = Field(None, description="tokens of a blank; those of a word if absent")
+    blank: _Blank = _like(FillRequest, "blank")
+    tokens_per_blank: _Length | None = _like(FillRequest, "tokens_per_blank")
 
 
 class Likelihood(Form):
@@ -199,8 +208,8 @@ class Likelihood(Form):
     run: _Run
     text: _Text = Field(description="the text to measure")
     draws: int = Field(16, ge=1, le=LIMITS.draws, description="draws of time and noise")
-    seed: _Seed = 0
-    label: _Label | None = None
+    seed: _Seed = _like(ScoreRequest, "seed")
+    label: _Name | None = _like(ScoreRequest, "label")
 
 
 class Judgement(Form):
@@ -216,13 +225,11 @@ class Completion(Form):
     prompt: _Text | Annotated[list[_Text], Field(max_length=1)] = Field(
         "", description="what the text begins with: a string, or a list of one"
     )
-    suffix: _Text = Field("", description="what follows the text")
+    suffix: _Text = _like(SampleRequest, "suffix")
     max_tokens: _Length = Field(16, description="tokens to write")
-    temperature: float | None = Field(
-        None, gt=0, le=100, description="below 1 sharpens the belief; the model's own if absent"
-    )
-    top_p: _Share = 1.0
-    seed: _Seed = 0
+    temperature: _Warmth | None = _like(SampleRequest, "temperature")
+    top_p: _Share = _like(SampleRequest, "top_p")
+    seed: _Seed = _like(SampleRequest, "seed")
     n: _Num = Field(1, description="how many choices")
     best_of: _Num | None = Field(None, description="as n: all choices are returned")
     stop: _Text | Annotated[list[_Text], Field(max_length=4)] = Field(
@@ -237,9 +244,9 @@ class Completion(Form):
     frequency_penalty: object = Field(0, description="models here have no such penalty", json_schema_extra={"const": 0})
     presence_penalty: object = Field(0, description="models here have no such penalty", json_schema_extra={"const": 0})
     logit_bias: object = Field({}, description="models here have no such bias", json_schema_extra={"const": {}})
-    steps: _Steps | None = None
-    sampler: _Sampler | None = None
-    tail: _Tail | None = None
+    steps: _Steps | None = _like(SampleRequest, "steps")
+    sampler: _SamplerName | None = _like(SampleRequest, "sampler")
+    tail: Tail | None = _like(SampleRequest, "tail")
     user: object = Field(None, description="ignored")
 
     @field_validator("frequency_penalty", "presence_penalty", "logit_bias")
