@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from starlette.applications import Starlette
@@ -135,8 +136,8 @@ class Studio:
         async def endpoint(request: Request) -> ASGIApp:
             if form is None:
                 return answer(await asyncio.to_thread(operation.call, self, request))
-            found: ASGIApp = await operation.call(self, request, await self._read(request, form))
-            return found
+            answered = operation.call(self, request, await self._read(request, form))
+            return await cast(Awaitable[ASGIApp], answered)
 
         return Route(path.replace("{run}", "{run:path}"), endpoint, methods=["GET" if form is None else "POST"])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -17,7 +16,7 @@ class Operation:
 
     about: str
     answer: Json
-    call: Callable[..., Any]
+    call: Callable[..., object]
     form: type[Form] | None = None
     parameters: tuple[Json, ...] = ()
 
