@@ -19,7 +19,7 @@ from duality.evaluation.sweep.runs import _sample_case, held_out_text
 from duality.evaluation.sweep.samples import Case
 from duality.models import sampling as writing
 from duality.models.model import Model
-from duality.models.sampling import _known_ends, known_parts, parts_around_blanks
+from duality.models.sampling import _end_of_known, _row_between, row_with_blanks
 from duality.recipes import corpus as recipe_corpus
 from duality.tokenizers.tokenizer import ByteTokenizer
 from duality.training.metrics import read_metrics
@@ -199,10 +199,10 @@ def test_filled_text_keeps_what_is_known(
 
 def test_where_the_known_tokens_end() -> None:
     tokenizer = ByteTokenizer()
-    assert _known_ends(tokenizer, 8, "", "").end == 0
-    assert _known_ends(tokenizer, 8, "abc", "").end == 3
-    assert _known_ends(tokenizer, 8, "", "z").end == 8
-    assert known_parts(parts_around_blanks(tokenizer, "a _ b _", "_", 2)).end == 7
+    assert _end_of_known(_row_between(tokenizer, 8, "", "")) == 0
+    assert _end_of_known(_row_between(tokenizer, 8, "abc", "")) == 3
+    assert _end_of_known(_row_between(tokenizer, 8, "", "z")) == 8
+    assert _end_of_known(row_with_blanks(tokenizer, "a _ b _", "_", 2, lambda length: None)) == 7
 
 
 def test_an_empty_sample_is_empty(bytes_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

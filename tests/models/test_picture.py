@@ -15,7 +15,7 @@ from support.oracles import absorbing_toy
 
 from duality.cli.main import main
 from duality.diffusion.schedules import LogLinear
-from duality.models.picture import _Timing, _Token, _wrap, picture
+from duality.models.picture import _Token, _wrap, picture
 from duality.models.trace import Recording, Trace, read_trace, visible
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import Frame, generate
@@ -138,7 +138,7 @@ def shown_at(svg: str, share: float) -> list[str]:
 @pytest.mark.parametrize("count", [1, 2, 33])
 def test_one_frame_at_a_time_and_a_pause_at_the_end(tmp_path: Path, count: int) -> None:
     recording = recording_of([frame(step, [step % 9]) for step in range(count)], tmp_path)
-    svg = picture([recording], timing=_Timing(frame=0.5, last=3.0))
+    svg = picture([recording], seconds=(0.5, 3.0))
     seconds = 0.5 * (count - 1) + 3.0
     assert svg.count(f"{seconds:g}s step-end infinite") == count
     for tick in range(int(seconds * 20)):  # 20 times per second, between the borders
@@ -197,7 +197,7 @@ def test_a_race_is_one_picture(tmp_path: Path) -> None:
     """Panes begin together; one that needs fewer steps shows its last frame until the end."""
     few = recording_of([frame(step, [11] * 8) for step in range(3)], tmp_path, {"recipe": "few <steps>"})
     many = recording_of([frame(step, [step]) for step in range(6)], tmp_path, {"recipe": "many"})
-    svg = picture([few, many], timing=_Timing(frame=1.0, last=2.0))
+    svg = picture([few, many], seconds=(1.0, 2.0))
     root = ElementTree.fromstring(svg)
     assert root.findtext(f"{SVG}title") == "A race: few <steps> in 2 steps, many in 5 steps"
     groups = frames_of(svg)

@@ -18,7 +18,7 @@ from duality.ranks import job
 
 if TYPE_CHECKING:
     from duality.models.model import Model
-    from duality.models.sampling import Each, Sample, Watch
+    from duality.models.sampling import Sample, SampleWatch, Watch
     from duality.samplers.generate import Frame
 
     SampleFlags = SampleRequest
@@ -86,7 +86,7 @@ def _parse_kept_tokens(entries: Iterable[object]) -> dict[int, int]:
 
 
 @contextmanager
-def _printing(step: int, num: int, json: bool, full: bool, later: bool) -> Iterator[Each]:
+def _printing(step: int, num: int, json: bool, full: bool, later: bool) -> Iterator[SampleWatch]:
     """Prints samples as soon as they are written; what was printed when the block is interrupted is all that was made.
 
     ``later`` prints them at the end of the block, if a terminal shows something else until then.

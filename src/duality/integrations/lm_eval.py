@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
@@ -37,7 +36,7 @@ from duality.denoisers.wrapping import unwrap
 from duality.integrations.greedy import greedy
 from duality.models.model import load
 from duality.models.requests import SampleChoices, ScoreRequest
-from duality.models.sampling import known_parts, write_around
+from duality.models.sampling import Row, write_around
 from duality.models.scoring import Passage, TextLikelihood, passage
 from duality.protocols import Tail, VectorDenoiser
 from duality.tokenizers.tokenizer import text_before_end
@@ -207,7 +206,8 @@ class DualityLM(LM):
             size = min(count - len(made), max(length - len(before) - len(made), length // 2, 1))
             known = (before + made)[max(0, len(before) + len(made) + size - length) :]
             request = self._request(_noise_seed(self.seed, context, str(len(made))), options)
-            (sample,) = write_around(self.model, request, known_parts([np.array(known, dtype=np.int64), size]))
+            row: Row = [*known, *[None] * size]
+            (sample,) = write_around(self.model, request, row)
             made += sample.tokens[len(known) :]
             text = text_before_end(tokenizer, made)
             if tokenizer.separator in made or _before_stop(text, stops) != text:

@@ -29,12 +29,11 @@ from duality.models.load import network as network
 from duality.models.load import parts_of, trained_network
 from duality.models.requests import FillRequest, SampleRequest, ScoreRequest
 from duality.models.sampling import (
-    Each,
     Sample,
+    SampleWatch,
     Watch,
     Wrap,
     known_tokens,
-    unchanged,
     with_label,
     with_memo,
     write_around,
@@ -73,8 +72,8 @@ class Model(TrainedModel):
         self,
         request: SampleRequest | FillRequest,
         watch: Watch | None = None,
-        each: Each | None = None,
-        wrap: Wrap = unchanged,
+        each: SampleWatch | None = None,
+        wrap: Wrap | None = None,
     ) -> list[Sample]:
         """The samples of a request; ``sample`` and ``fill`` are the same from keywords."""
         return write_around(self, request, known_tokens(self, request), watch, each, wrap)
@@ -84,8 +83,8 @@ class Model(TrainedModel):
         num: int = 1,
         *,
         watch: Watch | None = None,
-        each: Each | None = None,
-        wrap: Wrap = unchanged,
+        each: SampleWatch | None = None,
+        wrap: Wrap | None = None,
         **options: Unpack[SampleOptions],
     ) -> list[Sample]:
         """``num`` samples; each begins with ``prompt`` and ends with ``suffix``.
@@ -111,8 +110,8 @@ class Model(TrainedModel):
         blank: str = "___",
         tokens_per_blank: int | None = None,
         watch: Watch | None = None,
-        each: Each | None = None,
-        wrap: Wrap = unchanged,
+        each: SampleWatch | None = None,
+        wrap: Wrap | None = None,
         **options: Unpack[ChoiceOptions],
     ) -> list[Sample]:
         """``num`` samples in which the blanks of ``text`` are filled in and everything else stays as it is.
@@ -127,7 +126,7 @@ class Model(TrainedModel):
 
     def generate(
         self,
-        wrap: Wrap = unchanged,
+        wrap: Wrap | None = None,
         sampler: Sampler | None = None,
         steps: int | None = None,
         *,
@@ -143,7 +142,7 @@ class Model(TrainedModel):
         """Tokens (num, length), from parts instead of names: a sampler, a grid, and ``wrap`` around the denoiser."""
         chosen = self.sampler if sampler is None else sampler
         return generate(
-            with_memo(wrap(self.denoiser)),
+            with_memo(self.denoiser if wrap is None else wrap(self.denoiser)),
             self.schedule,
             chosen,
             num=num,

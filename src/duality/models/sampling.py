@@ -18,12 +18,10 @@ row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from duality.denoisers.clamp import Clamped, ClampedScore
 from duality.denoisers.conditioning import Guided, with_labels
@@ -38,16 +36,12 @@ from duality.recipes.recipe import Generation
 from duality.registry import suggestion
 from duality.samplers.choice import grid_named
 from duality.samplers.generate import Frame, batches
-from duality.tokenizers.tokenizer import Ids, Tokenizer, text_before_end
+from duality.tokenizers.tokenizer import Tokenizer, text_before_end
 
 Watch = Callable[[Frame], None]
-Each = Callable[["Sample"], None]
+SampleWatch = Callable[["Sample"], None]
 Wrap = Callable[[AnyDenoiser], AnyDenoiser]
-
-
-def unchanged(denoiser: AnyDenoiser) -> AnyDenoiser:
-    """The wrapper that changes nothing."""
-    return denoiser
+Row = list[int | None]  # the tokens of a sample before it is written; None where the model writes
 
 
 @dataclass(frozen=True)
@@ -104,43 +98,52 @@ def _resolve_generation(choices: SampleChoices, standard: Generation) -> Generat
     )
 
 
-def known_tokens(model: TrainedModel, request: SampleRequest | FillRequest) -> _Known:
+def known_tokens(model: TrainedModel, request: SampleRequest | FillRequest) -> Row:
     """The tokens of a request that are known; what the model cannot do, or the machine cannot hold, is refused."""
     tokenizer, batch = model.tokenizer, min(request.num, request.batch_size)
+
+    def check_length(length: int) -> None:
+        check_sampling(model.denoiser, batch, length, model.device)
+
     if isinstance(request, FillRequest):
         _check_can_infill(model.denoiser, "fill")
-        parts = parts_around_blanks(tokenizer, request.text, request.blank, request.tokens_per_blank)
-        check_sampling(model.denoiser, batch, num_tokens_of(parts), model.device)  # before they are allocated
-        return known_parts(parts)
+        return row_with_blanks(tokenizer, request.text, request.blank, request.tokens_per_blank, check_length)
     length = model.length if request.length is None else request.length
-    check_sampling(model.denoiser, batch, length, model.device)
-    known = _known_ends(tokenizer, length, request.prompt, request.suffix).keeping(request.keep, tokenizer.vocab_size)
+    check_length(length)
+    row = _row_between(tokenizer, length, request.prompt, request.suffix)
+    for place, token in request.keep.items():
+        if not (0 <= place < length and 0 <= token < tokenizer.vocab_size):
+            raise ValueError(
+                f"keep has token {token} at place {place}: places are 0 to {length - 1}, tokens 0 to "
+                f"{tokenizer.vocab_size - 1}"
+            )
+        row[place] = token
     if request.suffix or request.keep:
         _check_can_infill(model.denoiser, "suffix" if request.suffix else "keep")
-    return known
+    return row
 
 
 def write_around(
     model: TrainedModel,
     choices: SampleChoices,
-    known: _Known,
+    row: Row,
     watch: Watch | None = None,
-    each: Each | None = None,
-    wrap: Wrap = unchanged,
+    each: SampleWatch | None = None,
+    wrap: Wrap | None = None,
 ) -> list[Sample]:
-    """The samples around known tokens; ``each`` gets every one as soon as its batch is written."""
+    """The samples around the known tokens of a row; ``each`` gets every one as soon as its batch is written."""
     how = _resolve_generation(choices, model.recipe.generation)
     sampler = model.named_sampler(how.sampler, choices.eta)
-    steps = sampler.steps(len(known)) if how.steps is None else how.steps
+    steps = sampler.steps(len(row)) if how.steps is None else how.steps
     denoiser = with_label(model.denoiser, choices.label, choices.guidance, model.label_names, model.device)
-    denoiser = _with_known(transform(denoiser, choices.top_p, how.temperature), known, model)
+    denoiser = with_memo(_with_known(transform(denoiser, choices.top_p, how.temperature), row, model))
     made = batches(
-        wrap(with_memo(denoiser)),
+        denoiser if wrap is None else wrap(denoiser),
         model.schedule,
         sampler,
         steps=steps,
         num=choices.num,
-        length=len(known),
+        length=len(row),
         seed=choices.seed,
         tail=how.tail,
         grid=grid_named(choices.grid, how.sampler),
@@ -148,10 +151,11 @@ def write_around(
         device=model.device,
         watch=watch,
     )
+    end = _end_of_known(row)
     samples: list[Sample] = []
-    for row in (row for tokens in made for row in tokens.tolist()):
-        text, full_text = text_before_end(model.tokenizer, row, known.end), model.tokenizer.decode(row)
-        sample = Sample(text, full_text, row, len(samples), choices.seed, steps, how.tail, how.temperature)
+    for tokens in (tokens for batch in made for tokens in batch.tolist()):
+        text, full_text = text_before_end(model.tokenizer, tokens, end), model.tokenizer.decode(tokens)
+        sample = Sample(text, full_text, tokens, len(samples), choices.seed, steps, how.tail, how.temperature)
         samples.append(sample)
         if each is not None:
             each(sample)
@@ -160,73 +164,45 @@ def write_around(
 
 # --- known tokens
 
-
-@dataclass(frozen=True)
-class _Known:
-    """The tokens (L,) of a sample that are known before it is written: those where ``fixed`` (L,) is True."""
-
-    tokens: Tensor
-    fixed: Tensor
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def end(self) -> int:
-        """The place behind the last known token; 0 if none is known."""
-        places = self.fixed.nonzero()
-        return int(places[-1]) + 1 if len(places) else 0
-
-    def keeping(self, tokens: Mapping[int, int], vocab_size: int) -> _Known:
-        """The same with further tokens at their places."""
-        ids, fixed, size = self.tokens.clone(), self.fixed.clone(), len(self)
-        for place, token in tokens.items():
-            if not (0 <= place < size and 0 <= token < vocab_size):
-                raise ValueError(
-                    f"keep has token {token} at place {place}: places are 0 to {size - 1}, tokens 0 to {vocab_size - 1}"
-                )
-            ids[place], fixed[place] = token, True
-        return _Known(ids, fixed)
+_NO_TOKENS_IN_VECTORS = (
+    "it writes vectors, in which no token can be held in place; leave known text out, or sample a discrete model"
+)
 
 
-Part = Ids | int  # known ids, or a number of unknown tokens
+def _end_of_known(row: Row) -> int:
+    """The place behind the last known token; 0 if none is known."""
+    return max((place for place, token in enumerate(row, 1) if token is not None), default=0)
 
 
-def num_tokens_of(parts: Sequence[Part]) -> int:
-    """How many tokens the parts have together."""
-    return sum(part if isinstance(part, int) else len(part) for part in parts)
-
-
-def known_parts(parts: Sequence[Part]) -> _Known:
-    """Known ids, and numbers of unknown tokens, one after another."""
-    ids = [np.zeros(part, dtype=np.int64) if isinstance(part, int) else part for part in parts]
-    fixed = [np.full(len(row), not isinstance(part, int)) for row, part in zip(ids, parts, strict=True)]
-    return _Known(torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.concatenate(fixed)))
-
-
-def _known_ends(tokenizer: Tokenizer, length: int, prompt: str, suffix: str) -> _Known:
-    """A sample of ``length`` tokens that begins with the prompt and ends with the suffix."""
+def _row_between(tokenizer: Tokenizer, length: int, prompt: str, suffix: str) -> Row:
+    """A row of ``length`` tokens that begins with the prompt and ends with the suffix."""
     if length < 1:
         raise ValueError(f"length is {length}: a sample needs at least 1 token")
-    first, last = tokenizer.encode(prompt), tokenizer.encode(suffix)
+    first, last = tokenizer.encode(prompt).tolist(), tokenizer.encode(suffix).tolist()
     free = length - len(first) - len(last)
     if free < 0:
         raise ValueError(
             f"prompt and suffix have {length - free} tokens, the sample {length}: shorten them or raise the length"
         )
-    return known_parts([first, free, last])
+    return [*first, *[None] * free, *last]
 
 
-def parts_around_blanks(tokenizer: Tokenizer, text: str, blank: str, tokens_per_blank: int | None) -> list[Part]:
-    """The text with ``tokens_per_blank`` unknown tokens in place of every blank; None is ``_tokens_of_a_word``."""
+def row_with_blanks(
+    tokenizer: Tokenizer, text: str, blank: str, tokens_per_blank: int | None, check_length: Callable[[int], None]
+) -> Row:
+    """The text with ``tokens_per_blank`` unknown tokens in place of every blank; None is ``_tokens_of_a_word``.
+
+    ``check_length`` may refuse the number of tokens, before a row of so many is made.
+    """
     if not blank or blank not in text:
         raise ValueError(f"the text {text!r} has no blank {blank!r}: write one where the model is to fill in")
     if tokens_per_blank is not None and tokens_per_blank < 1:
         raise ValueError(f"tokens_per_blank is {tokens_per_blank}: a blank has at least 1 token")
     texts = text.split(blank)
-    first, *others = [tokenizer.encode(part) for part in texts]
+    first, *others = [tokenizer.encode(part).tolist() for part in texts]
     count = _tokens_of_a_word(tokenizer, texts) if tokens_per_blank is None else tokens_per_blank
-    return [first, *(part for ids in others for part in (count, ids))]
+    check_length(len(first) + sum(count + len(ids) for ids in others))
+    return [*first, *(token for ids in others for token in (*[None] * count, *ids))]
 
 
 def _tokens_of_a_word(tokenizer: Tokenizer, parts: list[str]) -> int:
@@ -253,21 +229,17 @@ def _check_can_infill(denoiser: AnyDenoiser, what: str) -> None:
         )
 
 
-_NO_TOKENS_IN_VECTORS = (
-    "it writes vectors, in which no token can be held in place; leave known text out, or sample a discrete model"
-)
-
-
-def _with_known(denoiser: AnyDenoiser, known: _Known, model: TrainedModel) -> AnyDenoiser:
+def _with_known(denoiser: AnyDenoiser, row: Row, model: TrainedModel) -> AnyDenoiser:
     """The denoiser that is certain of the known tokens."""
-    if not known.fixed.any():
+    if not _end_of_known(row):
         return denoiser
-    tokens, fixed = known.tokens.to(model.device), known.fixed.to(model.device)
+    tokens = torch.tensor([0 if token is None else token for token in row], device=model.device)
+    known = torch.tensor([token is not None for token in row], device=model.device)
     process = model.recipe.method.process(model.tokenizer.vocab_size)
     if isinstance(denoiser, Denoiser):
-        return Clamped(denoiser, tokens, fixed)
+        return Clamped(denoiser, tokens, known)
     if isinstance(denoiser, Score) and process is not None:
-        return ClampedScore(denoiser, process, tokens, fixed)
+        return ClampedScore(denoiser, process, tokens, known)
     raise ValueError(f"prompt and suffix with a {type(denoiser).__name__}: {_NO_TOKENS_IN_VECTORS}")
 
 

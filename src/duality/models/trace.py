@@ -22,6 +22,7 @@ from duality.tokenizers.pieces import PART, Pieces
 
 FORMAT = 1
 T = TypeVar("T")
+_PICTURES = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {"\n": "⏎", "\x7f": "␡"}
 
 
 def changes(before: Sequence[int] | None, after: Sequence[int]) -> dict[int, int]:
@@ -32,7 +33,7 @@ def changes(before: Sequence[int] | None, after: Sequence[int]) -> dict[int, int
 
 
 @dataclass(frozen=True)
-class _Moment:
+class Moment:
     """A sample after a step."""
 
     step: int
@@ -45,7 +46,7 @@ class TracedSample:
     """A sample after every step, and how it reads after the last."""
 
     index: int
-    frames: tuple[_Moment, ...]
+    frames: tuple[Moment, ...]
     text: str
 
 
@@ -140,7 +141,7 @@ def chosen_sample(recording: Recording, index: int) -> TracedSample:
 def _sample(sample: dict[str, object], known: set[int | None]) -> TracedSample:
     """A sample of a file, its differences added up."""
     tokens: list[int] = []
-    moments: list[_Moment] = []
+    moments: list[Moment] = []
     index = _count(sample["index"])
     for number, frame in enumerate(_of(list, sample["frames"])):
         step = _count(frame["step"])
@@ -153,7 +154,7 @@ def _sample(sample: dict[str, object], known: set[int | None]) -> TracedSample:
             if _count(place) > len(tokens):
                 raise ValueError(f"place {place} at step {step} of sample {index} is beyond its {len(tokens)} tokens")
             tokens[place : place + 1] = [token]
-        moments.append(_Moment(step, float(frame["alpha"]), tuple(tokens)))
+        moments.append(Moment(step, float(frame["alpha"]), tuple(tokens)))
     return TracedSample(index, tuple(moments), _of(str, sample["text"]))
 
 
@@ -173,7 +174,13 @@ def _count(value: object) -> int:
 
 def visible(text: str) -> str:
     """The text without anything that moves a cursor: a new line is "⏎", other control characters are pictures."""
-    return "".join(character if character.isprintable() else _picture(character) for character in text)
+
+    def picture(character: str) -> str:
+        if character.isspace() and ord(character) > 0x9F:
+            return " "
+        return _PICTURES.get(character, PART)
+
+    return "".join(character if character.isprintable() else picture(character) for character in text)
 
 
 def harmless(text: str) -> str:
@@ -183,12 +190,3 @@ def harmless(text: str) -> str:
     'two\\n\\tlines ␛[31m'
     """
     return "".join(each if each in "\n\t" else visible(each) for each in text)
-
-
-def _picture(character: str) -> str:
-    """A printable character for one that is not."""
-    if character == "\n":
-        return "⏎"
-    if character.isspace() and ord(character) > 0x9F:
-        return " "
-    return chr(0x2400 + ord(character)) if ord(character) < 0x20 else "␡" if character == "\x7f" else PART

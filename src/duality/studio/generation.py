@@ -140,7 +140,7 @@ def generate(loaded: Loaded, request: Generate | Fill, emit: Emit, check: Check,
 
 def _command(loaded: Loaded, request: Generate | Fill) -> str:
     """The command line that makes the same samples; of a run that is not finished, with the step of its weights."""
-    from duality.models.sampling import known_parts, num_tokens_of, parts_around_blanks
+    from duality.models.sampling import row_with_blanks
 
     model, own = loaded.model, request.arguments()
     chosen = {name: own[name] for name in Sampling.model_fields if name != "num" and own.get(name) is not None}
@@ -148,13 +148,15 @@ def _command(loaded: Loaded, request: Generate | Fill) -> str:
         chosen |= {name: own[name] for name in ("length", "prompt", "suffix") if own[name]}
         keep = own["keep"]
     else:
-        parts = parts_around_blanks(model.tokenizer, request.text, request.blank, request.tokens_per_blank)
-        length, most = num_tokens_of(parts), max(LIMITS.length, model.length)
-        if length > most:
-            raise Refusal(400, f"the text with its blanks has {length:,} tokens: at most {most:,} are allowed")
-        known = known_parts(parts)
-        chosen["length"] = length
-        keep = {place: int(known.tokens[place]) for place in known.fixed.nonzero()[:, 0].tolist()}
+        most = max(LIMITS.length, model.length)
+
+        def check_length(length: int) -> None:
+            if length > most:
+                raise Refusal(400, f"the text with its blanks has {length:,} tokens: at most {most:,} are allowed")
+
+        row = row_with_blanks(model.tokenizer, request.text, request.blank, request.tokens_per_blank, check_length)
+        chosen["length"] = len(row)
+        keep = {place: token for place, token in enumerate(row) if token is not None}
     if chosen.get("top_p") == 1.0:
         del chosen["top_p"]
     if loaded.newest is not None and model.step < model.recipe.training.steps:
