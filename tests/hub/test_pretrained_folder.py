@@ -25,7 +25,6 @@ import duality
 from duality.cli.main import main
 from duality.files import atomic as files
 from duality.hub import package as pretrained_folder
-from duality.hub import publish as publishing
 from duality.hub.card import public_recipe
 from duality.models.model import Model, load
 
@@ -153,7 +152,7 @@ def test_what_is_killed_leaves_no_model(kinds: dict[str, Model], tmp_path: Path)
                 os.kill(os.getpid(), signal.SIGKILL)
             call(*arguments)
 
-        vars(publishing)["flush_to_disk"] = lambda path: counted(flush, path)
+        vars(pretrained_folder)["flush_to_disk"] = lambda path: counted(flush, path)
         vars(os)["replace"] = lambda *paths: counted(rename, *paths)
         kinds["duo"].save_pretrained(target)
 

@@ -49,13 +49,13 @@ def test_the_memory_is_what_a_step_takes(name: str, settings: tuple[str, ...], e
         take_step(state, loader, phases, chosen.training)
     training = chosen.training
     at_a_time = training.micro_batch or training.batch_size
-    planned = scaling.estimate(chosen, scaling.sizes_of(chosen, CPU), "single", 1, 1, at_a_time, CPU)
+    planned = scaling.estimate(chosen, scaling.count_sizes(chosen, CPU), "single", 1, 1, at_a_time, CPU)
     assert planned.memory == pytest.approx(live.most, rel=0.15)
 
 
 @pytest.mark.parametrize("name", ["duo-lm1b", "mdlm-lm1b", "ar-lm1b", "plaid-lm1b", "sedd-uniform-lm1b"])
 def test_the_sizes_are_those_of_the_network(name: str) -> None:
-    sizes = scaling.sizes_of(recipe(name), CPU)
+    sizes = scaling.count_sizes(recipe(name), CPU)
     assert sizes.parameters > 90e6
     assert sizes.depth == 12
     assert sizes.width == 768
@@ -90,15 +90,15 @@ def test_a_validation_puts_all_weights_together() -> None:
 
 def test_operations_and_days() -> None:
     chosen = recipe("duo-lm1b")
-    sizes = scaling.sizes_of(chosen, CPU)
-    plain = scaling.speed_of(chosen, sizes, 8, 1e12)
+    sizes = scaling.count_sizes(chosen, CPU)
+    plain = scaling.estimate_speed(chosen, sizes, 8, 1e12)
     assert plain.operations == pytest.approx(6 * (sizes.parameters - sizes.embedding) + 12 * 128 * 768 * 12)
     assert plain.step_seconds * plain.tokens_per_second == pytest.approx(512 * 128)
     assert plain.days == pytest.approx(1_000_000 * plain.step_seconds / 86_400)
     again = replace(chosen, training=replace(chosen.training, recompute=True))
-    assert scaling.speed_of(again, sizes, 8, 1e12).operations == pytest.approx(4 / 3 * plain.operations)
-    taught = scaling.distillation_of(chosen, "dcd")
-    assert scaling.speed_of(taught, sizes, 8, 1e12).operations == pytest.approx(4 / 3 * plain.operations)
+    assert scaling.estimate_speed(again, sizes, 8, 1e12).operations == pytest.approx(4 / 3 * plain.operations)
+    taught = scaling.plan_distillation(chosen, "dcd")
+    assert scaling.estimate_speed(taught, sizes, 8, 1e12).operations == pytest.approx(4 / 3 * plain.operations)
     assert taught.training.batch_size == 128
 
 
@@ -134,13 +134,18 @@ def test_wrong_arguments(arguments: list[str], words: str, capsys: pytest.Captur
 
 def test_every_recipe_can_be_planned() -> None:
     for name in (each for each in recipe_names() if each.endswith("-lm1b")):  # one for each method
-        fit = scaling.estimate(recipe(name), scaling.sizes_of(recipe(name), CPU), "ddp", 2, 1, 1, CPU)
+        fit = scaling.estimate(recipe(name), scaling.count_sizes(recipe(name), CPU), "ddp", 2, 1, 1, CPU)
         assert fit.memory > 0, name
 
 
-def test_the_share_of_the_peak_is_logged_where_it_is_known() -> None:
+def test_the_share_of_the_peak_is_logged_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     record = StepRecord(10, "bound", 5.0, 1e-3, 1.0, 100)
     row = log_row(record, 0, 2.0, 500.0, (1e9, 1e12))
     assert row["mfu"] == 0.5
     assert "mfu" not in log_row(record, 0, 2.0, 500.0)
     assert scaling.operations_per_second(recipe("duo-lm1b"), CPU) is None
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    for name, peak in (("NVIDIA A100-SXM4-80GB", 312e12), ("a device that nobody knows", None)):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, name=name: name)
+        found = scaling.operations_per_second(recipe("duo-lm1b"), torch.device("cuda"))
+        assert (found and found[1]) == peak

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runs import ROOT
 
-from duality.models.size import parameters
+from duality.models.size import describe
 from duality.networks import SIZES
 from duality.recipes.catalogue import (
     _choices,
@@ -174,7 +174,7 @@ def test_any_value_of_any_field_is_a_recipe_or_a_value_error(name: str, data: st
     try:
         changed = modify(base, (f"{field}={value}",))
         assert from_json(json.loads(json.dumps(to_json(changed)))) == changed
-        assert parameters(changed)[0] > 0
+        assert "parameters for a vocabulary of" in describe(changed)
     except ValueError:
         return
 

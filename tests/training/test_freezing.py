@@ -13,7 +13,7 @@ from torch import nn
 
 from duality.models import model as run_model
 from duality.models import plan as scaling
-from duality.models.size import describe, trained_parameters
+from duality.models.size import describe
 from duality.protocols import Vocabulary
 from duality.training.adapters import _frozen_names, _parts_in
 from duality.training.settings import Training
@@ -49,10 +49,9 @@ def test_what_is_frozen_stays_bit_for_bit_and_has_no_moments(english: Path, tmp_
         assert torch.equal(groups["ema"][name], value) == same or not value.any(), name
         assert any(key.startswith(f"{name}.") for key in groups["optimizer"]) != same, name
     trained = sum(value.numel() for name, value in first.items() if not name.startswith(frozen))
-    assert trained_parameters(recipe) == trained
     assert any(f"{trained:,} of them are trained" in line for line in messages)
     assert f"{trained:,} of them are trained" in describe(recipe)
-    assert scaling.sizes_of(recipe, torch.device("cpu")).trained == trained
+    assert scaling.count_sizes(recipe, torch.device("cpu")).trained == trained
 
 
 def test_the_plan_counts_gradients_and_moments_of_what_is_trained(english: Path) -> None:
@@ -61,11 +60,11 @@ def test_the_plan_counts_gradients_and_moments_of_what_is_trained(english: Path)
     def state(*assignments: str) -> float:
         recipe = small_recipe(english, *assignments)
         # of two micro-batches: the gradients of one may lie where activations were
-        return scaling.estimate(recipe, scaling.sizes_of(recipe, device), "single", 1, 1, 4, device).state
+        return scaling.estimate(recipe, scaling.count_sizes(recipe, device), "single", 1, 1, 4, device).state
 
     recipe = small_recipe(english)
-    weights = 4 * scaling.sizes_of(recipe, device).parameters
-    frozen = weights - 4 * trained_parameters(small_recipe(english, "training.freeze=blocks"))
+    weights = 4 * scaling.count_sizes(recipe, device).parameters
+    frozen = weights - 4 * scaling.count_sizes(small_recipe(english, "training.freeze=blocks"), device).trained
     assert state() == 5 * weights
     assert state("training.freeze=blocks") == 5 * weights - 3 * frozen
 

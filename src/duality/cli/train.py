@@ -137,20 +137,20 @@ def plan(
 
     known = read_recipe(Path(recipe)) if exists(Path(recipe)) else catalogue.recipe(recipe)
     base = known if distill else catalogue.modify(known, assignments)
-    chosen = catalogue.modify(scaling.distillation_of(base, distill), assignments) if distill else base
+    chosen = catalogue.modify(scaling.plan_distillation(base, distill), assignments) if distill else base
     batch = chosen.training.batch_size
     if devices < 1 or batch % devices:
         fitting = ", ".join(map(str, divisors(batch)))
         raise ValueError(f"--devices {devices}: a batch of {batch} can be divided over {fitting} devices")
     if not 0 < mfu <= 1:
         raise ValueError(f"--mfu {mfu}: it is a share of the peak, above 0 and at most 1")
-    room = scaling.number_of(memory, "--memory", {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20})
-    best = None if peak is None else scaling.number_of(peak, "--peak", {"T": 1e12, "G": 1e9, "P": 1e15})
+    room = scaling.parse_number(memory, "--memory", {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20})
+    best = None if peak is None else scaling.parse_number(peak, "--peak", {"T": 1e12, "G": 1e9, "P": 1e15})
     where = torch.device(kind)
-    sizes = scaling.sizes_of(chosen, where)
-    rows = list(scaling.fits(chosen, sizes, devices, room, where))
-    speed = None if best is None else scaling.speed_of(chosen, sizes, devices, best * mfu)
-    least = scaling.smallest(chosen, sizes, room, where)
+    sizes = scaling.count_sizes(chosen, where)
+    rows = list(scaling.try_strategies(chosen, sizes, devices, room, where))
+    speed = None if best is None else scaling.estimate_speed(chosen, sizes, devices, best * mfu)
+    least = scaling.find_smallest(chosen, sizes, room, where)
     if json:
         print(json_text(_plan_as_json(chosen, sizes, rows, room, speed, least)))
     else:
@@ -162,13 +162,11 @@ def _plan_as_json(
     recipe: Recipe, sizes: Sizes, rows: list[Fit], room: float, speed: Speed | None, least: Fit | None
 ) -> dict[str, object]:
     """Everything as one JSON object."""
-    from duality.models.plan import within
-
     return {
         "recipe": recipe.name,
         "parameters": sizes.parameters,
         "trained": sizes.trained,
-        "strategies": [{**asdict(row), "memory": row.memory, "fits": within(row, room)} for row in rows],
+        "strategies": [{**asdict(row), "memory": row.memory, "fits": row.is_within(room)} for row in rows],
         "speed": None if speed is None else asdict(speed),
         "smallest": None if least is None else {"devices": least.devices, "strategy": least.strategy},
     }
@@ -178,8 +176,6 @@ def _print_plan(
     recipe: Recipe, sizes: Sizes, rows: list[Fit], room: float, speed: Speed | None, least: Fit | None
 ) -> None:
     """Print the table and what follows from it."""
-    from duality.models.plan import within
-
     training, length = recipe.training, recipe.data.length
     part = "" if sizes.trained == sizes.parameters else f", of which {sizes.trained / 1e6:,.2f} M are trained"
     print(
@@ -193,7 +189,9 @@ def _print_plan(
         needs = (row.state, row.gathered, row.activations, row.loss, row.validation, row.memory)
         sizes_of_parts = [f"{size / 1e9:,.2f}" for size in needs]
         times = f"{row.micro_batch} x {row.accumulations}"
-        table.append([name, *sizes_of_parts, "yes" if within(row, room) else "no", times, f"{row.sent / 1e9:,.2f} GB"])
+        table.append(
+            [name, *sizes_of_parts, "yes" if row.is_within(room) else "no", times, f"{row.sent / 1e9:,.2f} GB"]
+        )
     print_table(("strategy", *parts, "GB in all", "fits", "rows x times", "sent"), table, width=140)
     if speed is not None:
         print(

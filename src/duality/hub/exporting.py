@@ -14,23 +14,21 @@ and a model that is sampled and measured in the same manner; a file is complete 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from duality.files.atomic import atomic_file, flush_to_disk, new_folder, no_empty_folder
+from duality.files.atomic import atomic_file, new_folder, no_empty_folder
 from duality.files.json_files import MIB, read_json
 from duality.files.progress import Reporter, silent
 from duality.hub.importing import PREFIX, check_free
+from duality.hub.package import CONFIG, WEIGHTS, flush_model
 from duality.hub.released import RECORD
 from duality.hub.released import weights as released
 from duality.hub.released.config import Settings, checkpoint_config, folder_config
-from duality.hub.released.files import CONFIG, SAFE, Layout
+from duality.hub.released.files import Layout
 from duality.hub.released.weights import Sizes
 from duality.models.folder import check_tokenizer, read_identity, read_recipe, read_tokenizer
 from duality.networks.dit import DiT
@@ -40,6 +38,7 @@ from duality.recipes.shapes import trained_shapes
 from duality.tokenizers.tokenizer import Tokenizer
 from duality.training import checkpoint
 from duality.training.adapters import merge_adapters
+from duality.training.checkpoint import write_tensors
 
 _RELEASED_PREFIX = "backbone."  # of the names in both layouts
 _ORDINARY_MLP = 4
@@ -72,7 +71,10 @@ def export_run(
     tensors = {name: _released_tensors(weights[name], sizes, kept) for name in groups}
     if layout == "duo-hf":
         config = kept.get("config") or folder_config(settings, sizes)
-        _write_folder(target, tensors["ema"], cast("dict[str, object]", config))
+        with new_folder(target) as place:
+            write_tensors(place / WEIGHTS, tensors["ema"], {"format": "pt"})
+            (place / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            flush_model(place)
     else:
         content = _checkpoint_content(tensors, settings, sizes, saved.step, recipe, kept)
         with no_empty_folder(target.parent):
@@ -166,13 +168,3 @@ def _checkpoint_content(
         "hyper_parameters": {"config": checkpoint_config(settings, sizes)},
         "ema": {**average, "shadow_params": shadow},
     }
-
-
-def _write_folder(target: Path, tensors: dict[str, Tensor], config: dict[str, object]) -> None:
-    """Write config.json and model.safetensors into a new folder, which is complete or absent."""
-    with new_folder(target) as folder:
-        save_file({name: value.contiguous() for name, value in tensors.items()}, folder / SAFE, {"format": "pt"})
-        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        os.chmod(folder / SAFE, (folder / CONFIG).stat().st_mode)  # it is written for its owner alone
-        for file in (folder / SAFE, folder / CONFIG, folder):
-            flush_to_disk(file)

@@ -224,7 +224,7 @@ def _weight_groups(found: Released, tensors: Mapping[str, Tensor], sizes: Sizes)
     if found.average is None:
         return {"model": model, "ema": model}
     weights = {name: tuple(value.shape) for name, value in tensors.items() if name != released.FREQUENCIES}
-    average = released.named_average(found.average.shadow, weights, found.where)
+    average = released.named_average(found.average, weights, found.where)
     released.check_numbers(average, sizes, f"the average (ema) of {found.where}")
     return {"model": model, "ema": ours(average)}
 
@@ -232,13 +232,12 @@ def _weight_groups(found: Released, tensors: Mapping[str, Tensor], sizes: Sizes)
 def _facts(found: Released, tensors: Mapping[str, Tensor], prefix: str, source: str) -> dict[str, object]:
     """The content of released.json."""
     frequencies = tensors.get(released.FREQUENCIES)
-    average = found.average
     return {
         "source": source,
         "layout": found.layout,
         "prefix": prefix,
         "tensors": {name: str(value.dtype).removeprefix("torch.") for name, value in tensors.items()},
         "frequencies": None if frequencies is None else frequencies.float().tolist(),
-        "ema": None if average is None else {"decay": average.decay, "num_updates": average.num_updates},
+        "ema": found.made,
         "config": dict(found.config) if found.layout == "duo-hf" else None,
     }

@@ -16,11 +16,13 @@ types have been compared with those of the network; nothing is run.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from duality.files.atomic import flush_to_disk
 from duality.files.json_files import MIB, read_json
 from duality.recipes import catalogue
 from duality.recipes.config import check
@@ -118,19 +120,23 @@ def checked_config(data: object, where: str) -> PretrainedConfig:
         if name not in _KNOWN and name not in _OF_TRANSFORMERS:
             raise ValueError(f"{where} has the unknown field {name!r:.60}: {suggestion(name, _FIELDS)}")
     try:
-        return _config({name: check(data[name], hint, name) for name, hint in _KNOWN.items() if name in data})
+        fields: dict[str, Any] = {name: check(data[name], hint, name) for name, hint in _KNOWN.items() if name in data}
+        del fields["model_type"], fields["format"]
+        recipe, names = catalogue.from_json(fields["recipe"]), fields["label_names"]
+        if fields["step"] < 0 or fields["num_tokens"] < 1:
+            raise ValueError(
+                f"step is {fields['step']} and num_tokens {fields['num_tokens']}: they count steps from 0 and tokens "
+                "from 1"
+            )
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError(f"label_names is {names!r:.80}: it must be a list of text")
+        return PretrainedConfig(**fields | {"recipe": recipe, "label_names": tuple(names)})
     except (ValueError, TypeError, ArithmeticError) as error:
         raise ValueError(f"{where}: {str(error)[:500]}") from error
 
 
-def _config(fields: dict[str, Any]) -> PretrainedConfig:
-    """The configuration of fields that have their types."""
-    del fields["model_type"], fields["format"]
-    recipe, names = catalogue.from_json(fields["recipe"]), fields["label_names"]
-    if fields["step"] < 0 or fields["num_tokens"] < 1:
-        raise ValueError(
-            f"step is {fields['step']} and num_tokens {fields['num_tokens']}: they count steps from 0 and tokens from 1"
-        )
-    if not all(isinstance(name, str) for name in names):
-        raise ValueError(f"label_names is {names!r:.80}: it must be a list of text")
-    return PretrainedConfig(**fields | {"recipe": recipe, "label_names": tuple(names)})
+def flush_model(folder: Path) -> None:
+    """Flush a new model to the disk; whoever may read its other files may read its weights."""
+    os.chmod(folder / WEIGHTS, (folder / CONFIG).stat().st_mode)  # the library writes them for their owner alone
+    for path in (*folder.iterdir(), folder):
+        flush_to_disk(path)

@@ -12,11 +12,11 @@ import tempfile
 from pathlib import Path
 
 from duality.denoisers.readouts import CausalDenoiser
-from duality.files.atomic import file_sha256, flush_to_disk, new_folder
+from duality.files.atomic import file_sha256, new_folder
 from duality.hub import package
 from duality.hub.card import CardFields, card, public_recipe
 from duality.hub.fetch import hub_name, in_words, progress_on_terminals, reason
-from duality.hub.package import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig
+from duality.hub.package import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig, flush_model
 from duality.models.folder import CORPUS, read_identity
 from duality.models.provenance import package_versions
 from duality.models.trained import TrainedModel
@@ -109,10 +109,7 @@ def _write_files(model: TrainedModel, folder: Path, fields: CardFields, name: st
     texts[CONFIG] = json.dumps(config.to_json() | asked, indent=1)
     for file, text in texts.items():  # config.json is the last: without it nothing can be loaded
         (folder / file).write_text(text, encoding="utf-8")
-    # the library writes weights for their owner alone: whoever may read the other files may read these
-    os.chmod(folder / WEIGHTS, (folder / CONFIG).stat().st_mode)
-    for path in (*folder.iterdir(), folder):
-        flush_to_disk(path)
+    flush_model(folder)
 
 
 def _for_transformers(model: TrainedModel) -> tuple[dict[str, str] | None, dict[str, object]]:

@@ -1,4 +1,4 @@
-"""The parts of a trained model, read from a run or from a folder with a model alone, before its network is made.
+"""A trained model, read from a run or from a folder with a model alone.
 
 What must hold: the names and shapes of the weights are compared with those of the network before either is allocated;
 whatever is wrong with a folder ends in one line.
@@ -6,7 +6,6 @@ whatever is wrong with a folder ends in one line.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -23,11 +22,10 @@ from duality.hub.package import INSIDE, PretrainedConfig
 from duality.models import folder as folders
 from duality.models.folder import check_tokenizer, read_identity, read_tokenizer
 from duality.models.size import check_network
-from duality.models.trained import Origin
+from duality.models.trained import Origin, TrainedModel
 from duality.protocols import Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.recipes.shapes import parameter_shapes, trained_shapes
-from duality.tokenizers.tokenizer import Tokenizer
 from duality.training import checkpoint
 from duality.training.adapters import merge_adapters
 from duality.training.checkpoint import Shapes, Tensors
@@ -38,18 +36,6 @@ _LISTED = 40  # names of tensors in a message
 _AGAIN = "fetch the folder again"
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """What a model is made of."""
-
-    recipe: Recipe
-    step: int
-    tokenizer: Tokenizer
-    label_names: tuple[str, ...]
-    tensors: Tensors
-    origin: Origin
-
-
 def network(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str = "cpu") -> nn.Module:
     """The untrained network of a recipe; its first weights depend on the recipe's seed only."""
     with torch.random.fork_rng(devices=[]):
@@ -57,25 +43,29 @@ def network(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str =
         return recipe.method.network(recipe.backbone, vocabulary).to(device)
 
 
-def trained_network(parts: _Parts, device: torch.device) -> nn.Module:
+def _trained_network(recipe: Recipe, vocabulary: Vocabulary, tensors: Tensors, device: torch.device) -> nn.Module:
     """The network of a model with its weights, which are not trained any more."""
-    vocabulary = Vocabulary(parts.tokenizer.vocab_size, len(parts.label_names))
-    check_network(parts.recipe, vocabulary, device)
-    made = network(parts.recipe, vocabulary, device)
-    load_weights(made, parts.tensors)
+    check_network(recipe, vocabulary, device)
+    made = network(recipe, vocabulary, device)
+    load_weights(made, tensors)
     return made.requires_grad_(False)
 
 
-def parts_of(
-    source: ModelSource, report: Reporter, weights: Literal["ema", "model"], round: int | None, step: int | None
-) -> _Parts:
-    """The parts of the model in a folder; ``load`` has the arguments."""
+def read_model(
+    source: ModelSource,
+    report: Reporter,
+    weights: Literal["ema", "model"],
+    round: int | None,
+    step: int | None,
+    device: torch.device,
+) -> TrainedModel:
+    """The model in a folder; ``load`` has the arguments."""
     if weights not in ("ema", "model"):
         raise ValueError(f"weights is {weights!r}: choose 'ema' (averaged) or 'model' (raw)")
     if round is not None and step is not None:
         raise ValueError(f"round {round} and step {step}: each says which weights to load; leave one of them out")
     if folders.exists(source.folder) or not package.exists(source.folder):
-        return _parts_of_run(source.folder, report, weights, round, step)
+        return _read_run(source.folder, report, weights, round, step, device)
     if round is not None or step is not None:
         raise ValueError(
             f"{source.place} is a model alone: it has neither rounds nor other steps than its own; leave them out"
@@ -83,13 +73,18 @@ def parts_of(
     config = package.read_config(source.folder)
     if config.weights != weights:
         raise ValueError(f"{source.place} has the weights {config.weights!r} alone, and {weights!r} were asked for")
-    return parts_of_pretrained(source, config)
+    return read_pretrained(source, config, device)
 
 
-def _parts_of_run(
-    folder: Path, report: Reporter, weights: Literal["ema", "model"], round: int | None, step: int | None
-) -> _Parts:
-    """The parts of the model of a run."""
+def _read_run(
+    folder: Path,
+    report: Reporter,
+    weights: Literal["ema", "model"],
+    round: int | None,
+    step: int | None,
+    device: torch.device,
+) -> TrainedModel:
+    """The model of a run."""
     recipe, tokenizer = folders.read_recipe(folder), read_tokenizer(folder)
     names, groups = tuple(read_identity(folder)["labels"]), (weights,)
     if round is not None:
@@ -103,14 +98,15 @@ def _parts_of_run(
             f"{folder} has no checkpoint yet: train it first (duality train {recipe.name} --out {folder} --resume)"
         )
     check_tokenizer(checkpoint.load(path, ()), tokenizer, folder)
-    saved = checkpoint.load(path, groups, trained_shapes(recipe, Vocabulary(tokenizer.vocab_size, len(names))))
-    tensors = merge_adapters(saved.groups[weights], recipe.training)
+    vocabulary = Vocabulary(tokenizer.vocab_size, len(names))
+    saved = checkpoint.load(path, groups, trained_shapes(recipe, vocabulary))
+    made = _trained_network(recipe, vocabulary, merge_adapters(saved.groups[weights], recipe.training), device)
     origin = Origin(str(folder.resolve()), checkpoint.checksum_of(path, weights) or "", weights, folder)
-    return _Parts(recipe, saved.step, tokenizer, names, tensors, origin)
+    return TrainedModel(recipe, saved.step, made, tokenizer, names, origin)
 
 
-def parts_of_pretrained(source: ModelSource, config: PretrainedConfig) -> _Parts:
-    """The parts of a model that is alone in a folder."""
+def read_pretrained(source: ModelSource, config: PretrainedConfig, device: torch.device) -> TrainedModel:
+    """A model that is alone in a folder."""
     folder, tokenizer = source.folder, read_tokenizer(source.folder)
     found = (tokenizer.vocab_size, tokenizer.fingerprint)
     if found != (config.num_tokens, config.tokenizer_sha256):
@@ -122,15 +118,17 @@ def parts_of_pretrained(source: ModelSource, config: PretrainedConfig) -> _Parts
     path = folder / package.WEIGHTS
     if not path.is_file():
         raise ValueError(f"{source.place} has no {path.name}: {_AGAIN}")
-    shapes = parameter_shapes(config.recipe, Vocabulary(config.num_tokens, len(config.label_names)))
+    vocabulary = Vocabulary(config.num_tokens, len(config.label_names))
+    shapes = parameter_shapes(config.recipe, vocabulary)
     _check_tensors(path, {f"{INSIDE}{name}": shape for name, shape in shapes.items()})
     digest = file_sha256(path)
     if config.weights_sha256 not in (None, digest):
         raise ValueError(f"{path} is not the file that {package.CONFIG} was written for (sha256): {_AGAIN}")
     tensors = {name.removeprefix(INSIDE): value.float() for name, value in load_file(path).items()}
+    made = _trained_network(config.recipe, vocabulary, tensors, device)
     place = source.place if source.commit else str(folder.resolve())
     origin = Origin(place, digest, config.weights, folder, source.commit)
-    return _Parts(config.recipe, config.step, tokenizer, config.label_names, tensors, origin)
+    return TrainedModel(config.recipe, config.step, made, tokenizer, config.label_names, origin)
 
 
 def _check_tensors(path: Path, expected: Shapes) -> None:

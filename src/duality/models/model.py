@@ -26,7 +26,7 @@ from duality.fused.lazy import belief_of, ratios_of
 from duality.hub.fetch import model_source
 from duality.models.likelihood import Likelihood, likelihood
 from duality.models.load import network as network
-from duality.models.load import parts_of, trained_network
+from duality.models.load import read_model
 from duality.models.requests import FillRequest, SampleRequest, ScoreRequest
 from duality.models.sampling import (
     Sample,
@@ -316,7 +316,4 @@ def load(
     checkpoint; ``print`` shows it.
     """
     where = device_named(device)
-    found = parts_of(model_source(run, revision), report, weights, round, step)
-    return Model(
-        found.recipe, found.step, trained_network(found, where), found.tokenizer, found.label_names, found.origin
-    )
+    return Model(**vars(read_model(model_source(run, revision), report, weights, round, step, where)))

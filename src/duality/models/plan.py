@@ -78,11 +78,6 @@ class Sizes:
     trained: int
     trained_in_blocks: int
 
-    @property
-    def root(self) -> int:
-        """The weights outside of the blocks."""
-        return self.parameters - self.in_blocks
-
 
 @dataclass(frozen=True)
 class Fit:
@@ -107,6 +102,10 @@ class Fit:
         """The bytes that a device needs."""
         return max(self.state + self.gathered + self.activations + self.loss, self.validation)
 
+    def is_within(self, memory: float) -> bool:
+        """Whether the training fits into the memory of a device."""
+        return self.memory <= _USABLE * memory
+
 
 @dataclass(frozen=True)
 class Speed:
@@ -118,7 +117,7 @@ class Speed:
     days: float
 
 
-def distillation_of(base: Recipe, name: str) -> Recipe:
+def plan_distillation(base: Recipe, name: str) -> Recipe:
     """The recipe that distills a finished run of ``base``."""
     kind = distillation_named(name)
     steps = base.training.steps
@@ -130,7 +129,7 @@ def distillation_of(base: Recipe, name: str) -> Recipe:
 # --- the network, counted
 
 
-def sizes_of(recipe: Recipe, device: torch.device) -> Sizes:
+def count_sizes(recipe: Recipe, device: torch.device) -> Sizes:
     """The sizes of a recipe's network on a device of this kind; no memory is taken."""
     (network, model, one), (_, _, two) = (_kept_bytes(recipe, rows, device) for rows in (1, 2))
     blocks = [list(block.parameters()) for block in blocks_of(model)]
@@ -161,7 +160,8 @@ def _kept_bytes(recipe: Recipe, rows: int, device: torch.device) -> tuple[Networ
     """The network, its model, and the bytes that autograd keeps when it reads ``rows`` rows."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    dtype = _precision_on(recipe, device)
+    on_gpu = device.type == "cuda" and recipe.training.precision == "auto"  # which need not be in this machine
+    dtype = torch.bfloat16 if on_gpu else resolve_precision(recipe.training.precision, device)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[]):
         model = recipe.method.network(recipe.backbone, expected_vocabulary(recipe))
         choose_trained(model, recipe.training)
@@ -189,42 +189,26 @@ def _kept_bytes(recipe: Recipe, rows: int, device: torch.device) -> tuple[Networ
         return network, model, float(sum(kept.values()))
 
 
-def _precision_on(recipe: Recipe, device: torch.device) -> torch.dtype:
-    """The precision on a device that need not be there: "auto" is bfloat16 on a GPU."""
-    if recipe.training.precision == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return resolve_precision(recipe.training.precision, device)
-
-
 # --- memory
 
 
-def fits(recipe: Recipe, sizes: Sizes, devices: int, memory: float, device: torch.device) -> Iterator[Fit]:
+def try_strategies(recipe: Recipe, sizes: Sizes, devices: int, memory: float, device: torch.device) -> Iterator[Fit]:
     """For every strategy the largest micro-batch that fits, and what a device then needs; one row if none does."""
-    for strategy, shard in _strategies(devices):
+    groups = [size for size in (8,) if size < devices and devices % size == 0]  # those of a machine
+    strategies: list[tuple[Strategy, int]] = [("ddp", 1), ("fsdp", devices), *(("fsdp", size) for size in groups)]
+    if devices == 1:
+        strategies = [("single", 1)]
+    for strategy, shard in strategies:
         shares = reversed(divisors(recipe.training.batch_size // devices))
         tried = [estimate(recipe, sizes, strategy, devices, shard, rows, device) for rows in shares]
-        yield next((fit for fit in tried if within(fit, memory)), tried[-1])
+        yield next((fit for fit in tried if fit.is_within(memory)), tried[-1])
 
 
-def smallest(recipe: Recipe, sizes: Sizes, memory: float, device: torch.device, most: int = 4096) -> Fit | None:
+def find_smallest(recipe: Recipe, sizes: Sizes, memory: float, device: torch.device, most: int = 4096) -> Fit | None:
     """The smallest number of devices on which a training fits; None if none up to ``most`` does."""
     counts = (each for each in divisors(recipe.training.batch_size) if each <= most)
-    found = (fit for devices in counts for fit in fits(recipe, sizes, devices, memory, device))
-    return next((fit for fit in found if within(fit, memory)), None)
-
-
-def _strategies(devices: int) -> list[tuple[Strategy, int]]:
-    """The ways to divide weights over devices: not at all, over all, and over groups of eight, a machine's."""
-    if devices == 1:
-        return [("single", 1)]
-    groups = [size for size in (8,) if size < devices and devices % size == 0]
-    return [("ddp", 1), ("fsdp", devices), *(("fsdp", size) for size in groups)]
-
-
-def within(fit: Fit, memory: float) -> bool:
-    """Whether a training fits into the memory of a device."""
-    return fit.memory <= _USABLE * memory
+    found = (fit for devices in counts for fit in try_strategies(recipe, sizes, devices, memory, device))
+    return next((fit for fit in found if fit.is_within(memory)), None)
 
 
 def estimate(
@@ -239,7 +223,7 @@ def estimate(
     if strategy == "fsdp":
         read = 2 if teacher else 1
         # outside the blocks weights and gradients; of the blocks the one in use and the next, and gradients
-        gathered = _FLOAT * ((read + 1) * sizes.root + (2 * read + 2) * sizes.largest_block)
+        gathered = _FLOAT * ((read + 1) * (sizes.parameters - sizes.in_blocks) + (2 * read + 2) * sizes.largest_block)
     kept = rows * sizes.row + sizes.fixed
     logits = min(chunk_rows(sizes.num_states, device, learning=True), rows * recipe.data.length) * sizes.num_states
     # the gradient of the head is new memory unless it becomes the gradient of the weights, in the only micro-batch
@@ -282,7 +266,7 @@ def sent_bytes(
 # --- time
 
 
-def speed_of(recipe: Recipe, sizes: Sizes, devices: int, operations_per_second: float) -> Speed:
+def estimate_speed(recipe: Recipe, sizes: Sizes, devices: int, operations_per_second: float) -> Speed:
     """How fast ``devices`` are that compute so many operations in a second each, all in all."""
     training, length = recipe.training, recipe.data.length
     forward = 2 * (sizes.parameters - sizes.embedding) + 4 * length * sizes.width * sizes.depth
@@ -297,29 +281,21 @@ def speed_of(recipe: Recipe, sizes: Sizes, devices: int, operations_per_second: 
 _PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "4090": 165e12, "3090": 71e12}
 
 
-def _peak_of(name: str) -> float | None:
-    """The peak of a device by its name; None if it is not known.
-
-    >>> _peak_of("NVIDIA A100-SXM4-80GB"), _peak_of("a CPU")
-    (312000000000000.0, None)
-    """
-    return next((peak for part, peak in _PEAKS.items() if part in name), None)
-
-
 def operations_per_second(recipe: Recipe, device: torch.device) -> tuple[float, float] | None:
     """Operations of a token, and the peak of the device; None if the peak is not known for its precision."""
     if device.type != "cuda" or resolve_precision(recipe.training.precision, device) != torch.bfloat16:
         return None
-    peak = _peak_of(torch.cuda.get_device_name(device))
-    return None if peak is None else (speed_of(recipe, sizes_of(recipe, device), 1, 1.0).operations, peak)
+    name = torch.cuda.get_device_name(device)
+    peak = next((peak for part, peak in _PEAKS.items() if part in name), None)
+    return None if peak is None else (estimate_speed(recipe, count_sizes(recipe, device), 1, 1.0).operations, peak)
 
 
-def number_of(text: str, name: str, units: dict[str, float]) -> float:
+def parse_number(text: str, name: str, units: dict[str, float]) -> float:
     """A number with a unit.
 
-    >>> number_of("80GB", "--memory", {"GB": 1e9, "GiB": 2.0**30})
+    >>> parse_number("80GB", "--memory", {"GB": 1e9, "GiB": 2.0**30})
     80000000000.0
-    >>> number_of("80", "--memory", {"GB": 1e9, "GiB": 2.0**30})
+    >>> parse_number("80", "--memory", {"GB": 1e9, "GiB": 2.0**30})
     Traceback (most recent call last):
     ValueError: --memory '80': write a number and a unit: GB or GiB, such as 80GB
     """

@@ -7,7 +7,6 @@ failed; what is accepted may still need more than there is.
 
 from __future__ import annotations
 
-import math
 import os
 from json import dumps
 from pathlib import Path
@@ -19,20 +18,9 @@ from duality.protocols import Network, Vocabulary
 from duality.ranks import job
 from duality.recipes.catalogue import to_json
 from duality.recipes.recipe import Recipe
-from duality.recipes.shapes import expected_vocabulary, outline, parameter_shapes
+from duality.recipes.shapes import expected_vocabulary, outline
 from duality.training.adapters import NOTHING, num_trained
-
-
-def parameters(recipe: Recipe) -> tuple[int, int]:
-    """Number of parameters and the vocabulary they are for, counted on the network itself without allocating it."""
-    vocabulary = expected_vocabulary(recipe)
-    shapes = parameter_shapes(recipe, vocabulary)
-    return sum(map(math.prod, shapes.values())), vocabulary.num_tokens
-
-
-def trained_parameters(recipe: Recipe) -> int:
-    """How many of the parameters are trained, or how many the adapters have."""
-    return num_trained(outline(recipe, expected_vocabulary(recipe)), recipe.training)
+from duality.training.settings import Training
 
 
 def trained_words(recipe: Recipe, count: int, trained: int) -> str | None:
@@ -47,13 +35,13 @@ def trained_words(recipe: Recipe, count: int, trained: int) -> str | None:
 
 def describe(recipe: Recipe) -> str:
     """The resolved recipe as JSON, its parameters and the memory that they need."""
-    (count, num_tokens), trained = parameters(recipe), trained_parameters(recipe)
-    held = count + (trained if recipe.training.lora else 0)
+    vocabulary = expected_vocabulary(recipe)
+    count, held, trained = _counts(outline(recipe, vocabulary), recipe.training)
     words = trained_words(recipe, count, trained)
     return "\n".join(
         [
             dumps(to_json(recipe), indent=2),
-            f"{count:,} parameters for a vocabulary of {num_tokens:,} tokens",
+            f"{count:,} parameters for a vocabulary of {vocabulary.num_tokens:,} tokens",
             *([] if words is None else [words]),
             f"{(held * 4 + trained * 12) / 2**20:,.0f} MiB for weights, gradients and AdamW's moments, "
             f"{held * 4 / 2**20:,.0f} MiB for the average",
@@ -62,7 +50,6 @@ def describe(recipe: Recipe) -> str:
 
 
 # --- memory
-
 
 _FLOAT = 4
 _KEPT = 2 * _FLOAT  # for each weight: itself and its average
@@ -89,6 +76,12 @@ def num_parameters(network: nn.Module) -> int:
     return sum(value.numel() for value in network.parameters())
 
 
+def _counts(network: nn.Module, training: Training) -> tuple[int, int, int]:
+    """The weights of a plain network, those with the adapters that it will have, and how many of these are trained."""
+    count, trained = num_parameters(network), num_trained(network, training)
+    return count, count + (trained if training.lora else 0), trained
+
+
 def _width_of(network: nn.Module) -> int:
     """The numbers of a position's vector."""
     return max((part.head.in_features for part in network.modules() if isinstance(part, Network)), default=1)
@@ -96,10 +89,8 @@ def _width_of(network: nn.Module) -> int:
 
 def trained_bytes(recipe: Recipe, vocabulary: Vocabulary) -> int:
     """The bytes of everything that a training keeps for its weights, over all ranks that share them."""
-    network, training = outline(recipe, vocabulary), recipe.training
-    count, trained = num_parameters(network), num_trained(network, training)
-    kept = count + (trained if training.lora else 0)
-    return kept * _KEPT + trained * _TRAINED + (count * _FLOAT if recipe.distillation is not None else 0)
+    count, held, trained = _counts(outline(recipe, vocabulary), recipe.training)
+    return held * _KEPT + trained * _TRAINED + (count * _FLOAT if recipe.distillation is not None else 0)
 
 
 def check_training(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str, divided: int = 1) -> None:

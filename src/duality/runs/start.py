@@ -28,7 +28,7 @@ from duality.files.progress import Reporter
 from duality.hub import package
 from duality.hub.fetch import model_source
 from duality.models.folder import STREAM, check_tokenizer, checksums, exists, read_recipe, weights_checksum
-from duality.models.load import parts_of_pretrained
+from duality.models.load import read_pretrained
 from duality.models.model import Model, load, network
 from duality.models.size import check_training, memory_of, trained_bytes
 from duality.protocols import Phase, Vocabulary
@@ -115,10 +115,11 @@ def begin_distillation(base: Path, recipe: Recipe, report: Reporter) -> Beginnin
             raise ValueError(f"{source.place} has no checkpoint yet: there is nothing to begin from")
     corpus = corpus_of_run(folder, recipe, report)
     if path is None:
-        parts = parts_of_pretrained(source, package.read_config(folder))
-        model = ema = parts.tensors
-        record: dict[str, object] = {"run": parts.origin.place, "step": parts.step, "commit": parts.origin.commit}
-        record |= {"model": parts.origin.sha256, "ema": parts.origin.sha256}
+        found = read_pretrained(source, package.read_config(folder), torch.device("cpu"))
+        assert found.origin is not None, "a model that is read has an origin"
+        model = ema = {name: value.detach() for name, value in found.denoiser.named_parameters()}
+        record: dict[str, object] = {"run": found.origin.place, "step": found.step, "commit": found.origin.commit}
+        record |= {"model": found.origin.sha256, "ema": found.origin.sha256}
     else:
         own = read_recipe(folder)
         check_checkpoint(path, own, corpus, folder)

@@ -26,9 +26,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from duality.files.json_files import MIB, read_json
+from duality.hub.package import CONFIG, WEIGHTS
 
 Layout = Literal["duo-hf", "duo-ckpt"]
-CONFIG, SAFE, BINARY = "config.json", "model.safetensors", "pytorch_model.bin"
+BINARY = "pytorch_model.bin"
 CHECKPOINTS = (".ckpt", ".pt", ".pth", ".bin")
 FETCH = "fetch the file again"
 
@@ -43,27 +44,20 @@ _OPAQUE_NAMES |= {"pathlib.Path", "pathlib.PosixPath"}
 
 
 @dataclass(frozen=True)
-class _Average:
-    """The average of a checkpoint: tensors in the order of the parameters, and how it was made."""
-
-    shadow: Sequence[Tensor]
-    decay: float | None
-    num_updates: int | None
-
-
-@dataclass(frozen=True)
 class Released:
     """A released model: its tensors by the names of the file, in its order, and what it says about itself.
 
-    ``config`` is the content of config.json, or the hyper-parameters of a checkpoint; ``where`` is for messages.
+    ``config`` is the content of config.json, or the hyper-parameters of a checkpoint; ``where`` is for messages. The
+    average of a checkpoint is tensors in the order of the parameters; ``made`` is how it was made.
     """
 
     layout: Layout
     where: str
     tensors: dict[str, Tensor]
     config: Mapping[str, object] = field(repr=False)
-    average: _Average | None = None
     step: int | None = None
+    average: Sequence[Tensor] | None = None
+    made: Mapping[str, object] | None = None
 
 
 class _Opaque:
@@ -89,10 +83,10 @@ def _empty_dict(*_default: object) -> dict[object, object]:
 def read_released(path: Path) -> Released:
     """The model in a checkpoint, or in a folder with config.json and weights."""
     if path.is_dir():
-        return _read_folder(path, [path / SAFE, path / BINARY])
+        return _read_folder(path, [path / WEIGHTS, path / BINARY])
     if not path.is_file():
         raise ValueError(
-            f"there is no file or folder {path}: give a .ckpt, a folder with {CONFIG} and {SAFE}, or the name of a "
+            f"there is no file or folder {path}: give a .ckpt, a folder with {CONFIG} and {WEIGHTS}, or the name of a "
             "model on the Hugging Face hub, such as hf:s-sahoo/duo"
         )
     if path.suffix == ".safetensors":
@@ -111,7 +105,7 @@ def _read_folder(folder: Path, files: Sequence[Path]) -> Released:
         raise ValueError(f"{folder / CONFIG} holds no object: {FETCH}")
     found = next((file for file in files if file.is_file()), None)
     if found is None:
-        raise ValueError(f"{folder} has neither {SAFE} nor {BINARY}: {FETCH}")
+        raise ValueError(f"{folder} has neither {WEIGHTS} nor {BINARY}: {FETCH}")
     if found.suffix != ".safetensors":
         return Released("duo-hf", str(folder), _named_tensors(_load_objects(found), found, "it"), config)
     try:
@@ -133,9 +127,9 @@ def _read_checkpoint(path: Path) -> Released:
     hyper = _plain(content.get("hyper_parameters"))
     config = hyper.get("config", hyper) if isinstance(hyper, dict) else {}
     steps = [step for step in (content.get("global_step"), content.get("step")) if type(step) is int]
-    average = _average(content["ema"], path) if content.get("ema") is not None else None
+    average = (None, None) if content.get("ema") is None else _read_average(content["ema"], path)
     named = config if isinstance(config, dict) else {}
-    return Released("duo-ckpt", str(path), tensors, named, average, steps[0] if steps else None)
+    return Released("duo-ckpt", str(path), tensors, named, steps[0] if steps else None, *average)
 
 
 def _load_objects(path: Path) -> dict[object, object]:
@@ -241,8 +235,8 @@ def _check_room(path: Path, tensors: Sequence[Tensor]) -> None:
         )
 
 
-def _average(content: object, path: Path) -> _Average:
-    """The average of a checkpoint."""
+def _read_average(content: object, path: Path) -> tuple[list[Tensor], dict[str, object]]:
+    """The average of a checkpoint, and how it was made."""
     shadow = content.get("shadow_params") if isinstance(content, dict) else None
     if not isinstance(content, dict) or not isinstance(shadow, (list, tuple)):
         raise ValueError(f"ema of {path} has no list shadow_params: {FETCH}")
@@ -251,11 +245,10 @@ def _average(content: object, path: Path) -> _Average:
         raise ValueError(f"ema of {path} holds a {odd[0]} instead of a tensor: {FETCH}")
     _check_room(path, shadow)
     decay, updates = content.get("decay"), content.get("num_updates")
-    return _Average(
-        [value.detach() for value in shadow],
-        float(decay) if isinstance(decay, (int, float)) else None,
-        updates if type(updates) is int else None,
-    )
+    return [value.detach() for value in shadow], {
+        "decay": float(decay) if isinstance(decay, (int, float)) else None,
+        "num_updates": updates if type(updates) is int else None,
+    }
 
 
 def _plain(value: object, depth: int = 0) -> object:

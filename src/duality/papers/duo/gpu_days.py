@@ -44,10 +44,10 @@ def _compute_days() -> dict[str, float]:
     for command, training in sorted({each.plan: each for each in trainings()}.items()):
         recipe = catalogue.recipe(training.recipe, training.changes)
         if training.base:
-            recipe = scaling.distillation_of(recipe, training.distill)
+            recipe = scaling.plan_distillation(recipe, training.distill)
         if training.recipe not in sizes:
-            sizes[training.recipe] = scaling.sizes_of(recipe, torch.device("cuda"))
-        speed = scaling.speed_of(recipe, sizes[training.recipe], int(devices), peak * 1e12 * mfu)
+            sizes[training.recipe] = scaling.count_sizes(recipe, torch.device("cuda"))
+        speed = scaling.estimate_speed(recipe, sizes[training.recipe], int(devices), peak * 1e12 * mfu)
         found[command] = round(speed.days * devices, 3)
     return found
 
