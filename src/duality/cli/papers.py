@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
 from duality.cli.console import print_table, say
-from duality.cli.options import Device, Flag, Folders
+from duality.cli.options import Device, Flag, Folders, make_flags
+from duality.papers.duo.variance.settings import VarianceSettings
 
-_Number = TypeVar("_Number", int, float)
-_CHECKPOINTS: dict[str, Literal["last", "all"]] = {"last": "last", "all": "all"}
+if TYPE_CHECKING:
+    VarianceFlags = VarianceSettings
+else:
+    _draws = {"num_draws": Annotated[int, arg(name="draws")], "steps": Annotated[str, arg(name="step")]}
+    VarianceFlags = make_flags(VarianceSettings, objectives=str, window=str, **_draws)
+
+_VARIANCE = VarianceFlags()
 Claims = Annotated[tuple[str, ...], Positional, arg(metavar="[CLAIM ...]")]
 
 
@@ -58,16 +63,7 @@ def reproduce(
 def variance(
     runs: Folders,
     /,
-    objectives: str = "",
-    draws: int = 400,
-    batch: int | None = None,
-    micro_batch: int = 0,
-    groups: int = 20,
-    step: str = "last",
-    weights: Literal["model", "ema"] = "model",
-    window: str = "",
-    seed: int = 0,
-    limit_seconds: float | None = None,
+    request: Annotated[VarianceFlags, arg(name="")] = _VARIANCE,
     corpus: str | None = None,
     out: Path = Path("runs/variance"),
     device: Device = "auto",
@@ -77,61 +73,19 @@ def variance(
 
     Args:
         runs: run folders.
-        objectives: names with commas, the first is compared with: plain, window (the curriculum with tau -> 0),
-            tau=0.001, udlm, mdlm, own; each may have times: plain/log-linear, tau=0.01/polynomial. Those that fit the
-            run if not given.
-        draws: minibatches, each with fresh sequences, times and noise; a multiple of the groups.
-        batch: sequences in a minibatch; the run's own batch size if not given.
-        micro_batch: sequences at a time, to save memory; 0 is the whole minibatch. The result does not depend on it.
-        groups: groups of draws for the jackknife; memory is 16 bytes for each weight and group.
-        step: the last checkpoint, all that the run has kept, or some, with commas.
-        weights: raw weights (model), at which training computes gradients, or averaged ones (ema).
-        window: the range of alpha of window and tau, such as 0.05,0.95 (the paper's); the run's own if not given.
-        seed: seed of sequences, times and noise.
-        limit_seconds: take fewer draws if these would take longer.
+        request: what is measured, and on how many draws.
         corpus: where the corpus of the runs is now, if it was moved.
         out: a folder for variance.json, variance.md and variance.png.
         json: print the rows as JSON instead of the tables.
     """
     from duality.files.atomic import json_text
-    from duality.papers.duo.variance.draws import VarianceSettings
     from duality.papers.duo.variance.study import measure_variance
 
-    wrong = f"--step is {step!r}: it is last, all, or steps with commas, such as 1000,2000"
-    settings = VarianceSettings(
-        objectives=tuple(part.strip() for part in objectives.split(",") if part.strip()),
-        num_draws=draws,
-        batch=batch,
-        micro_batch=micro_batch,
-        groups=groups,
-        steps=_CHECKPOINTS.get(step) or _numbers(step, int, wrong),
-        weights=weights,
-        window=_range_of(window),
-        seed=seed,
-        limit_seconds=limit_seconds,
-    )
     show = partial(say.working, "gradients")
-    rows = measure_variance(runs, settings, out=out, device=device, corpus=corpus, report=say, show=show)
+    rows = measure_variance(runs, request, out=out, device=device, corpus=corpus, report=say, show=show)
     print(json_text([row.to_json() for row in rows]) if json else (out / "variance.md").read_text(encoding="utf-8"))
     say(f"tables and figure are in {out}")
     return 0
-
-
-def _range_of(window: str) -> tuple[float, float] | None:
-    """The range of alpha that ``--window`` names; None if it is not given."""
-    wrong = f"--window is {window!r}: it is two levels of alpha with a comma, such as 0.05,0.95"
-    found = _numbers(window, float, wrong) if window else ()
-    if window and len(found) != 2:
-        raise ValueError(wrong)
-    return (found[0], found[1]) if window else None
-
-
-def _numbers(text: str, kind: Callable[[str], _Number], message: str) -> tuple[_Number, ...]:
-    """The numbers between commas; another text is refused with a message."""
-    try:
-        return tuple(kind(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(message) from None
 
 
 def show_table(number: int) -> None:

@@ -19,8 +19,8 @@ from duality.papers.duo.variance.gradients import (
     STATISTICS,
     TOP,
     Statistics,
+    _check_memory,
     _GroupedDraws,
-    check_groups,
     collect,
 )
 
@@ -209,6 +209,6 @@ def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(ValueError, match=r"multiple of the 20 groups, at least 40; use 40"):
         collect(lambda number: (torch.zeros(3), 0.0), 3, 30)
     with pytest.raises(ValueError, match="use --groups 10"):
-        check_groups(_MEMORY // 16 // 10, 20)
+        _check_memory(_MEMORY // 16 // 10, 20)
     with pytest.raises(ValueError, match="a smaller network"):
-        check_groups(_MEMORY, 20)
+        _check_memory(_MEMORY, 20)

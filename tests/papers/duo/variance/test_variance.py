@@ -19,9 +19,10 @@ from duality.data.packing import Sequences
 from duality.models.model import Model, load
 from duality.noise import Noise
 from duality.objectives.base import loss_of_nats
-from duality.papers.duo.variance.draws import VarianceSettings, _draws_of, compare_objectives
+from duality.papers.duo.variance.draws import _draws_of, compare_objectives
 from duality.papers.duo.variance.gradients import ALL, LOSS, SIGNAL, STATISTICS
 from duality.papers.duo.variance.objectives import objectives_of
+from duality.papers.duo.variance.settings import VarianceSettings
 from duality.papers.duo.variance.study import measure_variance
 from duality.papers.duo.variance.tables import VarianceRow, markdown, plot_variance
 from duality.protocols import AnyDenoiser, Loss, Valid

@@ -23,9 +23,10 @@ from duality.models.folder import exists, read_recipe
 from duality.papers.duo.reproduce.domains import Base, Student
 from duality.papers.duo.reproduce.jobs import Advance, Stopped
 from duality.papers.duo.reproduce.results import result_path, run_folder
-from duality.papers.duo.variance.draws import VarianceSettings, compare_objectives
+from duality.papers.duo.variance.draws import compare_objectives
 from duality.papers.duo.variance.gradients import ALL, LOSS, TOP, Repeated
 from duality.papers.duo.variance.objectives import PAPER_WINDOW, objectives_of
+from duality.papers.duo.variance.settings import VarianceSettings
 from duality.recipes import catalogue
 from duality.runs.corpus import sequences_of_run
 from duality.runs.requests import DistillRequest
@@ -110,7 +111,7 @@ class Train:
 
         settings = VarianceSettings(self.objectives, self.draws, window=PAPER_WINDOW)
         model = duality.load(folder, device="cpu", weights=settings.weights)
-        objectives = objectives_of(model, self.objectives, settings.window)
+        objectives = objectives_of(model, self.objectives, PAPER_WINDOW)
         found = compare_objectives(model, sequences_of_run(model, folder, split="train"), objectives, settings)
         statistics = {name: {key: own.by_name[key] for key in (ALL, TOP, LOSS)} for name, own in found.items()}
         return {

@@ -1,5 +1,6 @@
 """The variance of gradients: the study of the curriculum, and the command `duality variance`.
 
+settings     what is asked of a measurement, for the library and the command line
 objectives   what a run could be trained on, by name
 draws        gradients of minibatches as in training, for several objectives
 gradients    their variance and other statistics, with intervals

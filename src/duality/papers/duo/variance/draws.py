@@ -15,8 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -25,46 +24,14 @@ from duality.data.loader import Loader
 from duality.data.packing import Sequences
 from duality.files.progress import Reporter
 from duality.models.model import Model, ignore, network
-from duality.noise import check_seed
-from duality.papers.duo.variance.gradients import GROUPS, Draw, Statistics, check_draws, check_groups, collect
+from duality.papers.duo.variance.gradients import Draw, Statistics, collect
+from duality.papers.duo.variance.settings import VarianceSettings
 from duality.protocols import Objective, Phase, Vocabulary
 from duality.training.loop import gradients
 from duality.training.settings import of_all_weights
 from duality.training.state import TrainState, load_weights
 
 Advance = Callable[[int], None]
-
-
-@dataclass(frozen=True)
-class VarianceSettings:
-    """What is measured. ``objectives`` are names (``objectives``), those that fit the run if there are none.
-
-    ``steps`` are checkpoints that the run has kept; ``batch`` is the run's own batch size if None; ``window`` is the
-    range of alpha of the objectives with a window. ``limit_seconds`` lowers the number of draws to what fits.
-    """
-
-    objectives: tuple[str, ...] = ()
-    num_draws: int = 400
-    batch: int | None = None
-    micro_batch: int = 0
-    groups: int = GROUPS
-    steps: Literal["last", "all"] | tuple[int, ...] = "last"
-    weights: Literal["model", "ema"] = "model"
-    window: tuple[float, float] | None = None
-    seed: int = 0
-    limit_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        check_groups(1, self.groups)
-        check_draws(self.num_draws, self.groups)
-        if (self.batch is not None and self.batch < 1) or self.micro_batch < 0:
-            raise ValueError(
-                f"batch {self.batch}, micro-batch {self.micro_batch}: a minibatch needs at least 1 sequence, and a "
-                "micro-batch of 0 is the whole minibatch"
-            )
-        check_seed(self.seed)
-        if self.limit_seconds is not None and not self.limit_seconds > 0:
-            raise ValueError(f"limit-seconds is {self.limit_seconds}: it must be positive; leave it out for no limit")
 
 
 def _draws_of(model: Model, sequences: Sequences, objective: Objective, settings: VarianceSettings) -> tuple[Draw, int]:

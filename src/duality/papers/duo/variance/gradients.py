@@ -39,6 +39,7 @@ import torch
 from torch import Tensor
 
 from duality.evaluation.statistics import Estimate, t_quantile
+from duality.papers.duo.variance.settings import GROUPS, check_draws, check_groups
 
 STATISTICS = ALL, TOP, SPLIT, LOSS, SIGNAL, SNR = (
     "all weights",
@@ -48,7 +49,6 @@ STATISTICS = ALL, TOP, SPLIT, LOSS, SIGNAL, SNR = (
     "signal",
     "signal to noise",
 )
-GROUPS = 20
 _NUM_TOP = 100
 _WARN_SHARE = 0.1
 _MEMORY = 4 << 30  # bytes for the sums of all groups
@@ -126,7 +126,8 @@ class _GroupedDraws:
     """Draws in groups: draw i belongs to group i modulo m."""
 
     def __init__(self, num_weights: int, groups: int = GROUPS, device: torch.device | str = "cpu"):
-        check_groups(num_weights, groups)
+        check_groups(groups)
+        _check_memory(num_weights, groups)
         self._gradients = torch.zeros(groups, num_weights, dtype=torch.float64, device=device)
         self._squares = torch.zeros_like(self._gradients)
         self._mean = torch.zeros_like(self._gradients[0])
@@ -194,10 +195,8 @@ def _figures(one: _Sums, other: _Sums, num_top: int) -> tuple[float, ...]:
     return trace, largest, split, whole.loss_variance(), signal, ratio, whole.loss / whole.num_draws
 
 
-def check_groups(num_weights: int, groups: int) -> None:
-    """Refuse too few groups for an interval, and more sums than fit the memory."""
-    if groups < 6:
-        raise ValueError(f"groups is {groups}: an interval by the jackknife needs at least 6; the usual is {GROUPS}")
+def _check_memory(num_weights: int, groups: int) -> None:
+    """Refuse more sums of groups than fit the memory."""
     needed = 16 * groups * num_weights
     if needed > _MEMORY:
         fitting = _MEMORY // (16 * num_weights)
@@ -205,15 +204,6 @@ def check_groups(num_weights: int, groups: int) -> None:
         raise ValueError(
             f"{groups} groups of {num_weights:,} weights need {needed / 2**30:.1f} GiB, more than the "
             f"{_MEMORY / 2**30:.0f} GiB that are allowed: {hint}"
-        )
-
-
-def check_draws(num_draws: int, groups: int) -> None:
-    """Refuse a number of draws that the groups cannot share equally."""
-    if num_draws < 2 * groups or num_draws % groups:
-        nearest = max(2, round(num_draws / groups)) * groups
-        raise ValueError(
-            f"draws is {num_draws}: it must be a multiple of the {groups} groups, at least {2 * groups}; use {nearest}"
         )
 
 

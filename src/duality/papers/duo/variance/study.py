@@ -23,9 +23,10 @@ from duality.files.atomic import json_text, output_folder, write_atomically
 from duality.files.progress import Reporter, silent
 from duality.models.model import Model, ignore, load
 from duality.objectives.continuous_time import ContinuousTimeBound
-from duality.papers.duo.variance.draws import Advance, VarianceSettings, affordable_draws, compare_objectives
+from duality.papers.duo.variance.draws import Advance, affordable_draws, compare_objectives
 from duality.papers.duo.variance.gradients import STATISTICS, Statistics
 from duality.papers.duo.variance.objectives import PairedBound, objectives_of
+from duality.papers.duo.variance.settings import VarianceSettings
 from duality.papers.duo.variance.tables import VarianceRow, markdown, plot_variance
 from duality.protocols import Objective, Schedule
 from duality.runs.corpus import sequences_of_run
@@ -50,14 +51,14 @@ def measure_variance(
         raise ValueError("nothing to measure: name run folders that `duality train --out` wrote")
     chosen = [(Path(run).expanduser(), model) for run in runs for model in _models_of(run, settings, report, device)]
     for _, model in chosen:  # a name that does not fit is refused before anything is computed
-        objectives_of(model, settings.objectives, settings.window)
+        objectives_of(model, settings.names(), settings.alpha_range())
     if out is not None:
         output_folder(out)
     names, rows = run_names(folder for folder, _ in chosen), list[VarianceRow]()
     share = None if settings.limit_seconds is None else settings.limit_seconds / len(chosen)
     for folder, model in chosen:
         sequences = sequences_of_run(model, folder, split="train", corpus=corpus, report=report)
-        objectives = objectives_of(model, settings.objectives, settings.window)
+        objectives = objectives_of(model, settings.names(), settings.alpha_range())
         own = replace(settings, limit_seconds=share)
         own = replace(own, num_draws=affordable_draws(model, sequences, objectives, own, report))
         with show(own.num_draws * len(objectives)) as advance:
@@ -78,8 +79,7 @@ def _models_of(
     if settings.steps == "last":
         return [newest]
     saved = checkpoint.steps_saved(Path(run).expanduser() / "checkpoints")
-    wanted = saved if settings.steps == "all" else settings.steps
-    return [load(run, report, device, settings.weights, step=step) for step in wanted]
+    return [load(run, report, device, settings.weights, step=step) for step in settings.kept_steps(saved)]
 
 
 def _rows_of(

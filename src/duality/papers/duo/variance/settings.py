@@ -1,0 +1,101 @@
+"""What a user asks of a measurement of variance, as one object for the library and the command line.
+
+    VarianceSettings(objectives=("plain", "tau=0.001"))      --objectives plain,tau=0.001
+
+Objectives, steps and the window are sequences, or texts with commas between the parts. A field's docstring is its help.
+What must hold: the fields and their help are known without torch; what cannot be measured is refused when it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+GROUPS = 20
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass(frozen=True)
+class VarianceSettings:
+    """What is measured, and on how many draws."""
+
+    objectives: str | Sequence[str] = ""
+    """names with commas, the first is compared with: plain, window (the curriculum with tau -> 0), tau=0.001, udlm,
+    mdlm, own; each may have times: plain/log-linear, tau=0.01/polynomial. Those that fit the run if not given."""
+    num_draws: int = 400
+    """minibatches, each with fresh sequences, times and noise; a multiple of the groups."""
+    batch: int | None = None
+    """sequences in a minibatch; the run's own batch size if not given."""
+    micro_batch: int = 0
+    """sequences at a time, to save memory; 0 is the whole minibatch. The result does not depend on it."""
+    groups: int = GROUPS
+    """groups of draws for the jackknife; memory is 16 bytes for each weight and group."""
+    steps: str | Sequence[int] = "last"
+    """the last checkpoint, all that the run has kept, or some, with commas."""
+    weights: Literal["model", "ema"] = "model"
+    """raw weights (model), at which training computes gradients, or averaged ones (ema)."""
+    window: str | tuple[float, ...] = ""
+    """the range of alpha of window and tau, such as 0.05,0.95 (the paper's); the run's own if not given."""
+    seed: int = 0
+    """seed of sequences, times and noise."""
+    limit_seconds: float | None = None
+    """take fewer draws if these would take longer."""
+
+    def __post_init__(self) -> None:
+        check_groups(self.groups)
+        check_draws(self.num_draws, self.groups)
+        if (self.batch is not None and self.batch < 1) or self.micro_batch < 0:
+            raise ValueError(
+                f"batch {self.batch}, micro-batch {self.micro_batch}: a minibatch needs at least 1 sequence, and a "
+                "micro-batch of 0 is the whole minibatch"
+            )
+        if not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"seed is {self.seed}: it must be a whole number from 0 to 2**63 - 1")
+        if self.limit_seconds is not None and not self.limit_seconds > 0:
+            raise ValueError(f"limit-seconds is {self.limit_seconds}: it must be positive; leave it out for no limit")
+        self.kept_steps([])
+        self.alpha_range()
+
+    def names(self) -> tuple[str, ...]:
+        """The names of the objectives; none for those that fit the run."""
+        given = self.objectives.split(",") if isinstance(self.objectives, str) else self.objectives
+        return tuple(part.strip() for part in given if part.strip())
+
+    def kept_steps(self, saved: Sequence[int]) -> Sequence[int]:
+        """The steps of the checkpoints, of a run that has ``saved`` these; none for the newest alone."""
+        if self.steps in ("last", "all"):
+            return saved if self.steps == "all" else ()
+        wrong = f"--step is {self.steps!r}: it is last, all, or steps with commas, such as 1000,2000"
+        return _numbers(self.steps, int, wrong)
+
+    def alpha_range(self) -> tuple[float, float] | None:
+        """The range of alpha of the objectives that have one; None if it is not given."""
+        wrong = f"--window is {self.window!r}: it is two levels of alpha with a comma, such as 0.05,0.95"
+        found = _numbers(self.window, float, wrong) if self.window else ()
+        if self.window and len(found) != 2:
+            raise ValueError(wrong)
+        return (found[0], found[1]) if found else None
+
+
+def check_groups(groups: int) -> None:
+    """Refuse too few groups for an interval."""
+    if groups < 6:
+        raise ValueError(f"groups is {groups}: an interval by the jackknife needs at least 6; the usual is {GROUPS}")
+
+
+def check_draws(num_draws: int, groups: int) -> None:
+    """Refuse a number of draws that the groups cannot share equally."""
+    if num_draws < 2 * groups or num_draws % groups:
+        nearest = max(2, round(num_draws / groups)) * groups
+        raise ValueError(
+            f"draws is {num_draws}: it must be a multiple of the {groups} groups, at least {2 * groups}; use {nearest}"
+        )
+
+
+def _numbers(given: str | Sequence[_Number], kind: Callable[[str], _Number], message: str) -> Sequence[_Number]:
+    """The numbers that are given, or that stand between commas; another text is refused with a message."""
+    try:
+        return [kind(part) for part in given.split(",")] if isinstance(given, str) else given
+    except ValueError:
+        raise ValueError(message) from None
