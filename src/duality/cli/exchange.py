@@ -92,7 +92,10 @@ def publish(
     from duality.hub.publish import card_of, check_new, push_to_hub, repository_named, save_pretrained
     from duality.models.model import load
 
-    _check_target(name, folder, private, revision)
+    if (name is None) == (folder is None):
+        raise ValueError("say where: OWNER/NAME on the Hugging Face hub, or --folder FOLDER; one of the two")
+    if folder is not None and (private or revision is not None):
+        raise ValueError("--private and --revision belong to the hub: give OWNER/NAME, or leave them out with --folder")
     fields = CardFields(license, dataset)
     if folder is not None:
         check_new(folder)
@@ -106,11 +109,3 @@ def publish(
     elif name is not None:
         print(push_to_hub(model, name, fields, private, revision))
     return 0
-
-
-def _check_target(name: str | None, folder: Path | None, private: bool, revision: str | None) -> None:
-    """Refuse none or two places, and what belongs to the other one."""
-    if (name is None) == (folder is None):
-        raise ValueError("say where: OWNER/NAME on the Hugging Face hub, or --folder FOLDER; one of the two")
-    if folder is not None and (private or revision is not None):
-        raise ValueError("--private and --revision belong to the hub: give OWNER/NAME, or leave them out with --folder")

@@ -15,6 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,6 @@ class Library:
         hub = {path: model.place.removeprefix("hf:") for path, model in self.models.items() if model.commit}
         self._names: dict[Path, str] = hub
         self._found: tuple[float, dict[str, Path]] = (-1.0, {})
-        self._metrics: OrderedDict[Path, tuple[object, Rows]] = OrderedDict()
         self._lock = threading.Lock()
 
     def folders(self, fresh_seconds: float = _FRESH_SECONDS) -> dict[str, Path]:
@@ -153,28 +153,16 @@ class Library:
         """The logged steps of a run after one, as many as the limits allow, with all rows of the last step."""
         folder = self.folder(run)
         try:
-            rows = [row for row in self._read_log(folder) if int(str(row["step"])) > after]
+            path = folder / "metrics.jsonl"
+            about = path.stat() if path.exists() else None
+            state = None if about is None else (about.st_ino, about.st_size, about.st_mtime_ns)
+            rows = [row for row in _read_log(folder, state) if int(str(row["step"])) > after]
         except (ValueError, OSError) as error:
             raise Refusal(409, f"the log of {run} cannot be read: {one_line(error)}") from None
         end = min(len(rows), self.limits.rows)
         while 0 < end < len(rows) and rows[end]["step"] == rows[end - 1]["step"]:
             end += 1
         return rows[:end]
-
-    def _read_log(self, folder: Path) -> Rows:
-        """All rows of the log of a run; a file that has not changed is not read again."""
-        path = folder / "metrics.jsonl"
-        about = path.stat() if path.exists() else None
-        state = None if about is None else (about.st_ino, about.st_size, about.st_mtime_ns)
-        with self._lock:
-            if folder in self._metrics and self._metrics[folder][0] == state:
-                return self._metrics[folder][1]
-        rows = read_metrics(folder)
-        with self._lock:
-            self._metrics[folder] = state, rows
-            while len(self._metrics) > 4 * self.limits.models:
-                self._metrics.popitem(last=False)
-        return rows
 
     def samples(self, run: str, after: int) -> Rows:
         """The samples that a run wrote at the steps after one."""
@@ -186,6 +174,12 @@ class Library:
                 texts = [str(row.get("text", "")) for row in _read_json(file) if isinstance(row, dict)]
                 found.append({"step": int(number), "texts": texts})
         return found
+
+
+@lru_cache(24)
+def _read_log(folder: Path, _state: object) -> Rows:
+    """All rows of the log of a run; a file whose state has not changed is not read again."""
+    return read_metrics(folder)
 
 
 def _read_json(path: Path) -> list[object]:
