@@ -276,7 +276,7 @@ def overwritten_store(corpus: Path) -> TokenStore:
     """A prepared corpus of the cache, whose first token is changed to one that does not exist."""
     corpus.write_text("Some text to learn from, again and again. " * 50)
     store = prepare(str(corpus), Bytes()).train
-    shard = store.folder / store.index.shards[0].name
+    shard = store.folder / store.shards[0].name
     data = bytearray(shard.read_bytes())
     data[0:2] = (60_000).to_bytes(2, "little")
     shard.write_bytes(data)
@@ -297,7 +297,7 @@ def test_a_token_outside_the_vocabulary_is_refused(tmp_path: Path, capsys: pytes
     corpus = tmp_path / "text.txt"
     store = overwritten_store(corpus)
     index = json.loads((store.folder / "index.json").read_text())
-    index["shards"][0]["sha256"] = file_sha256(store.folder / store.index.shards[0].name)
+    index["shards"][0]["sha256"] = file_sha256(store.folder / store.shards[0].name)
     (store.folder / "index.json").write_text(json.dumps(index))
     seal(store.folder.parent, store.folder.parent.name)
     line = refused(capsys, "train", "duo-laptop", "--out", tmp_path / "out", "--data", corpus, "--steps", "200", *SMALL)

@@ -39,7 +39,7 @@ def test_the_parts_join_to_the_text(tokenizer: TokenizerSpec, novel: Path, cache
     assert 0.045 < len(validation) / len(train + validation) < 0.055
     assert prepared.train.num_characters == len(train)
     assert prepared.validation.num_characters == len(validation)
-    assert prepared.train.index.tokenizer == prepared.tokenizer.fingerprint
+    assert prepared.train.tokenizer == prepared.tokenizer.fingerprint
     prepared.train.verify()
     prepared.validation.verify()
 

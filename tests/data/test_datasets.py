@@ -16,7 +16,7 @@ from duality.data.corpus import encode_corpus, prepare
 from duality.data.detokenizers import DETOKENIZERS
 from duality.data.documents import read_documents
 from duality.data.named import DATA_VARIABLE, Part, PartName, datasets, hub_dataset, sources
-from duality.data.places import evaluated_part, held_out_part, identity, locate, make_absolute
+from duality.data.places import find_evaluated_part, find_held_out_part, identity, locate, make_absolute
 from duality.tokenizers.specs import Bytes, Pretrained, Text8
 
 KEYS = {
@@ -121,19 +121,19 @@ def test_the_sample_of_openwebtext_has_its_given_ids(tmp_path: Path) -> None:
 def test_the_parts_of_a_folder_are_those_of_the_dataset(tmp_path: Path) -> None:
     folder = wikitext(tmp_path / "w")
     spec = f"wikitext-2={folder}"
-    assert held_out_part(spec) == "validation"
+    assert find_held_out_part(spec) == "validation"
     assert texts(spec, "validation") == [" = valid =\n A man-eating valid.\n"]
     corpus = prepare(spec, Bytes(), cache=tmp_path / "cache")
     for store, part in ((corpus.train, "train"), (corpus.validation, "valid")):
         assert corpus.tokenizer.decode(store[:]) == f" = {part} =\n A man-eating {part}.\n<|endoftext|>"
-    assert evaluated_part(spec) == "validation"
+    assert find_evaluated_part(spec) == "validation"
 
 
 def test_a_single_file_is_split_like_any_other(tmp_path: Path) -> None:
     path = tmp_path / "heldout"
     path.write_text("".join(f"Sentence {number} , said he .\n" for number in range(200)))
     spec = f"lm1b={path}"
-    assert held_out_part(spec) is None
+    assert find_held_out_part(spec) is None
     assert texts(spec)[7] == "Sentence 7, said he."
     corpus = prepare(spec, Bytes(), cache=tmp_path / "cache")
     assert (corpus.train.num_documents, corpus.validation.num_documents) == (190, 10)
@@ -175,12 +175,12 @@ def test_the_parts_of_text8_are_its_bytes(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_cut_inside_a_character_moves_to_the_next_one() -> None:
-    from duality.data.readers.text import Span
+    from duality.data.readers.text import Excerpt
 
     pieces = ("aé", "béc")
-    assert "".join(Span(pieces, 0, 2)) == "aé"  # the second byte of é is the third of all
-    assert "".join(Span(pieces, 2, None)) == "béc"
-    assert "".join(Span(pieces, 3, 4)) == "b"
+    assert "".join(Excerpt(pieces, 0, 2, in_bytes=True)) == "aé"  # the second byte of é is the third of all
+    assert "".join(Excerpt(pieces, 2, None, in_bytes=True)) == "béc"
+    assert "".join(Excerpt(pieces, 3, 4, in_bytes=True)) == "b"
 
 
 def test_the_last_documents_are_for_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def test_a_dataset_has_the_key_that_it_always_had() -> None:
 
 def test_a_dataset_of_the_hub_has_its_own_splits(hub_folder: Callable[..., str], tmp_path: Path) -> None:
     spec = hub_folder(train=5, test=2)
-    assert held_out_part(spec) == "test"
+    assert find_held_out_part(spec) == "test"
     assert texts(spec, "test") == ["test 0", "test 1"]
     corpus = prepare(spec, Bytes(), cache=tmp_path / "cache")
     assert (corpus.train.num_documents, corpus.validation.num_documents) == (5, 2)
@@ -260,7 +260,7 @@ def test_a_dataset_of_the_hub_has_its_own_splits(hub_folder: Callable[..., str],
 
 def test_a_dataset_of_the_hub_without_a_test_set_is_split(hub_folder: Callable[..., str], tmp_path: Path) -> None:
     spec = hub_folder(train=200)
-    assert held_out_part(spec) is None
+    assert find_held_out_part(spec) is None
     corpus = prepare(spec, Bytes(), cache=tmp_path / "cache")
     assert (corpus.train.num_documents, corpus.validation.num_documents) == (190, 10)
 

@@ -146,7 +146,7 @@ def test_an_unknown_packing(labelled: TokenStore) -> None:
 
 
 def test_damage_is_found(labelled: TokenStore) -> None:
-    narrow = TokenStore(labelled.folder, replace(labelled.index, label_names=("a", "b")))
+    narrow = replace(labelled, label_names=("a", "b"))
     with pytest.raises(ValueError, match=r"a label in .* is outside 0 to 1: the store is damaged"):
         Sequences(narrow, 4, "document").labels([0])
     path = labelled.folder / "documents.bin"
@@ -163,9 +163,9 @@ def test_rows_of_a_million_documents(tmp_path: Path, labelled: TokenStore) -> No
     (folder / "documents.bin").write_bytes(np.arange(3, 3 * count + 1, 3, dtype="<i8").tobytes())
     (folder / "labels.bin").write_bytes((np.arange(count) % 3).astype("<i4").tobytes())
     (folder / "shard").write_bytes(np.tile(np.array([1, 2, 256], dtype="<u2"), count).tobytes())
-    shard = replace(labelled.index.shards[0], name="shard", num_tokens=3 * count)
-    index = replace(labelled.index, num_tokens=3 * count, num_documents=count, shards=(shard,))
-    sequences = Sequences(TokenStore(folder, index), 2, "document")
+    shard = replace(labelled.shards[0], name="shard", num_tokens=3 * count)
+    store = replace(labelled, folder=folder, num_tokens=3 * count, num_documents=count, shards=(shard,))
+    sequences = Sequences(store, 2, "document")
     assert len(sequences) == 2 * count
     indices = np.array([0, 1, 2 * count - 2, 2 * count - 1, 999_999])
     ids, valid = sequences.rows(indices)

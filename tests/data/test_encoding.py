@@ -19,7 +19,7 @@ from duality.data import encode as encoding
 from duality.data import survey
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import Document
-from duality.data.encode import Count, cut_at_borders, encoded
+from duality.data.encode import Count, cut_at_borders, encode_documents
 from duality.data.packing import Sequences
 from duality.data.survey import take_evenly
 from duality.data.write import write_store
@@ -37,7 +37,7 @@ def ids_of(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[int], list[
     """All ids, the ends of the documents, and the counts."""
     count, ends = Count(), io.BytesIO()
     documents = [Document(f"text {number}", (text,)) for number, text in enumerate(texts)]
-    blocks = list(encoded(documents, tokenizer, count, ends))
+    blocks = list(encode_documents(documents, tokenizer, count, ends))
     ids = np.concatenate(blocks).tolist() if blocks else []
     return ids, np.frombuffer(ends.getvalue(), dtype="<i8").tolist(), count
 
@@ -96,7 +96,7 @@ from duality.data.corpus import prepare
 from duality.tokenizers.specs import BPE
 encode.PART_CHARACTERS = 500
 made = prepare(sys.argv[1], BPE(400), cache=Path(sys.argv[2]))
-print(made.tokenizer.fingerprint, made.train.index.shards[0].sha256, made.validation.index.shards[0].sha256)
+print(made.tokenizer.fingerprint, made.train.shards[0].sha256, made.validation.shards[0].sha256)
 """
     path = tmp_path / "a.txt"
     path.write_text(TEXT * 3, encoding="utf-8")
@@ -104,7 +104,7 @@ print(made.tokenizer.fingerprint, made.train.index.shards[0].sha256, made.valida
     environment = {**os.environ, **setting, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", program, str(path), str(tmp_path / "there")]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
-    shards = [store.index.shards[0].sha256 for store in (made.train, made.validation)]
+    shards = [store.shards[0].sha256 for store in (made.train, made.validation)]
     assert found == [made.tokenizer.fingerprint, *shards]
 
 
@@ -186,7 +186,7 @@ def test_documents_without_a_separator() -> None:
     texts = ["abc", "", "de"]
     documents = [Document(f"text {number}", (text,)) for number, text in enumerate(texts)]
     count, ends = Count(), io.BytesIO()
-    blocks = list(encoded(documents, ByteTokenizer(), count, ends, eos=False))
+    blocks = list(encode_documents(documents, ByteTokenizer(), count, ends, eos=False))
     assert np.concatenate(blocks).tolist() == list(b"abcde")
     assert np.frombuffer(ends.getvalue(), dtype="<i8").tolist() == [3, 3, 5]
     assert (count.tokens, count.documents, count.characters) == (5, 3, 5)

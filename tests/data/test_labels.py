@@ -99,7 +99,7 @@ def test_the_authors_of_the_named_corpora() -> None:
 def test_both_parts_of_a_split_keep_the_labels(by: Any) -> None:
     documents = [Document(str(number), ("some words here. " * 9,), f"label {number}") for number in range(4)]
     split = _Split(by, 0.5, 4)
-    parts = [*split.training(documents), *split.held_out(documents)]
+    parts = [*split.select(documents, held_out=False), *split.select(documents, held_out=True)]
     assert len(parts) == (4 if by == "document" else 8)
     assert all(part.label == f"label {part.name}" for part in parts)
 

@@ -146,7 +146,7 @@ def test_a_file_of_numbers_larger_than_a_piece(tmp_path: Path) -> None:
     assert path.stat().st_size > 2 << 20
     store = encode_corpus(path, Numbers(65_535).train([]), cache=tmp_path / "cache")
     assert store[:-1].tolist() == ids
-    assert store.index.dtype == "<u2"
+    assert store.dtype == "<u2"
 
 
 def test_texts_are_prepared_like_a_file(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_length_of_zero(make_store: MakeStore) -> None:
 
 def test_an_id_outside_the_vocabulary(make_store: MakeStore) -> None:
     store = make_store(["ab"])
-    narrow = TokenStore(store.folder, replace(store.index, vocab_size=256))
+    narrow = replace(store, vocab_size=256)
     with pytest.raises(ValueError, match=r"id 256 in .* is outside the vocabulary of 256 ids"):
         Sequences(narrow, 2).rows([0, 1])
     assert Sequences(narrow, 2).rows([0])[0].tolist() == [[97, 98]]

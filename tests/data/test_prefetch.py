@@ -82,7 +82,7 @@ def test_batches_are_pinned_if_requested(loader: Loader, monkeypatch: pytest.Mon
         pinned.append(self)
         return self
 
-    monkeypatch.setattr(Batch, "pinned", remember)
+    monkeypatch.setattr(Batch, "pin", remember)
     for pin in (False, True):
         with Prefetch(loader.batch, 2, pin) as ahead:
             ahead.batch(0)

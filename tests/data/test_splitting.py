@@ -25,8 +25,8 @@ def document(text: str, size: int = 7) -> Document:
 @given(st.lists(st.text(alphabet="ab \n", max_size=60), max_size=4), FRACTIONS)
 def test_by_position_the_parts_join_to_each_document(texts: list[str], fraction: float) -> None:
     split = _Split("position", fraction, len(texts))
-    training = [text_of(part) for part in split.training(map(document, texts))]
-    held_out = iter([text_of(part) for part in split.held_out(map(document, texts))])
+    training = [text_of(part) for part in split.select(map(document, texts), held_out=False)]
+    held_out = iter([text_of(part) for part in split.select(map(document, texts), held_out=True)])
     assert len(training) == len(texts)
     for text, first in zip(texts, training, strict=True):
         assert first + (next(held_out) if first != text else "") == text
@@ -77,8 +77,8 @@ def test_a_cut_inside_a_number_moves_to_its_nearer_end() -> None:
 def test_by_document_the_last_ones_are_held_out(count: int, fraction: float, held_out: int) -> None:
     documents = [document(str(number)) for number in range(count)]
     split = choose_split("document", fraction, count)
-    assert list(split.training(documents)) == documents[:-held_out]
-    assert list(split.held_out(documents)) == documents[-held_out:]
+    assert list(split.select(documents, held_out=False)) == documents[:-held_out]
+    assert list(split.select(documents, held_out=True)) == documents[-held_out:]
 
 
 def test_auto_depends_on_the_number_of_documents() -> None:

@@ -19,7 +19,7 @@ import torch
 from support import jobs, session
 from support.runs import ROOT, quiet, small_recipe
 
-from duality.data.documents import stream_documents
+from duality.data.documents import read_documents
 from duality.data.loader import Loader
 from duality.data.stream import INDEX, StreamLoader
 from duality.models.folder import STREAM
@@ -98,7 +98,7 @@ def test_one_pass_has_every_document_once_and_few_blocks_on_the_disk(
     tokenizer, held_out = ByteTokenizer(), corpus.validation.num_documents
     documents = [
         [*tokenizer.encode("".join(each.pieces)).tolist(), tokenizer.separator]
-        for each in stream_documents(recipe.data.corpus, 0, "lines")
+        for each in read_documents(recipe.data.corpus, "lines", start=0)
     ]
     for start in range(0, len(documents), size):
         block = documents[start : start + size]
@@ -184,7 +184,7 @@ def test_a_dataset_of_the_hub_is_not_kept(hub_folder: Callable[..., str], tmp_pa
     corpus = prepare_corpus(recipe)
     assert corpus.train.num_documents == 25
     assert corpus.validation.num_documents == 4  # its own part
-    found = [each.name for each in islice(stream_documents(spec, 30), 2)]
+    found = [each.name for each in islice(read_documents(spec, start=30), 2)]
     assert [name.rpartition(":")[2] for name in found] == ["31", "32"]
     with opened(recipe, tmp_path) as loader:
         loader.batch(500)
@@ -202,7 +202,7 @@ def test_a_dataset_of_the_hub_without_a_test_set_holds_out_of_its_first_document
     with pytest.raises(
         ValueError, match=r"has no column 'bodi': its columns are 'body', 'label'; .*did you mean body\?"
     ):
-        next(stream_documents(spec.replace(":body", ":bodi"), 0))
+        next(read_documents(spec.replace(":body", ":bodi"), start=0))
 
 
 # --- trainings

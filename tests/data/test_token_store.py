@@ -50,7 +50,7 @@ def test_slices_do_not_depend_on_shards(texts: list[str], shard_tokens: int, dat
         for _ in range(5):
             start, stop = (data.draw(st.integers(-len(expected) - 2, len(expected) + 2)) for _ in range(2))
             assert store[start:stop].tolist() == expected[start:stop]
-        assert len(store.index.shards) == -(-len(expected) // shard_tokens)
+        assert len(store.shards) == -(-len(expected) // shard_tokens)
         ends = np.cumsum([len(text.encode("utf-8")) + 1 for text in texts])
         assert store.document_ends.tolist() == ends.tolist()
         assert (store.num_documents, store.num_characters) == (len(texts), sum(map(len, texts)))
@@ -62,7 +62,7 @@ def test_a_store_opened_again_is_the_same(make_store: MakeStore) -> None:
     again = TokenStore.open(str(store.folder))
     assert again == store
     assert again[:].tolist() == store[:].tolist()
-    assert again.index.tokenizer == ByteTokenizer().fingerprint
+    assert again.tokenizer == ByteTokenizer().fingerprint
     assert again.vocab_size == 257
 
 
@@ -91,7 +91,7 @@ class Wide:
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(1 << 16, "<u2"), ((1 << 16) + 1, "<u4")])
 def test_the_largest_id_fits(vocab_size: int, dtype: str, tmp_path: Path) -> None:
     store = write_store(tmp_path / "s", [Document("", ("ab",))], Wide(vocab_size))
-    assert store.index.dtype == dtype
+    assert store.dtype == dtype
     assert store[:].tolist() == [vocab_size - 1, vocab_size - 1, 0]
 
 

@@ -266,4 +266,4 @@ def test_a_large_file_is_stored_as_if_encoded_at_once(
         tokenizer = published(name)
         store = encode_corpus(path, tokenizer, cache=tmp_path / "cache")
         assert np.array_equal(store[:-1], tokenizer.encode(path.read_text(encoding="utf-8")))
-        assert store.index.dtype == "<u2"
+        assert store.dtype == "<u2"

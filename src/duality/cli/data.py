@@ -125,7 +125,7 @@ def _fetch(name: str) -> Iterator[str]:
     from duality.data.documents import read_documents
     from duality.data.named import datasets, fetch, sources
     from duality.data.places import locate
-    from duality.data.readers.text import text_lines
+    from duality.data.readers.text import read_lines
 
     chosen = name or DEFAULT_SOURCE
     if chosen in datasets() and chosen not in sources():
@@ -143,7 +143,7 @@ def _fetch(name: str) -> Iterator[str]:
         ("size", f"{size / 1e6:.1f} MB in {len(files)} file{'s' * (len(files) > 1)}"),
         ("documents", f"{sum(1 for _ in read_documents(files, source.documents)):,}, {unit}"),
         ("files", map(str, files)),
-        ("examples", (_excerpt(line) for _, line in islice(text_lines(files[0]), 3))),
+        ("examples", (_excerpt(line) for _, line in islice(read_lines(files[0]), 3))),
     ]
     yield from _align(about)
 
@@ -221,22 +221,22 @@ def _describe_store(store: TokenStore, data: Data) -> _Rows:
     from duality.data.packing import Sequences
     from duality.tokenizers.library import load_tokenizer
 
-    index, folder = store.index, store.folder
+    folder = store.folder
     home = next((place for place in (folder, folder.parent) if (place / "tokenizer.json").is_file()), None)
     tokenizer = None if home is None else load_tokenizer(home)
-    if tokenizer is not None and tokenizer.fingerprint != index.tokenizer:
+    if tokenizer is not None and tokenizer.fingerprint != store.tokenizer:
         raise ValueError(
-            f"{folder} has tokens of the tokenizer {index.tokenizer[:12]}, and the one beside it is "
+            f"{folder} has tokens of the tokenizer {store.tokenizer[:12]}, and the one beside it is "
             f"{tokenizer.fingerprint[:12]}: put back the tokenizer.json that belongs to it, or prepare it again"
         )
-    yield "  documents", f"{index.num_documents:,}"
-    yield "  text", f"{index.num_characters:,} characters, {index.num_bytes:,} bytes"
-    yield "  tokens", f"{index.num_tokens:,} of {index.vocab_size:,} kinds, in {len(index.shards)} file(s)"
+    yield "  documents", f"{store.num_documents:,}"
+    yield "  text", f"{store.num_characters:,} characters, {store.num_bytes:,} bytes"
+    yield "  tokens", f"{store.num_tokens:,} of {store.vocab_size:,} kinds, in {len(store.shards)} file(s)"
     packing = data.packing if len(store) else "wrap"
     rows = Sequences(store, data.length, packing, "ignore")
     padding = 1 - len(store) / (len(rows) * data.length) if len(rows) else 0.0
     yield "  sequences", f"{len(rows):,} of {data.length} tokens ({packing}), {padding:.2%} of them padding"
-    yield "  sha256", ", ".join(shard.sha256[:16] for shard in index.shards[:4]) + " ..." * (len(index.shards) > 4)
+    yield "  sha256", ", ".join(shard.sha256[:16] for shard in store.shards[:4]) + " ..." * (len(store.shards) > 4)
     if tokenizer is not None:
         for number in range(min(_EXAMPLES, len(rows))):
             ids, valid = rows.rows([number])

@@ -38,9 +38,9 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from duality.data import TEXT_COLUMN
-from duality.data.documents import Document, check_rule, read_documents, stream_documents
+from duality.data.documents import Document, check_rule, read_documents
 from duality.data.named import PartName
-from duality.data.places import CorpusSpec, all_lines, corpora_of, held_out_part, identity, locate
+from duality.data.places import CorpusSpec, corpora_of, find_held_out_part, has_only_lines, identity, locate
 from duality.data.readers.text import COMPRESSIONS
 from duality.data.split import check_split, choose_split
 from duality.data.store import FORMAT, TokenStore
@@ -95,25 +95,24 @@ class _Reading:
 
     def read(self, spec: CorpusSpec, part: PartName | None = None) -> Iterator[Document]:
         """The documents of a corpus, or of a part of a dataset."""
-        rule, column, cache, progress = self.documents, self.column, self.cache, self.progress
-        if self.stream == 0:
-            return read_documents(spec, rule, column, part=part, cache=cache, progress=progress)
-        found = stream_documents(spec, 0, rule, column, part=part, cache=cache, progress=progress)
-        return islice(found, self.stream)
+        start = 0 if self.stream else None
+        chosen = (spec, self.documents, self.column)
+        found = read_documents(*chosen, part=part, start=start, cache=self.cache, progress=self.progress)
+        return islice(found, self.stream or None)
 
     def choices(self, eos: bool) -> dict[str, str | float | list[str]]:
         """What a document is, as a part of the key: only what differs from the defaults is named in it."""
         check_rule(self.documents)
-        chosen: dict[str, tuple[str | float, str | float]]
-        chosen = {"documents": (self.documents, "auto"), "column": (self.column, TEXT_COLUMN), "eos": (eos, True)}
-        chosen["stream"] = self.stream, 0
-        return {name: value for name, (value, default) in chosen.items() if value != default}
+        chosen: list[tuple[str, str | float, str | float]]
+        chosen = [("documents", self.documents, "auto"), ("column", self.column, TEXT_COLUMN)]
+        chosen += [("eos", eos, True), ("stream", self.stream, 0)]
+        return {name: value for name, value, default in chosen if value != default}
 
     def split(
         self, spec: CorpusSpec, split: SplitRule, validation: float, labels: bool
     ) -> tuple[dict[str, Documents], CorpusSize]:
         """How the documents for training and for validation are read, any number of times, and the size of both."""
-        own = held_out_part(spec, streamed=self.stream > 0) if split == "auto" else None
+        own = find_held_out_part(spec, streamed=self.stream > 0) if split == "auto" else None
         if own is not None:
             parts: dict[str, Documents] = {
                 "train": partial(self.read, spec, "train"),
@@ -124,13 +123,13 @@ class _Reading:
                     raise ValueError(f"the part for {name} of {spec!s} has no documents; give one that has")
             return parts, survey((document for part in parts.values() for document in part()), labels)
         size = survey(self.read(spec), labels)
-        by = "document" if split == "auto" and all_lines(spec, self.documents) else split
+        by = "document" if split == "auto" and has_only_lines(spec, self.documents) else split
         rule = choose_split(by, validation, size.num_documents)
-        if next(rule.held_out(self.read(spec)), None) is None:
+        if next(rule.select(self.read(spec), held_out=True), None) is None:
             raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
         return {
-            "train": lambda: rule.training(self.read(spec)),
-            "validation": lambda: rule.held_out(self.read(spec)),
+            "train": lambda: rule.select(self.read(spec), held_out=False),
+            "validation": lambda: rule.select(self.read(spec), held_out=True),
         }, size
 
 
@@ -243,9 +242,9 @@ def _open_corpus(folder: Path) -> Corpus:
 def _open_store(folder: Path, tokenizer: Tokenizer) -> TokenStore:
     """The store in a folder; one whose tokens are those of another tokenizer is refused."""
     store = TokenStore.open(folder)
-    if (store.vocab_size, store.index.tokenizer) != (tokenizer.vocab_size, tokenizer.fingerprint):
+    if (store.vocab_size, store.tokenizer) != (tokenizer.vocab_size, tokenizer.fingerprint):
         raise ValueError(
-            f"{folder} is damaged: its tokens are of the tokenizer {store.index.tokenizer[:12]}, not of "
+            f"{folder} is damaged: its tokens are of the tokenizer {store.tokenizer[:12]}, not of "
             f"{tokenizer.fingerprint[:12]}"
         )
     return store

@@ -49,14 +49,14 @@ def _before_space(marks: str) -> tuple[Rule, ...]:
     return tuple((f" {mark} ", f"{mark} ") for mark in marks)
 
 
-def _trimmed(*pairs: str) -> tuple[Rule, ...]:
+def _trim_inside(*pairs: str) -> tuple[Rule, ...]:
     """White space directly inside brackets, or inside two equal quotes, is removed."""
     return tuple(
         (re.compile(rf"\{pair[0]}\s*([^\{pair[1]}]*?)\s*\{pair[1]}"), rf"{pair[0]}\1{pair[1]}") for pair in pairs
     )
 
 
-def _tightened(*pairs: str) -> tuple[Rule, ...]:
+def _tighten_inside(*pairs: str) -> tuple[Rule, ...]:
     """The two spaces directly inside innermost brackets, or two equal quotes, are removed if both are there."""
     return tuple(
         (re.compile(rf"\{pair[0]} ([^\{pair[0]}\{pair[1]}]+) \{pair[1]}"), rf"{pair[0]}\1{pair[1]}") for pair in pairs
@@ -80,7 +80,7 @@ WIKITEXT: tuple[Rule, ...] = (
     (re.compile(r"/' [0-9]/"), "/'[0-9]/"),  # a slip of the original: the replacement is these very characters
     *((f" @{mark}@ ", mark) for mark in "-,."),
     *_before_space(":;.!?,"),
-    *_trimmed("()", "[]", "{}", '""', "''"),
+    *_trim_inside("()", "[]", "{}", '""', "''"),
     *(("= " * (number - 1) + "=", "=" * number) for number in (4, 3, 2)),
     (" ° ", "°"),
     (" \n", "\n"),
@@ -101,7 +101,7 @@ LM1B: tuple[Rule, ...] = (
     (re.compile(r" !$"), "!"),
     *_before_space(",:;"),
     (" / ", "/"),
-    *_tightened('""', "''", "()", "[]"),
+    *_tighten_inside('""', "''", "()", "[]"),
     ("$ ", "$"),
     ("£ ", "£"),
 )

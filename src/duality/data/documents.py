@@ -43,7 +43,7 @@ from duality.data.named import Dataset, PartName
 from duality.data.places import CorpusFile, CorpusSpec, Place, find_dataset, locate
 from duality.data.readers.hub import stream_rows
 from duality.data.readers.records import has_records, make_record, read_records
-from duality.data.readers.text import Span, TextFile, decode_lines, text_lines
+from duality.data.readers.text import Excerpt, TextFile, decode_lines, read_lines
 from duality.files import DocumentRule
 from duality.files.progress import Reporter, silent
 
@@ -63,16 +63,22 @@ def read_documents(
     column: str = TEXT_COLUMN,
     *,
     part: PartName | None = None,
+    start: int | None = None,
     cache: Path | None = None,
     progress: Reporter = silent,
 ) -> Iterator[Document]:
     """The documents of a corpus; a wrong specification is an error at the call, before the first document.
 
-    ``part`` is the part of a dataset that has parts; without it the documents are those of all its parts.
+    ``part`` is the part of a dataset that has parts; without it the documents are those of all its parts. With
+    ``start`` they are those from this number on, for a corpus that is streamed: of a dataset of the hub they are read
+    as they are needed and not kept.
     """
     check_rule(rule)
+    found = None if start is None else find_dataset(spec)
+    if start is not None and found is not None and found[0].on_hub:
+        return _stream_rows(found[1], start, column, part)
     places = [(place, place.files(part, cache, progress)) for place in locate(spec)]
-    files = [file for _, found in places for file in found]
+    files = [file for _, those in places for file in those]
     if all(file.path.stat().st_size == 0 for file in files):
         raise ValueError(f"the corpus {spec!s} is empty ({len(files)} file(s) of 0 bytes); give one with text in it")
     if column != TEXT_COLUMN and not any(has_records(file.path) for file in files):
@@ -80,38 +86,32 @@ def read_documents(
             f"the column {column!r} was chosen, but the corpus {spec!s} has no .jsonl, .csv or .tsv file and no other "
             "table; leave the column out, or give such a file"
         )
-    return (document for place, found in places for document in _read_part(place, found, rule, column, part))
+    documents = (document for place, those in places for document in _read_part(place, those, rule, column, part))
+    return islice(documents, start, None)
 
 
-def stream_documents(
-    spec: CorpusSpec,
-    start: int,
-    rule: DocumentRule = "auto",
-    column: str = TEXT_COLUMN,
-    *,
-    part: PartName | None = None,
-    cache: Path | None = None,
-    progress: Reporter = silent,
-) -> Iterator[Document]:
-    """The documents of a corpus from number ``start`` on; a dataset of the hub is read from there and not kept."""
-    found = find_dataset(spec)
-    if found is None or not found[0].on_hub:
-        return islice(read_documents(spec, rule, column, part=part, cache=cache, progress=progress), start, None)
-    _, dataset = found
+def _stream_rows(dataset: Dataset, start: int, column: str, part: PartName | None) -> Iterator[Document]:
+    """The documents of a dataset of the hub from number ``start`` on."""
     if dataset.reader == "text":
         raise ValueError(f"{dataset.name} is one long text on the hub, which cannot be streamed: set data.stream=0")
     rows = stream_rows(*dataset.at_hub, "train" if part is None else dataset.part(part).split, start)
-    chosen, read = _choose_column(dataset, column), _choose_detokenizer(dataset)
-    return (
-        Document(f"{dataset.name}:{number}", (read(text),), label)
-        for number, text, label in (make_record(row, chosen, dataset.name, n) for n, row in enumerate(rows, start + 1))
-    )
+    chosen, read = _choose_reading(dataset, column)
+    records = (make_record(row, chosen, dataset.name, number) for number, row in enumerate(rows, start + 1))
+    return (Document(f"{dataset.name}:{number}", (read(text),), label) for number, text, label in records)
 
 
 def check_rule(rule: str) -> None:
     """Refuse a rule that does not exist."""
     if rule not in ("auto", "lines"):
         raise ValueError(f"a document is 'auto' or 'lines'; got {rule!r}")
+
+
+def _choose_reading(dataset: Dataset | None, column: str) -> tuple[str, Callable[[str], str]]:
+    """The column that is read, by default that of the dataset, and what makes text of it: the dataset's detokenizer."""
+    if dataset is None:
+        return column, str
+    read = str if dataset.detokenizer is None else DETOKENIZERS[dataset.detokenizer]
+    return dataset.column if column == TEXT_COLUMN else column, read
 
 
 def _read_part(
@@ -128,7 +128,7 @@ def _read_part(
     chosen = place.dataset.part(part)
     if chosen.span is not None and not place.on_hub:
         for document in read():
-            yield replace(document, pieces=Span(document.pieces, *chosen.span))
+            yield replace(document, pieces=Excerpt(document.pieces, *chosen.span, in_bytes=True))
         return
     start, stop = chosen.documents
     if (start or 0) < 0 or (stop or 0) < 0:
@@ -146,7 +146,7 @@ def _read_part(
 def _read_file(file: CorpusFile, rule: DocumentRule, column: str) -> Iterator[Document]:
     """The documents of one file."""
     dataset, name = file.dataset, file.name
-    column, read = _choose_column(dataset, column), _choose_detokenizer(dataset)
+    column, read = _choose_reading(dataset, column)
     by_line = "lines" in (rule, file.rule) or (dataset is not None and dataset.reader == "lines")
     if dataset is not None and dataset.reader == "text":
         yield Document(name, _Rows(file, column, read), file.label)
@@ -154,12 +154,12 @@ def _read_file(file: CorpusFile, rule: DocumentRule, column: str) -> Iterator[Do
         for number, text, label in read_records(file.path, column, file.label):
             yield Document(f"{name}:{number}", (read(text),), label)
     elif by_line:
-        for number, text in text_lines(file.path):
+        for number, text in read_lines(file.path):
             # the lines of some benchmarks have a space at either end, which is no text
             yield Document(f"{name}:{number}", (text if dataset is None else read(text.strip()),), file.label)
     else:
         pieces = TextFile(file.path)
-        yield Document(name, pieces if read is _unchanged else (read("".join(pieces)),), file.label)
+        yield Document(name, pieces if read is str else (read("".join(pieces)),), file.label)
 
 
 @dataclass(frozen=True)
@@ -176,20 +176,3 @@ class _Rows:
         records = has_records(path)
         rows = (text for _, text, _ in read_records(path, self.column)) if records else decode_lines(path)
         yield from (self.read(row) for row in rows if row.strip())
-
-
-def _choose_column(dataset: Dataset | None, column: str) -> str:
-    """The column that is chosen; if none is, that of the dataset."""
-    return dataset.column if dataset is not None and column == TEXT_COLUMN else column
-
-
-def _choose_detokenizer(dataset: Dataset | None) -> Callable[[str], str]:
-    """The detokenizer of a dataset that has one."""
-    if dataset is None or dataset.detokenizer is None:
-        return _unchanged
-    return DETOKENIZERS[dataset.detokenizer]
-
-
-def _unchanged(text: str) -> str:
-    """The text of a corpus without a detokenizer."""
-    return text

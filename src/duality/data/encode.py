@@ -23,14 +23,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import IO, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from duality.data.documents import Document
 from duality.files.progress import Advance, unseen
 from duality.tokenizers.library import LibraryTokenizer
 from duality.tokenizers.tokenizer import Ids, Tokenizer, utf8
+
+if TYPE_CHECKING:
+    from duality.data.documents import Document
 
 PART_CHARACTERS = 1 << 16
 BATCH_CHARACTERS = 1 << 21
@@ -63,13 +65,8 @@ class _Part:
     start: int
     text: str | None
 
-    @property
-    def where(self) -> str:
-        """The place of the part, for messages."""
-        return f"{self.document}, after character {self.start}"
 
-
-def encoded(
+def encode_documents(
     documents: Iterable[Document],
     tokenizer: Tokenizer,
     count: Count,
@@ -87,7 +84,7 @@ def encoded(
     size = PART_CHARACTERS if isinstance(tokenizer, LibraryTokenizer) and tokenizer.cuttable else None
     if isinstance(tokenizer, LibraryTokenizer) and not tokenizer.cuttable:
         documents = (replace(document, pieces=_join_pieces(document.pieces)) for document in documents)
-    todo = islice(_batches(_parts_of(documents, size), BATCH_CHARACTERS), count.batches, None)
+    todo = islice(_group(_parts_of(documents, size), _length_of, BATCH_CHARACTERS), count.batches, None)
     for batch, rows in _work_ahead(todo, partial(_encode_batch, tokenizer=tokenizer)):
         blocks = [separator if part.text is None else next(rows) for part in batch]
         is_end = np.array([part.text is None for part in batch])
@@ -146,14 +143,7 @@ def _parts_of(documents: Iterable[Document], size: int | None) -> Iterator[_Part
 
 def _join_pieces(pieces: Iterable[str]) -> Iterator[str]:
     """The same text in few pieces: all of it, or at least ``JOINED_CHARACTERS`` in each piece but the last."""
-    held: list[str] = []
-    for piece in pieces:
-        held.append(piece)
-        if sum(map(len, held)) >= JOINED_CHARACTERS:
-            yield "".join(held)
-            held = []
-    if held:
-        yield "".join(held)
+    return map("".join, _group(pieces, len, JOINED_CHARACTERS))
 
 
 def cut_at_borders(text: str, size: int) -> Iterator[str]:
@@ -169,18 +159,23 @@ def cut_at_borders(text: str, size: int) -> Iterator[str]:
     yield text[start:]
 
 
-def _batches(parts: Iterable[_Part], characters: int) -> Iterator[list[_Part]]:
-    """The parts in lists of about ``characters`` characters; the end of a document counts as one."""
-    held: list[_Part] = []
+def _group(items: Iterable[S], length_of: Callable[[S], int], least: int) -> Iterator[list[S]]:
+    """The items in lists that have at least the length ``least`` together; the last one may have less."""
+    held: list[S] = []
     size = 0
-    for part in parts:
-        held.append(part)
-        size += len(part.text or " ")
-        if size >= characters:
+    for item in items:
+        held.append(item)
+        size += length_of(item)
+        if size >= least:
             yield held
             held, size = [], 0
     if held:
         yield held
+
+
+def _length_of(part: _Part) -> int:
+    """The characters of a part; the end of a document counts as one."""
+    return len(part.text or " ")
 
 
 def _encode_batch(batch: Sequence[_Part], tokenizer: Tokenizer) -> Iterator[Ids]:
@@ -188,18 +183,26 @@ def _encode_batch(batch: Sequence[_Part], tokenizer: Tokenizer) -> Iterator[Ids]
     parts = [part for part in batch if part.text is not None]
     texts = [part.text or "" for part in parts]
     if isinstance(tokenizer, LibraryTokenizer):
-        for part, text in zip(parts, texts):
-            _with_place(part, utf8, text)  # half a surrogate pair is an error
-        rows = [
-            _with_place(part, tokenizer.check_text_ids, ids)
-            for part, ids in zip(parts, _library_rows(tokenizer, texts))
-        ]
+        _apply(utf8, parts, texts)  # half a surrogate pair is an error
+        rows = _apply(tokenizer.check_text_ids, parts, _library_rows(tokenizer, texts))
     else:
-        rows = [_with_place(part, tokenizer.encode, text) for part, text in zip(parts, texts)]
+        rows = _apply(tokenizer.encode, parts, texts)
     for part, ids in zip(parts, rows):
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < tokenizer.vocab_size:
-            raise ValueError(f"{part.where}: the tokenizer gave an id outside its vocabulary of {tokenizer.vocab_size}")
+            problem = f"the tokenizer gave an id outside its vocabulary of {tokenizer.vocab_size}"
+            raise ValueError(f"{part.document}, after character {part.start}: {problem}")
     return iter(rows)
+
+
+def _apply(function: Callable[[S], T], parts: Sequence[_Part], given: Iterable[S]) -> list[T]:
+    """What a function gives for the text, or the ids, of each part; an error names the place of the part."""
+    found: list[T] = []
+    for part, value in zip(parts, given):
+        try:
+            found.append(function(value))
+        except ValueError as error:
+            raise ValueError(f"{part.document}, after character {part.start}: {error}") from None
+    return found
 
 
 def _library_rows(tokenizer: LibraryTokenizer, texts: Sequence[str]) -> list[Ids]:
@@ -210,14 +213,6 @@ def _library_rows(tokenizer: LibraryTokenizer, texts: Sequence[str]) -> list[Ids
     rest = [text for text, row in zip(texts, rows) if row is None]
     found = iter(tokenizer.library.encode_batch_fast(rest, add_special_tokens=False))
     return [np.array(next(found).ids, dtype=np.int64) if row is None else row for row in rows]
-
-
-def _with_place(part: _Part, function: Callable[[S], T], given: S) -> T:
-    """What a function gives for the text, or the ids, of a part; an error names its place."""
-    try:
-        return function(given)
-    except ValueError as error:
-        raise ValueError(f"{part.where}: {error}") from None
 
 
 def num_bytes_of(text: str) -> int:

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol
 
 import numpy as np
@@ -42,7 +41,7 @@ class Batch:
     labels: torch.Tensor | None = None
     """(B,) int64: the label of each row's document; None if the store has no labels."""
 
-    def pinned(self) -> Batch:
+    def pin(self) -> Batch:
         """The same batch in pinned memory, from which a GPU copies while the CPU continues."""
         return self._each(torch.Tensor.pin_memory)
 
@@ -121,9 +120,7 @@ class Prefetch:
     def __enter__(self) -> Prefetch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def batch(self, step: int) -> Batch:
@@ -136,4 +133,4 @@ class Prefetch:
 
     def _make(self, step: int) -> Batch:
         batch = self.make(step)
-        return batch.pinned() if self.pin else batch
+        return batch.pin() if self.pin else batch

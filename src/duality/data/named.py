@@ -54,14 +54,13 @@ class Part:
     span: tuple[int, int | None] | None = None
     """from which byte to which one, of the only document of a file; the hub has it in parts"""
 
-    def form_in(self, folder: Path) -> int | None:
-        """Which of the patterns is the first that a file in the folder has; None if no file has one."""
-        return next((number for number, pattern in enumerate(self.files) if _matching(folder, pattern)), None)
-
-    def files_in(self, folder: Path) -> list[Path]:
-        """The files in a folder, sorted; of several forms of one text, such as .raw and .tokens, the first."""
-        form = self.form_in(folder)
-        return [] if form is None else _matching(folder, self.files[form])
+    def find_in(self, folder: Path) -> tuple[int, list[Path]] | None:
+        """Which pattern is the first that files in the folder have, and these; patterns are forms of one text."""
+        for number, pattern in enumerate(self.files):
+            found = sorted(path for path in folder.glob(pattern) if path.is_file() and not path.name.startswith("."))
+            if found:
+                return number, found
+        return None
 
 
 @dataclass(frozen=True)
@@ -178,8 +177,3 @@ def _clean_text(streams: Sequence[IO[bytes]], _progress: Reporter) -> str:
     """A book without the frame of its publisher. The books are Latin-1; all but five of their letters are ASCII."""
     (stream,) = streams
     return clean_book(stream.read().decode("latin-1"))
-
-
-def _matching(folder: Path, pattern: str) -> list[Path]:
-    """The files of a folder with such a name, sorted."""
-    return sorted(path for path in folder.glob(pattern) if path.is_file() and not path.name.startswith("."))

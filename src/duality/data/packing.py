@@ -99,7 +99,7 @@ class Sequences:
 
     def rows(self, indices: npt.ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
         """``ids`` and ``valid`` of some sequences."""
-        starts, stops = self.windows(self.checked(indices))
+        starts, stops = self.windows(self._check_indices(indices))
         filler = 0 if self.separator is None or not self.models_padding else self.separator
         ids = np.full((len(starts), self.length), filler, dtype=np.int64)
         for row, start, stop in zip(ids, starts.tolist(), stops.tolist(), strict=True):
@@ -114,7 +114,7 @@ class Sequences:
 
     def real(self, indices: npt.ArrayLike) -> torch.Tensor:
         """(B, L) bool: which tokens of some sequences are tokens of the store."""
-        return torch.from_numpy(_inside(*self.windows(self.checked(indices)), self.length))
+        return torch.from_numpy(_inside(*self.windows(self._check_indices(indices)), self.length))
 
     def labels(self, indices: npt.ArrayLike) -> torch.Tensor | None:
         """The labels of some sequences, (B,) int64; None if the store has none."""
@@ -125,7 +125,7 @@ class Sequences:
                 "a sequence packed by 'wrap' may lie across documents with several labels; "
                 "use packing='document', or a store without labels"
             )
-        labels = self.store.labels[self.documents(self.checked(indices))].astype(np.int64)
+        labels = self.store.labels[self.documents(self._check_indices(indices))].astype(np.int64)
         known = len(self.store.label_names)
         if labels.size and not 0 <= labels.min() <= labels.max() < known:
             raise ValueError(
@@ -134,7 +134,7 @@ class Sequences:
             )
         return torch.from_numpy(labels)
 
-    def checked(self, indices: npt.ArrayLike) -> Places:
+    def _check_indices(self, indices: npt.ArrayLike) -> Places:
         """The numbers of sequences as one array; a number that does not exist is an error."""
         chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
         if chosen.size and not 0 <= chosen.min() <= chosen.max() < len(self):

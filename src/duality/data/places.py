@@ -20,8 +20,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from duality.data.mixtures import shares_of
-from duality.data.named import DATA_VARIABLE, HUB, Dataset, Part, PartName, datasets, fetch, hub_dataset, sources
-from duality.data.readers.hub import fetch_parts, stream_parts
+from duality.data.named import DATA_VARIABLE, HUB, Dataset, PartName, datasets, fetch, hub_dataset, sources
+from duality.data.readers.hub import fetch_parts, load_splits
 from duality.data.readers.records import ARROW_ENDINGS, FASTA_ENDINGS, TABLE_ENDINGS, has_records
 from duality.data.readers.text import COMPRESSIONS, ending_of, has_mark
 from duality.files import DocumentRule
@@ -82,21 +82,6 @@ class Place:
         """Whether it is a dataset that has its own parts here: a single file has none."""
         return self.dataset is not None and (self.path is None or self.path.is_dir())
 
-    @property
-    def by_line(self) -> bool:
-        """Whether its documents are lines."""
-        if self.dataset is not None:
-            return self.dataset.reader == "lines"
-        return self.source is not None and self.source.documents == "lines"
-
-    @property
-    def hub_split(self) -> PartName | None:
-        """Of any dataset of the hub, the first of validation and test that it has; of a named one nothing is asked."""
-        if self.dataset is None or not self.dataset.name.startswith(HUB):
-            return None
-        there = fetch_parts(*self.dataset.at_hub)
-        return "validation" if "validation" in there else "test" if "test" in there else None
-
     def files(
         self, part: PartName | None = None, cache: Path | None = None, progress: Reporter = silent
     ) -> list[CorpusFile]:
@@ -137,36 +122,18 @@ class Place:
         if not self.path.is_dir():
             return [self.path]
         if part is None:  # as many parts as there are, but at least one
-            names = [name for name in names if dataset.parts[name].files_in(self.path)] or names[:1]
+            names = [name for name in names if dataset.parts[name].find_in(self.path)] or names[:1]
         found: dict[Path, None] = {}
         for name in names:
-            files = dataset.part(name).files_in(self.path)
-            if not files:
+            files = dataset.part(name).find_in(self.path)
+            if files is None:
                 there_are = ", ".join(sorted(path.name for path in self.path.iterdir())[:8]) or "nothing"
                 raise ValueError(
                     f"{self.path} has no file of the part {name!r} of {dataset.name}: looked for "
                     f"{' or '.join(dataset.parts[name].files)}, found {there_are}; {dataset.how_to_get()}"
                 )
-            found.update(dict.fromkeys(files))
+            found.update(dict.fromkeys(files[1]))
         return list(found)
-
-    def identity(self, labels: bool, part: PartName | None, stream: bool) -> list[list[str | int | None]]:
-        """What identifies its content without reading it, but for a byte order mark."""
-        if self.source is not None and self.dataset is None:
-            own = [] if self.source.documents == "auto" else [self.source.documents]
-            return [[name, member.text_sha256, *own] for name, member in self.source.members.items()]
-        found: list[list[str | int | None]] = []
-        if self.dataset is not None:
-            found.append([str(self.dataset), "part", str(part)])
-            if stream and self.on_hub:
-                return found
-        for file in self.files(part):
-            status, ending = file.path.stat(), ending_of(file.path)
-            label = [file.label] if labels else []
-            table = ["table"] if ending in TABLE_ENDINGS else []
-            mark = ["mark"] if ending not in ARROW_ENDINGS and has_mark(file.path) else []
-            found.append([str(file.path.resolve()), status.st_size, status.st_mtime_ns, *label, *table, *mark])
-        return found
 
 
 def locate(spec: CorpusSpec) -> list[Place]:
@@ -239,12 +206,32 @@ def identity(
     With labels it includes those of the files: the label of a file depends on which folder above it is given. A
     dataset of the hub that is streamed has no files here: it is known by its name and revision.
     """
-    return [entry for place in locate(spec) for entry in place.identity(labels, part, stream)]
+    found: list[list[str | int | None]] = []
+    for place in locate(spec):
+        if place.source is not None and place.dataset is None:
+            own = [] if place.source.documents == "auto" else [place.source.documents]
+            found += [[name, member.text_sha256, *own] for name, member in place.source.members.items()]
+            continue
+        if place.dataset is not None:
+            found.append([str(place.dataset), "part", str(part)])
+            if stream and place.on_hub:
+                continue
+        for file in place.files(part):
+            status, ending = file.path.stat(), ending_of(file.path)
+            label = [file.label] if labels else []
+            table = ["table"] if ending in TABLE_ENDINGS else []
+            mark = ["mark"] if ending not in ARROW_ENDINGS and has_mark(file.path) else []
+            found.append([str(file.path.resolve()), status.st_size, status.st_mtime_ns, *label, *table, *mark])
+    return found
 
 
-def all_lines(spec: CorpusSpec, rule: DocumentRule = "auto") -> bool:
+def has_only_lines(spec: CorpusSpec, rule: DocumentRule = "auto") -> bool:
     """Whether every document of a corpus is a line of a text file, by the rule or by that of its named corpora."""
-    return rule == "lines" or all(place.by_line for place in locate(spec))
+    chosen = (
+        place.dataset.reader if place.dataset is not None else place.source and place.source.documents
+        for place in locate(spec)
+    )
+    return rule == "lines" or all(each == "lines" for each in chosen)
 
 
 def find_dataset(spec: CorpusSpec) -> tuple[Place, Dataset] | None:
@@ -253,18 +240,25 @@ def find_dataset(spec: CorpusSpec) -> tuple[Place, Dataset] | None:
     return None if others or not place.has_parts or place.dataset is None else (place, place.dataset)
 
 
-def evaluated_part(spec: CorpusSpec) -> PartName | None:
+def _choose_part(dataset: Dataset, usual: PartName) -> PartName | None:
+    """The usual part of a named dataset; of any other dataset of the hub, the first of validation and test it has."""
+    if not dataset.name.startswith(HUB):
+        return usual
+    there = fetch_parts(*dataset.at_hub)
+    return "validation" if "validation" in there else "test" if "test" in there else None
+
+
+def find_evaluated_part(spec: CorpusSpec) -> PartName | None:
     """The part of a dataset that the literature reports; None for a corpus without parts."""
-    if (found := find_dataset(spec)) is None:
-        return None
-    place, dataset = found
-    return place.hub_split if dataset.name.startswith(HUB) else dataset.evaluated
+    found = find_dataset(spec)
+    return None if found is None else _choose_part(found[1], found[1].evaluated)
 
 
-def held_out_part(spec: CorpusSpec, streamed: bool = False) -> PartName | None:
+def find_held_out_part(spec: CorpusSpec, streamed: bool = False) -> PartName | None:
     """The part of its own that a dataset is validated on; None for a corpus that must be split.
 
-    Of one that is streamed, it must be apart from the part for training, so that it can be had without that.
+    Of one that is streamed, it must be apart from the part for training, so that it can be had without that. Parts in
+    two forms of a text, such as .tokens and .raw, are refused.
     """
     if (found := find_dataset(spec)) is None:
         return None
@@ -278,27 +272,20 @@ def held_out_part(spec: CorpusSpec, streamed: bool = False) -> PartName | None:
             return None
         if not place.on_hub:
             return dataset.held_out
-        there, apart = stream_parts(*dataset.at_hub), ("validation", "test")
+        there, apart = load_splits(*dataset.at_hub, streaming=True), ("validation", "test")
         return next((name for name, part in dataset.parts.items() if name in apart and part.split in there), None)
-    if dataset.name.startswith(HUB):
-        return place.hub_split
     if place.path is not None:
-        _check_forms(place.path, dataset, parts)
-    return dataset.held_out
+        forms = {name: files[0] for name, part in parts.items() if (files := part.find_in(place.path))}
+        if len(set(forms.values())) > 1:
+            both = ", ".join(f"{name}: {parts[name].files[form]}" for name, form in forms.items())
+            raise ValueError(
+                f"the parts of {dataset.name} in {place.path} are in two forms ({both}): remove the files of one form, "
+                "so that training and validation have the same"
+            )
+    return _choose_part(dataset, dataset.held_out)
 
 
-def _check_forms(folder: Path, dataset: Dataset, parts: dict[PartName, Part]) -> None:
-    """Refuse to train on one form of a text and to validate on another, such as .tokens and .raw."""
-    forms = {name: form for name, part in parts.items() if (form := part.form_in(folder)) is not None}
-    if len(set(forms.values())) > 1:
-        found = ", ".join(f"{name}: {parts[name].files[form]}" for name, form in forms.items())
-        raise ValueError(
-            f"the parts of {dataset.name} in {folder} are in two forms ({found}): remove the files of one form, so "
-            "that training and validation have the same"
-        )
-
-
-def skipped_files(spec: CorpusSpec) -> list[str]:
+def list_skipped(spec: CorpusSpec) -> list[str]:
     """The files in the folders of a corpus that are not read."""
     folders = [place.path for place in locate(spec) if place.path and place.dataset is None and place.path.is_dir()]
     return [name for folder in folders for name in _list_folder(folder)[1]]

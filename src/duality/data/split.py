@@ -37,23 +37,17 @@ class _Split:
         """The number of documents for training, if the split is by document."""
         return self.num_documents - max(1, round(self.num_documents * self.validation))
 
-    def training(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """The part for training."""
+    def select(self, documents: Iterable[Document], held_out: bool) -> Iterator[Document]:
+        """The part for training, or the one held out; a document that is too short to be cut is not in the latter."""
         for number, document in enumerate(documents):
-            if self.by == "position":
-                yield replace(document, pieces=Excerpt(document.pieces, 0, _cut_position(document, self.validation)[0]))
-            elif number < self.num_training:
-                yield document
-
-    def held_out(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """The part for validation; a document that is too short to be cut is not in it."""
-        for number, document in enumerate(documents):
-            if self.by == "position":
-                cut, end = _cut_position(document, self.validation)
-                if cut < end:
-                    yield replace(document, pieces=Excerpt(document.pieces, cut, end))
-            elif number >= self.num_training:
-                yield document
+            if self.by == "document":
+                if (number >= self.num_training) == held_out:
+                    yield document
+                continue
+            cut, end = _cut_position(document, self.validation)
+            if cut < end or not held_out:
+                span = (cut, end) if held_out else (0, cut)
+                yield replace(document, pieces=Excerpt(document.pieces, *span))
 
 
 def check_split(by: str, validation: float) -> None:

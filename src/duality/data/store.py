@@ -19,7 +19,8 @@ What must hold: a store on the disk is complete or absent; a file of the wrong s
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -45,42 +46,33 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class StoreIndex:
-    """The content of index.json."""
+class TokenStore:
+    """A tokenized corpus, one row of ids that is read by slices; the other fields are the content of index.json."""
 
+    folder: Path
     format: int
     dtype: str
     vocab_size: int
+    """K of the tokenizer that encoded the text."""
     tokenizer: str
+    """Its fingerprint."""
     num_tokens: int
     num_documents: int
     num_characters: int
+    """of the text, without separators"""
     num_bytes: int
+    """of the text in UTF-8, without separators"""
     shards: tuple[Shard, ...]
     documents_sha256: str
     label_names: tuple[str, ...]
-    """Sorted; empty without labels."""
+    """Sorted, in the order of their numbers; empty without labels."""
     labels_sha256: str | None
-
-
-@dataclass(frozen=True)
-class TokenStore:
-    """A tokenized corpus: one row of ids, read by slices."""
-
-    folder: Path
-    index: StoreIndex
 
     @classmethod
     def open(cls, folder: str | Path) -> TokenStore:
         """The store in a folder; a missing file or a file of the wrong size is an error."""
-        store = cls(Path(folder), _read_index(Path(folder) / INDEX))
-        item = np.dtype(store.index.dtype).itemsize
-        sizes = {shard.name: shard.num_tokens * item for shard in store.index.shards}
-        sizes[DOCUMENTS] = store.num_documents * 8
-        if store.label_names:
-            sizes[LABELS] = store.num_documents * 4
-        for name, expected in sizes.items():
-            path = store.folder / name
+        store = _read_index(Path(folder))
+        for path, expected, _ in store._files():
             found = path.stat().st_size if path.is_file() else 0
             if found != expected:
                 raise ValueError(
@@ -88,46 +80,29 @@ class TokenStore:
                 )
         return store
 
+    def write_index(self) -> None:
+        """Write index.json."""
+        content = {name: value for name, value in asdict(self).items() if name != "folder"}
+        (self.folder / INDEX).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
     def verify(self) -> None:
         """Read all files and compare their checksums; a difference is an error."""
-        checksums: dict[str, str | None] = {shard.name: shard.sha256 for shard in self.index.shards}
-        checksums[DOCUMENTS] = self.index.documents_sha256
-        if self.label_names:
-            checksums[LABELS] = self.index.labels_sha256
-        for name, expected in checksums.items():
-            path = self.folder / name
+        for path, _, expected in self._files():
             if file_sha256(path) != expected:
                 raise ValueError(f"{path} is damaged: its sha256 has changed; delete the folder and make it again")
 
-    @property
-    def vocab_size(self) -> int:
-        """K of the tokenizer that encoded the text."""
-        return self.index.vocab_size
-
-    @property
-    def num_characters(self) -> int:
-        """The number of characters of the text, without separators."""
-        return self.index.num_characters
-
-    @property
-    def num_bytes(self) -> int:
-        """The number of UTF-8 bytes of the text, without separators."""
-        return self.index.num_bytes
-
-    @property
-    def num_documents(self) -> int:
-        """The number of documents; each ends with a separator."""
-        return self.index.num_documents
+    def _files(self) -> Iterator[tuple[Path, int, str | None]]:
+        """Each file with its bytes and its checksum, as the index says."""
+        for shard in self.shards:
+            yield self.folder / shard.name, shard.num_tokens * np.dtype(self.dtype).itemsize, shard.sha256
+        yield self.folder / DOCUMENTS, self.num_documents * 8, self.documents_sha256
+        if self.label_names:
+            yield self.folder / LABELS, self.num_documents * 4, self.labels_sha256
 
     @cached_property
     def document_ends(self) -> npt.NDArray[np.int64]:
         """For each document the number of tokens up to and including its separator."""
         return np.memmap(self.folder / DOCUMENTS, dtype="<i8", mode="r")
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """The names of the labels, in the order of their numbers; empty without labels."""
-        return self.index.label_names
 
     @cached_property
     def labels(self) -> npt.NDArray[np.int32] | None:
@@ -137,17 +112,17 @@ class TokenStore:
     @cached_property
     def maps(self) -> tuple[npt.NDArray[np.unsignedinteger], ...]:
         """The shards, mapped into memory."""
-        return tuple(np.memmap(self.folder / shard.name, self.index.dtype, "r") for shard in self.index.shards)
+        return tuple(np.memmap(self.folder / shard.name, self.dtype, "r") for shard in self.shards)
 
     @cached_property
     def starts(self) -> npt.NDArray[np.int64]:
         """The place of each shard's first token in the store."""
-        lengths = [shard.num_tokens for shard in self.index.shards]
+        lengths = [shard.num_tokens for shard in self.shards]
         return np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
 
     def __len__(self) -> int:
         """The number of tokens, including separators."""
-        return self.index.num_tokens
+        return self.num_tokens
 
     def __getitem__(self, places: slice) -> Ids:
         """The ids of a slice, which may lie across the borders of shards."""
@@ -166,32 +141,26 @@ class TokenStore:
         return ids
 
 
-def _read_index(path: Path) -> StoreIndex:
-    """The content of index.json."""
+def _read_index(folder: Path) -> TokenStore:
+    """The store that index.json describes; values that no store has, such as names of other files, are refused."""
+    path = folder / INDEX
     if not path.is_file():
-        raise ValueError(
-            f"{path.parent} is no token store: it has no {path.name}; make one with write_store or prepare"
-        )
+        raise ValueError(f"{folder} is no token store: it has no {INDEX}; make one with write_store or prepare")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        found = content["format"]
-        if found == FORMAT:
+        if (found := content["format"]) == FORMAT:
             shards = tuple(Shard(**shard) for shard in content.pop("shards"))
-            index = StoreIndex(shards=shards, label_names=tuple(content.pop("label_names")), **content)
-            _check_index(index)
-            return index
+            store = TokenStore(folder, shards=shards, label_names=tuple(content.pop("label_names")), **content)
+            names = ("vocab_size", "num_tokens", "num_documents", "num_characters", "num_bytes")
+            counts = tuple(getattr(store, name) for name in names)
+            if store.dtype not in ("<u2", "<u4") or any(type(count) is not int or count < 0 for count in counts):
+                raise ValueError(f"it has the type {store.dtype!r} and the counts {counts}")
+            for number, shard in enumerate(shards):
+                if shard.name != f"shard-{number:05d}.bin" or type(shard.num_tokens) is not int or shard.num_tokens < 0:
+                    raise ValueError(f"it has a shard {shard.name!r} of {shard.num_tokens!r} tokens")
+            if sum(shard.num_tokens for shard in shards) != store.num_tokens:
+                raise ValueError(f"its shards do not have {store.num_tokens} tokens together")
+            return store
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete the folder and make it again") from None
     raise ValueError(f"{path} has the format {found}, not {FORMAT}; delete the folder and make it again")
-
-
-def _check_index(index: StoreIndex) -> None:
-    """Refuse values that no store has; the names of shards in particular are those of files in its folder."""
-    counts = (index.vocab_size, index.num_tokens, index.num_documents, index.num_characters, index.num_bytes)
-    if index.dtype not in ("<u2", "<u4") or any(type(count) is not int or count < 0 for count in counts):
-        raise ValueError(f"it has the type {index.dtype!r} and the counts {counts}")
-    for number, shard in enumerate(index.shards):
-        if shard.name != f"shard-{number:05d}.bin" or type(shard.num_tokens) is not int or shard.num_tokens < 0:
-            raise ValueError(f"it has a shard {shard.name!r} of {shard.num_tokens!r} tokens")
-    if sum(shard.num_tokens for shard in index.shards) != index.num_tokens:
-        raise ValueError(f"its shards do not have {index.num_tokens} tokens together")

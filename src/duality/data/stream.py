@@ -23,14 +23,12 @@ import json
 import shutil
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +45,6 @@ from duality.tokenizers.tokenizer import Tokenizer
 
 INDEX = "blocks.json"
 STEPS_BEHIND = 2  # how far another process that uses the same blocks may be behind
-
-Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -90,39 +86,34 @@ class _Index:
         return visit if visit < len(self.sequences) else None
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """The blocks of a corpus, of ``size`` documents each; those after the first are kept in ``folder`` for a while.
-
-    ``documents(n)`` are the documents from number n on. ``packed`` makes sequences of a store, ``eos`` is as for every
-    store.
-    """
-
-    head: TokenStore
-    documents: Callable[[int], Iterator[Document]]
-    size: int
-    tokenizer: Tokenizer
-    packed: Callable[[TokenStore], Sequences]
-    folder: Path
-    eos: bool = True
-
-    def place(self, number: int) -> Path:
-        """The folder of a block."""
-        return self.folder / f"block-{number:06d}"
-
-
 class StreamLoader:
     """Batches of a streamed corpus; it is used by one thread, and its own thread makes the next block."""
 
-    def __init__(self, blocks: Blocks, batch_size: int, seed: int):
-        self.blocks, self.batch_size, self.seed = blocks, batch_size, seed
-        self.head = Loader(blocks.packed(blocks.head), batch_size, seed).sequences  # checks what it is given
-        path = blocks.folder / INDEX
-        first = (len(self.head),), (_checksum(blocks.head),)
-        self.index = _Index.read(path) or _Index(*first)
-        if (self.index.sequences[0], self.index.checksums[0]) != (first[0][0], first[1][0]):
+    def __init__(
+        self,
+        head: TokenStore,
+        documents: Callable[[int], Iterator[Document]],
+        tokenizer: Tokenizer,
+        pack: Callable[[TokenStore], Sequences],
+        folder: Path,
+        *,
+        size: int,
+        batch_size: int,
+        seed: int,
+        eos: bool = True,
+    ):
+        """``head`` is the first block; those after it have ``size`` documents and are kept in ``folder`` for a while.
+
+        ``documents(n)`` are the documents from number n on; ``pack`` makes sequences of a store.
+        """
+        self.head, self.documents, self.tokenizer, self.pack, self.folder = head, documents, tokenizer, pack, folder
+        self.size, self.batch_size, self.seed, self.eos = size, batch_size, seed, eos
+        first = Loader(pack(head), batch_size, seed).sequences  # checks what it is given
+        path = folder / INDEX
+        self.index = _Index.read(path) or _Index((len(first),), (_checksum(head),))
+        if (self.index.sequences[0], self.index.checksums[0]) != (len(first), _checksum(head)):
             raise ValueError(f"{path} is of another corpus than this one: restore the corpus, or start a new run")
-        self._open: dict[int, Sequences] = {0: self.head}
+        self._open: dict[int, Sequences] = {0: first}
         self._ahead: dict[int, Future[None]] = {}
         self._needed: set[int | None] = set()
         self._reading: tuple[int, Iterator[Document]] | None = None  # the number of the next block, and its documents
@@ -132,9 +123,7 @@ class StreamLoader:
     def __enter__(self) -> StreamLoader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._thread.shutdown(wait=True, cancel_futures=True)
 
@@ -142,28 +131,20 @@ class StreamLoader:
         """The batch of a step, or some rows of it."""
         if step < 0:
             raise ValueError(f"steps count from 0; got {step}")
-        places = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
-        found = [self._visit(place) for place in places[rows].tolist()]
-        oldest, newest = (
-            self._visit(int(place))[0] for place in (max(0, step - STEPS_BEHIND) * len(places), places[-1])
-        )
-        self._begin(newest + 1)
-        self._forget(range(oldest, newest + 2))
-        visits = dict.fromkeys(visit for visit, _ in found)  # each once and in order
-        parts = [self._rows(visit, [place for of, place in found if of == visit]) for visit in visits]
-        ids = torch.cat([part.ids for part in parts])
-        valid = torch.cat(
-            [torch.ones_like(part.ids, dtype=torch.bool) if part.valid is None else part.valid for part in parts]
-        )
-        labels = [part.labels for part in parts if part.labels is not None]
+        places = range(step * self.batch_size, (step + 1) * self.batch_size)
+        found = [self._visit(place) for place in places[rows]]
+        oldest, _ = self._visit(max(0, step - STEPS_BEHIND) * self.batch_size)
+        newest, _ = self._visit(places[-1])
+        self._make_ahead(newest + 1)
+        self._delete_others(range(oldest, newest + 2))
+        parts: list[tuple[Sequences, npt.NDArray[np.int64]]] = []
+        for visit in dict.fromkeys(visit for visit, _ in found):  # each once and in order
+            sequences = self._sequences(visit)
+            order = epoch_order(self.seed, visit, len(sequences))
+            parts.append((sequences, order[[place for other, place in found if other == visit]]))
+        ids, valid = map(torch.cat, zip(*(sequences.rows(chosen) for sequences, chosen in parts)))
+        labels = [own for sequences, chosen in parts if (own := sequences.labels(chosen)) is not None]
         return Batch(ids, None if bool(valid.all()) else valid, torch.cat(labels) if labels else None)
-
-    def _rows(self, visit: int, places: list[int]) -> Batch:
-        """The sequences at some places of a visit."""
-        sequences = self._sequences(visit)
-        chosen = epoch_order(self.seed, visit, len(sequences))[places]
-        ids, valid = sequences.rows(chosen)
-        return Batch(ids, valid, sequences.labels(chosen))
 
     def _visit(self, place: int) -> tuple[int, int]:
         """The visit that a place of the endless list lies in, and which place of it it is."""
@@ -171,11 +152,15 @@ class StreamLoader:
             last = len(self.index.ends)
             self._make(last)
             if place >= self.index.ends[-1]:
-                self._remove(last)  # a later one is requested: the index of this training was lost
+                self._delete(last)  # a later one is requested: the index of this training was lost
         ends = self.index.ends
         passes, rest = divmod(place, ends[-1])
         block = bisect_right(ends, rest)
         return passes * len(ends) + block, rest - (ends[block - 1] if block else 0)
+
+    def _place(self, number: int) -> Path:
+        """The folder of a block."""
+        return self.folder / f"block-{number:06d}"
 
     def _sequences(self, visit: int) -> Sequences:
         """The sequences of a visit's block, which is made if it is not there."""
@@ -183,94 +168,80 @@ class StreamLoader:
         assert block is not None, "_visit has made it known"
         if block not in self._open:
             self._make(block)
-            self._open[block] = self.blocks.packed(TokenStore.open(self.blocks.place(block)))
+            self._open[block] = self.pack(TokenStore.open(self._place(block)))
         return self._open[block]
 
-    def _begin(self, visit: int) -> None:
+    def _make_ahead(self, visit: int) -> None:
         """Let the thread make the block of a visit, so that it is there when its first sequence is requested."""
         block = self.index.block(visit)
         number = len(self.index.sequences) if block is None else block
-        if number not in self._open and number not in self._ahead and not self.blocks.place(number).exists():
+        if number not in self._open and number not in self._ahead and not self._place(number).exists():
             self._ahead[number] = self._thread.submit(self._write, number)
 
     def _make(self, number: int) -> None:
         """Make a block, if it is not there and there are documents for it."""
-        begun = self._ahead.pop(number, None) or self._thread.submit(self._write, number)
-        begun.result()
+        making = self._ahead.pop(number, None) or self._thread.submit(self._write, number)
+        making.result()
 
-    def _forget(self, visits: range) -> None:
+    def _delete_others(self, visits: range) -> None:
         """Delete all blocks but those of some visits; the first block belongs to the corpus."""
         needed = {self.index.block(visit) for visit in visits} | {len(self.index.sequences)}
-        if needed == self._needed:
-            return
-        self._needed = needed
-        for found in self.blocks.folder.glob("block-*"):
-            number = int(found.name.removeprefix("block-"))
-            if number not in needed:
-                self._remove(number)
+        if needed != self._needed:
+            self._needed = needed
+            numbers = {int(found.name.removeprefix("block-")) for found in self.folder.glob("block-*")}
+            for number in numbers - needed:
+                self._delete(number)
 
-    def _remove(self, number: int) -> None:
+    def _delete(self, number: int) -> None:
         """Delete a block."""
         if number:
             self._open.pop(number, None)
             self._ahead.pop(number, None)
-            shutil.rmtree(self.blocks.place(number), ignore_errors=True)
+            shutil.rmtree(self._place(number), ignore_errors=True)
 
     def _write(self, number: int) -> None:
         """Write a block and its entry in the index; an entry that is there already must be the same."""
-        target, path = self.blocks.place(number), self.blocks.folder / INDEX
-        self.blocks.folder.mkdir(parents=True, exist_ok=True)
-        with _locked(self.blocks.folder / "lock"):
+        target, path = self._place(number), self.folder / INDEX
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as lock:  # other processes must not do the same at the same time
+            fcntl.flock(lock, fcntl.LOCK_EX)
             self.index = _Index.read(path) or self.index  # another process may have made it
-            if self.index.complete and number >= len(self.index.sequences):
+            known = number < len(self.index.sequences)
+            if self.index.complete and not known:
                 return
             if not target.exists():
-                documents = self._documents(number)
-                if documents is None:
-                    self.index = _Index(self.index.sequences, self.index.checksums, complete=True)
+                documents = self._read_block(number)
+                first = next(documents, None)
+                if first is None:
+                    self.index = replace(self.index, complete=True)
                     self.index.write(path)
                     return
-                names = self.blocks.head.label_names
-                write_store(target, documents, self.blocks.tokenizer, label_names=names, eos=self.blocks.eos)
+                names = self.head.label_names
+                write_store(target, chain((first,), documents), self.tokenizer, label_names=names, eos=self.eos)
             store = TokenStore.open(target)
-            count, found = len(self.blocks.packed(store)), _checksum(store)
-            if number < len(self.index.sequences):
-                if (count, found) != (self.index.sequences[number], self.index.checksums[number]):
-                    shutil.rmtree(target, ignore_errors=True)
-                    raise ValueError(
-                        f"documents {number * self.blocks.size} and those after it are not those that this training "
-                        "has read before: restore the corpus, or start a new run"
-                    )
-                return
-            self.index = _Index((*self.index.sequences, count), (*self.index.checksums, found))
-            self.index.write(path)
+            count, checksum = len(self.pack(store)), _checksum(store)
+            if not known:
+                self.index = _Index((*self.index.sequences, count), (*self.index.checksums, checksum))
+                self.index.write(path)
+            elif (count, checksum) != (self.index.sequences[number], self.index.checksums[number]):
+                shutil.rmtree(target, ignore_errors=True)
+                raise ValueError(
+                    f"documents {number * self.size} and those after it are not those that this training has read "
+                    "before: restore the corpus, or start a new run"
+                )
 
-    def _documents(self, number: int) -> Iterable[Document] | None:
-        """The documents of a block, None if there are none; the text is read on where the last block ended."""
+    def _read_block(self, number: int) -> Iterator[Document]:
+        """The documents of a block, of text that is read on where the last block ended."""
         if self._reading is None or self._reading[0] != number:
-            self._reading = number, self.blocks.documents(number * self.blocks.size)
+            self._reading = number, self.documents(number * self.size)
         documents, self._reading = self._reading[1], None
-        first = next(documents, None)
-        return None if first is None else self._block(number, first, documents)
-
-    def _block(self, number: int, first: Document, others: Iterator[Document]) -> Iterator[Document]:
-        """The documents of a block; the training that needs them may end before they are tokenized."""
-        yield first
-        for document in islice(others, self.blocks.size - 1):
+        for document in islice(documents, self.size):
             if self._stopped.is_set():
-                raise SystemExit  # what is written so far can be continued
+                raise SystemExit  # the training has ended; what is written so far can be continued
             yield document
-        self._reading = number + 1, others
+        self._reading = number + 1, documents
 
 
 def _checksum(store: TokenStore) -> str:
     """What identifies the tokens of a store."""
-    return " ".join(shard.sha256[:16] for shard in store.index.shards)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Keep other processes from doing the same at the same time."""
-    with path.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+    return " ".join(shard.sha256[:16] for shard in store.shards)

@@ -3,8 +3,8 @@
     all text up to 128 MB; of more, 128 MB that are evenly spread
     of text without spaces (words of more than 256 characters: DNA, Chinese without punctuation) at most 8 MB
 
-What must hold: a corpus is read once and in order; the sample is the same each time; a corpus within both bounds is its
-own sample, unchanged.
+What must hold: a survey reads a corpus once and in order; the sample is the same each time; a corpus within both bounds
+is its own sample, unchanged.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from duality.data import TEXT_COLUMN
 from duality.data.documents import Document, read_documents
 from duality.data.encode import PART_CHARACTERS, cut_at_borders, num_bytes_of
-from duality.data.places import CorpusSpec, locate, skipped_files
+from duality.data.places import CorpusSpec, list_skipped, locate
 from duality.data.readers.text import Excerpt
 from duality.data.write import require_label
 from duality.files import DocumentRule
@@ -116,17 +117,11 @@ def inspect(
     progress: Reporter = silent,
 ) -> _Inspection:
     """Read a corpus and count what is in it; the examples are the beginnings of its first documents."""
-    examples: list[str] = []
-
-    def noting(found: Iterable[Document]) -> Iterator[Document]:
-        for document in found:
-            if len(examples) < num_examples:
-                examples.append("".join(Excerpt(document.pieces, 0, EXAMPLE_CHARACTERS)))
-            yield document
-
-    size = survey(noting(read_documents(spec, documents, column, cache=cache, progress=progress)), False)
+    first = islice(read_documents(spec, documents, column, cache=cache, progress=progress), num_examples)
+    examples = tuple("".join(Excerpt(document.pieces, 0, EXAMPLE_CHARACTERS)) for document in first)
+    size = survey(read_documents(spec, documents, column, cache=cache), labels=False)
     files = (file.name for place in locate(spec) for file in place.files(cache=cache))
-    return _Inspection(tuple(files), tuple(skipped_files(spec)), size, tuple(examples))
+    return _Inspection(tuple(files), tuple(list_skipped(spec)), size, examples)
 
 
 def take_evenly(texts: Iterable[str], share: float, unbroken: float) -> Iterator[str]:

@@ -21,15 +21,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from io import BufferedRandom
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from duality.data.documents import Document
-from duality.data.encode import Count, encoded
-from duality.data.store import DOCUMENTS, FORMAT, INDEX, LABELS, Shard, StoreIndex, TokenStore
+from duality.data.encode import Count, encode_documents
+from duality.data.store import DOCUMENTS, FORMAT, LABELS, Shard, TokenStore
 from duality.files.atomic import UNFINISHED, atomic_folder, file_sha256, write_atomically
 from duality.files.progress import Advance, unseen
 from duality.tokenizers.tokenizer import Ids, Tokenizer
+
+if TYPE_CHECKING:
+    from duality.data.documents import Document
 
 SHARD_TOKENS = 1 << 26
 SAVED_BATCHES = 16  # 32 million characters: some seconds of work
@@ -50,7 +53,12 @@ def write_store(
     Every document ends with the tokenizer's separator, unless ``eos`` is false.
     """
     target, names = Path(folder), label_names or ()
-    _check_arguments(target, names, shard_tokens)
+    if shard_tokens < 1:
+        raise ValueError(f"shard_tokens must be at least 1; got {shard_tokens}")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ValueError(f"{target} exists already; give a new folder or delete this one")
+    if list(names) != sorted(set(names)):
+        raise ValueError(f"label_names must be sorted and without repeats; got {names}; give sorted(set(...)) of them")
     dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
     with atomic_folder(target, resume=True) as partial:
         if names:
@@ -59,15 +67,16 @@ def write_store(
             count = writing.count
             if count.bytes:
                 advance(count.bytes, tokens=count.tokens)
-            for ids in encoded(documents, tokenizer, count, writing.ends, advance, eos=eos):
+            for ids in encode_documents(documents, tokenizer, count, writing.ends, advance, eos=eos):
                 writing.add(ids)
                 if count.batches % SAVED_BATCHES == 0:
                     writing.save()
             shards = writing.finish()
         if count.characters == 0:
             raise ValueError(f"no text in the {count.documents} document(s) to encode: give a corpus with text in it")
-        index = StoreIndex(
-            format=FORMAT,
+        store = TokenStore(
+            partial,
+            FORMAT,
             dtype=dtype,
             vocab_size=tokenizer.vocab_size,
             tokenizer=tokenizer.fingerprint,
@@ -80,7 +89,7 @@ def write_store(
             label_names=names,
             labels_sha256=file_sha256(partial / LABELS) if names else None,
         )
-        (partial / INDEX).write_text(json.dumps(asdict(index), indent=1), encoding="utf-8")
+        store.write_index()
         TokenStore.open(partial).verify()
     return TokenStore.open(target)
 
@@ -92,13 +101,12 @@ class _Writing:
         self.folder, self.dtype, self.shard_tokens = folder, dtype, shard_tokens
         self.count = self.saved_count()
         self.num_tokens = self.count.tokens
-        full, rest = divmod(self.num_tokens, shard_tokens)
-        self.shards = [self.shard(number, shard_tokens) for number in range(full)]
-        for file in folder.glob("shard-*.bin"):
-            if file.name > _shard_name(full):
+        *full, last = self.sizes(self.num_tokens)
+        for file in set(folder.glob("shard-*.bin")) - {folder / name for name in full}:
+            if file.name != last:
                 file.unlink()
         self.ends = _open_behind(folder / DOCUMENTS, 8 * self.count.documents)
-        self.stream = _open_behind(folder / _shard_name(full), rest * dtype.itemsize)
+        self.stream = _open_behind(folder / last, self.sizes(self.num_tokens)[last] * dtype.itemsize)
 
     def __enter__(self) -> _Writing:
         return self
@@ -111,9 +119,9 @@ class _Writing:
         """What the files have for certain, as progress.json says; nothing if they have less than that."""
         try:
             count = Count(**json.loads((self.folder / UNFINISHED).read_text(encoding="utf-8")))
-            full, rest = divmod(count.tokens, self.shard_tokens)
-            needed = {_shard_name(number): self.shard_tokens * self.dtype.itemsize for number in range(full)}
-            needed |= {_shard_name(full): rest * self.dtype.itemsize, DOCUMENTS: 8 * count.documents}
+            sizes = self.sizes(count.tokens)
+            needed = {name: size * self.dtype.itemsize for name, size in sizes.items()}
+            needed[DOCUMENTS] = 8 * count.documents
             enough = all(size == 0 or (self.folder / name).stat().st_size >= size for name, size in needed.items())
             return count if enough else Count()
         except (OSError, ValueError, TypeError):
@@ -127,44 +135,36 @@ class _Writing:
             self.stream.write(part.astype(self.dtype).tobytes())
             self.num_tokens += len(part)
             if self.num_tokens % self.shard_tokens == 0:
-                self.close_shard(self.shard_tokens)
-                self.stream = _open_behind(self.folder / _shard_name(len(self.shards)), 0)
+                self.flush()
+                self.stream.close()
+                self.stream = _open_behind(self.folder / list(self.sizes(self.num_tokens))[-1], 0)
 
-    def save(self) -> None:
-        """Flush everything to the disk, and say how far it is."""
+    def flush(self) -> None:
+        """Flush everything to the disk."""
         for stream in (self.stream, self.ends):
             stream.flush()
             os.fsync(stream.fileno())
+
+    def save(self) -> None:
+        """Flush everything to the disk, and say how far it is."""
+        self.flush()
         write_atomically(self.folder / UNFINISHED, json.dumps(asdict(self.count)))
 
-    def close_shard(self, num_tokens: int) -> None:
-        """The present file is complete."""
-        self.stream.flush()
-        os.fsync(self.stream.fileno())
-        self.stream.close()
-        self.shards.append(self.shard(len(self.shards), num_tokens))
-
-    def shard(self, number: int, num_tokens: int) -> Shard:
-        """The entry of a file in the index."""
-        name = _shard_name(number)
-        return Shard(name, num_tokens, file_sha256(self.folder / name))
+    def sizes(self, num_tokens: int) -> dict[str, int]:
+        """The tokens of each file of a store of ``num_tokens``; the last file is not full, and may be empty."""
+        full, rest = divmod(num_tokens, self.shard_tokens)
+        return {f"shard-{number:05d}.bin": size for number, size in enumerate([self.shard_tokens] * full + [rest])}
 
     def finish(self) -> tuple[Shard, ...]:
         """The entries of all files, which are complete."""
-        rest = self.num_tokens % self.shard_tokens
-        if rest:
-            self.close_shard(rest)
-        else:
-            self.stream.close()
-            (self.folder / _shard_name(len(self.shards))).unlink()
-        self.ends.flush()
+        self.flush()
+        sizes = self.sizes(self.num_tokens)
         (self.folder / UNFINISHED).unlink(missing_ok=True)
-        return tuple(self.shards)
-
-
-def _shard_name(number: int) -> str:
-    """The name of a file of ids."""
-    return f"shard-{number:05d}.bin"
+        last = list(sizes)[-1]
+        if not sizes[last]:
+            (self.folder / last).unlink()
+            del sizes[last]
+        return tuple(Shard(name, size, file_sha256(self.folder / name)) for name, size in sizes.items())
 
 
 def _open_behind(path: Path, size: int) -> BufferedRandom:
@@ -174,16 +174,6 @@ def _open_behind(path: Path, size: int) -> BufferedRandom:
     stream.truncate(size)
     stream.seek(size)
     return stream
-
-
-def _check_arguments(target: Path, names: tuple[str, ...], shard_tokens: int) -> None:
-    """Refuse arguments that no store can be made from, before any work."""
-    if shard_tokens < 1:
-        raise ValueError(f"shard_tokens must be at least 1; got {shard_tokens}")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ValueError(f"{target} exists already; give a new folder or delete this one")
-    if list(names) != sorted(set(names)):
-        raise ValueError(f"label_names must be sorted and without repeats; got {names}; give sorted(set(...)) of them")
 
 
 def _write_labels(documents: Iterable[Document], names: tuple[str, ...], path: Path) -> Iterator[Document]:

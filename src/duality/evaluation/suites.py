@@ -25,7 +25,7 @@ from pathlib import Path
 from duality.data.corpus import encode_corpus
 from duality.data.named import datasets
 from duality.data.packing import Sequences
-from duality.data.places import evaluated_part
+from duality.data.places import find_evaluated_part
 from duality.data.store import TokenStore
 from duality.files.kept_scores import Scores
 from duality.files.progress import Reporter, silent, working
@@ -120,7 +120,7 @@ def evaluate_suite(
     for heading, name in suite.sets.items():
         spec = f"{name}={places[name]}" if name in places else name
         try:
-            encode = partial(encode_corpus, eos=data.eos, part=evaluated_part(spec), progress=report)
+            encode = partial(encode_corpus, eos=data.eos, part=find_evaluated_part(spec), progress=report)
             store = job().in_turn(partial(encode, spec, model.tokenizer))
         except ValueError as error:
             if name in places:
@@ -150,8 +150,8 @@ def _key_of(store: TokenStore, rows: Sequences, settings: LikelihoodSettings) ->
     """What a result depends on, the weights excepted: the text, its tokens and how it is measured, not the batch."""
     facts = {
         "version": _VERSION,
-        "shards": [shard.sha256 for shard in store.index.shards],
-        "tokenizer": store.index.tokenizer,
+        "shards": [shard.sha256 for shard in store.shards],
+        "tokenizer": store.tokenizer,
         "rows": [rows.length, rows.packing, rows.padding],
         "settings": [settings.num_draws, settings.limit, settings.seed],
     }

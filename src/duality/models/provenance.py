@@ -27,7 +27,7 @@ def corpus_identity(corpus: Corpus) -> dict[str, Any]:
         "text": corpus.text,
         "tokenizer": corpus.tokenizer.fingerprint,
         "labels": list(corpus.label_names),
-        **{name: [shard.sha256 for shard in store.index.shards] for name, store in stores.items()},
+        **{name: [shard.sha256 for shard in store.shards] for name, store in stores.items()},
     }
 
 

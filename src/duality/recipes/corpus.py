@@ -18,14 +18,14 @@ import numpy as np
 import torch
 
 from duality.data.corpus import Corpus, accept, prepare
-from duality.data.documents import Document, stream_documents
+from duality.data.documents import Document, read_documents
 from duality.data.loader import Loader
 from duality.data.mixtures import MixedOrder, shares_of
 from duality.data.named import PartName
 from duality.data.packing import Sequences
-from duality.data.places import all_lines, held_out_part, skipped_files
+from duality.data.places import find_held_out_part, has_only_lines, list_skipped
 from duality.data.store import TokenStore
-from duality.data.stream import Blocks, StreamLoader
+from duality.data.stream import StreamLoader
 from duality.files.progress import Reporter, silent
 from duality.protocols import Vocabulary
 from duality.recipes.recipe import Data, Recipe
@@ -70,14 +70,14 @@ def make_loader(recipe: Recipe, corpus: Corpus, folder: Path) -> Loader | Stream
     if not data.stream:
         order = mix_order(data, corpus, training.seed)
         return Loader(rows(corpus.train), training.batch_size, training.seed, order)
-    apart = data.split == "auto" and held_out_part(data.corpus, streamed=True) is not None
+    apart = data.split == "auto" and find_held_out_part(data.corpus, streamed=True) is not None
     part: PartName | None = "train" if apart else None
 
     def documents(start: int) -> Iterator[Document]:
-        return stream_documents(data.corpus, start, data.documents, data.column, part=part)
+        return read_documents(data.corpus, data.documents, data.column, part=part, start=start)
 
-    blocks = Blocks(corpus.train, documents, data.stream, corpus.tokenizer, rows, folder, data.eos)
-    return StreamLoader(blocks, training.batch_size, training.seed)
+    sizes = {"size": data.stream, "batch_size": training.batch_size, "seed": training.seed}
+    return StreamLoader(corpus.train, documents, corpus.tokenizer, rows, folder, **sizes, eos=data.eos)
 
 
 def mix_order(data: Data, corpus: Corpus, seed: int) -> MixedOrder | None:
@@ -128,7 +128,7 @@ def _count_tokens(rows: Sequences, first: int, last: int, block: int = 1 << 14) 
 def _summarise(data: Data, corpus: Corpus) -> list[str]:
     """The facts of a corpus in sentences: what a training on it begins with; a warning, if one is due."""
     train, held_out = corpus.train, corpus.validation
-    unit = "line" if all_lines(data.corpus, data.documents) else "document"
+    unit = "line" if has_only_lines(data.corpus, data.documents) else "document"
     lines = [
         f"{train.num_documents:,} {unit}{'s' * (train.num_documents > 1)} ({len(train):,} tokens) to train on, "
         f"{held_out.num_documents:,} ({len(held_out):,} tokens) for validation"
@@ -175,7 +175,7 @@ def describe_corpus(recipe: Recipe, corpus: Corpus) -> list[str]:
             f"its {size:,} sequences of {rows.length} tokens"
             for share, size in zip(shares_of(recipe.data.corpus), np.diff(mixed.ends, prepend=0).tolist())
         ]
-    skipped = skipped_files(recipe.data.corpus) if Path(recipe.data.corpus).is_dir() else []
+    skipped = list_skipped(recipe.data.corpus) if Path(recipe.data.corpus).is_dir() else []
     return [*lines, describe_skipped(skipped)] if skipped else lines
 
 

@@ -23,7 +23,7 @@ from duality.data.corpus import Corpus, encode_corpus
 from duality.data.memory import write_corpus
 from duality.data.named import datasets
 from duality.data.packing import Sequences
-from duality.data.places import evaluated_part, has_columns, is_there
+from duality.data.places import find_evaluated_part, has_columns, is_there
 from duality.files.atomic import atomic_folder
 from duality.files.progress import Reporter, silent
 from duality.hub import package
@@ -130,7 +130,7 @@ def sequences_of_run(
                 documents=own.documents,
                 column=chosen,
                 eos=own.eos,
-                part=evaluated_part(data),
+                part=find_evaluated_part(data),
                 progress=report,
             )
         )

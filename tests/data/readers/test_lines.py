@@ -15,7 +15,7 @@ import pytest
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import read_documents
 from duality.data.named import sources
-from duality.data.places import all_lines, identity
+from duality.data.places import has_only_lines, identity
 from duality.data.readers import text as textfiles
 from duality.data.readers.text import open_bytes
 from duality.data.survey import inspect
@@ -68,7 +68,7 @@ def test_lines_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             yield stream, mark
 
     monkeypatch.setattr(textfiles, "open_bytes", watched)
-    lines = textfiles.text_lines(path)
+    lines = textfiles.read_lines(path)
     assert [next(lines) for _ in range(10)][-1] == (10, "line")
     assert opened[0].tell() == 50
     assert sum(1 for _ in lines) == 999_990
@@ -123,10 +123,10 @@ def test_a_source_says_itself_that_a_line_is_a_document(tmp_path: Path, monkeypa
     found = inspect("a-list")
     assert (found.files, found.size.num_bytes, found.size.num_documents) == (("list.txt",), 15, 4)
     assert found.examples == ("one", "two", "three")
-    assert all_lines("a-list")
-    assert not all_lines(["a-list", str(path)])
-    assert all_lines(["a-list", str(path)], "lines")
-    assert not all_lines("austen")
+    assert has_only_lines("a-list")
+    assert not has_only_lines(["a-list", str(path)])
+    assert has_only_lines(["a-list", str(path)], "lines")
+    assert not has_only_lines("austen")
 
 
 def test_the_rule_of_a_source_identifies_its_corpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import read_documents
-from duality.data.places import identity, skipped_files
+from duality.data.places import identity, list_skipped
 from duality.data.readers.text import TextFile
 from duality.tokenizers.specs import Bytes
 from duality.tokenizers.tokenizer import ByteTokenizer
@@ -219,8 +219,8 @@ def test_a_folder_has_its_tables_read_only_if_it_has_no_other_text(tmp_path: Pat
     written(tmp_path / "b.tsv", "text\ntwo\n")
     written(tmp_path / "c.json", "{}")
     assert texts(tmp_path) == ["one", "two"]
-    assert skipped_files(tmp_path) == ["c.json"]
+    assert list_skipped(tmp_path) == ["c.json"]
     (tmp_path / "below").mkdir()
     written(tmp_path / "below" / "d.txt", "three")
     assert texts(tmp_path) == ["three"]
-    assert skipped_files([tmp_path, tmp_path / "a.csv", "austen"]) == ["a.csv", "b.tsv", "c.json"]
+    assert list_skipped([tmp_path, tmp_path / "a.csv", "austen"]) == ["a.csv", "b.tsv", "c.json"]

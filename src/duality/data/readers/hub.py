@@ -32,28 +32,23 @@ def fetch_parts(
 ) -> dict[str, list[Path]]:
     """The files of Arrow of each split of a dataset, fetched if they are not there."""
     progress(f"looking for {_describe(name, config)} on the Hugging Face hub")
-    found = _load(name, config, revision, streaming=False)
+    found = load_splits(name, config, revision, streaming=False)
     return {str(split): [Path(file["filename"]) for file in part.cache_files] for split, part in found.items()}
-
-
-def stream_parts(name: str, config: str | None, revision: str | None) -> Mapping[str, _Split]:
-    """The splits of a dataset that is read from the hub as it is needed."""
-    return _load(name, config, revision, streaming=True)
 
 
 def stream_rows(
     name: str, config: str | None, revision: str | None, split: str, start: int = 0
 ) -> Iterator[Mapping[str, object]]:
     """The rows of a split from number ``start`` on, read from the hub as they are needed and not kept."""
-    there = stream_parts(name, config, revision)
+    there = load_splits(name, config, revision, streaming=True)
     if split not in there:
         raise ValueError(f"{_describe(name, config)} has no split {split!r}: it has {', '.join(there)}")
     yield from there[split].skip(start)
 
 
 @cache
-def _load(name: str, config: str | None, revision: str | None, streaming: bool) -> Mapping[str, _Split]:
-    """What the library gives for a dataset, once for each process; an error says what to do."""
+def load_splits(name: str, config: str | None, revision: str | None, streaming: bool) -> Mapping[str, _Split]:
+    """The splits of a dataset as the library has them, once for each process; an error says what to do."""
     what = _describe(name, config)
     try:
         import datasets

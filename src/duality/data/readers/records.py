@@ -68,31 +68,25 @@ def _json_records(path: Path, column: str, label: str | None) -> Iterator[Record
     rule = f"each line must be an object with a string under the key {column!r}"
     with open_bytes(path) as (stream, offset):
         for number, line in enumerate(stream, 1):
-            where = f"{path}, line {number}"
             if line.strip():
-                record = _json_object(line, column, where, rule, offset)
+                where = f"{path}, line {number}"
+                try:
+                    record = json.loads(line.decode("utf-8"))
+                except UnicodeDecodeError as error:
+                    place = f"byte {offset + error.start} of the file"
+                    raise ValueError(f"{where}: not UTF-8 text at {place}; convert the file to UTF-8") from None
+                except (ValueError, RecursionError) as error:
+                    raise ValueError(f"{where}: not JSON ({error}); {rule}") from None
+                if not isinstance(record, dict):
+                    raise ValueError(f"{where}: no {column!r} (got {_kind_of(record)}); {rule}")
+                if column not in record:
+                    raise ValueError(
+                        f"{where}: no {column!r} (got the keys {_list_names(sorted(record))}); {rule}: choose another "
+                        f"key with --column NAME (data.column){_nearest(column, record)}"
+                    )
                 text = _check_text(record[column], column, where, "change the line")
                 yield number, text, _label(record.get(_LABEL_COLUMN), label)
             offset += len(line)
-
-
-def _json_object(line: bytes, column: str, where: str, rule: str, offset: int) -> dict[str, object]:
-    """The object in one line of a .jsonl file, which begins at byte ``offset`` and must have the column."""
-    try:
-        record = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        place = f"byte {offset + error.start} of the file"
-        raise ValueError(f"{where}: not UTF-8 text at {place}; convert the file to UTF-8") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: not JSON ({error}); {rule}") from None
-    if not isinstance(record, dict):
-        raise ValueError(f"{where}: no {column!r} (got {_kind_of(record)}); {rule}")
-    if column not in record:
-        raise ValueError(
-            f"{where}: no {column!r} (got the keys {_list_names(sorted(record))}); {rule}: choose another key with "
-            f"--column NAME (data.column){_nearest(column, record)}"
-        )
-    return record
 
 
 def _label(value: object, default: str | None) -> str | None:
@@ -107,19 +101,10 @@ def _label(value: object, default: str | None) -> str | None:
 
 def _kind_of(value: object) -> str:
     """What a value of JSON is, in words."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return f"a truth value ({json.dumps(value)})"
-        case int() | float():
-            return f"a number ({json.dumps(value)[:24]})"
-        case str():
-            return "a string"
-        case list():
-            return "a list"
-        case _:
-            return "an object"
+    if isinstance(value, (bool, int, float)):
+        return f"a {'truth value' if isinstance(value, bool) else 'number'} ({json.dumps(value)[:24]})"
+    kinds = ((type(None), "null"), (str, "a string"), (list, "a list"))
+    return next((name for kind, name in kinds if isinstance(value, kind)), "an object")
 
 
 def _check_text(text: object, column: str, where: str, remedy: str) -> str:

@@ -28,8 +28,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 
 COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst")
 PIECE_BYTES = 1 << 20
@@ -48,7 +49,7 @@ class TextFile:
     def __iter__(self) -> Iterator[str]:
         """Read the file piece by piece."""
         held = ""
-        for chunk in _decode_chunks(self.path, self.piece_bytes):
+        for chunk in decode_lines(self.path, self.piece_bytes):
             held += chunk
             border = _LAST_BORDER.match(held)
             # Text without any border is cut at its end or before a number there: the memory in use stays small.
@@ -68,99 +69,65 @@ def _before_number(text: str) -> int:
 
 @dataclass(frozen=True)
 class Excerpt:
-    """The characters from ``start`` up to, not including, ``stop`` of some pieces, again in pieces."""
-
-    pieces: Iterable[str]
-    start: int
-    stop: int
-
-    def __iter__(self) -> Iterator[str]:
-        """Read the pieces and keep the characters between the two positions."""
-        position = 0
-        for piece in self.pieces:
-            if position >= self.stop:
-                return
-            part = piece[max(0, self.start - position) : self.stop - position]
-            if part:
-                yield part
-            position += len(piece)
-
-
-@dataclass(frozen=True)
-class Span:
-    """The characters of some pieces that begin at a byte from ``start`` up to, not including, ``stop``."""
+    """The characters from place ``start`` up to, not including, ``stop`` of some pieces, again in pieces."""
 
     pieces: Iterable[str]
     start: int
     stop: int | None
+    in_bytes: bool = False
+    """whether the two places are counted in bytes; a character belongs to the place where it begins"""
 
     def __iter__(self) -> Iterator[str]:
         """Read the pieces and keep the characters between the two places."""
         position = 0
         for piece in self.pieces:
-            data = piece.encode("utf-8")
             if self.stop is not None and position >= self.stop:
                 return
-            first = _at_character(data, max(0, self.start - position))
-            last = len(data) if self.stop is None else _at_character(data, self.stop - position)
-            if first < last:
-                yield data[first:last].decode("utf-8")
-            position += len(data)
+            first, last = max(0, self.start - position), None if self.stop is None else self.stop - position
+            size = len(piece)
+            if self.in_bytes:
+                data = piece.encode("utf-8")
+                size = len(data)
+                # a character that is cut in two counts as one before the cut
+                first = len(data[:first].decode("utf-8", "replace"))
+                last = None if last is None else len(data[:last].decode("utf-8", "replace"))
+            if part := piece[first:last]:
+                yield part
+            position += size
 
 
-def _at_character(data: bytes, place: int) -> int:
-    """The place itself, or that of the next character if it lies within one; at most the length."""
-    while place < len(data) and data[place] & 0xC0 == 0x80:
-        place += 1
-    return min(place, len(data))
-
-
-def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Line number and text of each line of a text file that is not blank."""
     for number, line in enumerate(decode_lines(path), 1):
         if line.strip():
             yield number, line.removesuffix("\n").removesuffix("\r")
 
 
-def decode_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file with their line ends; a file that is not text is an error that names the byte."""
-    with open_bytes(path) as (stream, offset):
-        for line in stream:
-            _check_zero(path, line, offset)
-            try:
-                yield line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise _not_text(path, "no UTF-8", offset + error.start) from None
-            offset += len(line)
+def decode_lines(path: Path, chunk_bytes: int | None = None) -> Iterator[str]:
+    """The lines of a UTF-8 file with their line ends, or its text in chunks of so many bytes.
 
+    A file that is not text is an error that names the byte.
+    """
 
-def _decode_chunks(path: Path, chunk_bytes: int) -> Iterator[str]:
-    """The text of a UTF-8 file in chunks; a file that is not text is an error that names the byte."""
+    def refuse(problem: str, place: int) -> NoReturn:
+        unpacked = " after unpacking" if path.name.lower().endswith(COMPRESSIONS) else ""
+        raise ValueError(f"{path} is not text: {problem} at byte {place}{unpacked}; give a UTF-8 text file") from None
+
     decoder = codecs.getincrementaldecoder("utf-8")()
     with open_bytes(path) as (stream, offset):
         held_back = 0  # bytes of a character that lies across two chunks; its position is that of its first byte
-        while chunk := stream.read(chunk_bytes):
-            _check_zero(path, chunk, offset)
+        for data in stream if chunk_bytes is None else iter(partial(stream.read, chunk_bytes), b""):
+            if (zero := data.find(b"\0")) >= 0:
+                refuse("a NUL byte", offset + zero)
             try:
-                yield decoder.decode(chunk)
+                yield data.decode("utf-8") if chunk_bytes is None else decoder.decode(data)
             except UnicodeDecodeError as error:
-                raise _not_text(path, "no UTF-8", offset - held_back + error.start) from None
-            offset += len(chunk)
-            held_back = len(decoder.getstate()[0])
-        if held_back:
-            raise _not_text(path, "half a UTF-8 character", offset - held_back)
-
-
-def _check_zero(path: Path, data: bytes, offset: int) -> None:
-    """Refuse data, which begin at byte ``offset``, with a NUL byte in them."""
-    if (zero := data.find(b"\0")) >= 0:
-        raise _not_text(path, "a NUL byte", offset + zero)
-
-
-def _not_text(path: Path, problem: str, offset: int) -> ValueError:
-    """The error of a file that is not UTF-8 text."""
-    unpacked = " after unpacking" if path.name.lower().endswith(COMPRESSIONS) else ""
-    return ValueError(f"{path} is not text: {problem} at byte {offset}{unpacked}; give a UTF-8 text file")
+                refuse("no UTF-8", offset - held_back + error.start)
+            offset += len(data)
+            if chunk_bytes is not None:
+                held_back = len(decoder.getstate()[0])
+        if held_back := len(decoder.getstate()[0]):
+            refuse("half a UTF-8 character", offset - held_back)
 
 
 @contextmanager
