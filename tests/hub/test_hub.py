@@ -16,7 +16,7 @@ from support.pretrained import untrained_model
 
 import duality
 from duality.cli.main import main
-from duality.hub.fetch import folder_of
+from duality.hub.fetch import fetch_folder
 from duality.models.model import Model, load
 
 NOWHERE = "http://127.0.0.1:9"  # no service is there: a connection is refused at once
@@ -88,7 +88,7 @@ def test_a_folder_that_exists_comes_before_the_hub(model: Model, hub: Hub) -> No
 def test_only_what_is_needed_is_fetched_and_the_weights_last(saved: Path, hub: Hub) -> None:
     others = {"pytorch_model.bin": b"\x80", "run.py": b"1", "sub/model.safetensors": b"", "sub/a.json": b"{}"}
     hub.add("me/full", files_of(saved) | others)
-    folder = folder_of("me/full")
+    folder = fetch_folder("me/full")
     assert {path.name for path in folder.iterdir()} == files_of(saved).keys() - {"README.md"}
     keys = ("vocab_size", "model_length", "hidden_dim", "cond_dim", "n_blocks", "n_heads", "dropout", "causal")
     released = json.dumps(dict.fromkeys(keys, 1)).encode()

@@ -17,11 +17,11 @@ from support.released import HF_CONFIG, numbers_folder, prefixed, reference_tens
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TRY = """
 import sys
-from duality.hub.fetch import folder_of
+from duality.hub.fetch import fetch_folder
 for name in sys.argv[1:]:
     owner, _, revision = name.partition("@")
     try:
-        print(sorted(path.name for path in folder_of(owner, revision or None).iterdir()))
+        print(sorted(path.name for path in fetch_folder(owner, revision or None).iterdir()))
     except ValueError as error:
         print(error)
 print("torch" in sys.modules)

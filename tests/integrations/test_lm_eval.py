@@ -176,12 +176,12 @@ def test_the_windows_are_those_of_the_harness() -> None:
     import numpy as np
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-    from duality.models.scoring import windows
+    from duality.models.scoring import cut_windows
 
     for count in range(1, 40):
         tokens = list(range(count))
         theirs = [make_disjoint_window(pair) for pair in get_rolling_token_windows(tokens, -1, 8, 1)]
-        ours = windows([Passage(np.array(tokens), filled=True)], 8)
+        ours = cut_windows([Passage(np.array(tokens), filled=True)], 8)
         assert [window.ids[window.known :].tolist() for window in ours] == [paid for _, paid in theirs]
         for window, (known, paid) in zip(ours, theirs, strict=True):
             cut = [token for token in known if token >= 0][max(0, len(known) + len(paid) - 8) :]

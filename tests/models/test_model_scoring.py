@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 import duality
 from duality.models.model import Model
-from duality.models.scoring import Passage, token_nats
+from duality.models.requests import ScoreRequest
+from duality.models.scoring import Passage, measure_tokens
 from duality.noise import Noise
 from duality.protocols import AnyDenoiser, Ends, Kind, Loss, Valid
 
@@ -159,13 +160,12 @@ class Recorded:
 
 def times_and_nats(seed: int, num_draws: int = 8) -> tuple[list[float], Tensor]:
     measure = Recorded([])
-    (nats,) = token_nats(
+    (nats,) = measure_tokens(
         nn.Identity(),
         measure,
         [Passage(np.arange(6), seed=seed)],
         length=4,
-        num_draws=num_draws,
-        batch_size=32,
+        request=ScoreRequest(num_draws),
         device=torch.device("cpu"),
     )
     return measure.times, nats

@@ -49,7 +49,7 @@ def test_the_memory_is_what_a_step_takes(name: str, settings: tuple[str, ...], e
         take_step(state, loader, phases, chosen.training)
     training = chosen.training
     at_a_time = training.micro_batch or training.batch_size
-    planned = scaling.estimate(chosen, scaling.count_sizes(chosen, CPU), "single", 1, 1, at_a_time, CPU)
+    planned = scaling._estimate(chosen, scaling.count_sizes(chosen, CPU), "single", 1, 1, at_a_time, CPU)
     assert planned.memory == pytest.approx(live.most, rel=0.15)
 
 
@@ -67,24 +67,24 @@ def test_the_sizes_are_those_of_the_network(name: str) -> None:
 def test_bytes_over_the_network() -> None:
     sizes = scaling.Sizes(100, 80, 10, 5, 5, 4, 8, 10, 1.0, 0.0, 100, 80)
     gpu = torch.device("cuda")
-    assert scaling.sent_bytes(sizes, "single", 1, 1, gpu) == 0
-    assert scaling.sent_bytes(sizes, "ddp", 4, 1, gpu) == pytest.approx(2 * 3 / 4 * 400)
-    assert scaling.sent_bytes(sizes, "fsdp", 4, 4, gpu) == pytest.approx(3 / 4 * (400 + 320 + 400))
-    assert scaling.sent_bytes(sizes, "fsdp", 4, 4, CPU) == pytest.approx(3 / 4 * (400 + 320 + 800))
-    assert scaling.sent_bytes(sizes, "fsdp", 4, 4, gpu, 2, True) == pytest.approx(3 / 4 * (2 * (800 + 320) + 400))
-    assert scaling.sent_bytes(sizes, "fsdp", 8, 4, gpu) == pytest.approx(3 / 4 * (400 + 320 + 400) + 400 / 4)
+    assert scaling._count_sent(sizes, "single", 1, 1, gpu) == 0
+    assert scaling._count_sent(sizes, "ddp", 4, 1, gpu) == pytest.approx(2 * 3 / 4 * 400)
+    assert scaling._count_sent(sizes, "fsdp", 4, 4, gpu) == pytest.approx(3 / 4 * (400 + 320 + 400))
+    assert scaling._count_sent(sizes, "fsdp", 4, 4, CPU) == pytest.approx(3 / 4 * (400 + 320 + 800))
+    assert scaling._count_sent(sizes, "fsdp", 4, 4, gpu, 2, True) == pytest.approx(3 / 4 * (2 * (800 + 320) + 400))
+    assert scaling._count_sent(sizes, "fsdp", 8, 4, gpu) == pytest.approx(3 / 4 * (400 + 320 + 400) + 400 / 4)
 
 
 def test_a_validation_puts_all_weights_together() -> None:
     """Weights, moments and average are divided, the averaged weights of a validation are not; gradients are gone."""
     sizes = scaling.Sizes(1000, 800, 10, 5, 5, 4, 80, 10, 1.0, 0.0, 1000, 800)
     chosen = recipe("duo-laptop", ("training.batch_size=64",))
-    alone = scaling.estimate(chosen, sizes, "single", 1, 1, 1, CPU)
-    ddp = scaling.estimate(chosen, sizes, "ddp", 8, 1, 1, CPU)
-    fsdp = scaling.estimate(chosen, sizes, "fsdp", 8, 8, 1, CPU)
+    alone = scaling._estimate(chosen, sizes, "single", 1, 1, 1, CPU)
+    ddp = scaling._estimate(chosen, sizes, "ddp", 8, 1, 1, CPU)
+    fsdp = scaling._estimate(chosen, sizes, "fsdp", 8, 8, 1, CPU)
     assert (alone.validation, ddp.validation) == (20_000, 20_000)
     assert fsdp.validation == 4 * 4000 / 8 + 4000
-    many = scaling.estimate(chosen, replace(sizes, row=0.0, largest_block=1, in_blocks=999), "fsdp", 64, 64, 1, CPU)
+    many = scaling._estimate(chosen, replace(sizes, row=0.0, largest_block=1, in_blocks=999), "fsdp", 64, 64, 1, CPU)
     assert many.memory >= many.validation > 4000
 
 
@@ -134,7 +134,7 @@ def test_wrong_arguments(arguments: list[str], words: str, capsys: pytest.Captur
 
 def test_every_recipe_can_be_planned() -> None:
     for name in (each for each in recipe_names() if each.endswith("-lm1b")):  # one for each method
-        fit = scaling.estimate(recipe(name), scaling.count_sizes(recipe(name), CPU), "ddp", 2, 1, 1, CPU)
+        fit = scaling._estimate(recipe(name), scaling.count_sizes(recipe(name), CPU), "ddp", 2, 1, 1, CPU)
         assert fit.memory > 0, name
 
 

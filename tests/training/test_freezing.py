@@ -60,7 +60,7 @@ def test_the_plan_counts_gradients_and_moments_of_what_is_trained(english: Path)
     def state(*assignments: str) -> float:
         recipe = small_recipe(english, *assignments)
         # of two micro-batches: the gradients of one may lie where activations were
-        return scaling.estimate(recipe, scaling.count_sizes(recipe, device), "single", 1, 1, 4, device).state
+        return scaling._estimate(recipe, scaling.count_sizes(recipe, device), "single", 1, 1, 4, device).state
 
     recipe = small_recipe(english)
     weights = 4 * scaling.count_sizes(recipe, device).parameters

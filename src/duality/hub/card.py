@@ -64,7 +64,7 @@ def public_recipe(recipe: Recipe) -> Recipe:
     return replace(recipe, data=data)
 
 
-def card(model: TrainedModel, fields: CardFields, name: str, for_transformers: bool) -> str:
+def make_card(model: TrainedModel, fields: CardFields, name: str, for_transformers: bool) -> str:
     """The text of README.md of a model that is published as ``name``. A text of JSON is a text of YAML."""
     recipe, origin = public_recipe(model.recipe), model.origin
     tags = ["diffusion-duality", "discrete-diffusion", "diffusion-language-model", type(recipe.method).__name__.lower()]

@@ -32,7 +32,7 @@ from duality.hub.released.files import Layout
 from duality.hub.released.weights import Sizes
 from duality.models.folder import check_tokenizer, read_identity, read_recipe, read_tokenizer
 from duality.networks.dit import DiT
-from duality.protocols import Method, Vocabulary
+from duality.protocols import Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.recipes.shapes import trained_shapes
 from duality.tokenizers.tokenizer import Tokenizer
@@ -103,9 +103,11 @@ def _settings_and_sizes(recipe: Recipe, tokenizer: Tokenizer, num_labels: int) -
         if backbone.mlp_ratio != _ORDINARY_MLP:
             problems.append(f"its MLP is {backbone.mlp_ratio} times as wide (backbone.mlp_ratio), not {_ORDINARY_MLP}")
     if settings is not None and not problems:
-        ours, theirs = (_parts(each, size) for each in (method, settings.build_method(settings.begin)))
-        differing = [name for name in ours if ours[name] != theirs[name]]
-        problems = [f"its {name} is {ours[name]} instead of {theirs[name]}" for name in differing]
+        other = settings.build_method(settings.begin)
+        ours, theirs = ((m.sampling_schedule(), m.sampler(size), m.measure(size)) for m in (method, other))
+        names = ("sampling schedule", "sampler", "measure")  # what a layout must say of a method
+        pairs = zip(names, ours, theirs)
+        problems = [f"its {name} is {own} instead of {wanted}" for name, own, wanted in pairs if own != wanted]
     if settings is None or problems or not isinstance(backbone, DiT):
         raise ValueError(
             f"this run cannot be exported in a released layout: {'; '.join(problems)}; the layouts hold the networks "
@@ -114,15 +116,6 @@ def _settings_and_sizes(recipe: Recipe, tokenizer: Tokenizer, num_labels: int) -
     process, causal = method.process(size), settings.method == "ar"
     states = size + 1 if process is None else process.vocab_size
     return settings, Sizes(states, backbone.width, backbone.depth, backbone.heads, backbone.time_width, causal)
-
-
-def _parts(method: Method, num_tokens: int) -> dict[str, object]:
-    """What a released layout must say of a method: how it is sampled and measured."""
-    return {
-        "sampling schedule": method.sampling_schedule(),
-        "sampler": method.sampler(num_tokens),
-        "measure": method.measure(num_tokens),
-    }
 
 
 def _kept_facts(folder: Path, layout: Layout) -> dict[str, object]:

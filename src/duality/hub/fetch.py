@@ -76,7 +76,7 @@ def model_source(source: Path | str, revision: str | None = None) -> ModelSource
     from duality.hub.package import read_config  # which needs torch; to fetch a folder needs none
 
     try:
-        folder = folder_of(name, revision or own, read_config)
+        folder = fetch_folder(name, revision or own, read_config)
     except ValueError as error:
         if explicit:
             raise
@@ -84,7 +84,7 @@ def model_source(source: Path | str, revision: str | None = None) -> ModelSource
     return ModelSource(folder, f"{PREFIX}{name}", folder.name)
 
 
-def folder_of(
+def fetch_folder(
     name: str,
     revision: str | None = None,
     accept: Callable[[Path], object] | None = None,
@@ -98,7 +98,7 @@ def folder_of(
         raise ValueError(f"{PREFIX}{name} names no model of the Hugging Face hub: write {PREFIX}OWNER/NAME")
     folder = _fetch(name, revision, [_CONFIG])
     if not (folder / _CONFIG).is_file():
-        raise ValueError(f"{in_words(name, revision)} has no {_CONFIG}: choose another model")
+        raise ValueError(f"{describe_name(name, revision)} has no {_CONFIG}: choose another model")
     if accept is not None:
         accept(folder)
     return _fetch(name, folder.name, list(files))
@@ -112,7 +112,7 @@ def _fetch(name: str, revision: str | None, patterns: list[str]) -> Path:
         try:
             found = hub.snapshot_download(name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"])
         except Exception as error:  # of the network, of the hub, of the disk
-            raise ValueError(f"{in_words(name, revision)} {reason(error)}") from None
+            raise ValueError(f"{describe_name(name, revision)} {explain_error(error)}") from None
     return Path(found)
 
 
@@ -131,7 +131,7 @@ def progress_on_terminals() -> Iterator[None]:
             enable_progress_bars()
 
 
-def reason(error: Exception) -> str:
+def explain_error(error: Exception) -> str:
     """Why the hub does not give something, and what to do."""
     from huggingface_hub import constants, errors
 
@@ -148,6 +148,6 @@ def reason(error: Exception) -> str:
     return f"cannot be had ({words}): look at the network and at HF_ENDPOINT if it is set, or give a folder"
 
 
-def in_words(name: str, revision: str | None) -> str:
+def describe_name(name: str, revision: str | None) -> str:
     """A model of the hub, for messages."""
     return f"the model {name} of the Hugging Face hub" + (f" at {revision}" if revision else "")

@@ -25,7 +25,7 @@ from torch import Tensor
 from duality.files.atomic import flush_to_disk, new_folder, write_atomically
 from duality.files.progress import Reporter, silent
 from duality.hub.fetch import PREFIX as HUB
-from duality.hub.fetch import RELEASED_FILES, folder_of, hub_name
+from duality.hub.fetch import RELEASED_FILES, fetch_folder, hub_name
 from duality.hub.released import RECORD
 from duality.hub.released import weights as released
 from duality.hub.released.config import (
@@ -38,7 +38,7 @@ from duality.hub.released.config import (
 )
 from duality.hub.released.files import Released, read_released
 from duality.hub.released.weights import Sizes
-from duality.models.folder import unknown_identity, write_facts
+from duality.models.folder import write_facts
 from duality.protocols import Vocabulary
 from duality.recipes.recipe import Data, Recipe
 from duality.recipes.shapes import parameter_shapes
@@ -87,7 +87,7 @@ def import_released(
     target = Path(out).expanduser()
     check_free(target)
     named = hub_name(source) if str(source).startswith(HUB) else None
-    place = Path(source).expanduser() if named is None else folder_of(*named, files=RELEASED_FILES)
+    place = Path(source).expanduser() if named is None else fetch_folder(*named, files=RELEASED_FILES)
     found = read_released(place)
     prefix, tensors = released.without_prefix(found.tensors, found.where)
     settings = _settings(found, request)
@@ -98,11 +98,23 @@ def import_released(
     shapes = {name: tuple(value.shape) for name, value in groups["model"].items()}
     checkpoint.check_shapes(shapes, parameter_shapes(recipe, Vocabulary(tokenizer.vocab_size)))
     step = next((each for each in (request.step, found.step) if each is not None), 0)
+    frequencies = tensors.get(released.FREQUENCIES)
+    record = {
+        "source": str(source),
+        "layout": found.layout,
+        "prefix": prefix,
+        "tensors": {name: str(value.dtype).removeprefix("torch.") for name, value in tensors.items()},
+        "frequencies": None if frequencies is None else frequencies.float().tolist(),
+        "ema": found.made,
+        "config": dict(found.config) if found.layout == "duo-hf" else None,
+    }
     with new_folder(target) as folder:
+        # which text it was trained on cannot be checked
+        identity = {"tokenizer": tokenizer.fingerprint, "labels": [], "train": [], "validation": []}
         about = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
         checkpoint.save(folder / "checkpoints", step, groups, about)
-        write_atomically(folder / RECORD, json.dumps(_facts(found, tensors, prefix, str(source)), indent=1))
-        write_facts(recipe, folder, tokenizer, unknown_identity(tokenizer))
+        write_atomically(folder / RECORD, json.dumps(record, indent=1))
+        write_facts(recipe, folder, tokenizer, identity)
         flush_to_disk(folder)
         check_free(target)
     what = f"{settings.method}, {sum(value.numel() for value in groups['model'].values()):,} weights"
@@ -227,17 +239,3 @@ def _weight_groups(found: Released, tensors: Mapping[str, Tensor], sizes: Sizes)
     average = released.named_average(found.average, weights, found.where)
     released.check_numbers(average, sizes, f"the average (ema) of {found.where}")
     return {"model": model, "ema": ours(average)}
-
-
-def _facts(found: Released, tensors: Mapping[str, Tensor], prefix: str, source: str) -> dict[str, object]:
-    """The content of released.json."""
-    frequencies = tensors.get(released.FREQUENCIES)
-    return {
-        "source": source,
-        "layout": found.layout,
-        "prefix": prefix,
-        "tensors": {name: str(value.dtype).removeprefix("torch.") for name, value in tensors.items()},
-        "frequencies": None if frequencies is None else frequencies.float().tolist(),
-        "ema": found.made,
-        "config": dict(found.config) if found.layout == "duo-hf" else None,
-    }

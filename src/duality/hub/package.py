@@ -16,16 +16,18 @@ types have been compared with those of the network; nothing is run.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 from duality.files.atomic import flush_to_disk
 from duality.files.json_files import MIB, read_json
 from duality.recipes import catalogue
-from duality.recipes.config import check
+from duality.recipes.config import check, field_types
 from duality.recipes.recipe import Recipe
 from duality.registry import suggestion
 
@@ -36,27 +38,9 @@ INSIDE = "denoiser."  # what the names of all tensors begin with
 # The layout in which the authors of the paper have released their models.
 _RELEASED = frozenset({"model_length", "hidden_dim", "cond_dim", "n_blocks", "n_heads"})
 
-_FIELDS: dict[str, object] = {
-    "model_type": str,
-    "format": int,
-    "recipe": dict,
-    "step": int,
-    "weights": Literal["ema", "model"],
-    "label_names": list,
-    "num_tokens": int,
-    "tokenizer_sha256": str,
-    "versions": dict,
-}
-_KNOWN = _FIELDS | {"weights_sha256": str | None}
-# What `transformers` writes and reads; it decides nothing here.
-_OF_TRANSFORMERS = frozenset(
-    {
-        *("architectures", "dtype", "torch_dtype", "transformers_version", "vocab_size", "tie_word_embeddings"),
-        *("mask_token_id", "bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "is_decoder"),
-        *("is_encoder_decoder", "return_dict", "output_hidden_states", "output_attentions", "problem_type"),
-        *("chunk_size_feed_forward", "id2label", "label2id", "_name_or_path", "name_or_path"),
-    }
-)
+FIELDS = json.loads(resources.files("duality.hub").joinpath("fields.json").read_text(encoding="utf-8"))
+# What `transformers` writes and reads in any config.json; it says nothing about a model.
+OF_TRANSFORMERS: tuple[str, ...] = tuple(FIELDS["transformers"])
 
 
 @dataclass(frozen=True)
@@ -76,6 +60,11 @@ class PretrainedConfig:
         """As plain data."""
         own = {"recipe": catalogue.to_json(self.recipe), "label_names": list(self.label_names)}
         return {"model_type": MODEL_TYPE, "format": FORMAT, **vars(self), **own}
+
+
+# The fields of config.json and their types in JSON.
+_FIELDS: dict[str, object] = {"model_type": str, "format": int, **field_types(PretrainedConfig)}
+_FIELDS |= {"recipe": dict, "label_names": list, "versions": dict}
 
 
 def exists(folder: Path) -> bool:
@@ -113,14 +102,14 @@ def checked_config(data: object, where: str) -> PretrainedConfig:
             f"{where} has format {data.get('format')!r:.60}, and this version reads {FORMAT}: use another version of "
             "diffusion-duality"
         )
-    missing = [name for name in _FIELDS if name not in data]
+    missing = [name for name in _FIELDS if name not in data and name != "weights_sha256"]
     if missing:
         raise ValueError(f"{where} lacks {', '.join(missing)}: fetch it again")
     for name in data:
-        if name not in _KNOWN and name not in _OF_TRANSFORMERS:
+        if name not in _FIELDS and name not in OF_TRANSFORMERS:
             raise ValueError(f"{where} has the unknown field {name!r:.60}: {suggestion(name, _FIELDS)}")
     try:
-        fields: dict[str, Any] = {name: check(data[name], hint, name) for name, hint in _KNOWN.items() if name in data}
+        fields: dict[str, Any] = {name: check(data[name], hint, name) for name, hint in _FIELDS.items() if name in data}
         del fields["model_type"], fields["format"]
         recipe, names = catalogue.from_json(fields["recipe"]), fields["label_names"]
         if fields["step"] < 0 or fields["num_tokens"] < 1:

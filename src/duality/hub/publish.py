@@ -14,8 +14,8 @@ from pathlib import Path
 from duality.denoisers.readouts import CausalDenoiser
 from duality.files.atomic import file_sha256, new_folder
 from duality.hub import package
-from duality.hub.card import CardFields, card, public_recipe
-from duality.hub.fetch import hub_name, in_words, progress_on_terminals, reason
+from duality.hub.card import CardFields, make_card, public_recipe
+from duality.hub.fetch import describe_name, explain_error, hub_name, progress_on_terminals
 from duality.hub.package import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig, flush_model
 from duality.models.folder import CORPUS, read_identity
 from duality.models.provenance import package_versions
@@ -29,8 +29,31 @@ def save_pretrained(model: TrainedModel, folder: Path, fields: CardFields, name:
     """Write a model alone into a new folder; ``name`` is what the model card calls it."""
     target = folder.expanduser().absolute()
     check_new(target)
-    with new_folder(target) as temporary:
-        _write_files(model, temporary, fields, name or target.name)
+    tokenizer, origin = model.tokenizer, model.origin
+    others, asked = _for_transformers(model)
+    texts = dict(others or {})
+    texts[CARD] = make_card(model, fields, name or target.name, others is not None)
+    if origin is not None and (origin.folder / CORPUS).is_file():
+        texts[CORPUS] = json.dumps(read_identity(origin.folder), indent=1)
+    with new_folder(target) as place:
+        tokenizer.save(place)
+        os.replace(place / FILE, place / package.TOKENIZER)
+        weights = {f"{INSIDE}{key}": value.detach() for key, value in model.denoiser.named_parameters()}
+        write_tensors(place / WEIGHTS, weights, {"format": "pt"})
+        config = PretrainedConfig(
+            public_recipe(model.recipe),
+            model.step,
+            "ema" if origin is None else origin.weights,
+            model.label_names,
+            tokenizer.vocab_size,
+            tokenizer.fingerprint,
+            package_versions(),
+            file_sha256(place / WEIGHTS),
+        )
+        texts[CONFIG] = json.dumps(config.to_json() | asked, indent=1)
+        for file, text in texts.items():  # config.json is the last: without it nothing can be loaded
+            (place / file).write_text(text, encoding="utf-8")
+        flush_model(place)
     return target
 
 
@@ -45,7 +68,7 @@ def check_new(target: Path) -> None:
 
 def card_of(model: TrainedModel, fields: CardFields, name: str) -> str:
     """The model card that would be written."""
-    return card(model, fields, name, _for_transformers(model)[0] is not None)
+    return make_card(model, fields, name, _for_transformers(model)[0] is not None)
 
 
 def repository_named(name: str) -> str:
@@ -77,39 +100,11 @@ def push_to_hub(model: TrainedModel, name: str, fields: CardFields, private: boo
                     )
                 return str(found.commit_url)
         except Exception as error:  # of the network, of the hub
-            raise ValueError(f"{in_words(repository, revision)} {_refusal(error)}") from None
+            raise ValueError(f"{describe_name(repository, revision)} {_explain_refusal(error)}") from None
     raise ValueError(
         f"the model {repository} is public on the Hugging Face hub, and a private one was asked for: nothing was "
         "uploaded; make it private on its page, or choose another name"
     )
-
-
-def _write_files(model: TrainedModel, folder: Path, fields: CardFields, name: str) -> None:
-    """Write all files of a model, and flush them to the disk."""
-    tokenizer, origin = model.tokenizer, model.origin
-    tokenizer.save(folder)
-    os.replace(folder / FILE, folder / package.TOKENIZER)
-    others, asked = _for_transformers(model)
-    texts = dict(others or {})
-    weights = {f"{INSIDE}{key}": value.detach() for key, value in model.denoiser.named_parameters()}
-    write_tensors(folder / WEIGHTS, weights, {"format": "pt"})
-    config = PretrainedConfig(
-        public_recipe(model.recipe),
-        model.step,
-        "ema" if origin is None else origin.weights,
-        model.label_names,
-        tokenizer.vocab_size,
-        tokenizer.fingerprint,
-        package_versions(),
-        file_sha256(folder / WEIGHTS),
-    )
-    texts[CARD] = card(model, fields, name, others is not None)
-    if origin is not None and (origin.folder / CORPUS).is_file():
-        texts[CORPUS] = json.dumps(read_identity(origin.folder), indent=1)
-    texts[CONFIG] = json.dumps(config.to_json() | asked, indent=1)
-    for file, text in texts.items():  # config.json is the last: without it nothing can be loaded
-        (folder / file).write_text(text, encoding="utf-8")
-    flush_model(folder)
 
 
 def _for_transformers(model: TrainedModel) -> tuple[dict[str, str] | None, dict[str, object]]:
@@ -134,7 +129,7 @@ def _for_transformers(model: TrainedModel) -> tuple[dict[str, str] | None, dict[
     }
 
 
-def _refusal(error: Exception) -> str:
+def _explain_refusal(error: Exception) -> str:
     """Why the hub does not take something, and what to do."""
     from huggingface_hub import errors
 
@@ -143,4 +138,4 @@ def _refusal(error: Exception) -> str:
         return "does not take this from you: set HF_TOKEN to a token that may write there"
     if isinstance(error, errors.OfflineModeIsEnabled):
         return "cannot be reached, because HF_HUB_OFFLINE is set: unset it, or write a folder (--folder)"
-    return reason(error)
+    return explain_error(error)

@@ -21,7 +21,7 @@ from duality.denoisers.clamp import in_context
 from duality.fused.lazy import belief_of
 from duality.models.model import Model
 from duality.models.sampling import with_label
-from duality.models.scoring import Passage, Window, batches, noise_of, padded, windows
+from duality.models.scoring import Passage, Window, batch_windows, cut_windows, draw_noise, pad_windows
 from duality.protocols import Denoiser
 
 
@@ -31,7 +31,7 @@ def greedy(model: Model, rows: Sequence[Passage], batch_size: int, label: str | 
     if model.measure.kind != "exact" and model.recipe.method.process(model.tokenizer.vocab_size) is None:
         return [False] * len(rows)
     found = [True] * len(rows)
-    for some in batches([(window, 0) for window in windows(rows, model.length)], batch_size):
+    for some in batch_windows([(window, 0) for window in cut_windows(rows, model.length)], batch_size):
         alike = [window for window, _ in some]
         for window, row in zip(alike, _most_likely(model, alike, label).cpu(), strict=True):
             ids = torch.from_numpy(window.ids)[window.known :]
@@ -41,13 +41,13 @@ def greedy(model: Model, rows: Sequence[Passage], batch_size: int, label: str | 
 
 def _most_likely(model: Model, rows: Sequence[Window], label: str | None) -> Tensor:
     """The most likely token at each place of windows of one shape, (B, L); known places have no meaning."""
-    x, real, known = padded(rows, model.device)
+    x, real, known = pad_windows(rows, model.device)
     valid = real if rows[0].shape[1] else None
     denoiser = with_label(model.denoiser, label, None, model.label_names, model.device)
     one = torch.ones(len(rows), dtype=torch.float64, device=model.device)
     if model.measure.kind == "exact":
         return belief_of(denoiser, x, one, valid).argmax_states()
-    noise = noise_of([(window, 0) for window in rows], model.device).fold("greedy")
+    noise = draw_noise([(window, 0) for window in rows], model.device).fold("greedy")
     z, alpha = model.process().sample_prior(x.shape[1], noise), model.schedule.alpha(one)
     reader = in_context(denoiser, x, known, valid)
     if isinstance(reader, Denoiser):

@@ -93,10 +93,10 @@ def saved_round(folder: Path, recipe: Recipe, number: int, groups: Sequence[str]
     return path
 
 
-def write_facts(recipe: Recipe, folder: Path, tokenizer: Tokenizer, identity: dict[str, object]) -> None:
+def write_facts(recipe: Recipe, folder: Path, tokenizer: Tokenizer, identity: Mapping[str, object]) -> None:
     """Write what a run is beside its weights: tokenizer, identity of its corpus, versions, recipe; the recipe last."""
     tokenizer.save(folder)
-    write_atomically(folder / CORPUS, json.dumps(identity, indent=1))
+    write_atomically(folder / CORPUS, json.dumps(dict(identity), indent=1))
     write_atomically(folder / "env.json", json.dumps(environment(), indent=1))
     write_recipe(recipe, folder)
 
@@ -154,11 +154,6 @@ def check_tokenizer(saved: Checkpoint, tokenizer: Tokenizer, where: Path) -> Non
             f"(fingerprint {fingerprint[:12]}), but the tokenizer there has {tokenizer.vocab_size} "
             f"({tokenizer.fingerprint[:12]}): put back the tokenizer.json that belongs to it"
         )
-
-
-def unknown_identity(tokenizer: Tokenizer) -> dict[str, object]:
-    """The ``corpus_identity`` of a run that was imported: which text it was trained on cannot be checked."""
-    return {"tokenizer": tokenizer.fingerprint, "labels": [], "train": [], "validation": []}
 
 
 def is_imported(folder: Path) -> bool:

@@ -139,22 +139,20 @@ def _check_tensors(path: Path, expected: Shapes) -> None:
             found = {name: (tuple(part.get_shape()), str(part.get_dtype())) for name, part in slices.items()}
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is no valid safetensors file ({error}): {_AGAIN}") from None
-    problems: dict[str, list[str]] = {
+    both = sorted(found.keys() & expected.keys())
+    problems = {
         "missing": sorted(expected.keys() - found.keys()),
         "unknown": sorted(found.keys() - expected.keys()),
-        "of another shape": [],
-        "no numbers that weights can be": [],
+        "of another shape": [
+            f"{name} {found[name][0]} instead of {expected[name]}" for name in both if found[name][0] != expected[name]
+        ],
+        "no numbers that weights can be": [
+            f"{name} {found[name][1]}" for name in both if found[name][1] not in _FLOATS
+        ],
     }
-    for name in sorted(found.keys() & expected.keys()):
-        shape, kind = found[name]
-        if shape != expected[name]:
-            problems["of another shape"].append(f"{name} {shape} instead of {expected[name]}")
-        if kind not in _FLOATS:
-            problems["no numbers that weights can be"].append(f"{name} {kind}")
     words = []
-    for kind, names in problems.items():
-        if names:
-            more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-            words.append(f"{len(names)} {kind}: {', '.join(f'{name:.200}' for name in names[:_LISTED])}{more}")
+    for kind, names in ((kind, names) for kind, names in problems.items() if names):
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        words.append(f"{len(names)} {kind}: {', '.join(f'{name:.200}' for name in names[:_LISTED])}{more}")
     if words:
         raise ValueError(f"the tensors of {path} do not fit the network of its config.json ({'; '.join(words)})")

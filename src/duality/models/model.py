@@ -42,10 +42,10 @@ from duality.models.scoring import (
     Passage,
     TextLikelihood,
     TokenSurprisal,
-    likelihoods,
-    passage,
-    surprisals,
-    token_nats,
+    list_surprisals,
+    make_passage,
+    measure_tokens,
+    sum_tokens,
 )
 from duality.models.trained import TrainedModel
 from duality.protocols import Denoiser, Grid, Sampler, Score, Tail
@@ -213,12 +213,12 @@ class Model(TrainedModel):
                 f"{len(contexts)} contexts for {len(rows)} texts: give one string for all of them, or one for each"
             )
         pairs = zip(rows, contexts, strict=True)
-        found = self.score([passage(self.tokenizer, *pair, request.seed) for pair in pairs], request)
+        found = self.score([make_passage(self.tokenizer, *pair, request.seed) for pair in pairs], request)
         return found[0] if alone else found
 
     def score(self, rows: Sequence[Passage], request: ScoreRequest) -> list[TextLikelihood]:
         """``log_likelihood`` of tokens: each passage has its own context, seed and manner to be cut into windows."""
-        return likelihoods(self.measure.kind, self._token_nats(rows, request))
+        return sum_tokens(self.measure.kind, self._token_nats(rows, request))
 
     def surprisal(self, text: str, **options: Unpack[ScoreOptions]) -> list[TokenSurprisal]:
         """The nats of each token of a text, in 16 draws if ``num_draws`` says no other number.
@@ -232,12 +232,12 @@ class Model(TrainedModel):
         request = ScoreRequest(**options)
         row = Passage(self.tokenizer.encode(text), seed=request.seed)
         (draws,) = self._token_nats([row], request)
-        return surprisals(self.tokenizer, row, draws, self.measure.kind)
+        return list_surprisals(self.tokenizer, row, draws, self.measure.kind)
 
     def _token_nats(self, rows: Sequence[Passage], request: ScoreRequest) -> list[Tensor]:
         """The nats of every token at every draw."""
         denoiser = with_label(self.denoiser, request.label, None, self.label_names, self.device)
-        return token_nats(denoiser, self.measure, rows, self.length, request.num_draws, request.batch_size, self.device)
+        return measure_tokens(denoiser, self.measure, rows, self.length, request, self.device)
 
     # --- looking inside
 

@@ -200,7 +200,7 @@ def try_strategies(recipe: Recipe, sizes: Sizes, devices: int, memory: float, de
         strategies = [("single", 1)]
     for strategy, shard in strategies:
         shares = reversed(divisors(recipe.training.batch_size // devices))
-        tried = [estimate(recipe, sizes, strategy, devices, shard, rows, device) for rows in shares]
+        tried = [_estimate(recipe, sizes, strategy, devices, shard, rows, device) for rows in shares]
         yield next((fit for fit in tried if fit.is_within(memory)), tried[-1])
 
 
@@ -211,7 +211,7 @@ def find_smallest(recipe: Recipe, sizes: Sizes, memory: float, device: torch.dev
     return next((fit for fit in found if fit.is_within(memory)), None)
 
 
-def estimate(
+def _estimate(
     recipe: Recipe, sizes: Sizes, strategy: Strategy, devices: int, shard: int, rows: int, device: torch.device
 ) -> Fit:
     """What a device needs when it computes ``rows`` rows at a time."""
@@ -236,11 +236,11 @@ def estimate(
     if strategy == "single" and accumulations == 1:
         state -= min(sizes.trained_in_blocks * _FLOAT, kept)
     loss = 2 * logits * _FLOAT + head + 2 * rows * recipe.data.length * sizes.width * _FLOAT
-    sent = sent_bytes(sizes, strategy, devices, shard, device, accumulations, teacher)
+    sent = _count_sent(sizes, strategy, devices, shard, device, accumulations, teacher)
     return Fit(strategy, devices, shard, rows, accumulations, state, gathered, kept, loss, validation, sent)
 
 
-def sent_bytes(
+def _count_sent(
     sizes: Sizes,
     strategy: Strategy,
     devices: int,

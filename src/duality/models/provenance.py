@@ -13,11 +13,12 @@ import subprocess
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from duality.data.corpus import Corpus
+if TYPE_CHECKING:
+    from duality.data.corpus import Corpus
 
 
 def corpus_identity(corpus: Corpus) -> dict[str, Any]:

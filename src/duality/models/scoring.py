@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 
 from duality.denoisers.clamp import in_context
+from duality.models.requests import ScoreRequest
 from duality.noise import Noise
 from duality.protocols import AnyDenoiser, Kind, Measure
 from duality.tokenizers.pieces import Pieces
@@ -98,7 +99,7 @@ class Passage:
     filled: bool = False
 
 
-def passage(tokenizer: Tokenizer, text: str, context: str, seed: int = 0) -> Passage:
+def make_passage(tokenizer: Tokenizer, text: str, context: str, seed: int = 0) -> Passage:
     """Text and context as ids, divided as lm-evaluation-harness divides them.
 
     White space at the end of the context belongs to the text, because most tokenizers begin a word with its space. Both
@@ -106,7 +107,7 @@ def passage(tokenizer: Tokenizer, text: str, context: str, seed: int = 0) -> Pas
     left, as a token reaches over the border, the text is encoded alone.
 
     >>> from duality.tokenizers.tokenizer import ByteTokenizer
-    >>> passage(ByteTokenizer(), "b", "a ").ids.tolist()
+    >>> make_passage(ByteTokenizer(), "b", "a ").ids.tolist()
     [32, 98]
     """
     before = context.rstrip()
@@ -139,8 +140,10 @@ class Window:
         return self.size, len(self.ids) < self.size, self.known > 0
 
 
-def windows(passages: Sequence[Passage], length: int) -> list[Window]:
+def cut_windows(passages: Sequence[Passage], length: int) -> list[Window]:
     """All passages in windows of at most ``length`` ids, each padded to a power of two or to ``length``.
+
+    The size of a window depends on the window alone, and less than half of it is padding.
 
     Each token is measured in one window, and there are no more windows than the tokens need. The places that are free
     in these belong to the end of the context, at the beginning of the first window; what does not fit is cut off on the
@@ -154,42 +157,32 @@ def windows(passages: Sequence[Passage], length: int) -> list[Window]:
         while start < len(row):
             end = min(start + length - known, len(row))
             ids = row[start - known : end]
-            size = _padded_size(len(ids), length)
+            size = min(1 << (len(ids) - 1).bit_length(), length)  # the next power of two
             found.append(Window(text, number, start - len(each.context), known, ids, size, each.seed))
             number, start = number + 1, end
             known = min(length - (len(row) - end), start) if each.filled and 0 < len(row) - end < length else 0
     return found
 
 
-def _padded_size(count: int, length: int) -> int:
-    """The next power of two, but no more than ``length``: it depends on the window alone, and wastes less than half.
-
-    >>> [_padded_size(count, 100) for count in (1, 5, 8, 65, 100)]
-    [1, 8, 8, 100, 100]
-    """
-    return min(1 << (count - 1).bit_length(), length)
-
-
 @torch.no_grad()
-def token_nats(
+def measure_tokens(
     denoiser: AnyDenoiser,
     measure: Measure,
     passages: Sequence[Passage],
     length: int,
-    num_draws: int,
-    batch_size: int,
+    request: ScoreRequest,
     device: torch.device,
 ) -> list[Tensor]:
     """For each passage the nats of its tokens at every draw, (D, number of tokens) float64."""
-    if num_draws < 1 or batch_size < 1:
-        raise ValueError(f"num_draws is {num_draws}, batch_size {batch_size}: each must be at least 1")
+    if request.num_draws < 1 or request.batch_size < 1:
+        raise ValueError(f"num_draws is {request.num_draws}, batch_size {request.batch_size}: each must be at least 1")
     for number, each in enumerate(passages):
         if not len(each.ids):
             raise ValueError(f"text {number} is empty: a likelihood needs at least 1 token")
-    count = 1 if measure.kind == "exact" else num_draws  # an exact measure has nothing to draw
+    count = 1 if measure.kind == "exact" else request.num_draws  # an exact measure has nothing to draw
     found = [torch.zeros(count, len(each.ids), dtype=torch.float64) for each in passages]
-    pairs = [(window, draw) for window in windows(passages, length) for draw in range(count)]
-    for some in batches(pairs, batch_size):
+    pairs = [(window, draw) for window in cut_windows(passages, length) for draw in range(count)]
+    for some in batch_windows(pairs, request.batch_size):
         nats = _measure_windows(denoiser, measure, some, count, device)
         for (window, draw), row in zip(some, nats, strict=True):
             paid = row[window.known : len(window.ids)]
@@ -197,14 +190,14 @@ def token_nats(
     return found
 
 
-def batches(pairs: Sequence[tuple[Window, int]], batch_size: int) -> Iterator[list[tuple[Window, int]]]:
+def batch_windows(pairs: Sequence[tuple[Window, int]], batch_size: int) -> Iterator[list[tuple[Window, int]]]:
     """Windows and their draws, those of one shape together."""
     for _, alike in groupby(sorted(pairs, key=lambda pair: pair[0].shape), key=lambda pair: pair[0].shape):
         while some := list(islice(alike, batch_size)):
             yield some
 
 
-def likelihoods(kind: Kind, draws: Sequence[Tensor]) -> list[TextLikelihood]:
+def sum_tokens(kind: Kind, draws: Sequence[Tensor]) -> list[TextLikelihood]:
     """The likelihood of each passage from the nats of its tokens at every draw."""
     found = []
     for nats in draws:
@@ -213,14 +206,14 @@ def likelihoods(kind: Kind, draws: Sequence[Tensor]) -> list[TextLikelihood]:
     return found
 
 
-def surprisals(tokenizer: Tokenizer, row: Passage, draws: Tensor, kind: Kind) -> list[TokenSurprisal]:
-    """The nats of each token of a passage, from those at every draw (D, number of tokens)."""
+def list_surprisals(tokenizer: Tokenizer, row: Passage, draws: Tensor, kind: Kind) -> list[TokenSurprisal]:
+    """Each token of a passage and its nats, from those at every draw (D, number of tokens)."""
     ids, (nats, stderr) = row.ids.tolist(), _mean_and_stderr(draws, kind)
     texts = Pieces(tokenizer).per_token(ids)
     return [TokenSurprisal(*entry) for entry in zip(ids, texts, nats.tolist(), stderr.tolist())]
 
 
-def padded(rows: Sequence[Window], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def pad_windows(rows: Sequence[Window], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Windows of one size as ids (B, L), 0 in the padding; which of them are real, and which of these are known."""
     size = rows[0].size
     x = torch.zeros(len(rows), size, dtype=torch.int64)
@@ -231,7 +224,7 @@ def padded(rows: Sequence[Window], device: torch.device) -> tuple[Tensor, Tensor
     return x.to(device), real, known
 
 
-def noise_of(rows: Sequence[tuple[Window, int]], device: torch.device) -> Noise:
+def draw_noise(rows: Sequence[tuple[Window, int]], device: torch.device) -> Noise:
     """The noise of each window at its draw: it belongs to the seed, the draw and the number of the window."""
     numbers = torch.tensor([window.number for window, _ in rows], device=device)
     sources = [(window.seed, draw) for window, draw in rows]
@@ -249,13 +242,13 @@ def _measure_windows(
 ) -> Tensor:
     """The nats (B, L) of windows of one shape, each at its own draw, end terms included; those of known tokens too."""
     _, with_padding, with_known = pairs[0][0].shape
-    x, real, known = padded([window for window, _ in pairs], device)
+    x, real, known = pad_windows([window for window, _ in pairs], device)
     valid = real if with_padding else None
     if with_known:
         denoiser, valid = in_context(denoiser, x, known, valid), real & ~known
     draws = torch.tensor([draw for _, draw in pairs], device=device)
-    offsets = noise_of([(window, 0) for window, _ in pairs], device).fold("time of a window").uniform("offset")
-    noise, times = noise_of(pairs, device).fold("score"), (draws + offsets) / num_draws
+    offsets = draw_noise([(window, 0) for window, _ in pairs], device).fold("time of a window").uniform("offset")
+    noise, times = draw_noise(pairs, device).fold("score"), (draws + offsets) / num_draws
     ends = measure.ends(denoiser, x, noise, valid)
     diffusion = measure(denoiser, x, times, noise, valid).nats
     return (diffusion.double() + ends.prior.double() + ends.reconstruction.double()).cpu()

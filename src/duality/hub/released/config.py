@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 from duality.diffusion.schedules import LogLinear
+from duality.hub.package import FIELDS, OF_TRANSFORMERS
 from duality.hub.released.weights import Sizes
 from duality.methods.ar import AR
 from duality.methods.base import last_level
@@ -45,48 +46,14 @@ _METHODS: dict[MethodName, tuple[type, tuple[str, ...]]] = {
     "ar": (AR, ("begin",)),
 }
 # The fields of a config.json of Duo, MDLM and UDLM: their types, and the setting or the size that each of them is.
-_FLAT: dict[str, tuple[type, str]] = {
-    "vocab_size": (int, "num_states"),
-    "model_length": (int, "length"),
-    "hidden_dim": (int, "width"),
-    "cond_dim": (int, ""),
-    "n_blocks": (int, "depth"),
-    "n_heads": (int, "heads"),
-    "dropout": (float, "dropout"),
-    "causal": (bool, "causal"),
-    "time_conditioning": (bool, "time"),
-    "var_min": (bool, ""),
-    "cfg": (bool, ""),
-    "cfg_num_classes": (int, ""),
-    "noise": (str, "noise"),
-    "num_steps": (int, "num_steps"),
-    "bos_token_id": (int, "begin"),
-    "eps": (float, "eps"),
-}
+_TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, bool, str)}
+_FLAT: dict[str, tuple[type, str]] = {name: (_TYPES[kind], own) for name, (kind, own) in FIELDS["duo"].items()}
 _SIZES = ("num_states", "width", "depth", "heads", "causal")
-# Fields of every configuration of the library transformers, which say nothing about the model.
-# fmt: off
-_GENERAL = (
-    "_name_or_path", "architectures", "auto_map", "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id",
-    "id2label", "is_decoder", "is_encoder_decoder", "label2id", "model_type", "output_attentions",
-    "output_hidden_states", "pad_token_id", "problem_type", "return_dict", "sep_token_id", "tie_word_embeddings",
-    "tokenizer_class", "torch_dtype", "transformers_version", "use_cache",
-)
-# fmt: on
+_GENERAL = ("model_type", *OF_TRANSFORMERS)
 # What is read of a config.json of SEDD; the rest is about its training.
 _SEDD = ("ngpus", "tokens", "training", "data", "sampling", "eval", "optim", "hydra", "work_dir", "wandb_name")
 _SEDD_SECTIONS = ("model", "graph", "noise")
-_SEDD_MODEL: dict[str, type] = {
-    "name": str,
-    "type": str,
-    "hidden_size": int,
-    "cond_dim": int,
-    "length": int,
-    "n_blocks": int,
-    "n_heads": int,
-    "scale_by_sigma": bool,
-    "dropout": float,
-}
+_SEDD_MODEL = {name: _TYPES[kind] for name, kind in FIELDS["sedd_model"].items()}
 _MODEL_SIZES = {"hidden_size": "width", "n_blocks": "depth", "n_heads": "heads"}
 _ALGORITHMS: dict[str, MethodName] = {name: name for name in METHOD_NAMES}
 _ALGORITHMS |= {"duo_base": "duo", "distillation": "duo", "dcd": "duo", "d3pm-absorb": "d3pm", "sedd-absorb": "sedd"}
