@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from duality.files.temporary import runs
+from duality.files.system_processes import is_running, own_process, process_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -202,15 +201,15 @@ class _Connection:
     messages: ProcessGroup
     saving: ProcessGroup
     """For a thread that writes a checkpoint while training sends messages of its own."""
-    processes: Sequence[tuple[str, int]]
-    """Host and process number of every rank."""
+    processes: Sequence[str]
+    """The process of every rank (files/system_processes.py)."""
 
     def gone(self) -> list[str]:
         """The ranks of this machine whose processes have ended."""
         return [
-            f"rank {rank} (process {pid})"
-            for rank, (place, pid) in enumerate(self.processes)
-            if place == socket.gethostname() and not runs(pid, 0)
+            f"rank {rank} (process {process_number(process)})"
+            for rank, process in enumerate(self.processes)
+            if is_running(process) is False
         ]
 
 
@@ -300,7 +299,7 @@ def join_job() -> Iterator[Job]:
     try:
         messages, saving = (dist.new_group(backend="gloo", timeout=timedelta(days=_DAYS_OF_PATIENCE)) for _ in range(2))
         _job, _connected = place, _Connection(store, messages, saving, ())
-        processes = place.all_of((socket.gethostname(), os.getpid()))
+        processes = place.all_of(own_process())
         _connected = _Connection(store, messages, saving, processes)
         yield place
     finally:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from duality.files import atomic, temporary
+from duality.files import atomic
 from duality.files.atomic import UNFINISHED
 
 KILLS = int(os.environ.get("DUALITY_TEST_KILLS", "8"))
@@ -87,9 +87,9 @@ def test_what_nobody_continues_for_a_week_is_removed(tmp_path: Path, monkeypatch
     left = tmp_path / f"{atomic.PARTIAL}x.12345678-1-1-abcdef"
     left.mkdir()
     (left / UNFINISHED).write_text("{}")
-    monkeypatch.setattr(temporary, "is_abandoned", lambda path: path == left)
+    monkeypatch.setattr(atomic, "is_running", lambda process: process != "12345678-1-1")
     with atomic.atomic_folder(tmp_path / "y"):
         assert left.exists()
-    monkeypatch.setattr(atomic, "A_WEEK", -1.0)
+    monkeypatch.setattr(atomic, "_A_DAY", -1.0)
     with atomic.atomic_folder(tmp_path / "z"):
         assert not left.exists()

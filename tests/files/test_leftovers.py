@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from duality.files import temporary as leftovers
-from duality.files.atomic import atomic_file, atomic_folder, write_atomically
-from duality.files.temporary import A_DAY, is_abandoned, temporary_name
+from duality.files import atomic, system_processes
+from duality.files.atomic import _A_DAY, atomic_file, atomic_folder, find_abandoned, temporary_name, write_atomically
 
 WRITER = """
 import sys, time
@@ -57,7 +56,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_writer(tmp_path: Path
         assert len(hidden(tmp_path)) == 2  # it runs still
         process.send_signal(signal.SIGKILL)
         deadline = time.monotonic() + 30
-        while leftovers.start_of(process.pid) != -1 and time.monotonic() < deadline:  # until it is a zombie
+        while system_processes._start_of(process.pid) != -1 and time.monotonic() < deadline:  # until it is a zombie
             time.sleep(0.01)
         (tmp_path / "other").rename(tmp_path / "first")
         write_again(tmp_path)
@@ -71,22 +70,23 @@ def test_what_a_killed_process_left_is_removed_by_the_next_writer(tmp_path: Path
 def test_a_number_that_another_process_has_by_now_is_no_owner(tmp_path: Path) -> None:
     mine = temporary_name(tmp_path / "notes.json")
     mine.write_text("half")
-    assert not is_abandoned(mine)
+    assert find_abandoned(tmp_path) == []
     host, pid, start, token = mine.name.rpartition(".")[2].split("-")
-    earlier = mine.with_name(f".notes.json.{host}-{pid}-{int(start) - 1}-{token}")
+    earlier = mine.with_name(f".partial-notes.json.{host}-{pid}-{int(start) - 1}-{token}")
     earlier.write_text("half")
-    assert is_abandoned(earlier)
+    assert find_abandoned(tmp_path) == [earlier]
     write_atomically(tmp_path / "notes.json", "whole")
     assert hidden(tmp_path) == [mine.name]
 
 
 def test_another_host_is_left_alone_for_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "this_host", lambda: "0123abcd")
-    theirs = temporary_name(tmp_path / "store", ".partial-")
+    process = system_processes.own_process()
+    monkeypatch.setattr(atomic, "own_process", lambda: f"0123abcd{process[8:]}")
+    theirs = temporary_name(tmp_path / "store")
     theirs.mkdir()
     (theirs / "shard").write_text("half")
     monkeypatch.undo()
-    old = time.time() - A_DAY - 10
+    old = time.time() - _A_DAY - 10
     os.utime(theirs, (old, old))
     write_again(tmp_path)
     assert hidden(tmp_path) == [theirs.name]
@@ -98,8 +98,9 @@ def test_another_host_is_left_alone_for_a_day(tmp_path: Path, monkeypatch: pytes
 
 
 def test_foreign_hidden_files_are_never_removed(tmp_path: Path) -> None:
-    names = [".notes.json.swp", ".notes.json.12", ".notes.json.00000000-1-2-abc", ".notes.json.x.1f0c53a2-9-9-9ab2c4"]
-    old = time.time() - 10 * A_DAY
+    names = [".notes.json.swp", ".partial-notes.json.12", ".notes.json.1f0c53a2-9-9-9ab2c4"]
+    names += [".partial-notes.json.00000000-1-2-abc", ".partial-notes.json.1f0c53a2-9-9-9ab2c4.txt"]
+    old = time.time() - 10 * _A_DAY
     for name in names:
         (tmp_path / name).write_text("mine")
         os.utime(tmp_path / name, (old, old))

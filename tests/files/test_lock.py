@@ -21,7 +21,10 @@ from support.runs import quiet, small_recipe
 from duality.cli.main import main
 from duality.files import lock
 from duality.files.lock import LOCK, _Holder, _RunLocked, holder_of, locked
+from duality.files.system_processes import own_process
 from duality.training.metrics import read_metrics
+
+WRONG = '{"process": "x", "host": "x", "since": "x", "command": "x"}'
 
 
 def content(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -103,7 +106,9 @@ def test_a_folder_is_refused_to_the_same_process_and_free_after_an_error(tmp_pat
 
 
 def test_a_lock_left_before_the_run_was_created_blocks_nobody(english: Path, tmp_path: Path) -> None:
-    (tmp_path / LOCK).write_text(json.dumps(asdict(_Holder.here()) | {"started": "long ago"}))
+    (tmp_path / LOCK).write_text(
+        json.dumps(asdict(_Holder.here()) | {"process": own_process().rpartition("-")[0] + "-1"})
+    )
     recipe = small_recipe(english, "training.steps=1")
     assert session.train(recipe, tmp_path, report=quiet) == session.Outcome(1, 0)
 
@@ -119,13 +124,15 @@ class TestWithoutFlock:
         with locked(tmp_path), pytest.raises(_RunLocked, match=f"process {os.getpid()}"), locked(tmp_path):
             pass
 
-    @pytest.mark.parametrize("changes", [{"started": "another process of this number"}, {"pid": 4_194_305}])
-    def test_a_dead_process_does_not(self, tmp_path: Path, changes: dict[str, object]) -> None:
-        (tmp_path / LOCK).write_text(json.dumps(asdict(_Holder.here()) | changes))
+    @pytest.mark.parametrize("gone", ["another process of this number", "no process of this number"])
+    def test_a_dead_process_does_not(self, tmp_path: Path, gone: str) -> None:
+        machine, pid, start = own_process().split("-")
+        process = f"{machine}-{pid}-1" if gone.startswith("another") else f"{machine}-4194305-{start}"
+        (tmp_path / LOCK).write_text(json.dumps(asdict(_Holder.here()) | {"process": process}))
         with locked(tmp_path):
             pass
 
-    @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 3}', '{"pid": "x"}', "[" * 60_000])
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"process": 3}', '{"process": "x"}', WRONG, "[" * 60_000])
     def test_a_lock_that_cannot_be_read_says_what_to_do(self, tmp_path: Path, text: str) -> None:
         (tmp_path / LOCK).write_text(text)
         with pytest.raises(_RunLocked, match=f"delete {LOCK}"), locked(tmp_path):
@@ -141,7 +148,7 @@ def test_a_holder_on_another_host_is_watched(
     monkeypatch.setattr(lock, "BEAT", 0.2)
     if not flock_works:
         monkeypatch.setattr(lock, "_flock", lambda descriptor: None)
-    (tmp_path / LOCK).write_text(json.dumps(asdict(_Holder.here()) | {"host": "elsewhere", "pid": 7}))
+    (tmp_path / LOCK).write_text(json.dumps(asdict(_Holder.here()) | {"host": "elsewhere", "process": "0123abcd-7-7"}))
     ended = threading.Event()
     alive = threading.Thread(target=lock._show_life, args=(tmp_path / LOCK, ended))
     alive.start()

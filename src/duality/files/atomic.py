@@ -1,12 +1,18 @@
 """Files that are complete or absent: checksums, flushing to the disk, atomic replacement.
 
-A folder or a file is written under another name beside its target, flushed to the disk, then renamed. The next process
-that writes there removes what a process that was killed has left (temporary.py), or, if there is a file ``UNFINISHED``
-in a folder that says how far it is, continues it (one that nobody continues for a week is removed).
+A folder or a file is written under another name beside its target, flushed to the disk, then renamed. The other name
+says which process writes (system_processes.py):
+
+    .partial-corpus.json.1f0c53a2-4711-88123-9ab2c4         .partial-<name>.<process>-<random>
+
+The next process that writes to the same folder removes what dead processes have left there. A folder with a file
+``UNFINISHED``, which says how far it is, is kept for a week, so that somebody can continue it. Of a process of another
+machine it is not known whether it runs: its files are left alone until nothing in them has changed for a day.
 
 What must hold: a file written with ``atomic_file`` or ``write_atomically`` has its old content or its new content at
 every moment, also after a crash; a folder written with ``atomic_folder`` is complete or absent; a block that fails
-leaves the old content and no temporary file; nothing but a regular file is ever replaced.
+leaves the old content and no temporary file; nothing but a regular file is ever replaced. The files of a process that
+runs are never removed, nor any file whose name is not of this form.
 """
 
 from __future__ import annotations
@@ -16,6 +22,8 @@ import hashlib
 import json
 import math
 import os
+import re
+import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -23,20 +31,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from duality.files.temporary import (
-    A_DAY,
-    find_abandoned,
-    newest_change,
-    remove_leftovers,
-    remove_quietly,
-    temporary_name,
-)
+from duality.files.system_processes import PROCESS, is_running, own_process
 
 # What the operating system says if there is no room, on the disk or in the user's share of it.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 PARTIAL = ".partial-"
 UNFINISHED = "progress.json"
-A_WEEK = 7 * A_DAY
+_A_DAY = 86_400.0
+_LEFTOVER = re.compile(rf"{re.escape(PARTIAL)}.*\.({PROCESS})-[0-9a-f]{{6}}")
+_LONGEST = 100  # characters of a name within a temporary name; file systems allow 255 for all of it
 
 
 def json_text(value: object, indent: int | None = None) -> str:
@@ -124,6 +127,44 @@ def no_empty_folder(path: Path) -> Iterator[None]:
         raise
 
 
+def temporary_name(path: Path) -> Path:
+    """A new hidden name beside ``path``, which says that this process writes there."""
+    return path.with_name(f"{PARTIAL}{path.name[:_LONGEST]}.{own_process()}-{secrets.token_hex(3)}")
+
+
+def find_abandoned(folder: Path) -> list[Path]:
+    """What dead processes have left in a folder under temporary names, or others without a change for a day."""
+    found = []
+    with suppress(OSError):  # a folder that cannot be read
+        for name in os.listdir(folder):
+            if leftover := _LEFTOVER.fullmatch(name):
+                runs = is_running(leftover[1])
+                if runs is False or (runs is None and _newest_change(folder / name) < time.time() - _A_DAY):
+                    found.append(folder / name)
+    return found
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what dead processes have left in a folder, and nobody can continue; what cannot be removed stays."""
+    for path in find_abandoned(folder):
+        if not _unfinished(path):
+            with suppress(OSError):
+                remove(path)
+
+
+def _unfinished(folder: Path) -> bool:
+    """Whether a folder can be continued: it says how far it is, and is not older than a week."""
+    return any(folder.rglob(UNFINISHED)) and _newest_change(folder) > time.time() - 7 * _A_DAY
+
+
+def _newest_change(path: Path) -> float:
+    """When a file, or anything in a folder, was changed last; now, if that cannot be read."""
+    try:
+        return max(found.lstat().st_mtime for found in [path, *path.rglob("*")])
+    except OSError:
+        return time.time()
+
+
 @contextmanager
 def atomic_folder(target: Path, *, resume: bool = False, shared: bool = True) -> Iterator[Path]:
     """A new folder to write into, which is renamed to ``target`` at the end; if the block fails it is deleted.
@@ -132,12 +173,15 @@ def atomic_folder(target: Path, *, resume: bool = False, shared: bool = True) ->
     leaves it as it is. If another process has made a ``shared`` folder in the meantime, the first one stays.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = temporary_name(target, PARTIAL)
-    if not (resume and _adopt(target, partial)):
+    partial, beginning = temporary_name(target), f"{PARTIAL}{target.name[:_LONGEST]}."
+    for found in find_abandoned(target.parent) if resume else ():
+        if found.name.startswith(beginning) and _unfinished(found):
+            with suppress(OSError):  # another process may be faster
+                found.rename(partial)
+                break
+    else:
         partial.mkdir()
-    for found in find_abandoned(target.parent, PARTIAL):
-        if not _unfinished(found):
-            remove_quietly(found)
+    _remove_abandoned(target.parent)
     keep = False
     try:
         yield partial
@@ -157,21 +201,6 @@ def atomic_folder(target: Path, *, resume: bool = False, shared: bool = True) ->
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def _adopt(target: Path, partial: Path) -> bool:
-    """Whether there was an unfinished folder of a dead process for the same target; it is now ``partial``."""
-    for found in find_abandoned(target.parent, f"{PARTIAL}{target.name}."):
-        if _unfinished(found):
-            with suppress(OSError):  # another process may be faster
-                found.rename(partial)
-                return True
-    return False
-
-
-def _unfinished(folder: Path) -> bool:
-    """Whether a folder can be continued: it says how far it is, and is not older than a week."""
-    return any(folder.rglob(UNFINISHED)) and newest_change(folder) > time.time() - A_WEEK
-
-
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
     """A folder for a user, in a folder that is made if there is none: it is complete or absent."""
@@ -180,11 +209,11 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_file(path: Path, prefix: str = ".") -> Iterator[TextIO]:
+def atomic_file(path: Path) -> Iterator[TextIO]:
     """A new UTF-8 file to write into, which replaces ``path`` at the end of the block."""
     path = regular_file(path)
-    remove_leftovers(path)
-    temporary = temporary_name(path, prefix)
+    _remove_abandoned(path.parent)
+    temporary = temporary_name(path)
     try:
         with temporary.open("w", encoding="utf-8") as stream:
             yield stream

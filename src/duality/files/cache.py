@@ -1,31 +1,40 @@
-"""The cache: where fetched and prepared data are kept.
+"""The cache: where fetched and prepared data are kept, what it holds, and removing it.
 
-The cache folder is $DUALITY_CACHE, or else the user's cache folder of the operating system. It holds
+The cache folder is $DUALITY_CACHE, or else the user's cache folder of the operating system. It has a folder for every
+kind of ``_KINDS``. Everything in it can be fetched or made again; removing it costs only the time for that. A user may
+put a package into ``archives/`` that this machine cannot fetch.
 
-    archives/   packages as downloaded (a file that the user puts here is used like a downloaded one)
-    sources/    the text files of the named corpora
-    tokenizers/ the files of published tokenizers
-    judges/     the files of published language models that score samples
-    molecules/  the molecules of training texts in canonical form
-    stores/     tokenized corpora, each under the hash of everything it was made from
-
-What must hold: a folder of the cache is absent or complete (atomic.py). A process that is killed leaves at most a
-``.partial-*`` folder.
+What must hold: a folder of the cache is absent or complete, and a process that is killed leaves at most a
+``.partial-*`` entry (atomic.py). Nothing outside the cache folder is removed, nor what a running process is writing; a
+folder with anything in it that the cache does not make is refused as a whole, because ``DUALITY_CACHE`` may name a
+folder of the user's by mistake.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 
-from duality.files.atomic import DISK_FULL, readable_size
+from duality.files.atomic import DISK_FULL, PARTIAL, find_abandoned, readable_size, remove
+from duality.registry import suggestion
 
 CACHE_VARIABLE = "DUALITY_CACHE"
+
+_KINDS = {  # what it is; what its entries look like, those of folders with a slash at the end
+    "archives": ("packages as downloaded", r".+\.(whl|zip|tar\.gz|tgz)"),
+    "sources": ("texts of named corpora", r"[\w.-]+/"),
+    "tokenizers": ("published tokenizers", r"[\w.-]+/"),
+    "judges": ("language models that score samples", r"[\w.-]+/"),
+    "molecules": ("training molecules in canonical form", r"[0-9a-f]{64}\.txt"),
+    "stores": ("tokenized corpora", r"[0-9a-f]{64}/"),  # the name is the hash of everything it was made from
+}
 
 
 def cache_folder(cache: Path | None = None) -> Path:
@@ -57,3 +66,63 @@ def cache_errors(root: Path, doing: str, needed: Callable[[], str]) -> Iterator[
             problem = f"the cache folder {root} cannot be used for {doing} ({error.strerror}{about})"
             remedy = "make it a folder that can be read and written"
         raise OSError(f"{problem}; {remedy}, or set {CACHE_VARIABLE} to another folder") from error
+
+
+@dataclass(frozen=True)
+class _Holding:
+    """The entries of one kind, their size, and how many a running process is writing, which are not among them."""
+
+    kind: str
+    title: str
+    entries: Sequence[Path]
+    num_bytes: int
+    in_progress: int
+
+
+def holdings(root: Path, kind: str = "") -> list[_Holding]:
+    """What the cache folder holds, of one kind or of all; a folder that is no cache is refused."""
+    if kind and kind not in _KINDS:
+        raise ValueError(f"the cache has no kind {kind!r}: {suggestion(kind, _KINDS)}")
+    if root.exists() and not root.is_dir():
+        raise ValueError(f"{root} is no folder: set {CACHE_VARIABLE} to the cache folder")
+    if (foreign := next(_find_foreign(root), None)) is not None:
+        raise ValueError(
+            f"{root} does not look like a cache folder of duality, because of {foreign}: nothing was removed; set "
+            f"{CACHE_VARIABLE} to the cache folder, or move that away"
+        )
+    found = []
+    for name in [kind] if kind else _KINDS:
+        paths = sorted((root / name).iterdir()) if (root / name).is_dir() else []
+        partial = [path for path in paths if path.name.startswith(PARTIAL)]
+        dead = find_abandoned(root / name)
+        entries = [*(path for path in paths if not path.name.startswith(".")), *dead]
+        files = {
+            file for entry in entries for file in [entry, *entry.rglob("*")] if file.is_symlink() or file.is_file()
+        }
+        size = sum(file.lstat().st_size for file in files)
+        found.append(_Holding(name, _KINDS[name][0], entries, size, len(partial) - len(dead)))
+    return found
+
+
+def _find_foreign(root: Path) -> Iterator[Path]:
+    """What the cache does not make; an absent folder is an empty cache."""
+    for folder in sorted(root.iterdir()) if root.exists() else ():
+        if folder.name.startswith("."):
+            continue
+        if folder.name not in _KINDS or folder.is_symlink() or not folder.is_dir():
+            yield folder
+            continue
+        for entry in sorted(folder.iterdir()):
+            name = entry.name + "/" * entry.is_dir()
+            right = not entry.is_symlink() and re.fullmatch(_KINDS[folder.name][1], name)
+            if right and entry.is_dir() and folder.name != "stores":  # only a store has folders in its folder
+                right = all(path.is_file() for path in entry.iterdir())
+            if not entry.name.startswith(".") and not right:
+                yield entry
+
+
+def free(found: Sequence[_Holding]) -> None:
+    """Remove the entries."""
+    for holding in found:
+        for path in holding.entries:
+            remove(path)

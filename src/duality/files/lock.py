@@ -3,11 +3,10 @@
     with locked(folder): ...        refuses with the holder's process, host and time if another training has the folder
 
 The lock is the file ``training.lock``. Its holder has it locked with flock, which the system releases when the process
-ends, however it ends, and has written into it who it is: host, process, when the process started, since when, command.
+ends, however it ends, and has written into it who it is: process (system_processes.py), host, since when, command.
 Two cases remain in which flock alone does not decide:
 
-    no flock on this file system      the file is made by one process only; a holder on this host is alive if a process
-                                      of its number is there that started when it says
+    no flock on this file system      the file is made by one process only; whether a holder on this host runs is known
     a holder on another host          flock may not reach between hosts; a holder alive changes the time of the file
                                       every ``BEAT`` seconds, and who wants the lock waits ``PATIENCE`` of them
 
@@ -23,8 +22,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -33,9 +32,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from duality.files import temporary
 from duality.files.json_files import read_json
 from duality.files.progress import Reporter, silent
+from duality.files.system_processes import PROCESS, is_running, own_process, process_number
 
 LOCK = "training.lock"
 BEAT = 10.0  # seconds between two signs of life
@@ -51,11 +50,10 @@ class _RunLocked(ValueError):
 
 @dataclass(frozen=True)
 class _Holder:
-    """Who has a lock: a process of a host, which is the process that ``started`` then; ``since`` is for people."""
+    """Who has a lock: a process of a host; ``since`` and ``command`` are for people."""
 
+    process: str
     host: str
-    pid: int
-    started: str
     since: str
     command: str
 
@@ -63,7 +61,12 @@ class _Holder:
     def here() -> _Holder:
         """This process, now."""
         since = time.strftime("%Y-%m-%d %H:%M:%S %Z")
-        return _Holder(socket.gethostname(), os.getpid(), _start_of(os.getpid()) or "", since, " ".join(sys.argv)[:500])
+        return _Holder(own_process(), socket.gethostname(), since, " ".join(sys.argv)[:500])
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return process_number(self.process)
 
     @property
     def is_here(self) -> bool:
@@ -72,20 +75,8 @@ class _Holder:
 
     @property
     def runs(self) -> bool:
-        """Whether it is running; known on its own host only."""
-        return _start_of(self.pid) == self.started
-
-
-def _start_of(pid: int) -> str | None:
-    """When a process of this host started, in the words of the system; None if there is no such process."""
-    if Path("/proc/self/stat").exists():
-        ticks = temporary.start_of(pid)
-        return None if ticks in (None, -1) else f"{temporary.this_host()} {ticks}"
-    try:
-        found = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    except OSError:  # no such command
-        return None
-    return found.stdout.strip() or None
+        """Whether it is known to run."""
+        return is_running(self.process) is True
 
 
 @contextmanager
@@ -174,10 +165,9 @@ def _read_holder(path: Path) -> _Holder | None:
     """Who has written itself into the file of a lock; None for a file that is not there, empty or damaged."""
     try:
         found = read_json(path, _MOST_BYTES)
-        if isinstance(found, dict) and all(
-            isinstance(value, int if name == "pid" else str) for name, value in found.items()
-        ):
-            return _Holder(**found)
+        if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
+            holder = _Holder(**found)
+            return holder if re.fullmatch(PROCESS, holder.process) else None
     except (OSError, ValueError, TypeError):
         pass
     return None

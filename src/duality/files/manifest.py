@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from duality.files.atomic import file_sha256, write_atomically
-from duality.files.temporary import temporary_name
+from duality.files.atomic import file_sha256, temporary_name, write_atomically
 
 MANIFEST = "manifest.json"
 RECORD = ".verified.json"
