@@ -50,11 +50,6 @@ class Package:
         """The name of the package as in the addresses of an index."""
         return re.sub(r"[-_.]+", "-", self.requirement.partition("==")[0]).lower()
 
-    @property
-    def most_bytes(self) -> int:
-        """A file that is larger is not the one."""
-        return 2_000_000 * self.megabytes + 10_000_000
-
 
 @dataclass(frozen=True)
 class Conversion:

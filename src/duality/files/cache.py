@@ -114,7 +114,7 @@ def _find_foreign(root: Path) -> Iterator[Path]:
             continue
         for entry in sorted(folder.iterdir()):
             name = entry.name + "/" * entry.is_dir()
-            right = not entry.is_symlink() and re.fullmatch(_KINDS[folder.name][1], name)
+            right = not entry.is_symlink() and re.fullmatch(_KINDS[folder.name][1], name) is not None
             if right and entry.is_dir() and folder.name != "stores":  # only a store has folders in its folder
                 right = all(path.is_file() for path in entry.iterdir())
             if not entry.name.startswith(".") and not right:

@@ -28,11 +28,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from duality.files.json_files import read_json
+from duality.files.json_files import KIB, read_json
 from duality.files.progress import Reporter, silent
 from duality.files.system_processes import PROCESS, is_running, own_process, process_number
 
@@ -41,7 +41,6 @@ BEAT = 10.0  # seconds between two signs of life
 PATIENCE = 2.5  # beats without a sign after which a holder on another host counts as dead
 
 _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-_MOST_BYTES = 1 << 16
 
 
 class _RunLocked(ValueError):
@@ -113,8 +112,8 @@ def _take(path: Path, report: Reporter) -> int:
                 descriptor, new = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)), False
             except FileNotFoundError:
                 continue  # removed by its holder at this moment
-        ours = False
-        try:
+        with ExitStack() as unless_ours:
+            unless_ours.callback(os.close, descriptor)
             got = _flock(descriptor)
             if got is False:
                 raise _refusal(path, _read_holder(path))
@@ -130,11 +129,8 @@ def _take(path: Path, report: Reporter) -> int:
                     path.unlink(missing_ok=True)  # of a dead process: the next round makes a new one
                 if not _is_at(path, descriptor):
                     continue
-            ours = True
+            unless_ours.pop_all()
             return descriptor
-        finally:
-            if not ours:
-                os.close(descriptor)
 
 
 def _flock(descriptor: int) -> bool | None:
@@ -163,13 +159,11 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 def _read_holder(path: Path) -> _Holder | None:
     """Who has written itself into the file of a lock; None for a file that is not there, empty or damaged."""
-    try:
-        found = read_json(path, _MOST_BYTES)
+    with suppress(OSError, ValueError, TypeError):
+        found = read_json(path, 64 * KIB)
         if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
             holder = _Holder(**found)
             return holder if re.fullmatch(PROCESS, holder.process) else None
-    except (OSError, ValueError, TypeError):
-        pass
     return None
 
 
@@ -203,25 +197,18 @@ def _touched(path: Path) -> int | None:
 
 def _refusal(path: Path, holder: _Holder | None) -> _RunLocked:
     """What is said to who does not get the lock."""
-    if holder is None:
-        return _RunLocked(
-            f"{path.parent} is being trained by another process (see {path}): wait until it ends or choose another "
-            f"--out (out=); if no process trains there, delete {path.name}"
-        )
-    where = "" if holder.is_here else f" on {holder.host}"
-    return _RunLocked(
-        f"{path.parent} is being trained by process {holder.pid} on {holder.host} since {holder.since} "
-        f"({holder.command}): wait until it ends, stop it with `kill {holder.pid}`{where} (it saves first), or choose "
-        "another --out (out=)"
-    )
+    who, end = f"another process (see {path})", f"; if no process trains there, delete {path.name}"
+    wait = "wait until it ends or"
+    if holder is not None:
+        who, end = f"process {holder.pid} on {holder.host} since {holder.since} ({holder.command})", ""
+        where = "" if holder.is_here else f" on {holder.host}"
+        wait = f"wait until it ends, stop it with `kill {holder.pid}`{where} (it saves first), or"
+    return _RunLocked(f"{path.parent} is being trained by {who}: {wait} choose another --out (out=){end}")
 
 
 def holder_of(folder: Path) -> _Holder | None:
     """Who trains in a run folder now, as far as can be seen without trying to lock it; None if nobody does."""
-    found = _read_holder(folder / LOCK)
-    if found is None:
+    found, changed = _read_holder(folder / LOCK), _touched(folder / LOCK)
+    if found is None or changed is None:
         return None
-    if found.is_here:
-        return found if found.runs else None
-    changed = _touched(folder / LOCK)
-    return found if changed is not None and time.time() - changed / 1e9 < 6 * BEAT else None
+    return found if (found.runs if found.is_here else time.time() - changed / 1e9 < 6 * BEAT) else None

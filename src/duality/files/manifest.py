@@ -43,7 +43,9 @@ def verify(folder: Path) -> None:
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder")
     files = _read_manifest(folder)
-    recorded = _read_record(folder)
+    recorded: object = {}
+    with suppress(OSError, ValueError, RecursionError):
+        recorded = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     now = _clock(folder)
     known: dict[str, _State] = {}
     for name, (size, sha256) in files.items():
@@ -54,7 +56,7 @@ def verify(folder: Path) -> None:
         state: _State = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, sha256]
         if status.st_size != size:
             raise ValueError(f"{path} is damaged: {status.st_size} bytes, not {size}")
-        if state != recorded.get(name):
+        if not isinstance(recorded, dict) or state != recorded.get(name):
             if file_sha256(path) != sha256:
                 raise ValueError(f"{path} is damaged: its sha256 has changed")
             if now is None or max(status.st_mtime_ns, status.st_ctime_ns) + CLOCK_STEP >= now:
@@ -81,22 +83,12 @@ def _read_manifest(folder: Path) -> Mapping[str, tuple[int, str]]:
     return files
 
 
-def _read_record(folder: Path) -> dict[str, _State]:
-    """What was verified before; nothing if it cannot be read."""
-    try:
-        found = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _clock(folder: Path) -> int | None:
     """The time now by the clock of the folder's file system; None if the folder cannot be written."""
     probe = temporary_name(folder / RECORD)
-    try:
+    with suppress(OSError):
         probe.touch()
         now = probe.stat().st_mtime_ns
         probe.unlink()
         return now
-    except OSError:
-        return None
+    return None

@@ -26,15 +26,17 @@ import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from html.parser import HTMLParser
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit, urlunsplit
-from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener, url2pathname
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener, url2pathname
+from urllib.response import addinfourl
 
 if TYPE_CHECKING:
     from duality.files.archives import Package
@@ -43,6 +45,7 @@ PYPI = "https://pypi.org/simple"
 ATTEMPTS = 3
 PAUSE = 1.0  # seconds between attempts
 LARGEST_PAGE = 50_000_000  # bytes
+_Link = tuple[str, "str | None"]  # the address of a file, and its sha256 if the page said one
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.5, text/html;q=0.1"
 
 
@@ -50,36 +53,31 @@ class _Unavailable(Exception):
     """A place does not give the file; the text says why."""
 
 
+class _Interrupted(_Unavailable):
+    """A connection that failed, which may work the next time."""
+
+
 def download(package: Package, target: IO[bytes]) -> str | None:
     """Write the archive to ``target``, if a place has it with the right checksum; otherwise the problem."""
-    settings = _Settings(_pip_settings())
-    problems = []
-    for place in settings.places(package.name):
+    command = [sys.executable, "-m", "pip", "config", "list"]  # prints nothing if there is no pip
+    listing = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace").stdout
+    client, problems = _Client(_parse_settings(listing, os.environ)), []
+    for place in client.places(package.name):
         try:
-            link = settings.find(place, package)
-            settings.save(link, package, target)
+            client.save(*client.find(place, package.archive), package, target)
             return None
         except _Unavailable as problem:
             problems.append(str(problem))
     return "; ".join(dict.fromkeys(problems)) or "pip is told to use no index, and has no links"
 
 
-def _pip_settings() -> dict[str, str]:
-    """The options of pip, from its files and the environment; from the environment alone if there is no pip."""
-    command = [sys.executable, "-m", "pip", "config", "list"]
-    listing = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace").stdout
-    return _parse_settings(listing, os.environ)
-
-
 def _parse_settings(listing: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The options by name: what `pip config list` prints, and before it what the environment says."""
+    """The options of pip by name: what `pip config list` prints, and before it what the environment says."""
     found: dict[str, str] = {}
     for section in ("global", "download"):
         for key, value in re.findall(rf"^{section}\.([\w-]+)=(.+)$", listing, re.MULTILINE):
-            try:
+            with suppress(ValueError, SyntaxError):
                 found[key] = str(ast.literal_eval(value))
-            except (ValueError, SyntaxError):
-                continue
     for name, value in environment.items():
         if name.startswith("PIP_") and value and name != "PIP_CONFIG_FILE":
             found[name.removeprefix("PIP_").lower().replace("_", "-")] = value
@@ -87,21 +85,8 @@ def _parse_settings(listing: str, environment: Mapping[str, str]) -> dict[str, s
 
 
 @dataclass(frozen=True)
-class _Link:
-    """The address of a file, and its checksum if the page said one."""
-
-    url: str
-    sha256: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The name of the file."""
-        return unquote(urlsplit(self.url).path).rpartition("/")[2]
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """Where and how pip looks for packages."""
+class _Client:
+    """Looks for packages where pip does, and reads addresses as pip is told to, by its options."""
 
     options: Mapping[str, str]
 
@@ -113,49 +98,47 @@ class _Settings:
             for index in (self.options.get("index-url", PYPI), *self.options.get("extra-index-url", "").split()):
                 yield f"{index.rstrip('/')}/{package}/"
 
-    def find(self, place: str, package: Package) -> _Link:
+    def find(self, place: str, archive: str) -> _Link:
         """The link to the archive that a place has."""
-        if _Link(place).name == package.archive:
-            return _Link(place)
-        if urlsplit(place).scheme == "file" and _local_path(place).is_dir():
-            inside = _local_path(place) / package.archive
-            if inside.is_file():
-                return _Link(inside.as_uri())
-            page = _local_path(place) / "index.html"
-            if not page.is_file():
-                raise _Unavailable(f"{package.archive} is not there: {place}")
-            place = page.as_uri()
-        with self.open(place) as response:
-            text = self.read(response, place, LARGEST_PAGE)
-            address = response.geturl() if isinstance(response, HTTPResponse) else place
-            kind = response.headers.get("Content-Type", "") if isinstance(response, HTTPResponse) else "text/html"
-        for link in _links_of(text.decode("utf-8", "replace"), kind, address):
-            local = urlsplit(link.url).scheme == "file" and urlsplit(address).scheme != "file"
-            if link.name == package.archive and not local:
-                return _Link(_with_password_of(place, link.url), link.sha256)
-        raise _Unavailable(f"{package.archive} is not there: {_redact(place)}")
+        if _file_name(place) == archive:
+            return place, None
+        folder = Path(url2pathname(urlsplit(place).path))
+        page = place
+        if urlsplit(place).scheme == "file" and folder.is_dir():
+            if (folder / archive).is_file():
+                return (folder / archive).as_uri(), None
+            page = (folder / "index.html").as_uri()
+        if page == place or (folder / "index.html").is_file():
+            with self.open(page) as response:
+                text = self.read(response, page, LARGEST_PAGE).decode("utf-8", "replace")
+                address, kind = response.geturl(), response.headers.get("Content-Type", "")
+            for url, sha256 in _links_of(text, kind, address):
+                local = urlsplit(url).scheme == "file" and urlsplit(address).scheme != "file"
+                if _file_name(url) == archive and not local:
+                    return _with_password_of(page, url), sha256
+        raise _Unavailable(f"{archive} is not there: {_redact(page)}")
 
-    def save(self, link: _Link, package: Package, target: IO[bytes]) -> None:
+    def save(self, url: str, announced: str | None, package: Package, target: IO[bytes]) -> None:
         """Write the file to ``target`` and check it; a connection that breaks is tried again."""
-        wrong = f"{_redact(link.url)} has another sha256 than the one expected, {package.sha256}"
-        if link.sha256 not in (None, package.sha256):
+        wrong = f"{_redact(url)} has another sha256 than the one expected, {package.sha256}"
+        if announced not in (None, package.sha256):
             raise _Unavailable(wrong)
         for attempt in range(ATTEMPTS):
             digest, count = hashlib.sha256(), 0
             try:
                 target.seek(0)
                 target.truncate()
-                with self.open(link.url) as response:
-                    expected = response.headers.get("Content-Length") if isinstance(response, HTTPResponse) else None
-                    while block := self.read(response, link.url, 1 << 20):
+                with self.open(url) as response:
+                    while block := self.read(response, url, 1 << 20):
                         digest.update(block)
                         count += len(block)
-                        if count > package.most_bytes:
-                            raise _Unavailable(f"{_redact(link.url)} is larger than expected ({package.megabytes} MB)")
+                        if count > 2_000_000 * package.megabytes + 10_000_000:
+                            raise _Unavailable(f"{_redact(url)} is larger than expected ({package.megabytes} MB)")
                         target.write(block)
+                    expected = response.headers.get("Content-Length")
                 if expected is None or count >= int(expected):
                     break
-                raise _Interrupted(f"{_redact(link.url)} ended after {count} bytes of {expected}")
+                raise _Interrupted(f"{_redact(url)} ended after {count} bytes of {expected}")
             except _Interrupted:
                 if attempt == ATTEMPTS - 1:
                     raise
@@ -163,20 +146,24 @@ class _Settings:
         if digest.hexdigest() != package.sha256:
             raise _Unavailable(wrong)
 
-    def open(self, url: str) -> IO[bytes] | HTTPResponse:
-        """The content at an address."""
+    def open(self, url: str) -> addinfourl:
+        """The content at an address: with pip's proxy, or else that of the environment, and pip's certificates."""
         parts = urlsplit(url)
+        if parts.scheme not in ("http", "https", "file"):
+            raise _Unavailable(f"{_redact(url)} is no address that can be read (https, http or file)")
+        request = Request(_redact(url), headers={"Accept": _ACCEPT, "User-Agent": "diffusion-duality"})
+        if parts.username is not None:
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            # Not redirected: the password stays with the host that it is for.
+            request.add_unredirected_header("Authorization", f"Basic {b64encode(login.encode()).decode()}")
+        proxy, trusted = self.options.get("proxy"), self.options.get("trusted-host", "").split()
+        # The checksum of the file is pinned, so a host that the user trusts cannot give a wrong one.
+        trusts = parts.hostname in [name.partition(":")[0] for name in trusted]
         try:
-            if parts.scheme == "file":
-                return _local_path(url).open("rb")
-            if parts.scheme not in ("http", "https"):
-                raise _Unavailable(f"{_redact(url)} is no address that can be read (https, http or file)")
-            request = Request(_redact(url), headers={"Accept": _ACCEPT, "User-Agent": "diffusion-duality"})
-            if parts.username is not None:
-                login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-                # Not redirected: the password stays with the host that it is for.
-                request.add_unredirected_header("Authorization", f"Basic {b64encode(login.encode()).decode()}")
-            response: HTTPResponse = self.opener(parts.hostname or "").open(request, timeout=self.timeout)
+            seconds = float(self.options.get("timeout") or self.options.get("default-timeout") or 30.0)
+            https = HTTPSHandler(context=ssl._create_unverified_context() if trusts else self.tls)
+            opener = build_opener(ProxyHandler({"http": proxy, "https": proxy} if proxy else None), https)
+            response: addinfourl = opener.open(request, timeout=seconds)
             return response
         except HTTPError as error:
             raise _Unavailable(f"{_redact(url)} answers {error.code} {error.reason}") from None
@@ -184,40 +171,20 @@ class _Settings:
             raise _Interrupted(f"{_redact(url)} cannot be reached ({getattr(error, 'reason', error)})") from None
 
     @staticmethod
-    def read(stream: IO[bytes] | HTTPResponse, url: str, most: int) -> bytes:
-        """Up to so many bytes."""
+    def read(stream: addinfourl, url: str, most: int) -> bytes:
+        """Up to so many bytes; only what the network gets wrong is an interruption, not a full disk."""
         try:
             return stream.read(most)
         except (OSError, HTTPException) as error:
             raise _Interrupted(f"{_redact(url)} cannot be read ({error})") from None
-
-    def opener(self, host: str) -> OpenerDirector:
-        """What opens addresses of a host: with pip's proxy, or else that of the environment, and pip's certificates."""
-        proxy = self.options.get("proxy")
-        proxies = ProxyHandler({"http": proxy, "https": proxy}) if proxy else ProxyHandler()
-        trusted = host in (name.partition(":")[0] for name in self.options.get("trusted-host", "").split())
-        # The checksum of the file is pinned, so a host that the user trusts cannot give a wrong one.
-        return build_opener(proxies, HTTPSHandler(context=ssl._create_unverified_context() if trusted else self.tls))
 
     @cached_property
     def tls(self) -> ssl.SSLContext:
         """The certificates that pip is told to use, or those of the environment, or of the system."""
         given = (self.options.get("cert"), os.environ.get("REQUESTS_CA_BUNDLE"), os.environ.get("CURL_CA_BUNDLE"))
         chosen = next((path for path in given if path), None)
-        if chosen is not None and Path(chosen).is_dir():
-            return ssl.create_default_context(capath=chosen)
-        if chosen is not None:
-            return ssl.create_default_context(cafile=chosen)
-        return ssl.create_default_context()
-
-    @property
-    def timeout(self) -> float:
-        """Seconds without any answer."""
-        return float(self.options.get("timeout") or self.options.get("default-timeout") or 30.0)
-
-
-class _Interrupted(_Unavailable):
-    """A connection that failed, which may work the next time."""
+        folder = chosen is not None and Path(chosen).is_dir()
+        return ssl.create_default_context(capath=chosen) if folder else ssl.create_default_context(cafile=chosen)
 
 
 class _Anchors(HTMLParser):
@@ -240,23 +207,18 @@ def _links_of(text: str, kind: str, page: str) -> list[_Link]:
     """The links of a page of an index, in JSON or HTML."""
     if "json" in kind:
         try:
-            return [
-                _Link(urljoin(page, file["url"]), file["hashes"].get("sha256")) for file in json.loads(text)["files"]
-            ]
+            return [(urljoin(page, file["url"]), file["hashes"].get("sha256")) for file in json.loads(text)["files"]]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _Unavailable(f"{_redact(page)} is no page of an index ({error})") from None
     anchors = _Anchors()
     anchors.feed(text)
-    base, links = urljoin(page, anchors.base), []
-    for address in anchors.addresses:
-        url, fragment = urldefrag(urljoin(base, address))
-        links.append(_Link(url, fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else None))
-    return links
+    parts = [urldefrag(urljoin(urljoin(page, anchors.base), address)) for address in anchors.addresses]
+    return [(url, fragment[7:] if fragment.startswith("sha256=") else None) for url, fragment in parts]
 
 
-def _local_path(url: str) -> Path:
-    """The path that a file:// address stands for."""
-    return Path(url2pathname(urlsplit(url).path))
+def _file_name(url: str) -> str:
+    """The name of the file at an address."""
+    return unquote(urlsplit(url).path).rpartition("/")[2]
 
 
 def _redact(url: str) -> str:

@@ -118,21 +118,20 @@ def _duration(seconds: float) -> str:
 
 
 @contextmanager
-def _lines(report: Reporter, label: str, total: float, unit: str) -> Iterator[Advance]:
-    """Work in progress as a line every 30 seconds."""
+def working(report: Reporter, label: str, total: float, unit: str = "") -> Iterator[Advance]:
+    """Show work in progress as the reporter can: by itself, or as a line every 30 seconds."""
+    if isinstance(report, Display):
+        with report.working(label, total, unit) as advance:
+            yield advance
+        return
     pace = Pace(label, total, unit)
 
-    def advance(amount: float, tokens: int = 0) -> None:
+    def count(amount: float, tokens: int = 0) -> None:
         pace.add(amount, tokens)
         if pace.due(INTERVAL):
             report(pace.line())
 
-    yield advance
-
-
-def working(report: Reporter, label: str, total: float, unit: str = "") -> AbstractContextManager[Advance]:
-    """Show work in progress as the reporter can: by itself, or as lines."""
-    return report.working(label, total, unit) if isinstance(report, Display) else _lines(report, label, total, unit)
+    yield count
 
 
 def unseen(amount: float, tokens: int = 0) -> None:
