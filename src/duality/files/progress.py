@@ -81,17 +81,13 @@ class Pace:
         elapsed = self.clock() - self.started
         return f"{self.tokens / elapsed:,.0f} tokens/s" if self.tokens and elapsed > 0 else ""
 
-    def left(self) -> str:
-        """The time that the rest takes at the rate so far."""
-        added = self.done - self.first
-        if added <= 0:
-            return ""
-        return f"{_duration((self.total - self.done) * (self.clock() - self.started) / added)} left"
-
     def line(self, note: str = "") -> str:
-        """All of it, with a note if there is one."""
+        """All of it, with a note if there is one, and the time that the rest takes at the rate so far."""
         share = f" ({self.done / self.total:.0%})".replace("%", " %") if self.total else ""
-        parts = (f"{self.label}: {amount(self.done, self.total, self.unit)}{share}", note, self.rate(), self.left())
+        left, added = "", self.done - self.first
+        if added > 0:
+            left = f"{_duration((self.total - self.done) * (self.clock() - self.started) / added)} left"
+        parts = (f"{self.label}: {amount(self.done, self.total, self.unit)}{share}", note, self.rate(), left)
         return ", ".join(part for part in parts if part)
 
 
