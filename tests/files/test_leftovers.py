@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from duality.files import atomic, system_processes
-from duality.files.atomic import _A_DAY, atomic_file, atomic_folder, find_abandoned, temporary_name, write_atomically
+from duality.files.atomic import (
+    _A_DAY,
+    PARTIAL,
+    UNFINISHED,
+    atomic_file,
+    atomic_folder,
+    find_abandoned,
+    temporary_name,
+    write_atomically,
+)
 
 WRITER = """
 import sys, time
@@ -106,6 +115,17 @@ def test_foreign_hidden_files_are_never_removed(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (old, old))
     write_atomically(tmp_path / "notes.json", "whole")
     assert hidden(tmp_path) == sorted(names)
+
+
+def test_an_unfinished_folder_is_continued_under_its_own_name_only(tmp_path: Path) -> None:
+    machine, pid, start = system_processes.own_process().split("-")
+    left = tmp_path / f"{PARTIAL}store.2.{machine}-{pid}-{int(start) - 1}-9ab2c4"
+    left.mkdir()
+    (left / UNFINISHED).write_text("{}")
+    with atomic_folder(tmp_path / "store", resume=True) as folder:
+        assert list(folder.iterdir()) == []
+    with atomic_folder(tmp_path / "store.2", resume=True) as folder:
+        assert [path.name for path in folder.iterdir()] == [UNFINISHED]
 
 
 def test_a_long_name_can_be_written(tmp_path: Path) -> None:

@@ -173,9 +173,9 @@ def atomic_folder(target: Path, *, resume: bool = False, shared: bool = True) ->
     leaves it as it is. If another process has made a ``shared`` folder in the meantime, the first one stays.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial, beginning = temporary_name(target), f"{PARTIAL}{target.name[:_LONGEST]}."
+    partial = temporary_name(target)
     for found in find_abandoned(target.parent) if resume else ():
-        if found.name.startswith(beginning) and _unfinished(found):
+        if found.name.rpartition(".")[0] == f"{PARTIAL}{target.name}" and _unfinished(found):
             with suppress(OSError):  # another process may be faster
                 found.rename(partial)
                 break
