@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from duality.cli import console
-from duality.cli.console import sampling_display, say, training_display
+from duality.cli.console import say, show_sampling, show_training
 from duality.files import progress
 from duality.samplers.generate import Frame
 from duality.training.loop import StepRecord
@@ -39,7 +39,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 def test_short_work_prints_nothing_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with say.working("evaluating", 10) as advance:
         advance(5)
-    with training_display(10) as watch:
+    with show_training(10) as watch:
         watch(record(1))
     assert capsys.readouterr().err == ""
 
@@ -48,14 +48,14 @@ def test_off_a_terminal_long_work_prints_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
-    with training_display(10) as watch:
+    with show_training(10) as watch:
         watch(record(4))
         watch(record(5))
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "training: 4 of 10 steps (40 %), bound loss 5.000"
     assert lines[1].startswith("training: 5 of 10 steps (50 %), bound loss 5.000, ")
     assert lines[1].endswith(" tokens/s, 0:00 left")
-    with sampling_display(2) as show:
+    with show_sampling(2) as show:
         for step in range(3):
             show(frame(step, 2))
     assert "sampling: 2 of 4 steps (50 %)" in capsys.readouterr().err
@@ -66,7 +66,7 @@ def test_off_a_terminal_long_work_prints_lines(
 
 def test_on_a_terminal_work_inside_work_has_a_bar_of_its_own(terminal: io.StringIO) -> None:
     """A corpus is encoded while the display of the training waits for its first step."""
-    with training_display(10) as watch:
+    with show_training(10) as watch:
         with say.working("encoding", 4e6, "bytes") as advance:
             advance(3e6, tokens=1000)
             assert say.bars is not None

@@ -42,10 +42,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_who_reads_the_samples() -> None:
-    assert _Readers().chosen() == ("smollm2", ())
-    assert _Readers(score="molecules").chosen() == (None, ("molecules",))
-    assert _Readers(judge="gpt2", score="molecules, mine:f").chosen() == ("gpt2", ("molecules", "mine:f"))
-    assert _Readers(judge="none").chosen() == (None, ())
+    assert _Readers().resolve() == ("smollm2", ())
+    assert _Readers(score="molecules").resolve() == (None, ("molecules",))
+    assert _Readers(judge="gpt2", score="molecules, mine:f").resolve() == ("gpt2", ("molecules", "mine:f"))
+    assert _Readers(judge="none").resolve() == (None, ())
 
 
 def test_scores_over_temperature(runs: list[Path], here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,7 +51,7 @@ def test_clients_that_leave_end_their_work(server: Served) -> None:
 def test_a_likelihood_ends_too_when_its_client_leaves(server: Served) -> None:
     body = {"run": "duo", "text": "word " * 3000, "draws": 256}
     connection = server.raw(posted("/api/likelihood", body))
-    until(lambda: server.studio.queues.waiting() == 0)
+    until(lambda: server.studio.queues.count_waiting() == 0)
     connection.close()
     until(idle(server))
 
@@ -61,7 +61,7 @@ def test_a_full_queue(shelf: Path) -> None:
         held = server.raw(posted("/api/generate", LONG))
         assert held.recv(10)  # its work has begun
         waiting = [server.raw(posted("/api/generate", LONG)) for _ in range(2)]
-        until(lambda: server.studio.queues.waiting() == 2)
+        until(lambda: server.studio.queues.count_waiting() == 2)
         found = server.post("/api/generate", LONG)
         assert found.status == 429
         assert "2 requests are waiting" in found.message
@@ -153,11 +153,11 @@ def test_a_run_that_is_trained_meanwhile_writes_with_its_newest_weights(tmp_path
 def test_a_run_that_has_just_appeared_is_found(shelf: Path, tmp_path: Path) -> None:
     """The list of runs is kept for a second; a name that is not in it is looked for on the disk."""
     library = studio_of(tmp_path).library
-    assert library.folders() == {}
+    assert library.find_runs() == {}
     shutil.copytree(shelf / "duo", tmp_path / "new")
-    assert library.folder("new") == (tmp_path / "new").resolve()
+    assert library.find_run("new") == (tmp_path / "new").resolve()
     with pytest.raises(Refusal, match="there is no run 'other' here"):
-        library.folder("other")
+        library.find_run("other")
 
 
 def test_models_that_were_not_used_for_long_are_forgotten(shelf: Path) -> None:
@@ -207,7 +207,7 @@ def test_threads_end() -> None:
                 time.sleep(0.01)
 
         async def ended(job: _Job) -> list[object]:
-            return list(await asyncio.wait_for(job.all_ready(), 30))
+            return list(await asyncio.wait_for(job.take_ready(), 30))
 
         first = _Job(limits, queues.closing, lambda *_: None)
         queues.add("a", first)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.studio import Served, asked, studio_of
 
-from duality.studio.app import OPERATIONS, application
+from duality.studio.app import OPERATIONS, make_application
 from duality.studio.server import LOOPBACK, Guard
 
 FORMS = {path: operation.form for path, operation in OPERATIONS.items() if operation.form is not None}
@@ -65,7 +65,7 @@ def requests(draw: st.DrawFn) -> tuple[str, bytes]:
 
 @pytest.fixture(scope="module")
 def app(shelf: Path) -> Guard:
-    return application(studio_of(shelf), LOOPBACK)
+    return make_application(studio_of(shelf), LOOPBACK)
 
 
 @pytest.mark.slow

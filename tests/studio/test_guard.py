@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from support.studio import Served, asked, studio_of
 
-from duality.studio.app import application
-from duality.studio.server import LOOPBACK, Guard, address_of, check_token, host_names
+from duality.studio.app import make_application
+from duality.studio.server import LOOPBACK, Guard, check_token, format_address, list_hosts
 
 TOKEN = "a-token-of-some-length"
 
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Guard:
-    return application(studio_of(tmp_path_factory.mktemp("none")), LOOPBACK)
+    return make_application(studio_of(tmp_path_factory.mktemp("none")), LOOPBACK)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_every_answer_has_a_strict_policy(server: Served) -> None:
 
 
 def test_the_token(tmp_path: Path) -> None:
-    app = application(studio_of(tmp_path), None, TOKEN)
+    app = make_application(studio_of(tmp_path), None, TOKEN)
     assert asked(app, "GET", "/api/runs").status == 401
     wrong = ({"authorization": f"Bearer {TOKEN}x"}, {"cookie": "duality-token="}, {"authorization": "Bearer é"})
     for headers in wrong:
@@ -94,15 +94,15 @@ def test_an_open_address_needs_a_good_token() -> None:
 
 
 def test_the_names_of_a_studio() -> None:
-    assert host_names("127.0.0.1") == LOOPBACK
-    assert host_names("0.0.0.0") is None
-    assert host_names("Host.Example") == (*LOOPBACK, "host.example")
-    assert "0.0.0.0" not in address_of("0.0.0.0", 80, TOKEN)
+    assert list_hosts("127.0.0.1") == LOOPBACK
+    assert list_hosts("0.0.0.0") is None
+    assert list_hosts("Host.Example") == (*LOOPBACK, "host.example")
+    assert "0.0.0.0" not in format_address("0.0.0.0", 80, TOKEN)
 
 
 def test_no_path_reaches_the_disk(shelf: Path) -> None:
     """A run is one of those that are listed; a path, however written, is only a name that is not among them."""
-    app = application(studio_of(shelf / "duo"), LOOPBACK)
+    app = make_application(studio_of(shelf / "duo"), LOOPBACK)
     secrets = ("../ar", "/etc", str(shelf / "ar"), "..%2far", "duo/../../ar", "./duo", "duo/.", "duo\\..\\ar", "duo/")
     for name in secrets:
         for kind in ("recipe", "metrics", "samples"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.studio import Json, Served, asked, studio_of
 
-from duality.studio.app import OPERATIONS, Studio, application
+from duality.studio.app import OPERATIONS, Studio, make_application
 from duality.studio.openapi import describe_interface
 from duality.studio.schemas import Limits
 from duality.studio.server import LOOPBACK
@@ -85,13 +85,13 @@ def test_the_log_of_a_run(shelf: Path, tmp_path: Path) -> None:
     shutil.copytree(shelf / "duo", tmp_path / "duo")
     log = tmp_path / "duo" / "metrics.jsonl"
     log.write_text("".join(json.dumps({"step": step // 2, "note": step}) + "\n" for step in range(20)))
-    app = application(Studio(studio_of(tmp_path).library, Limits()), LOOPBACK)
+    app = make_application(Studio(studio_of(tmp_path).library, Limits()), LOOPBACK)
     assert len(asked(app, "GET", "/api/runs/duo/metrics").json["rows"]) == 20
     assert [row["note"] for row in asked(app, "GET", "/api/runs/duo/metrics?after=8").json["rows"]] == [18, 19]
     with log.open("a") as file:
         file.write('{"step": 10, "loss": 1e999, "phase": "x"}\n{"step": 1')
     assert asked(app, "GET", "/api/runs/duo/metrics?after=9").json["rows"] == [{"step": 10, "loss": None, "phase": "x"}]
-    few = application(studio_of(tmp_path, Limits(rows=3)), LOOPBACK)
+    few = make_application(studio_of(tmp_path, Limits(rows=3)), LOOPBACK)
     assert [row["note"] for row in asked(few, "GET", "/api/runs/duo/metrics").json["rows"]] == [0, 1, 2, 3]
     for after in ("x", "-2", "1.5", "9" * 30, "%00", "²"):
         assert asked(app, "GET", f"/api/runs/duo/metrics?after={after}").status == 400
@@ -111,7 +111,7 @@ def test_two_runs_of_one_name(shelf: Path, tmp_path: Path) -> None:
     """A run keeps the id that it was first shown with, also if another one of that name appears."""
     shutil.copytree(shelf / "duo", tmp_path / "x" / "demo")
     library = studio_of(tmp_path).library
-    assert list(library.folders()) == ["demo"]
+    assert list(library.find_runs()) == ["demo"]
     shutil.copytree(shelf / "duo", tmp_path / "y" / "demo")
     library._found = (-1.0, {})
-    assert {name: folder.parent.name for name, folder in library.folders().items()} == {"demo": "x", "y/demo": "y"}
+    assert {name: folder.parent.name for name, folder in library.find_runs().items()} == {"demo": "x", "y/demo": "y"}

@@ -17,7 +17,7 @@ from support.studio import Json, Served, asked, studio_of
 from duality.cli.main import main
 from duality.cli.studio import _find_sources
 from duality.models.model import load
-from duality.studio.app import Studio, application
+from duality.studio.app import Studio, make_application
 from duality.studio.library import Library
 from duality.studio.schemas import Limits
 from duality.studio.server import LOOPBACK
@@ -102,14 +102,14 @@ def test_a_run_that_goes_on_is_named_with_its_step(
     recipe["training"]["steps"] = 99
     (tmp_path / "longer" / "recipe.json").write_text(json.dumps(recipe))
     body = json.dumps({"run": "longer", "steps": 2}).encode()
-    found = asked(application(studio_of(tmp_path), LOOPBACK), "POST", "/api/generate", body).json
+    found = asked(make_application(studio_of(tmp_path), LOOPBACK), "POST", "/api/generate", body).json
     assert found["command"].endswith(" --step 2")
     assert printed(found["command"], capsys)[0]["tokens"] == found["samples"][0]["tokens"]
 
 
 def test_the_surprisal_is_that_of_the_library(server: Served) -> None:
     found = server.post("/api/likelihood", {"run": "mdlm", "text": "The cat.", "draws": 5, "seed": 3}).json
-    own = load(server.studio.library.folder("mdlm"), device="cpu").surprisal("The cat.", num_draws=5, seed=3)
+    own = load(server.studio.library.find_run("mdlm"), device="cpu").surprisal("The cat.", num_draws=5, seed=3)
     assert [each["token"] for each in found["tokens"]] == [each.token for each in own]
     assert [each["nats"] for each in found["tokens"]] == [round(each.nats, 4) for each in own]
     assert "".join(each["text"] for each in found["tokens"]) == "The cat."
@@ -128,7 +128,7 @@ def test_a_model_alone_writes_as_its_run_does(shelf: Path, tmp_path: Path, capsy
     load(shelf / "duo", device="cpu").save_pretrained(tmp_path / "published")
     folders, models = _find_sources([shelf, tmp_path / "published"])
     assert (folders, [each.folder for each in models]) == ([shelf], [tmp_path / "published"])
-    app = application(Studio(Library(folders, Limits(), "cpu", models)), LOOPBACK)
+    app = make_application(Studio(Library(folders, Limits(), "cpu", models)), LOOPBACK)
     rows = {row["id"]: row for row in asked(app, "GET", "/api/runs").json["runs"]}
     assert (rows["published"]["state"], rows["published"]["method"], len(rows)) == ("published", "Duo", 6)
     recipes = [asked(app, "GET", f"/api/runs/{name}/recipe").json for name in ("duo", "published")]

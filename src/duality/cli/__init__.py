@@ -47,7 +47,7 @@ COMMANDS = Registry("command", {name: f"duality.cli.{home}" for name, home in _H
 DIVIDED = ("train", "distill", "eval", "sample", "quality", "compare")
 
 
-def summary(name: str) -> str:
+def read_summary(name: str) -> str:
     """The first line of a command's help, read from its source: no command is imported for the list of all."""
     module, _, function = _HOMES[name].partition(":")
     source = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")

@@ -87,7 +87,7 @@ say = _Messages()
 
 
 @contextmanager
-def training_display(steps: int) -> Iterator[Callable[[StepRecord], None]]:
+def show_training(steps: int) -> Iterator[Callable[[StepRecord], None]]:
     """The steps of a training, with loss, tokens per second and time left."""
     with say.showing() as show:
         pace: Pace | None = None
@@ -108,7 +108,7 @@ def training_display(steps: int) -> Iterator[Callable[[StepRecord], None]]:
 
 
 @contextmanager
-def sampling_display(batches: int) -> Iterator[Callable[[Frame], None]]:
+def show_sampling(batches: int) -> Iterator[Callable[[Frame], None]]:
     """The steps of all batches of samples."""
     with say.showing() as show:
         pace: Pace | None = None

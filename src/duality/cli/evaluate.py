@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from duality.cli.console import print_table, say, training_display
+from duality.cli.console import print_table, say, show_training
 from duality.cli.options import AnyModel, Assignments, Column, Device, Flag, KeptStep, Round, Weights
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def compare(
     reader = None if judge is None else judge_named(judge, where, say)
     request = ComparisonRequest(out, draws, limit, reader, samples, sample_steps, where)
     with no_empty_folder(out):
-        rows, remarks = compare_recipes(chosen, request, say, lambda each: training_display(each.training.steps))
+        rows, remarks = compare_recipes(chosen, request, say, lambda each: show_training(each.training.steps))
     head, *lines = table_lines(rows)
     print_table(head, lines)
     print("\n".join(remarks))

@@ -26,7 +26,7 @@ from typing import Annotated, Any
 import tyro
 
 from duality import __version__, ranks
-from duality.cli import COMMANDS, DIVIDED, summary
+from duality.cli import COMMANDS, DIVIDED, read_summary
 from duality.registry import one_line
 
 FAULT, USER_ERROR, INTERRUPTED, CLOSED_PIPE, TERMINATED = 1, 2, 130, 141, 143
@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
             _check_values(arguments)
             _check_divided(arguments)
             with ranks.join_job() as place, nullcontext() if place.first else _print_errors_only():
-                return _exit_code(lambda: command(arguments), debug)
+                return _exit_code(lambda: run_command(arguments), debug)
 
     return _exit_code(run_in_job, debug)
 
@@ -132,7 +132,7 @@ class _NotNamed:
     """A command that is not run: the first line of its help is all that is needed."""
 
 
-def command(arguments: list[str]) -> int:
+def run_command(arguments: list[str]) -> int:
     """Parse the arguments and run the command that they name; ``--version`` alone names none."""
     if arguments == ["--version"]:
         print(f"duality {__version__}", flush=True)
@@ -142,7 +142,7 @@ def command(arguments: list[str]) -> int:
     kinds: list[Any] = []
     for name in COMMANDS:
         named = arguments[:1] == [name]
-        about = {"constructor": COMMANDS[name]} if named else {"description": summary(name)}
+        about = {"constructor": COMMANDS[name]} if named else {"description": read_summary(name)}
         kinds.append(Annotated[_NotNamed, tyro.conf.subcommand(name, **about)])
     code: int = tyro.cli(
         reduce(or_, kinds),

@@ -38,7 +38,7 @@ class _Readers:
     """molecules (validity, uniqueness, novelty and diversity of SMILES; needs RDKit), an entry point of the group
     duality.scorers, or a function of yours as module:function; several with commas."""
 
-    def chosen(self) -> tuple[str | None, tuple[str, ...]]:
+    def resolve(self) -> tuple[str | None, tuple[str, ...]]:
         """The judge and the scorers."""
         scorers = () if self.score == "none" else tuple(list_values("--score", "names", self.score, str))
         judge = self.judge or ("none" if scorers else "smollm2")
@@ -74,7 +74,7 @@ def quality(
     from duality.evaluation.sweep.runs import measure_runs
     from duality.files.atomic import json_text
 
-    judge, scorers = readers.chosen()
+    judge, scorers = readers.resolve()
     rows = measure_runs(
         runs,
         request,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from duality.cli.console import sampling_display, say, stderr
+from duality.cli.console import say, show_sampling, stderr
 from duality.cli.options import AnyModel, Device, Flag, GridName, KeptStep, Round, SamplerName, make_flags
 from duality.models.requests import SampleRequest
 from duality.ranks import job
@@ -123,7 +123,7 @@ def _printing(step: int, num: int, json: bool, full: bool, later: bool) -> Itera
 def _display(model: Model, text: bool, batches: int) -> Iterator[Watch]:
     """What is shown of a step: the ``text`` itself, or else a bar."""
     if not text:
-        with sampling_display(batches) as show:
+        with show_sampling(batches) as show:
             yield show
         return
     from duality.cli.watch import Watcher

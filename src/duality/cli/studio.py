@@ -56,7 +56,7 @@ def studio(
     with server.listen(host, port) as listener:
         shelf = library.Library(folders, device=device, models=models)
         made = app.Studio(shelf, judge=None if judge is None else judge_named(judge, device, say))
-        address = server.address_of(host, listener.getsockname()[1], token)
+        address = server.format_address(host, listener.getsockname()[1], token)
         say(f"the studio is at {address} ({found} run{'s' * (found != 1)}, and those to come); Ctrl-C ends it")
         if open:
             import webbrowser

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import arg
 
 from duality.cli import options
-from duality.cli.console import print_table, say, training_display
+from duality.cli.console import print_table, say, show_training
 from duality.cli.options import Assignments, Device, DistillationName, Flag, Log, Name
 from duality.ranks import divisors, job
 from duality.runs.requests import DistillRequest, TrainRequest
@@ -76,7 +76,7 @@ def _carry_out(plan: TrainingPlan, device: Device, log: Log, dry_run: bool) -> i
         busy = _describe_load(os.getloadavg()[0])
         if busy is not None:
             say(busy)
-    with training_display(plan.recipe.training.steps) as watch:
+    with show_training(plan.recipe.training.steps) as watch:
         outcome = plan.run(device=device, report=say, watch=watch, log=log)
     if outcome.signal:
         say(f"stopped by a signal at step {outcome.step}; saved. Continue with the same command and --resume")

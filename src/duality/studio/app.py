@@ -32,7 +32,7 @@ from duality.studio.library import Library
 from duality.studio.openapi import Operation
 from duality.studio.queues import Queues
 from duality.studio.schemas import LIMITS, AnyForm, Cancelled, Limits, Refusal
-from duality.studio.server import Guard, answer, error_answer, host_names, run_server, server_sent_event
+from duality.studio.server import Guard, answer, answer_error, encode_event, list_hosts, run_server
 
 if TYPE_CHECKING:
     from duality.evaluation.judge import Judge
@@ -78,7 +78,7 @@ class Studio:
             generate(self.library.load(own.run), own, emit, check)
 
         if own.stream:
-            return await self.queues.stream(request, own.run, work, lambda each: server_sent_event(each, each["type"]))
+            return await self.queues.stream(request, own.run, work, lambda each: encode_event(each, each["type"]))
         found = await self.queues.collect(request, own.run, work)
         start, *samples, done = [{name: each[name] for name in each if name != "type"} for each in found]
         return answer({**start, **done, "samples": samples})
@@ -111,18 +111,18 @@ class Studio:
 
         def show(event: Event) -> str:
             if event["type"] == "error":
-                return server_sent_event(event)
-            shown = "".join(map(server_sent_event, parts.chunks(event)))
+                return encode_event(event)
+            shown = "".join(map(encode_event, parts.split_event(event)))
             return shown + ("data: [DONE]\n\n" if event["type"] == "usage" else "")
 
         if own.stream:
             return await self.queues.stream(request, own.model, work, show)
-        return answer(parts.whole(await self.queues.collect(request, own.model, work)))
+        return answer(parts.make_answer(await self.queues.collect(request, own.model, work)))
 
     def list_models(self) -> dict[str, object]:
         """The runs, as OpenAI lists models."""
         about = {"object": "model", "created": 0, "owned_by": "duality"}
-        return {"object": "list", "data": [{"id": name, **about} for name in self.library.folders()]}
+        return {"object": "list", "data": [{"id": name, **about} for name in self.library.find_runs()]}
 
     def routes(self) -> list[Route]:
         """All routes: those of ``OPERATIONS``, and the files of the page."""
@@ -177,7 +177,7 @@ OPERATIONS: dict[str, Operation] = {
     "/api/runs": Operation(
         "the runs, and what is known of them without loading them",
         openapi.RUNS,
-        lambda studio, _: {"runs": studio.library.rows(), "judge": studio.judge and studio.judge.name},
+        lambda studio, _: {"runs": studio.library.describe_runs(), "judge": studio.judge and studio.judge.name},
     ),
     "/api/runs/{run}/recipe": Operation(
         "the recipe of a run",
@@ -206,7 +206,7 @@ OPERATIONS: dict[str, Operation] = {
     "/api/health": Operation(
         "whether the studio answers, and how much is waiting",
         openapi.HEALTH,
-        lambda studio, _: {"status": "ok", "waiting": studio.queues.waiting(), "version": duality.__version__},
+        lambda studio, _: {"status": "ok", "waiting": studio.queues.count_waiting(), "version": duality.__version__},
     ),
     "/api/openapi.json": Operation(
         "this description", openapi.OBJECT, lambda *_: openapi.describe_interface(duality.__version__, OPERATIONS)
@@ -245,16 +245,16 @@ def _page_files() -> dict[str, Response]:
     return found
 
 
-def application(studio: Studio, hosts: tuple[str, ...] | None, token: str | None = None) -> Guard:
+def make_application(studio: Studio, hosts: tuple[str, ...] | None, token: str | None = None) -> Guard:
     """The application for a server."""
     known = (Refusal, Cancelled, ClientDisconnect, HTTPException, Exception)
-    app = Starlette(routes=studio.routes(), exception_handlers=dict.fromkeys(known, error_answer))
+    app = Starlette(routes=studio.routes(), exception_handlers=dict.fromkeys(known, answer_error))
     return Guard(app, hosts, token)
 
 
 def serve(studio: Studio, listener: socket.socket, host: str, token: str | None) -> None:
     """Answer until a signal comes."""
-    app = application(studio, host_names(host), token)
+    app = make_application(studio, list_hosts(host), token)
     try:
         run_server(app, listener, studio.limits.connections, studio.queues.closing.set)
     finally:

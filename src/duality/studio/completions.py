@@ -39,17 +39,17 @@ class Parts:
         self._head: Event = {**about, "model": request.model}
         self._with_usage = request.stream_options.get("include_usage")
 
-    def whole(self, events: list[Event]) -> Event:
+    def make_answer(self, events: list[Event]) -> Event:
         """The answer of a request without a stream."""
         *choices, last = events
         choices = [each["choice"] for each in choices]
         return {**self._head, "choices": choices, "usage": last["usage"], "command": last["command"]}
 
-    def chunks(self, event: Event) -> list[Event]:
+    def split_event(self, event: Event) -> list[Event]:
         """The parts of a stream that an event becomes."""
         if event["type"] == "choice":
             return [{**self._head, "choices": [event["choice"]]}]
-        return [self.whole([event])] if self._with_usage else []
+        return [self.make_answer([event])] if self._with_usage else []
 
 
 class _Choices:
@@ -147,7 +147,7 @@ def complete(loaded: Loaded, request: Completion, emit: Emit, check: Check) -> N
     choices = _Choices(loaded, request, emit)
     stream = choices.piecewise or request.logprobs is not None
     num_prompt = len(choices.prompt)
-    generation = request.as_generation(num_prompt + choices.num_suffix, stream)
+    generation = request.to_generation(num_prompt + choices.num_suffix, stream)
     generate(loaded, generation, choices.take, check, _DIGITS)
     usage = {"prompt_tokens": num_prompt, "completion_tokens": choices.num_tokens}
     usage["total_tokens"] = sum(usage.values())

@@ -66,7 +66,7 @@ class Library:
         self._found: tuple[float, dict[str, Path]] = (-1.0, {})
         self._lock = threading.Lock()
 
-    def folders(self, fresh_seconds: float = _FRESH_SECONDS) -> dict[str, Path]:
+    def find_runs(self, fresh_seconds: float = _FRESH_SECONDS) -> dict[str, Path]:
         """The runs by their ids; a list that is older than this is made again."""
         with self._lock:
             when, found = self._found
@@ -81,20 +81,20 @@ class Library:
             self._found = time.monotonic(), found
         return found
 
-    def folder(self, run: str) -> Path:
+    def find_run(self, run: str) -> Path:
         """The folder of a run."""
-        found = self.folders()
+        found = self.find_runs()
         if run not in found:
-            found = self.folders(0.0)  # it may have appeared since
+            found = self.find_runs(0.0)  # it may have appeared since
         if run not in found:
             there = suggestion(run[:80], found) if found else "none has been trained yet"
             raise Refusal(404, f"there is no run {run[:80]!r} here: {there}")
         return found[run]
 
-    def rows(self) -> Rows:
+    def describe_runs(self) -> Rows:
         """What is known of every run without loading it."""
         found: Rows = []
-        for name, folder in self.folders().items():
+        for name, folder in self.find_runs().items():
             try:
                 about = _describe(folder, folder in self.models)
             except (ValueError, OSError) as error:  # damaged, or deleted while it was looked at
@@ -104,7 +104,7 @@ class Library:
 
     def load(self, run: str) -> Loaded:
         """A run with its newest checkpoint; the models that were not used for long are forgotten."""
-        folder = self.folder(run)
+        folder = self.find_run(run)
         newest = _newest_step(folder)
         with self._lock:
             kept = self._loaded.get(folder)
@@ -143,7 +143,7 @@ class Library:
 
     def recipe(self, run: str) -> object:
         """The recipe of a run, as it is in its folder."""
-        folder = self.folder(run)
+        folder = self.find_run(run)
         if folder not in self.models:
             return _read_json(folder / "recipe.json")[0]
         (config,) = _read_json(folder / CONFIG)
@@ -151,7 +151,7 @@ class Library:
 
     def metrics(self, run: str, after: int) -> Rows:
         """The logged steps of a run after one, as many as the limits allow, with all rows of the last step."""
-        folder = self.folder(run)
+        folder = self.find_run(run)
         try:
             path = folder / "metrics.jsonl"
             about = path.stat() if path.exists() else None
@@ -166,7 +166,7 @@ class Library:
 
     def samples(self, run: str, after: int) -> Rows:
         """The samples that a run wrote at the steps after one."""
-        files = sorted((self.folder(run) / "samples").glob("step-*.jsonl"))[-_SAMPLE_FILES:]
+        files = sorted((self.find_run(run) / "samples").glob("step-*.jsonl"))[-_SAMPLE_FILES:]
         found: Rows = []
         for file in files:
             number = file.stem.removeprefix("step-")

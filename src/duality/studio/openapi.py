@@ -31,7 +31,7 @@ class Operation:
             return {"get": {**found, "parameters": list(self.parameters)}}
         if "stream" in self.form.model_fields:
             content["text/event-stream"] = {"schema": {"type": "string"}}
-        body = {"required": True, "content": {"application/json": {"schema": self.form.schema_of_body()}}}
+        body = {"required": True, "content": {"application/json": {"schema": self.form.describe_body()}}}
         return {"post": {**found, "requestBody": body}}
 
 

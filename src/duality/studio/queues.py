@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duality.studio.generation import Check, Emit, Event
 from duality.studio.schemas import Cancelled, Limits, Refusal
-from duality.studio.server import error_event
+from duality.studio.server import describe_error
 
 Work = Callable[[Emit, Check], None]
 _Item = tuple[Event, ...] | Exception | None  # events, the error that ended the work, or its end
@@ -87,7 +87,7 @@ class _Job:
             if time.monotonic() > deadline:
                 raise Refusal(503, "the model is busy with other requests: try again later")
 
-    async def all_ready(self) -> list[_Item]:
+    async def take_ready(self) -> list[_Item]:
         """All items that are there, and at least one; behind an error or the end there is none."""
         items = [await self._items.get()]
         while not self._items.empty():
@@ -131,7 +131,7 @@ class Queues:
         job, events = await self._begin(request, model, work)
 
         def text(item: _Item) -> str:
-            return show(error_event(item)) if isinstance(item, Exception) else "".join(map(show, item or ()))
+            return show(describe_error(item)) if isinstance(item, Exception) else "".join(map(show, item or ()))
 
         async def watch(receive: Receive) -> None:
             while (await receive())["type"] != "http.disconnect":
@@ -148,7 +148,7 @@ class Queues:
                     await send({"type": "http.response.body", "body": body, "more_body": more})
                     if not more:
                         return
-                    items = await job.all_ready()
+                    items = await job.take_ready()
             finally:
                 watching.cancel()
                 job.leave()
@@ -194,7 +194,7 @@ class Queues:
             job.run()
             del job  # and all that it refers to, while the thread waits for the lock
 
-    def waiting(self) -> int:
+    def count_waiting(self) -> int:
         """How many requests wait for any model."""
         with self._lock:
             return sum(len(jobs) for _, jobs in self._models.values())

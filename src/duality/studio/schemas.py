@@ -150,7 +150,7 @@ class Form(BaseModel):
             raise Refusal(400, _describe_mistake(error, fields, data)) from None
 
     @classmethod
-    def schema_of_body(cls) -> Json:
+    def describe_body(cls) -> Json:
         """The form for OpenAPI."""
         required = [name for name, each in cls.model_fields.items() if each.is_required()]
         properties = {name: about if name in required else _or_null(about) for name, about in _fields(cls).items()}
@@ -266,7 +266,7 @@ class Completion(Form):
         """What the text ends before."""
         return [stop for stop in ([self.stop] if isinstance(self.stop, str) else self.stop) if stop]
 
-    def as_generation(self, num_known: int, stream: bool) -> Generate:
+    def to_generation(self, num_known: int, stream: bool) -> Generate:
         """The same as a request to generate; prompt and suffix have ``num_known`` tokens."""
         length = num_known + self.max_tokens
         if length > LIMITS.length:

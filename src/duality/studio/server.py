@@ -70,13 +70,13 @@ def answer(value: object, status: int = 200, headers: Mapping[str, str] | None =
     return Response(_encode(value), status, headers, "application/json")
 
 
-def server_sent_event(event: Mapping[str, object], name: str | None = None) -> str:
+def encode_event(event: Mapping[str, object], name: str | None = None) -> str:
     """An event of a stream."""
     head = "" if name is None else f"event: {name}\n"
     return f"{head}data: {_encode(event)}\n\n"
 
 
-def error_event(error: Exception) -> dict[str, object]:
+def describe_error(error: Exception) -> dict[str, object]:
     """An error in the form of OpenAI, as the last event of a stream."""
     status, message = 500, f"a fault of the studio ({type(error).__name__}): it has printed the details"
     if isinstance(error, Refusal):
@@ -98,9 +98,9 @@ def error_event(error: Exception) -> dict[str, object]:
     return {"type": "error", "error": {"message": message, "type": kind, "param": None, "code": status}}
 
 
-async def error_answer(_request: Request | None, error: Exception) -> Response:
+async def answer_error(_request: Request | None, error: Exception) -> Response:
     """An error as an answer."""
-    details = error_event(error)["error"]
+    details = describe_error(error)["error"]
     assert isinstance(details, dict)
     more = {"retry-after": "2"} if details["code"] in (429, 503) else {}
     return answer({"error": details}, details["code"], more)
@@ -137,7 +137,7 @@ class Guard:
                 cookie = f"{_COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
                 more.append((b"set-cookie", cookie.encode("latin-1")))
         except Refusal as refusal:
-            app = await error_answer(None, refusal)
+            app = await answer_error(None, refusal)
         await app(scope, receive, send_with_headers)
 
     def _check_site(self, headers: Mapping[str, str], opens_page: bool) -> None:
@@ -210,7 +210,7 @@ def check_token(host: str, token: str | None) -> None:
         )
 
 
-def host_names(host: str) -> tuple[str, ...] | None:
+def list_hosts(host: str) -> tuple[str, ...] | None:
     """The hosts that a request may name; None for any, where the address is that of all networks of the machine."""
     bare = host.strip("[]")
     if bare in ("", "0.0.0.0", "::"):
@@ -219,14 +219,14 @@ def host_names(host: str) -> tuple[str, ...] | None:
     return LOOPBACK if own in LOOPBACK else (*LOOPBACK, own)
 
 
-def address_of(host: str, port: int, token: str | None) -> str:
+def format_address(host: str, port: int, token: str | None) -> str:
     """What to type into a browser.
 
-    >>> address_of("::1", 8321, None), address_of("127.0.0.1", 80, "abc")
+    >>> format_address("::1", 8321, None), format_address("127.0.0.1", 80, "abc")
     ('http://[::1]:8321/', 'http://127.0.0.1:80/?token=abc')
     """
     bare = host.strip("[]")
-    name = socket.gethostname() if host_names(host) is None else f"[{bare}]" if ":" in bare else bare
+    name = socket.gethostname() if list_hosts(host) is None else f"[{bare}]" if ":" in bare else bare
     return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
 
 
