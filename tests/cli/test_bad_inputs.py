@@ -382,10 +382,10 @@ variance {{run}} --draws 30                                 | multiple
 variance {{run}} --batch 0                                  | at least 1 sequence
 variance {{run}} --micro-batch -1                           | at least 1 sequence
 variance {{run}} --groups 1                                 | groups
-variance {{run}} --step x                                   | it is last, all, or steps with commas
+variance {{run}} --step x                                   | write last, all, or steps
 variance {{run}} --step 999                                 | 999
 variance {{run}} --weights raw                              | invalid choice
-variance {{run}} --window x                                 | two levels of alpha with a comma
+variance {{run}} --window x                                 | write two levels of alpha
 variance {{run}} --window 0.9,0.1                           | 0.9
 variance {{run}} --seed -1                                  | seed is -1: it {SEED}
 variance {{run}} --limit-seconds 0                          | it must be positive

@@ -326,6 +326,7 @@ def test_a_damaged_recipe_is_refused(copy: Path, capsys: pytest.CaptureFixture[s
 def test_debug_shows_the_place_of_the_error(tmp_path: Path) -> None:
     result = duality("eval", str(tmp_path), "--debug")
     assert "Traceback" in result.stderr
+    assert "Traceback" in duality("--debug", "eval", str(tmp_path)).stderr
     assert "Traceback" not in duality("eval", str(tmp_path)).stderr
 
 

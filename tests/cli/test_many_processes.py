@@ -262,7 +262,7 @@ def test_a_killed_rank_ends_the_job_which_can_be_resumed(tmp_path: Path) -> None
     assert time.monotonic() - before < 60
     assert job.returncode != 0
     (line,) = [line for line in err.splitlines() if line.startswith("duality: ")]
-    assert f"rank 1 (process {victim}) ended without a word" in line
+    assert f"rank 1 (process {victim}) ended without a message" in line
     last = steps_taken(out)
     assert main([*train(out, 5 * (last // 5 + 2)), "--resume"]) == 0
 

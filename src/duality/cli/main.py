@@ -192,7 +192,7 @@ def _lost_ranks() -> str | None:
     """Which ranks of the job are gone, in a line; None if none is known to be."""
     gone = ranks.missing_ranks()
     return gone and (
-        f"duality: error: {gone} ended without a word, as after kill -9 or when memory runs out: what was saved is "
+        f"duality: error: {gone} ended without a message, as after kill -9 or when memory runs out: what was saved is "
         "intact, and the same command with --resume continues a training"
     )
 

@@ -4,8 +4,8 @@
 
 What must hold: whatever JSON is given, ``read`` gives a value of the right type for every field, or refuses it in one
 sentence that names the field, what was got and what is allowed. The fields of writing are arguments of ``Model.sample``
-and ``Model.fill``, with their names. A field of OpenAI's that has no meaning here is refused unless its value changes
-nothing. Every limit that is crossed is named in the answer.
+and ``Model.fill``, with their names; their defaults and help are those of ``models.requests``. A field of OpenAI's that
+has no meaning here is refused unless its value changes nothing. Every limit that is crossed is named in the answer.
 """
 
 from __future__ import annotations

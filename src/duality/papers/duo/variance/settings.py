@@ -8,12 +8,13 @@ What must hold: the fields and their help are known without torch; what cannot b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
+
+from duality.evaluation.requests import list_values
 
 GROUPS = 20
-_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -59,22 +60,20 @@ class VarianceSettings:
 
     def names(self) -> tuple[str, ...]:
         """The names of the objectives; none for those that fit the run."""
-        given = self.objectives.split(",") if isinstance(self.objectives, str) else self.objectives
-        return tuple(part.strip() for part in given if part.strip())
+        return tuple(list_values("--objectives", "names", self.objectives, str)) if self.objectives else ()
 
     def kept_steps(self, saved: Sequence[int]) -> Sequence[int]:
         """The steps of the checkpoints, of a run that has ``saved`` these; none for the newest alone."""
         if self.steps in ("last", "all"):
             return saved if self.steps == "all" else ()
-        wrong = f"--step is {self.steps!r}: it is last, all, or steps with commas, such as 1000,2000"
-        return _numbers(self.steps, int, wrong)
+        return list_values("--step", "last, all, or steps such as 1000,2000", self.steps, int)
 
     def alpha_range(self) -> tuple[float, float] | None:
         """The range of alpha of the objectives that have one; None if it is not given."""
-        wrong = f"--window is {self.window!r}: it is two levels of alpha with a comma, such as 0.05,0.95"
-        found = _numbers(self.window, float, wrong) if self.window else ()
-        if self.window and len(found) != 2:
-            raise ValueError(wrong)
+        kind = "two levels of alpha such as 0.05,0.95"
+        found = list_values("--window", kind, self.window, float) if self.window else ()
+        if len(found) not in (0, 2):
+            raise ValueError(f"--window {self.window!r}: write {kind}, with commas between")
         return (found[0], found[1]) if found else None
 
 
@@ -91,11 +90,3 @@ def check_draws(num_draws: int, groups: int) -> None:
         raise ValueError(
             f"draws is {num_draws}: it must be a multiple of the {groups} groups, at least {2 * groups}; use {nearest}"
         )
-
-
-def _numbers(given: str | Sequence[_Number], kind: Callable[[str], _Number], message: str) -> Sequence[_Number]:
-    """The numbers that are given, or that stand between commas; another text is refused with a message."""
-    try:
-        return [kind(part) for part in given.split(",")] if isinstance(given, str) else given
-    except ValueError:
-        raise ValueError(message) from None
