@@ -220,8 +220,8 @@ def test_the_command(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_mistakes_on_the_command_line_are_one_line(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases: list[tuple[list[str], str]] = [
         ([], "name run folders"),
-        ([str(trained), "--step", "newest"], "--step is 'newest'"),
-        ([str(trained), "--window", "0.5"], "--window is '0.5'"),
+        ([str(trained), "--step", "newest"], "--step 'newest'"),
+        ([str(trained), "--window", "0.5"], "--window '0.5'"),
         ([str(trained), "--draws", "7"], "draws is 7"),
     ]
     for arguments, message in cases:
