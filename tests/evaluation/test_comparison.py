@@ -23,7 +23,7 @@ from duality.data.packing import Sequences
 from duality.evaluation.compare import (
     ComparisonRequest,
     _ComparedRecipe,
-    _other_differences,
+    _remarks,
     _tokens_seen,
     _training_seconds,
     compare,
@@ -191,9 +191,9 @@ def test_compare_and_quality_give_the_same_numbers(english: Path, tmp_path: Path
 
 def test_other_differences_are_listed(english: Path) -> None:
     first, second = small_recipe(english, name="mdlm-laptop"), small_recipe(english, name="duo-laptop")
-    assert _other_differences([first, second]) == []
+    assert _remarks([first, second], [], []) == []
     third = small_recipe(english, "training.learning_rate=0.5", name="ar-laptop")
-    assert _other_differences([first, third]) == ["ar-laptop: training.learning_rate: 0.006 -> 0.5"]
+    assert _remarks([first, third], [], []) == ["Differs: ar-laptop: training.learning_rate: 0.006 -> 0.5."]
 
 
 def test_sampling_steps_apply_where_there_is_a_choice(english: Path, tmp_path: Path) -> None:

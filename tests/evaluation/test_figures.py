@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.sweep_rows import REAL, row
 
-from duality.evaluation.figures import _at_one_temperature, _plot_rounds, _plot_steps, draw, style
+from duality.evaluation.figures import _at_one_temperature, _plot_rows, draw, style
 from duality.evaluation.sweep.samples import Score
 from duality.evaluation.tables import has_rounds
 
@@ -18,14 +18,14 @@ def test_figures_are_drawn(tmp_path: Path) -> None:
     rounds = [
         row("duo", steps, 100.0 / (1 + number), 5.0, round=number or None) for number in range(3) for steps in (8, 64)
     ]
-    _plot_steps([*rounds, row("ar", 64, 20.0, 5.0), REAL], tmp_path / "steps.png")
-    _plot_steps([row("duo", 8, None, 5.0)], tmp_path / "alone.png")
-    _plot_rounds([*rounds, REAL], tmp_path / "rounds.png")
+    _plot_rows([*rounds, row("ar", 64, 20.0, 5.0), REAL], tmp_path / "steps.png")
+    _plot_rows([row("duo", 8, None, 5.0)], tmp_path / "alone.png")
+    _plot_rows([*rounds, REAL], tmp_path / "rounds.png", over_rounds=True)
     for path in tmp_path.iterdir():
         assert path.read_bytes().startswith(b"\x89PNG")
     assert has_rounds(rounds)
     with pytest.raises(ValueError, match="no row has a round"):
-        _plot_rounds([row("duo", 8, 1.0, 5.0)], tmp_path / "none.png")
+        _plot_rows([row("duo", 8, 1.0, 5.0)], tmp_path / "none.png", over_rounds=True)
 
 
 def test_of_several_temperatures_the_one_nearest_to_1_is_drawn(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_the_table_shows_perplexities_and_their_ratio(tmp_path: Path) -> None:
     found = frontiers(dict.fromkeys(measured(tmp_path, "a", "b", steps=(4,)), tmp_path))
     (each,) = found.comparisons
     assert each.difference is not None
-    cells = found.cells(each)
+    cells = found._cells(each)
     assert cells[3] == f"{math.exp(each.difference.first):.1f}"
     assert cells[5].startswith(f"{math.exp(each.difference.value):.3f} [{math.exp(each.difference.low):.3f}, ")
     assert cells[6] in ("higher", "lower", "undecided")
@@ -97,7 +97,7 @@ def test_curves_without_a_common_diversity_are_said_to_have_none(tmp_path: Path)
     )
     nothing = replace(found, comparisons=(replace(found.comparisons[0], difference=None),))
     assert "| b, 4 steps | a, 4 steps | none in common | – | – | – | – |" in nothing.markdown()
-    assert found.difference_name == "difference"
+    assert "| of the other | difference | it is |" in nothing.markdown()
     assert found.to_json()["comparisons"]
 
 

@@ -12,9 +12,9 @@ import torch
 from support import session
 from support.runs import quiet, small_recipe
 
-from duality.evaluation.judge import _judge_of, judge_named
+from duality.evaluation.judge import _judge_of, find_judge
 from duality.evaluation.requests import SweepRequest
-from duality.evaluation.scorers import context_of
+from duality.evaluation.scorers import _context_of
 from duality.evaluation.sweep.runs import measure_runs
 from duality.fused.lazy import belief_of
 from duality.models.model import Model, load
@@ -49,7 +49,7 @@ def by_definition(model: Model, ids: list[int]) -> float:
 @pytest.mark.parametrize("name", ["ar", "wrap"])
 def test_the_nats_are_those_of_the_run(runs: dict[str, Path], name: str) -> None:
     """Of documents the end-of-text is a part, of pieces of a stream it is not; neighbours change nothing."""
-    model, judge = load(runs[name], device="cpu"), judge_named(str(runs[name]))
+    model, judge = load(runs[name], device="cpu"), find_judge(str(runs[name]))
     ending = [model.tokenizer.separator] if name == "ar" else []
     texts = ["abc", "", "ffffff", "b"]
     for text, (nats, count) in zip(texts, judge.nats(texts)):
@@ -62,7 +62,7 @@ def test_the_nats_are_those_of_the_run(runs: dict[str, Path], name: str) -> None
 
 def test_all_short_texts_together_have_the_right_probability(runs: dict[str, Path]) -> None:
     """Texts of at most one letter and their end, and the rest of the probability: p sums to 1."""
-    model, judge = load(runs["ar"], device="cpu"), judge_named(str(runs["ar"]))
+    model, judge = load(runs["ar"], device="cpu"), find_judge(str(runs["ar"]))
     letters = model.tokenizer.vocab_size - 1
     assert isinstance(model.tokenizer, CharTokenizer)
     ended = sum(math.exp(-nats) for nats, _ in judge.nats(["", *model.tokenizer.alphabet]))
@@ -73,7 +73,7 @@ def test_all_short_texts_together_have_the_right_probability(runs: dict[str, Pat
 
 
 def test_texts_longer_than_a_sequence_are_read_in_windows(runs: dict[str, Path]) -> None:
-    judge = judge_named(str(runs["ar"]))
+    judge = find_judge(str(runs["ar"]))
     assert judge.context == 9
     ((nats, count),) = judge.nats(["abcdefabcdef"])
     assert count == 13
@@ -82,11 +82,11 @@ def test_texts_longer_than_a_sequence_are_read_in_windows(runs: dict[str, Path])
 
 def test_what_is_no_judge_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is a run of Duo and no judge.*name an autoregressive run"):
-        judge_named(str(runs["duo"]))
+        find_judge(str(runs["duo"]))
     with pytest.raises(ValueError, match="no judge at"):
-        judge_named(str(tmp_path / "absent.gguf"))
+        find_judge(str(tmp_path / "absent.gguf"))
     with pytest.raises(ValueError, match=r"the judge 'ar .*' cannot read text 1, 'abZ': the character 'Z'"):
-        judge_named(str(runs["ar"])).nats(["abc", "abZ"])
+        find_judge(str(runs["ar"])).nats(["abc", "abZ"])
 
 
 def test_other_weights_are_another_judge(runs: dict[str, Path]) -> None:
@@ -98,13 +98,13 @@ def test_other_weights_are_another_judge(runs: dict[str, Path]) -> None:
 
 def test_training_texts_are_the_documents(runs: dict[str, Path]) -> None:
     """All words but those for validation, each once and without an end-of-text."""
-    texts = context_of(runs["ar"]).training_texts()
+    texts = _context_of(runs["ar"]).training_texts()
     assert len(texts) == len(set(texts))
     assert set(texts) < set(WORDS)
     assert len(texts) > 0.8 * len(WORDS)
-    context = context_of(runs["ar"])
+    context = _context_of(runs["ar"])
     assert context.training_texts() == texts
-    assert context.training_id == context_of(runs["duo"]).training_id
+    assert context.training_id == _context_of(runs["duo"]).training_id
     assert len(context.training_id) > 40
 
 
@@ -115,7 +115,7 @@ def test_other_texts_than_those_of_the_training_are_refused(runs: dict[str, Path
     try:
         corpus.write_text("other words\n" * 40)
         with pytest.raises(ValueError, match=r"the corpus of .* has changed"):
-            context_of(runs["ar"]).training_texts()
+            _context_of(runs["ar"]).training_texts()
         with pytest.raises(ValueError, match=r"the corpus of .* has changed"):
             measure_runs([runs["ar"]], SweepRequest(steps=(None,), num=2), out=runs["ar"].parent / "x", device="cpu")
     finally:

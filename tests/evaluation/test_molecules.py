@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("rdkit", reason="needs the extra molecules: pip install 'diffusion-duality[molecules]'")
 
 from duality.data.readers.smiles import rdkit
-from duality.evaluation.molecules import Molecules, _canonical, _diversity, _uniqueness, draw
-from duality.evaluation.scorers import Drawing, Scorer, ScorerContext, score_texts, scorer_named, summary
+from duality.evaluation.molecules import Molecules, _canonical, _diversity, _uniqueness
+from duality.evaluation.scorers import Drawing, Scorer, ScorerContext, find_scorer, score_texts, summary
 
 TEXTS = ["CCO", "OCC", "C1CC", "", "c1ccccc1", "not a molecule", "CC#N", "CC(N)=O"]
 
@@ -45,7 +45,7 @@ def test_canonical_texts() -> None:
 def test_the_measures_of_known_texts(capfd: pytest.CaptureFixture[str]) -> None:
     """Five are molecules, two of them the same; two of the five are in the training texts, one in another spelling."""
     context = ScorerContext(lambda: ["OCC", "N", "no molecule"])
-    found = score_texts(scorer_named("molecules", context), TEXTS)
+    found = score_texts(find_scorer("molecules", context), TEXTS)
     values = {name: summary("", column) for name, column in found.items()}
     assert list(found) == ["validity", "uniqueness", "novelty", "diversity"]
     assert found["validity"] == [1, 1, 0, 0, 1, 0, 1, 1]
@@ -80,7 +80,7 @@ def test_a_molecule_whose_canonical_form_cannot_be_read_again(tmp_path: Path) ->
     found = Molecules()([odd, "CCO", "CC", "no molecule"])
     assert list(found["validity"]) == [1.0, 1.0, 1.0, 0.0]
     assert all(value is not None and 0 < value < 2 for value in found["diversity"][:3])
-    assert len(draw([odd, "CCO"], tmp_path / "molecules")) == 2
+    assert len(Molecules().draw([odd, "CCO"], tmp_path / "molecules")) == 2
 
 
 def test_diversity_is_the_mean_over_pairs() -> None:
@@ -150,19 +150,19 @@ def test_changed_training_molecules_in_the_cache_are_made_again(
 
 def test_pictures_are_files(tmp_path: Path) -> None:
     """Of 12 texts at most, one beside the other; what is no molecule is drawn too, whatever its letters are."""
-    paths = draw([*TEXTS, "<&>\u00e9\n", "x" * 200, *chains(20)], tmp_path / "molecules.of.a.run")
+    paths = Molecules().draw([*TEXTS, "<&>\u00e9\n", "x" * 200, *chains(20)], tmp_path / "molecules.of.a.run")
     assert [path.name for path in paths] == ["molecules.of.a.run.svg", "molecules.of.a.run.png"]
     root = xml.etree.ElementTree.fromstring(paths[0].read_text(encoding="utf-8"))
     assert root.tag.endswith("svg")
     assert paths[1].read_bytes().startswith(b"\x89PNG")
-    small = draw(["C"], tmp_path / "one")
+    small = Molecules().draw(["C"], tmp_path / "one")
     assert small[1].stat().st_size < paths[1].stat().st_size
     assert Molecules().draw(["C1CC"], tmp_path / "invalid")
     with pytest.raises(ValueError, match="nothing to draw"):
-        draw([], tmp_path / "none")
+        Molecules().draw([], tmp_path / "none")
 
 
 def test_the_extra_is_named_when_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rdkit.Chem", None)
     with pytest.raises(ValueError, match=r'pip install "diffusion-duality\[molecules\]"'):
-        scorer_named("molecules")
+        find_scorer("molecules")

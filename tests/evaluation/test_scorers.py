@@ -22,9 +22,9 @@ from duality.evaluation.scorers import (
     Numbers,
     Scorer,
     ScorerContext,
+    find_scorer,
     key_of,
     score_texts,
-    scorer_named,
     summary,
 )
 from duality.evaluation.sweep.samples import Score
@@ -53,13 +53,13 @@ def test_a_function_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     before = list(sys.path)
     Path("first_scores.py").write_text("def words(texts): return {'words': [len(text.split()) for text in texts]}\n")
-    scorer = scorer_named("first_scores:words")
+    scorer = find_scorer("first_scores:words")
     assert sys.path == before
     assert score_texts(scorer, ["a b", "c"]) == {"words": [2.0, 1.0]}
     assert (scorer.name, scorer.columns) == ("first_scores:words", ())
     assert len(scorer.version) == 12
     Path("second_scores.py").write_text("def words(texts): return {'words': [0 for text in texts]}\n")
-    assert scorer_named("second_scores:words").version != scorer.version
+    assert find_scorer("second_scores:words").version != scorer.version
     assert key_of(scorer) == f"first_scores:words ({scorer.version})"
 
 
@@ -71,12 +71,12 @@ def test_a_scorer_that_needs_the_training_texts() -> None:
         return ["one"]
 
     context = ScorerContext(training, "id")
-    scorer = scorer_named("support.scorers:Known", context)
+    scorer = find_scorer("support.scorers:Known", context)
     assert read == []
     assert score_texts(scorer, TEXTS) == {"known": [1.0, 0.0, None]}
     assert read == [1]
     assert key_of(scorer) == "known (1)"
-    assert scorer_named(f"{__name__}:INSTANCE") is INSTANCE
+    assert find_scorer(f"{__name__}:INSTANCE") is INSTANCE
 
 
 INSTANCE = Known(ScorerContext(tuple))
@@ -85,11 +85,11 @@ INSTANCE = Known(ScorerContext(tuple))
 def test_entry_points_and_registered_names(monkeypatch: pytest.MonkeyPatch) -> None:
     plugged = EntryPoint("plugged", f"{__name__}:lengths", "duality.scorers")
     monkeypatch.setattr(metadata, "entry_points", lambda group: [plugged] if group == "duality.scorers" else [])
-    assert score_texts(scorer_named("plugged"), TEXTS) == {"length": [3.0, 5.0, 0.0]}
+    assert score_texts(find_scorer("plugged"), TEXTS) == {"length": [3.0, 5.0, 0.0]}
     with SCORERS.extended("lengths", lengths):
-        assert score_texts(scorer_named("lengths"), TEXTS) == {"length": [3.0, 5.0, 0.0]}
+        assert score_texts(find_scorer("lengths"), TEXTS) == {"length": [3.0, 5.0, 0.0]}
     with pytest.raises(ValueError, match=r"no scorer 'pluged': did you mean plugged\?"):
-        scorer_named("pluged")
+        find_scorer("pluged")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_entry_points_and_registered_names(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_what_is_no_scorer_is_refused(spec: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        scorer_named(spec)
+        find_scorer(spec)
 
 
 @pytest.mark.parametrize(

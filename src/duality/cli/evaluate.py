@@ -80,7 +80,7 @@ def _evaluate_on_suite(
     model: Model, run: Path, name: str, data: tuple[str, ...], how: tuple[int, int | None, int, int], json: bool
 ) -> int:
     """Print the table of a suite."""
-    from duality.evaluation.suites import SUITES, LikelihoodSettings, evaluate_suite, suite_remarks, suite_table
+    from duality.evaluation.suites import SUITES, evaluate_suite, suite_remarks, suite_table
     from duality.evaluation.tables import table
     from duality.files.atomic import json_text
     from duality.models.folder import exists
@@ -91,15 +91,25 @@ def _evaluate_on_suite(
         if not all(each.partition("=")[1:]):
             raise ValueError(f"--data {each}: with --suite it says where a set is, such as --data ptb=FOLDER")
     places = dict(each.split("=", 1) for each in data)
-    suite, settings = SUITES[name], LikelihoodSettings(*how)
+    suite, (num_draws, limit, batch_size, seed) = SUITES[name], how
     keep = run / KEPT if exists(run) else None  # what is not a run is left as it is
-    outcomes = evaluate_suite(model, suite, places, settings, keep=keep, report=say)
+    outcomes = evaluate_suite(
+        model,
+        suite,
+        places,
+        num_draws=num_draws,
+        limit=limit,
+        batch_size=batch_size,
+        seed=seed,
+        keep=keep,
+        report=say,
+    )
     if json:
         found = {each.dataset: None if each.result is None else _numbers(each.result) for each in outcomes}
         missing = {each.dataset: each.missing for each in outcomes if each.result is None}
         print(json_text({"run": str(run), "step": model.step, "suite": name, "sets": found, "missing": missing}))
         return 0
-    print(f"{suite.title}\n{run}, step {model.step}, {settings.num_draws} draws of time and noise for each sequence\n")
+    print(f"{suite.title}\n{run}, step {model.step}, {num_draws} draws of time and noise for each sequence\n")
     head, ours = suite_table(suite, outcomes, str(run))
     published = [] if suite.table is None else published_rows(suite.table, head[1:])
     print(table([head, ours, *published]))
@@ -147,7 +157,7 @@ def compare(
     """
     from duality.evaluation.compare import ComparisonRequest, table_lines
     from duality.evaluation.compare import compare as compare_recipes
-    from duality.evaluation.judge import judge_named
+    from duality.evaluation.judge import find_judge
     from duality.files.atomic import no_empty_folder
     from duality.models.folder import with_column, with_corpus
     from duality.recipes.catalogue import recipe as find
@@ -162,7 +172,7 @@ def compare(
     chosen = [find(name, (*changes, *assignments)) for name in recipes]
     chosen = [with_column(with_corpus(each, data or each.data.corpus), column) for each in chosen]
     where = device_named(device)
-    reader = None if judge is None else judge_named(judge, where, say)
+    reader = None if judge is None else find_judge(judge, where, say)
     request = ComparisonRequest(out, draws, limit, reader, samples, sample_steps, where)
     with no_empty_folder(out):
         rows, remarks = compare_recipes(chosen, request, say, lambda each: show_training(each.training.steps))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -51,10 +50,10 @@ def reproduce(
         threads: threads of each process; the digits of the report depend on it.
     """
     from duality.papers.duo.reproduce import run
-    from duality.papers.duo.reproduce.domains import budget_named
+    from duality.papers.duo.reproduce.domains import read_budget
 
-    chosen, show = budget_named(budget, seeds, domains, base_seeds, judge), partial(say.working, "reproducing")
-    found = run.reproduce(out, chosen, claims, workers=workers, threads=threads, report=say, show=show)
+    chosen = read_budget(budget, seeds, domains, base_seeds, judge)
+    found = run.reproduce(out, chosen, claims, workers=workers, threads=threads, report=say)
     print(run.verdict_table(found))
     say(f"the report is {out / 'report.html'} (and report.md)")
     return 0
@@ -81,8 +80,7 @@ def variance(
     from duality.files.atomic import json_text
     from duality.papers.duo.variance.study import measure_variance
 
-    show = partial(say.working, "gradients")
-    rows = measure_variance(runs, request, out=out, device=device, corpus=corpus, report=say, show=show)
+    rows = measure_variance(runs, request, out=out, device=device, corpus=corpus, report=say)
     print(json_text([row.to_json() for row in rows]) if json else (out / "variance.md").read_text(encoding="utf-8"))
     say(f"tables and figure are in {out}")
     return 0

@@ -47,7 +47,7 @@ def studio(
             "the studio needs pydantic, starlette and uvicorn, which are not installed: pip install "
             "'diffusion-duality[studio]'"
         ) from None
-    from duality.evaluation.judge import judge_named
+    from duality.evaluation.judge import find_judge
     from duality.studio import app, library, server
 
     folders, models = _find_sources(runs or (Path("runs"),))
@@ -55,7 +55,7 @@ def studio(
     server.check_token(host, token)
     with server.listen(host, port) as listener:
         shelf = library.Library(folders, device=device, models=models)
-        made = app.Studio(shelf, judge=None if judge is None else judge_named(judge, device, say))
+        made = app.Studio(shelf, judge=None if judge is None else find_judge(judge, device, say))
         address = server.format_address(host, listener.getsockname()[1], token)
         say(f"the studio is at {address} ({found} run{'s' * (found != 1)}, and those to come); Ctrl-C ends it")
         if open:

@@ -6,7 +6,7 @@
                               sweep (``evaluation.sweep.samples.Row``, as in quality.json), or null without a judge
     OUT/table.md              the same as a table
 
-A comparison is fair if only the method differs. ``_other_differences`` lists where else the recipes differ: data,
+A comparison is fair if only the method differs. ``_remarks`` lists where else the recipes differ: data,
 network, training. All recipes are measured on the same validation text, with the same draws, each by its own measure;
 the column "measure" gives its kind. What must hold: nothing is trained, sampled or judged twice.
 """
@@ -173,17 +173,6 @@ def _training_seconds(folder: Path) -> float:
     return sum(last.values(), 0.0)
 
 
-def _other_differences(recipes: Sequence[Recipe]) -> list[str]:
-    """Where recipes differ from the first in anything but name, texts, method and how they are sampled elsewhere."""
-    first = recipes[0]
-    found = []
-    for recipe in recipes[1:]:
-        shared = {name: getattr(first, name) for name in ("name", "summary", "source", "method", "generation")}
-        same = replace(recipe, **shared)
-        found += [f"{recipe.name}: {line}" for line in differences(first, same)]
-    return found
-
-
 # --- the table
 
 
@@ -211,10 +200,16 @@ def table_lines(rows: Sequence[_ComparedRecipe]) -> list[list[str]]:
 
 
 def _remarks(recipes: Sequence[Recipe], rows: Sequence[_ComparedRecipe], real: Sequence[Row]) -> list[str]:
-    """Sentences that belong to the table: the remarks of the sweep, and in what else the recipes differ."""
+    """Sentences that belong to the table: the remarks of the sweep, and in what else than the method recipes differ.
+
+    Name, texts and how they are sampled elsewhere do not count.
+    """
     sampled = [row.samples for row in rows if row.samples is not None]
-    judged = sample_remarks([*sampled, *real]) if sampled else []
-    return [*judged, *(f"Differs: {line}." for line in _other_differences(recipes))]
+    lines, first = sample_remarks([*sampled, *real]) if sampled else [], recipes[0]
+    shared = {name: getattr(first, name) for name in ("name", "summary", "source", "method", "generation")}
+    for recipe in recipes[1:]:
+        lines += [f"Differs: {recipe.name}: {line}." for line in differences(first, replace(recipe, **shared))]
+    return lines
 
 
 def _write_table(out: Path, rows: Sequence[_ComparedRecipe], remarks: Sequence[str]) -> None:

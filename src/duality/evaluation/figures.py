@@ -9,7 +9,7 @@ nearest to 1; ``frontier_report`` draws them all. matplotlib is imported when a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -72,14 +72,15 @@ def use_log_scale(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(2, 0.5)))
 
 
-def save(figure: Figure, target: Path) -> None:
-    """Put one legend for all axes below them, and write the file."""
+def save(figure: Figure, target: Path, height: float | None = None) -> None:
+    """Put one legend for all axes below them, and write the file; without a ``height`` the legend decides it."""
     named = {
         label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     wide = min(len(figure.axes) + 1, max(1, len(named)))
-    figure.set_figheight(4.2 + 0.2 * math.ceil(len(named) / wide))
-    figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=wide, fontsize=8)
+    figure.set_figheight(height or 4.2 + 0.2 * math.ceil(len(named) / wide))
+    if named:
+        figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=wide, fontsize=8)
     figure.savefig(target, dpi=130)
 
 
@@ -89,9 +90,9 @@ def save(figure: Figure, target: Path) -> None:
 def draw(rows: Sequence[Row], steps: Path, rounds: Path | None = None) -> None:
     """The figure against steps and, if it is requested and there are rounds, the one against rounds."""
     shown = _at_one_temperature(rows)
-    _plot_steps(shown, steps)
+    _plot_rows(shown, steps)
     if rounds is not None and has_rounds(shown):
-        _plot_rounds(shown, rounds)
+        _plot_rows(shown, rounds, over_rounds=True)
 
 
 def _at_one_temperature(rows: Sequence[Row]) -> list[Row]:
@@ -101,41 +102,20 @@ def _at_one_temperature(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.real or row.temperature == nearest]
 
 
-def _plot_steps(rows: Sequence[Row], target: Path) -> None:
-    """Gen PPL and entropy against steps, as a PNG: a line for each model and setting, later rounds in darker shades."""
+def _plot_rows(rows: Sequence[Row], target: Path, over_rounds: bool = False) -> None:
+    """Quality and entropy as a PNG, against steps with a line for each round, or against rounds with one for each step.
 
-    def label(name: str, row: Row) -> str:
-        return name if row.round is None else f"{name}, round {row.round}"
-
-    figure, panels = _draw_lines(rows, round_of, lambda row: row.steps, label)
-    steps = sorted({row.steps for row in rows if not row.real})
-    for axes in panels:
-        axes.set(xlabel="steps")
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(steps, [str(step) for step in steps])
-        axes.set_xticks([], minor=True)
-    save(figure, target)
-
-
-def _plot_rounds(rows: Sequence[Row], target: Path) -> None:
-    """Gen PPL and entropy against rounds of distillation, as a PNG; a line for each number of steps (few: darker)."""
-    if not has_rounds(rows):
+    Later rounds, or fewer steps, are darker.
+    """
+    if over_rounds and not has_rounds(rows):
         raise ValueError("no row has a round: there is nothing to draw; measure a distilled run")
 
-    def label(name: str, row: Row) -> str:
-        return f"{name}, {row.steps} steps"
+    def group(row: Row) -> int:
+        return -row.steps if over_rounds else round_of(row)
 
-    figure, panels = _draw_lines(rows, lambda row: -row.steps, round_of, label)
-    for axes in panels:
-        axes.set(xlabel="round of distillation")
-        axes.set_xticks(sorted({round_of(row) for row in rows if not row.real}))
-    save(figure, target)
+    def across(row: Row) -> int:
+        return round_of(row) if over_rounds else row.steps
 
-
-def _draw_lines(
-    rows: Sequence[Row], group: Callable[[Row], int], across: Callable[[Row], int], label: Callable[[str, Row], str]
-) -> tuple[Figure, list[Axes]]:
-    """A line with its band for each column of the rows and each ``group``, in a panel for each of two measures."""
     quality = ["gen_ppl"] if any(row.judge is not None for row in rows) else score_columns(rows)[:1]
     measures = [*quality, "entropy"]
     figure, panels = canvas(len(measures))
@@ -143,18 +123,27 @@ def _draw_lines(
     if temperatures != {1.0} and len(temperatures) == 1:
         figure.suptitle(f"temperature {temperatures.pop():g}", fontsize=9)
     for axes, measure in zip(panels, measures, strict=True):
-        axes.set(ylabel=label_of_measure(measure, rows))
+        ticks = sorted({across(row) for row in rows if not row.real})
+        axes.set(xlabel="round of distillation" if over_rounds else "steps", ylabel=label_of_measure(measure, rows))
+        if not over_rounds:
+            axes.set_xscale("log", base=2)
+            axes.set_xticks([], minor=True)
+        axes.set_xticks(ticks, [str(each) for each in ticks])
         if measure == "gen_ppl":
             use_log_scale(axes)
         for number, (name, column) in enumerate(columns(rows).items()):
             lines = group_rows(column, group)
             for place, (_, same) in enumerate(lines):
                 line, look = sorted(same, key=across), style(number, place, len(lines))
+                if over_rounds:
+                    label = f"{name}, {line[0].steps} steps"
+                else:
+                    label = name if line[0].round is None else f"{name}, round {line[0].round}"
                 x = [across(row) for row in line]
                 # what was not measured leaves a gap
                 found = [[math.nan if part is None else part for part in row.measure(measure)] for row in line]
                 value, low, high = (list(part) for part in zip(*found))
-                axes.plot(x, value, marker="o", ms=4, lw=1.6, label=label(name, line[0]), **look)
+                axes.plot(x, value, marker="o", ms=4, lw=1.6, label=label, **look)
                 axes.fill_between(x, low, high, color=look["color"], alpha=0.13, lw=0)
                 if len(line) == 1:  # a band needs two points
                     axes.vlines(x, low, high, color=look["color"], alpha=0.5)
@@ -162,4 +151,4 @@ def _draw_lines(
             value_of_text = row.measure(measure)[0] if row.real else None
             if value_of_text is not None:
                 axes.axhline(value_of_text, color="grey", ls="--", lw=1.2, label=row.label)
-    return figure, panels
+    save(figure, target)

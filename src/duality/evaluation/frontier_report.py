@@ -26,7 +26,7 @@ from duality.evaluation.frontiers import Curve, Difference, Point, Values, diffe
 from duality.evaluation.metrics import distinct_shares, entropies
 from duality.evaluation.scorers import Column, totals_and_counts
 from duality.evaluation.statistics import bootstrap
-from duality.evaluation.sweep.samples import Row, Samples, sample_path, stored_samples
+from duality.evaluation.sweep.samples import Row, Samples, read_samples, sample_path
 from duality.evaluation.tables import cell, columns, group_rows, round_of, score_columns, several_temperatures, table
 from duality.files.atomic import file_sha256, json_text, write_atomically
 from duality.files.kept_scores import FILE, Scores
@@ -45,7 +45,7 @@ class _Comparison:
 
 
 @dataclass(frozen=True)
-class Frontiers:
+class _Frontiers:
     """The curves of a sweep with their two measures, the rows of each, all rows, and the comparisons."""
 
     quality: str
@@ -54,12 +54,25 @@ class Frontiers:
     comparisons: tuple[_Comparison, ...]
     rows: tuple[Row, ...]
 
-    @property
-    def difference_name(self) -> str:
-        """What the column of differences shows."""
-        return "ratio" if self.quality == "gen_ppl" else "difference"
+    def markdown(self) -> str:
+        """The comparisons as a table, and what it means."""
+        difference_name = "ratio" if self.quality == "gen_ppl" else "difference"
+        lines = [
+            f"Frontiers: {self.quality} against {self.diversity} over temperature. At equal {self.diversity}, linear "
+            f"between temperatures; in brackets the 95 % interval of the {difference_name}, by a bootstrap over "
+            "samples."
+        ]
+        if any(each.difference is not None and each.difference.clipped for each in self.comparisons):
+            lines.append("(moved): the nearest value that both curves have to that of the other at temperature 1.")
+        missing = sum(len(curve.points) - len(curve.known) for curve in self.curves)
+        if missing:
+            lines.append(f"{missing} points are left out: no sample has a number there.")
+        if self.comparisons:
+            head = ["model", "against", self.diversity, self.quality, "of the other", difference_name, "it is"]
+            lines.insert(0, table([head, *(self._cells(each) for each in self.comparisons)]))
+        return "\n".join(lines) + "\n"
 
-    def cells(self, comparison: _Comparison) -> list[str]:
+    def _cells(self, comparison: _Comparison) -> list[str]:
         """A comparison as text."""
         found = comparison.difference
         if found is None:
@@ -70,23 +83,6 @@ class Frontiers:
         word = "higher" if found.low > 0 else "lower" if found.high < 0 else "undecided"
         where = f"{found.at:.3f}{' (moved)' * found.clipped}"
         return [comparison.label, comparison.against, where, *figures, spread, word]
-
-    def markdown(self) -> str:
-        """The comparisons as a table, and what it means."""
-        lines = [
-            f"Frontiers: {self.quality} against {self.diversity} over temperature. At equal {self.diversity}, linear "
-            f"between temperatures; in brackets the 95 % interval of the {self.difference_name}, by a bootstrap over "
-            "samples."
-        ]
-        if any(each.difference is not None and each.difference.clipped for each in self.comparisons):
-            lines.append("(moved): the nearest value that both curves have to that of the other at temperature 1.")
-        missing = sum(len(curve.points) - len(curve.known) for curve in self.curves)
-        if missing:
-            lines.append(f"{missing} points are left out: no sample has a number there.")
-        if self.comparisons:
-            head = ["model", "against", self.diversity, self.quality, "of the other", self.difference_name, "it is"]
-            lines.insert(0, table([head, *(self.cells(each) for each in self.comparisons)]))
-        return "\n".join(lines) + "\n"
 
     def to_json(self) -> dict[str, object]:
         """The measures and the comparisons."""
@@ -99,7 +95,7 @@ def has_frontiers(rows: Sequence[Row]) -> bool:
     return several_temperatures(rows) and any(row.judge is not None or row.scores for row in rows)
 
 
-def frontiers(places: Mapping[Row, Path], quality: str | None = None, diversity: str | None = None) -> Frontiers:
+def frontiers(places: Mapping[Row, Path], quality: str | None = None, diversity: str | None = None) -> _Frontiers:
     """The frontiers of rows, each in the folder of its sweep.
 
     Every curve but the first is compared: with the first model's curve of the same settings, or else with the first
@@ -121,7 +117,7 @@ def frontiers(places: Mapping[Row, Path], quality: str | None = None, diversity:
                 other = each
                 break
         comparisons.append(_Comparison(curve.label, other.label, difference([curve], [other])))
-    return Frontiers(quality, diversity, tuple(curves), tuple(comparisons), tuple(rows))
+    return _Frontiers(quality, diversity, tuple(curves), tuple(comparisons), tuple(rows))
 
 
 def _default_measures(rows: Sequence[Row]) -> tuple[str, str]:
@@ -132,7 +128,7 @@ def _default_measures(rows: Sequence[Row]) -> tuple[str, str]:
     return scores[0] if scores else "gen_ppl", "novelty" if "novelty" in scores else "entropy"
 
 
-def write_frontiers(places: Mapping[Row, Path], out: Path) -> Frontiers:
+def write_frontiers(places: Mapping[Row, Path], out: Path) -> _Frontiers:
     """Write the figure, the table and its numbers into a folder."""
     found = frontiers(places)
     write_atomically(out / "frontiers.json", json_text(found.to_json(), indent=1))
@@ -166,7 +162,7 @@ def curves_of(places: Mapping[Row, Path], quality: str, diversity: str) -> list[
 
     def point(row: Row) -> Point:
         path = sample_path(places[row], row.case)
-        samples, kept = stored_samples(path, row.case), scores[places[row]]
+        samples, kept = read_samples(path, row.case), scores[places[row]]
         found = [_values_of(row, name, samples, file_sha256(path), kept) for name in (quality, diversity)]
         return Point(row.temperature, *found)
 
@@ -195,7 +191,7 @@ def _values_of(row: Row, name: str, samples: Samples, checksum: str, scores: Sco
 # --- the figure
 
 
-def plot_frontiers(found: Frontiers, target: Path) -> None:
+def plot_frontiers(found: _Frontiers, target: Path) -> None:
     """Quality against diversity, as a PNG: a hue for each model, later settings darker, points with temperatures."""
     figure, (axes,) = canvas()
     axes.set(xlabel=label_of_measure(found.diversity, found.rows), ylabel=label_of_measure(found.quality, found.rows))

@@ -23,9 +23,8 @@ contains the true difference in 95 % of the cases (tests/evaluation/test_frontie
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
@@ -38,7 +37,6 @@ _RESAMPLES = 2000
 _BLOCK = 250  # resamples at a time
 
 _Draw = Literal["samples", "seeds", "nothing"]  # what of a model is resampled
-Verdict = Literal["shows", "contradicts", "undecided at this budget"]
 
 
 @dataclass(frozen=True)
@@ -168,23 +166,9 @@ def difference(
     if max(seeds) > 1:
         between = reach(["seeds" if count > 1 else "nothing" for count in seeds])
         within = reach(["nothing" if count > 1 else "samples" for count in seeds])
-        wider = [math.hypot(_widening(seeds) * each, other) for each, other in zip(between, within)]
+        wider = [math.hypot(_widen_by(seeds) * each, other) for each, other in zip(between, within)]
         down, up = max(down, wider[0]), max(up, wider[1])
     return Difference(float(found), float(one), float(other), value, value - down, value + up, bool(clipped))
-
-
-def verdict(difference: Difference | None, claimed: Literal["higher", "lower"]) -> Verdict:
-    """Whether a claim about the quality of the first model holds: by the interval of the difference alone."""
-    return "undecided at this budget" if difference is None else verdict_of(difference.low, difference.high, claimed)
-
-
-def verdict_of(low: float, high: float, claimed: str) -> Verdict:
-    """The verdict of an interval of the difference, the claim being that it is "higher" or "lower" than zero."""
-    if low > 0:
-        return "shows" if claimed == "higher" else "contradicts"
-    if high < 0:
-        return "shows" if claimed == "lower" else "contradicts"
-    return "undecided at this budget"
 
 
 def _shared_temperatures(arm: Sequence[Curve]) -> list[float]:
@@ -204,7 +188,7 @@ def _compare(one: _MeanCurve, other: _MeanCurve, at: float | None) -> tuple[Tens
     return found, one.quality_at(found), other.quality_at(found), found != wanted, overlaps
 
 
-def _widening(seeds: Sequence[int]) -> float:
+def _widen_by(seeds: Sequence[int]) -> float:
     """How much wider than its percentiles the interval of a bootstrap over these numbers of seeds has to be."""
     freedom = sum(count - 1 for count in seeds)
     return t_quantile(freedom) / NORMAL * max(math.sqrt(count / (count - 1)) for count in seeds if count > 1)
@@ -225,10 +209,9 @@ def _mean_curve(arm: Sequence[Curve], drawn: _Draw, count: int, seed: int, tag: 
                 Noise.of(seed, 0, rows).fold("frontier").fold(f"{tag} {place}")
                 for rows in (torch.arange(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK))
             ]
-            figures.append(torch.cat([_figures(points, partial(_multiplicities, block)) for block in blocks], 1))
+            figures.append(torch.cat([_figures(points, block) for block in blocks], 1))
         else:
-            found = _figures(points, lambda size: torch.ones(1, size, dtype=torch.float64))
-            figures.append(found.expand(-1, count, -1))
+            figures.append(_figures(points, None).expand(-1, count, -1))
     if drawn == "seeds":
         noise = Noise.of(seed, 0, torch.arange(count)).fold("training seeds").fold(tag)
         chosen = noise.integers("curves", len(arm), len(arm))
@@ -237,18 +220,20 @@ def _mean_curve(arm: Sequence[Curve], drawn: _Draw, count: int, seed: int, tag: 
     return _MeanCurve(tuple(shared), mean[0], mean[1])
 
 
-def _multiplicities(noise: Noise, size: int) -> Tensor:
-    """How often each of ``size`` samples is in each resample: (R, size)."""
-    chosen = noise.integers(f"samples of {size}", size, size)
-    ones = torch.ones(chosen.shape, dtype=torch.float64)
-    return torch.zeros_like(ones).scatter_add_(1, chosen, ones)
+def _figures(points: Sequence[Point], noise: Noise | None) -> Tensor:
+    """Quality and diversity of points in R resamples of their samples, one for each key of ``noise``: (2, R, P).
 
-
-def _figures(points: Sequence[Point], weights: Callable[[int], Tensor]) -> Tensor:
-    """Quality and diversity of points, with the weights (R, N) for N samples: (2, R, P)."""
-    made = {size: weights(size) for size in {len(each.quality.totals) for each in points}}
+    Without noise R is 1, and every sample is there once.
+    """
+    weights = {}  # how often each of N samples is in each resample: (R, N)
+    for size in {len(each.quality.totals) for each in points}:
+        weights[size] = torch.ones(1, size, dtype=torch.float64)
+        if noise is not None:
+            chosen = noise.integers(f"samples of {size}", size, size)
+            ones = torch.ones(chosen.shape, dtype=torch.float64)
+            weights[size] = torch.zeros_like(ones).scatter_add_(1, chosen, ones)
     pairs = [
-        torch.stack([each.figures(made[len(each.totals)]) for each in (point.quality, point.diversity)])
+        torch.stack([each.figures(weights[len(each.totals)]) for each in (point.quality, point.diversity)])
         for point in points
     ]
     return torch.stack(pairs, 2)

@@ -14,7 +14,7 @@ A judge computes in float32. NAME@bfloat16 computes in bfloat16, which is severa
 it and very slow elsewhere, and is another judge: smollm2@bfloat16 gives 2 % more Gen PPL to the same text. Its scores
 are kept under this name.
 
-A run of ours as a judge (``judge_named``) gives the exact -log p of a text in the run's own tokens. If the run was
+A run of ours as a judge (``find_judge``) gives the exact -log p of a text in the run's own tokens. If the run was
 trained on whole documents (``data.packing=document``) a text is followed by the end-of-text, whose probability is part
 of it; if its sequences begin and end anywhere (``wrap``), it is not. A text longer than the run's sequences is read in
 windows, each of which begins with the state that begins a sequence. The name of such a judge contains its weights, so
@@ -108,12 +108,12 @@ class Judge:
         pieces = (window for index, row in enumerate(rows) for window in _windows(index, row, self.context))
         for batch in _batches(pieces):
             ids, valid = _pad(batch)
-            logits = self.logits(ids.to(self.device), valid.long().to(self.device))
             first = torch.tensor([window.first for window in batch])
             scored = (valid & (torch.arange(valid.shape[1]) >= first[:, None]))[:, 1:]
+            logits = self.logits(ids.to(self.device), valid.long().to(self.device))
             found = torch.where(scored, _token_nats(logits, ids.to(self.device)).cpu(), 0.0).sum(-1).tolist()
-            for window, nats in zip(batch, found, strict=True):
-                totals[window.text] += nats
+            for window, total in zip(batch, found, strict=True):
+                totals[window.text] += total
         return [(total, max(0, len(row) - 1)) for total, row in zip(totals, rows)]
 
     @torch.no_grad()
@@ -223,7 +223,12 @@ def load_judge(
             input_ids=ids, attention_mask=valid, use_cache=False, output_hidden_states=True
         ).hidden_states[-1],
     )
-    _require_causal(judge)
+    # transformers loads any encoder as if it were causal, and its scores would mean nothing
+    ids = torch.tensor([[0, 1], [0, 2]], device=judge.device)
+    with torch.no_grad():
+        one, other = judge.logits(ids, torch.ones_like(ids))[:, 0]
+    if not torch.allclose(one, other, atol=1e-4, rtol=1e-4):
+        raise ValueError(f"{judge.name!r} looks ahead: it is not a causal language model and cannot be a judge")
     return judge
 
 
@@ -277,19 +282,10 @@ def _from_pretrained(place: str, options: dict[str, str], precision: torch.dtype
     return load_from(local_files_only=False)
 
 
-@torch.no_grad()
-def _require_causal(judge: Judge) -> None:
-    """Refuse an encoder: transformers loads any encoder as if it were causal, and its scores would mean nothing."""
-    ids = torch.tensor([[0, 1], [0, 2]], device=judge.device)
-    one, other = judge.logits(ids, torch.ones_like(ids))[:, 0]
-    if not torch.allclose(one, other, atol=1e-4, rtol=1e-4):
-        raise ValueError(f"{judge.name!r} looks ahead: it is not a causal language model and cannot be a judge")
-
-
 # --- runs of ours as judges
 
 
-def judge_named(spec: str, device: torch.device | str = "cpu", report: Reporter = silent) -> Judge:
+def find_judge(spec: str, device: torch.device | str = "cpu", report: Reporter = silent) -> Judge:
     """The judge that ``spec`` names: an autoregressive run or model of ours, or what ``load_judge`` takes.
 
     A model of ours on the hub is ``hf:owner/name``; other names of the hub are for `transformers`.

@@ -90,8 +90,10 @@ def _ids_of(tokens: Tensor) -> Tensor:
     return tokens
 
 
-def mauve_obstacle(judge: Judge | None, num_samples: int, num_references: int) -> str | None:
+def mauve_obstacle(judge: Judge | None, num_samples: int, num_references: int | None) -> str | None:
     """Why MAUVE cannot be computed; None if it can."""
+    if num_references is None:
+        return "it needs real text to compare with"
     if judge is None or judge.hidden is None:
         return "it needs a judge that shows its hidden states"
     if min(num_samples, num_references) < _LEAST_FOR_MAUVE:

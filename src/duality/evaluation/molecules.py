@@ -119,8 +119,30 @@ class Molecules:
         return found
 
     def draw(self, texts: Texts, path: Path) -> list[Path]:
-        """A picture of some texts (``draw``)."""
-        return draw(texts, path)
+        """The first twelve texts as a grid of molecules, in PATH.svg and PATH.png: the valid ones first.
+
+        Below each molecule stands its canonical SMILES; a text that is no molecule stands below the word "invalid".
+        """
+        drawing = rdkit("rdkit.Chem.Draw.rdMolDraw2D")
+        if not texts:
+            raise ValueError("nothing to draw: give at least one text")
+        found = [(_canonical(text), text) for text in texts[:_PICTURES]]
+        valid = [(known, text) for known, text in found if known is not None]
+        legends = [*(known for known, _ in valid), *(text or "(empty)" for known, text in found if known is None)]
+        invalid = rdkit("rdkit.Chem").MolFromSmiles("*")  # an atom of no element, drawn as its label
+        invalid.GetAtomWithIdx(0).SetProp("_displayLabel", "invalid")
+        molecules = [*(_read(text) for _, text in valid), *[invalid] * (len(found) - len(valid))]
+        width, height = min(_WIDTH, len(legends)) * _PANEL[0], -(-len(legends) // _WIDTH) * _PANEL[1]
+        written = []
+        for ending, kind in ((".svg", drawing.MolDraw2DSVG), (".png", drawing.MolDraw2DCairo)):
+            canvas = kind(width, height, *_PANEL)
+            canvas.drawOptions().legendFraction = 0.16
+            canvas.DrawMolecules(molecules, legends=legends)
+            canvas.FinishDrawing()
+            picture, target = canvas.GetDrawingText(), path.with_name(path.name + ending)
+            target.write_bytes(picture if isinstance(picture, bytes) else picture.encode("utf-8"))
+            written.append(target)
+        return written
 
 
 def _uniqueness(molecules: Sequence[str]) -> list[float]:
@@ -150,30 +172,3 @@ def _diversity(texts: Texts) -> list[float | None]:
     means = [sum(structures.BulkTanimotoSimilarity(each, prints, returnDistance=True)) / (size - 1) for each in prints]
     mean = sum(means) / size
     return [2 * value - mean for value in means]
-
-
-def draw(texts: Texts, path: Path) -> list[Path]:
-    """The first twelve texts as a grid of molecules, in PATH.svg and PATH.png: the valid ones first.
-
-    Below each molecule stands its canonical SMILES; a text that is no molecule stands below the word "invalid".
-    """
-    drawing = rdkit("rdkit.Chem.Draw.rdMolDraw2D")
-    if not texts:
-        raise ValueError("nothing to draw: give at least one text")
-    found = [(_canonical(text), text) for text in texts[:_PICTURES]]
-    valid = [(known, text) for known, text in found if known is not None]
-    legends = [*(known for known, _ in valid), *(text or "(empty)" for known, text in found if known is None)]
-    invalid = rdkit("rdkit.Chem").MolFromSmiles("*")  # an atom of no element, drawn as its label
-    invalid.GetAtomWithIdx(0).SetProp("_displayLabel", "invalid")
-    molecules = [*(_read(text) for _, text in valid), *[invalid] * (len(found) - len(valid))]
-    width, height = min(_WIDTH, len(legends)) * _PANEL[0], -(-len(legends) // _WIDTH) * _PANEL[1]
-    written = []
-    for ending, kind in ((".svg", drawing.MolDraw2DSVG), (".png", drawing.MolDraw2DCairo)):
-        canvas = kind(width, height, *_PANEL)
-        canvas.drawOptions().legendFraction = 0.16
-        canvas.DrawMolecules(molecules, legends=legends)
-        canvas.FinishDrawing()
-        picture, target = canvas.GetDrawingText(), path.with_name(path.name + ending)
-        target.write_bytes(picture if isinstance(picture, bytes) else picture.encode("utf-8"))
-        written.append(target)
-    return written

@@ -88,28 +88,28 @@ class FunctionScorer:
         return self.function(texts)
 
 
-def scorers_named(
+def find_scorers(
     specs: Sequence[Scorer | str], run: Path, report: Reporter = silent, moved_to: str | Path | None = None
 ) -> list[Scorer]:
     """The scorers that are named; those that need training texts are given those of ``run``."""
-    context = context_of(run, report, moved_to) if specs else ScorerContext(tuple)
-    return [scorer_named(each, context) if isinstance(each, str) else each for each in specs]
+    context = _context_of(run, report, moved_to) if specs else None
+    return [find_scorer(each, context) if isinstance(each, str) else each for each in specs]
 
 
-def context_of(run: Path, report: Reporter = silent, moved_to: str | Path | None = None) -> ScorerContext:
+def _context_of(run: Path, report: Reporter = silent, moved_to: str | Path | None = None) -> ScorerContext:
     """What scorers may ask of a run: the documents that it was trained on; ``moved_to`` is where its corpus is now."""
     identity = read_identity(run)
 
-    def texts() -> list[str]:
+    def read_texts() -> list[str]:
         report(f"reading the training texts of {run}")
         corpus = corpus_of_run(run, read_recipe(run), report, moved_to)
         store, ends = corpus.train, corpus.train.document_ends.tolist()
         return [text_before_end(corpus.tokenizer, store[start:stop]) for start, stop in zip([0, *ends], ends)]
 
-    return ScorerContext(texts, "-".join([identity["tokenizer"], *identity["train"]]))
+    return ScorerContext(read_texts, "-".join([identity["tokenizer"], *identity["train"]]))
 
 
-def scorer_named(spec: str, context: ScorerContext | None = None) -> Scorer:
+def find_scorer(spec: str, context: ScorerContext | None = None) -> Scorer:
     """The scorer that ``spec`` names: a registered name, an entry point, or ``module:function``."""
     made = SCORERS.find(spec, "function")
     if isinstance(made, type):

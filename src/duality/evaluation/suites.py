@@ -24,9 +24,7 @@ from pathlib import Path
 
 from duality.data.corpus import encode_corpus
 from duality.data.named import datasets
-from duality.data.packing import Sequences
 from duality.data.places import find_evaluated_part
-from duality.data.store import TokenStore
 from duality.files.kept_scores import Scores
 from duality.files.progress import Reporter, silent, working
 from duality.models.likelihood import Likelihood, likelihood_of, weights_digest
@@ -86,22 +84,15 @@ class _Outcome:
     missing: str = ""
 
 
-@dataclass(frozen=True)
-class LikelihoodSettings:
-    """How the likelihood is measured."""
-
-    num_draws: int = 4
-    limit: int | None = None
-    batch_size: int = 32
-    seed: int = 0
-
-
 def evaluate_suite(
     model: Model,
     suite: _Suite,
     places: Mapping[str, str],
-    settings: LikelihoodSettings,
     *,
+    num_draws: int = 4,
+    limit: int | None = None,
+    batch_size: int = 32,
+    seed: int = 0,
     keep: Path | None = None,
     report: Reporter = silent,
 ) -> list[_Outcome]:
@@ -116,6 +107,7 @@ def evaluate_suite(
     if not suite.own_packing:
         data = replace(data, packing="wrap", padding="ignore", eos=False, labels=False)
     kept, weights = None if keep is None else Scores.read(keep, report), weights_digest(model.denoiser)
+    known = {} if kept is None else kept.entries.get(weights, {})
     outcomes = []
     for heading, name in suite.sets.items():
         spec = f"{name}={places[name]}" if name in places else name
@@ -128,52 +120,44 @@ def evaluate_suite(
             outcomes.append(_Outcome(heading, name, None, f"{error}; or {datasets()[name].how_to_get()}"))
             continue
         rows = make_sequences(data, store, model.tokenizer, model.length)
-        key = _key_of(store, rows, settings)
-        found = job().from_first(_read_likelihood(kept, weights, key))
+        facts = {  # what a result depends on, the weights excepted: the text, its tokens and how it is measured
+            "version": _VERSION,
+            "shards": [shard.sha256 for shard in store.shards],
+            "tokenizer": store.tokenizer,
+            "rows": [rows.length, rows.packing, rows.padding],
+            "settings": [num_draws, limit, seed],
+        }
+        key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        values = known.get(key) if isinstance(known, dict) else None
+        found = job().from_first(likelihood_of(values) if isinstance(values, dict) else None)
         if found is None:
-            with working(report, heading, min(settings.limit or len(rows), len(rows)), "sequences") as advance:
-                found = model.likelihood(rows, **asdict(settings), advance=advance)
+            with working(report, heading, min(limit or len(rows), len(rows)), "sequences") as advance:
+                found = model.likelihood(
+                    rows, num_draws=num_draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
+                )
             if kept is not None:
                 job().once(partial(kept.replace, weights, key, {"set": name, **asdict(found)}))
         outcomes.append(_Outcome(heading, name, found))
     return outcomes
 
 
-def _read_likelihood(kept: Scores | None, weights: str, key: str) -> Likelihood | None:
-    """The result that is kept; None if there is none, or none that can be read."""
-    entries = {} if kept is None else kept.entries.get(weights, {})
-    values = entries.get(key) if isinstance(entries, dict) else None
-    return likelihood_of(values) if isinstance(values, dict) else None
-
-
-def _key_of(store: TokenStore, rows: Sequences, settings: LikelihoodSettings) -> str:
-    """What a result depends on, the weights excepted: the text, its tokens and how it is measured, not the batch."""
-    facts = {
-        "version": _VERSION,
-        "shards": [shard.sha256 for shard in store.shards],
-        "tokenizer": store.tokenizer,
-        "rows": [rows.length, rows.packing, rows.padding],
-        "settings": [settings.num_draws, settings.limit, settings.seed],
-    }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
 # --- the table
 
 
 def suite_table(suite: _Suite, outcomes: Sequence[_Outcome], name: str) -> list[list[str]]:
-    """The table of a suite: its headings, and ours."""
-    ours = ["missing" if each.result is None else _cell(suite, each.result) for each in outcomes]
+    """The table of a suite: its headings, and ours, each number with its standard error."""
+    ours = []
+    for each in outcomes:
+        if each.result is None:
+            ours.append("missing")
+            continue
+        result, sign = each.result, {"bound": "≤ ", "exact": "", "pseudo-likelihood": "pseudo "}[each.result.kind]
+        if suite.name == "text8":
+            error = result.bits_per_character / result.nats_per_token * result.stderr
+            ours.append(f"{sign}{result.bits_per_character:.4f} ± {error:.4f} bits")
+        else:
+            ours.append(f"{sign}{result.perplexity:.2f} ± {result.perplexity_stderr:.2f}")
     return [["", *(each.heading for each in outcomes)], [name, *ours]]
-
-
-def _cell(suite: _Suite, result: Likelihood) -> str:
-    """A number with its standard error."""
-    sign = {"bound": "≤ ", "exact": "", "pseudo-likelihood": "pseudo "}[result.kind]
-    if suite.name == "text8":
-        scale = result.bits_per_character / result.nats_per_token
-        return f"{sign}{result.bits_per_character:.4f} ± {scale * result.stderr:.4f} bits"
-    return f"{sign}{result.perplexity:.2f} ± {result.perplexity_stderr:.2f}"
 
 
 def suite_remarks(model: Model, suite: _Suite, outcomes: Sequence[_Outcome]) -> list[str]:

@@ -73,7 +73,7 @@ def test_the_command_measures_what_the_library_does(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`duality quality` with a judge, and ``measure_runs`` with the same settings: the same rows but for the time."""
-    monkeypatch.setattr("duality.evaluation.sweep.runs.judge_named", lambda name, device, report: table_judge())
+    monkeypatch.setattr("duality.evaluation.sweep.runs.find_judge", lambda name, device, report: table_judge())
     options = ["--steps", "2,3", "--tail", "greedy", "--num", "3", "--judge", "any", "--device", "cpu", "--json"]
     assert main(["quality", str(runs[0]), *options, "--out", str(tmp_path / "command")]) == 0
     printed = json.loads(capsys.readouterr().out)

@@ -6,7 +6,7 @@ A run of a distillation has its rounds; any other run has one model. ``eta`` bel
 the others are without it. The real text is that of the first run's corpus, in sequences as long as its samples. With
 more than one temperature the frontiers are drawn and compared too (``frontier_report``).
 
-``RunSampler`` is the sweep's source of samples (``sweep.SampleSource``) for cases that name run folders: runs are
+``RunSampler`` is the sweep's source of samples (``sweep.Sweep.source``) for cases that name run folders: runs are
 loaded, sampled as a case says, and the network calls are counted. ``held_out_text`` is the real text that they are
 compared with. What must hold: both commands that measure samples, `duality quality` and `duality compare`, use these
 two and nothing else.
@@ -28,18 +28,18 @@ from duality.data.places import is_there
 from duality.denoisers.wrapping import count_calls, network_of
 from duality.evaluation.figures import draw
 from duality.evaluation.frontier_report import has_frontiers, write_frontiers
-from duality.evaluation.judge import Judge, judge_named, weights_id
+from duality.evaluation.judge import Judge, find_judge, weights_id
 from duality.evaluation.requests import SweepRequest, has_eta
-from duality.evaluation.scorers import Drawing, Scorer, scorers_named
+from duality.evaluation.scorers import Drawing, Scorer, find_scorers
 from duality.evaluation.sweep.samples import (
     Case,
     Row,
     Samples,
     cut_real_text,
     label_of,
+    read_samples,
     run_names,
     sample_path,
-    stored_samples,
 )
 from duality.evaluation.sweep.sweep import Advance, Sweep, check_cases
 from duality.files.atomic import output_folder
@@ -62,7 +62,7 @@ from duality.training.devices import device_named
 _TAILS: dict[str, Tail] = {tail: tail for tail in get_args(Tail)}
 
 
-def _tail_of(case: Case) -> Tail:
+def _read_tail(case: Case) -> Tail:
     """The tail of a case; one that does not exist is refused."""
     if case.tail not in _TAILS:
         raise ValueError(f"--tail {case.tail!r}: choose from {', '.join(_TAILS)}, several with commas")
@@ -77,7 +77,7 @@ def _sample_case(model: Model, case: Case, batch_size: int, advance: Advance) ->
             case.num,
             steps=case.steps,
             length=case.length,
-            tail=_tail_of(case),
+            tail=_read_tail(case),
             sampler=case.sampler,
             eta=case.eta,
             grid=case.grid,
@@ -103,19 +103,19 @@ class RunSampler:
         self.batch_size = batch_size
 
         @lru_cache(maxsize=1)
-        def loaded(run: Path, number: int | None, step: int | None) -> tuple[Model, str]:
+        def load_once(run: Path, number: int | None, step: int | None) -> tuple[Model, str]:
             model = load(run, report, device, round=number, step=step)
             return model, weights_id(model)
 
-        self._loaded = loaded
+        self._load = load_once
 
     def model(self, case: Case) -> Model:
         """The model of a case."""
-        return self._loaded(case.run, case.round, case.checkpoint)[0]
+        return self._load(case.run, case.round, case.checkpoint)[0]
 
     def weights(self, case: Case) -> str:
         """The identifier of the weights of a case's model."""
-        return self._loaded(case.run, case.round, case.checkpoint)[1]
+        return self._load(case.run, case.round, case.checkpoint)[1]
 
     def sample(self, case: Case, advance: Advance) -> Samples:
         """The samples of a case."""
@@ -129,7 +129,7 @@ class RunSampler:
             transform(model.denoiser, case.top_p, case.temperature)
             model.named_sampler(case.sampler, case.eta)
             grid_named(case.grid, case.sampler)
-            _tail_of(case)
+            _read_tail(case)
 
     def total_steps(self, cases: Sequence[Case]) -> int:
         """How many steps the samples of all cases take, over all batches."""
@@ -181,7 +181,7 @@ def measure_runs(
 ) -> list[Row]:
     """Measure the samples of runs into the folder ``out``: rows, tables and figures.
 
-    ``judge`` may be a name for ``judge_named``, and ``scorers`` may be names for ``scorers_named``. ``corpus`` is where
+    ``judge`` may be a name for ``find_judge``, and ``scorers`` may be names for ``find_scorers``. ``corpus`` is where
     the corpus of the first run is now, if it was moved.
     """
     where, first = device_named(device), job().first
@@ -190,8 +190,8 @@ def measure_runs(
     source = RunSampler(where, report, batch_size)
     source.check(cases)
     # rank 0 of a job scores for all
-    scored = scorers_named(scorers, cases[0].run, report, corpus) if first else []
-    reader = (judge_named(judge, where, report) if first else None) if isinstance(judge, str) else judge
+    scored = find_scorers(scorers, cases[0].run, report, corpus) if first else []
+    reader = (find_judge(judge, where, report) if first else None) if isinstance(judge, str) else judge
     job().once(lambda: output_folder(out))
     text = held_out_text(read_recipe(cases[0].run), cases[0].num, cases[0].length, report, cases[0].run, corpus)
     with working(report, "sampling", source.total_steps(cases), "steps") as advance:
@@ -203,7 +203,7 @@ def measure_runs(
             write_frontiers(dict.fromkeys(rows, out), out)
         for scorer in scored:
             if isinstance(scorer, Drawing):
-                scorer.draw(stored_samples(sample_path(out, cases[-1]), cases[-1]).texts, out / scorer.name)
+                scorer.draw(read_samples(sample_path(out, cases[-1]), cases[-1]).texts, out / scorer.name)
 
     job().once(draw_rows)
     return rows

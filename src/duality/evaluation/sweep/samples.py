@@ -238,23 +238,22 @@ def find_samples(path: Path, case: Case, weights: str, report: Reporter) -> Samp
     if not path.is_file():
         return None
     try:
-        settings, samples = _read_samples(path, case)
+        settings, samples = _parse_samples(path, case)
     except _UNREADABLE as error:
-        report(f"{path} is damaged or incomplete ({type(error).__name__}: {error}): sampling again")
-        return None
-    if samples.weights != weights:
-        report(f"{path} was made by other weights ({samples.weights}, now {weights}): sampling again")
-    elif settings != case.settings():
-        report(f"{path} was made by other settings: sampling again")
+        why = f"is damaged or incomplete ({type(error).__name__}: {error})"
     else:
-        return samples
+        if samples.weights == weights and settings == case.settings():
+            return samples
+        other = f"weights ({samples.weights}, now {weights})" if samples.weights != weights else "settings"
+        why = f"was made by other {other}"
+    report(f"{path} {why}: sampling again")
     return None
 
 
-def stored_samples(path: Path, case: Case) -> Samples:
+def read_samples(path: Path, case: Case) -> Samples:
     """The samples of a case that was measured before, whichever weights made them."""
     try:
-        return _read_samples(path, case)[1]
+        return _parse_samples(path, case)[1]
     except (OSError, *_UNREADABLE) as error:
         raise ValueError(
             f"no samples of {case.label} in {path} ({type(error).__name__}: {error}): measure it again with `duality "
@@ -262,7 +261,7 @@ def stored_samples(path: Path, case: Case) -> Samples:
         ) from error
 
 
-def _read_samples(path: Path, case: Case) -> tuple[dict[str, object], Samples]:
+def _parse_samples(path: Path, case: Case) -> tuple[dict[str, object], Samples]:
     """The settings in the file of a case, and its samples; an error if the file is not whole."""
     head, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     settings = {name: value for name, value in head["case"].items() if name != "label"}
@@ -293,11 +292,9 @@ def read_rows(paths: Sequence[Path]) -> dict[Row, Path]:
             ) from error
         for row in rows:
             found.setdefault(row, path.parent)
-    names = run_names(row.run for row in found if not row.real)
-
-    def relabelled(row: Row) -> Row:
-        if row.real or row.label != label_of(row.run.name, row.round, row.checkpoint):
-            return row
-        return replace(row, label=label_of(names[row.run], row.round, row.checkpoint))
-
-    return {relabelled(row): found[row] for row in sorted(found, key=lambda row: row.real)}
+    names, labelled = run_names(row.run for row in found if not row.real), dict[Row, Path]()
+    for row in sorted(found, key=lambda row: row.real):
+        own = not row.real and row.label == label_of(row.run.name, row.round, row.checkpoint)
+        label = label_of(names[row.run], row.round, row.checkpoint) if own else row.label
+        labelled[replace(row, label=label)] = found[row]
+    return labelled

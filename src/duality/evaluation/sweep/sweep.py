@@ -45,7 +45,7 @@ Advance = Callable[[int], None]
 _REPEATED = 4  # n of self-repetition; a sample has to be as long
 
 
-class SampleSource(Protocol):
+class _SampleSource(Protocol):
     """Makes samples. ``weights`` identifies the weights that ``sample`` would use, so that kept samples can be trusted.
 
     ``sample`` calls ``advance(1)`` after every step of every batch.
@@ -60,7 +60,7 @@ class Sweep:
     """Cases measured in the same manner: one judge, the same scorers, one folder that keeps samples and scores."""
 
     out: Path
-    source: SampleSource
+    source: _SampleSource
     report: Reporter
     judge: Judge | None = None
     real_text: Samples | None = None
@@ -159,9 +159,7 @@ class Sweep:
 
     def _mauve_obstacle(self, num: int) -> str | None:
         """Why there is no MAUVE of ``num`` samples; None if there is one."""
-        if self.real_text is None:
-            return "it needs real text to compare with"
-        return mauve_obstacle(self.judge, num, len(self.real_text.texts))
+        return mauve_obstacle(self.judge, num, None if self.real_text is None else len(self.real_text.texts))
 
     def _mauve(self, samples: Samples, checksum: str) -> float | None:
         """MAUVE against the real text; None where it cannot be computed."""

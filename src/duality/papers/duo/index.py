@@ -51,8 +51,7 @@ class Training:
     @property
     def command(self) -> str:
         if self.base:
-            options = f"--method {self.distill}{self._option} --out {self.folder}"
-            return f"duality distill runs/{self.base} {options}"
+            return f"duality distill runs/{self.base} --method {self._method} --out {self.folder}"
         return f"duality train {self.recipe} --out {self.folder}{self._changed}"
 
     @property
@@ -62,15 +61,15 @@ class Training:
     @property
     def description(self) -> str:
         """The recipe with what is changed in it, or how it is distilled."""
-        return f"{self.recipe}, {self.distill}{self._option}" if self.base else self.recipe + self._changed
+        return f"{self.recipe}, {self._method}" if self.base else self.recipe + self._changed
 
     @property
     def _changed(self) -> str:
         return f" --set {' '.join(self.changes)}" if self.changes else ""
 
     @property
-    def _option(self) -> str:
-        return f" {self.options}" if self.options else ""
+    def _method(self) -> str:
+        return f"{self.distill} {self.options}".rstrip()
 
 
 @dataclass(frozen=True)

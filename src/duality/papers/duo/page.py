@@ -50,65 +50,67 @@ def column_lines(table: Table) -> list[list[str]]:
 # --- Markdown
 
 
-def _lines(heading: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def _write_table(heading: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     return markdown_table([heading, *lines]).rstrip("\n")
 
 
-def _fenced(commands: Iterable[str]) -> str:
+def _fence(commands: Iterable[str]) -> str:
     """Commands in a block, each once."""
     return "\n".join(("```", *dict.fromkeys(commands), "```"))
 
 
-def _needed(trainings: Sequence[Training], days: dict[str, float]) -> str:
+def _state_need(trainings: Sequence[Training], days: dict[str, float]) -> str:
     """What stands in the place of our number."""
     return f"not run: needs {sum_days(trainings, days):.1f} GPU-days"
 
 
-def _section(table: Table, days: dict[str, float]) -> Iterator[str]:
+def _write_section(table: Table, days: dict[str, float]) -> Iterator[str]:
     """A table of the paper."""
     yield f"## Table {table.number}: {table.title}"
     heading, lines = paper_lines(table)
-    ours = [_needed(each.trainings, days) for each in table.series]
+    ours = [_state_need(each.trainings, days) for each in table.series]
     if table.by_rows:
         full = [[line[0], f"`{line[1]}`", *line[2:], need] for line, need in zip(lines, ours, strict=True)]
-        yield _lines([*heading, "ours"], full)
+        yield _write_table([*heading, "ours"], full)
     else:
-        yield _lines(heading, lines)
+        yield _write_table(heading, lines)
         runs = [[names, f"`{recipe}`", need] for (names, recipe), need in zip(column_lines(table), ours, strict=True)]
-        yield _lines(["columns", "recipe", "ours"], runs)
+        yield _write_table(["columns", "recipe", "ours"], runs)
     notes = [table.note, *(f"{row.label}: {row.note}." for row in table.rows if row.note)]
     if any(notes):
         yield " ".join(filter(None, notes))
-    yield _fenced(command for each in table.series for command in each.commands)
+    yield _fence(command for each in table.series for command in each.commands)
     yield table.ours
     if table.small:
-        yield _lines(["recipe", "PPL at small scale"], [[f"`{name}`", value] for name, value in table.small.items()])
+        yield _write_table(
+            ["recipe", "PPL at small scale"], [[f"`{name}`", value] for name, value in table.small.items()]
+        )
 
 
-def _figures(days: dict[str, float]) -> Iterator[str]:
+def _write_figures(days: dict[str, float]) -> Iterator[str]:
     """All figures of the paper, and the numbers of its text."""
     lines = []
     for figure in FIGURES.values():
         printed = [f"Gen PPL {figure.numbers[0]}, entropy {figure.numbers[1]}"] if figure.numbers else []
         printed += [f"Table {number}" for number in figure.tables]
         recipes = ", ".join(dict.fromkeys(f"`{each.description}`" for each in figure.trainings)) or "none"
-        ours = _needed(figure.trainings, days) if figure.trainings else figure.reason
+        ours = _state_need(figure.trainings, days) if figure.trainings else figure.reason
         ours = "; ".join(filter(None, (ours, figure.note)))
         lines.append([str(figure.number), figure.title, recipes, "; ".join(printed) or "no numbers", ours])
     yield "## Figures"
-    yield _lines(["figure", "shows", "recipe", "the paper's numbers", "ours"], lines)
+    yield _write_table(["figure", "shows", "recipe", "the paper's numbers", "ours"], lines)
     for figure in FIGURES.values():
         if figure.commands:
             yield f"Figure {figure.number}:"
-            yield _fenced(figure.commands)
+            yield _fence(figure.commands)
     yield "## Numbers of the text"
     lines = [
-        [each.where, each.title, f"`{each.trainings[-1].recipe}`", each.number, _needed(each.trainings, days)]
+        [each.where, each.title, f"`{each.trainings[-1].recipe}`", each.number, _state_need(each.trainings, days)]
         for each in REMARKS
     ]
-    yield _lines(["where", "what", "recipe", "the paper's number", "ours"], lines)
-    yield _fenced(command for each in REMARKS for command in each.commands)
+    yield _write_table(["where", "what", "recipe", "the paper's number", "ours"], lines)
+    yield _fence(command for each in REMARKS for command in each.commands)
 
 
 def _write_page() -> str:
@@ -120,8 +122,8 @@ def _write_page() -> str:
         everything=sum_days(
             (run for table in TABLES.values() for each in table.series for run in each.trainings), days
         ),
-        tables="\n\n".join(part for each in TABLES.values() for part in _section(each, days)),
-        figures="\n\n".join(_figures(days)),
+        tables="\n\n".join(part for each in TABLES.values() for part in _write_section(each, days)),
+        figures="\n\n".join(_write_figures(days)),
     )
 
 

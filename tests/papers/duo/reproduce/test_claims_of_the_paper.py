@@ -7,10 +7,10 @@ import re
 import pytest
 
 from duality.papers.duo.index import FIGURES, TABLES
-from duality.papers.duo.reproduce.claims import Claim, chosen_claims
-from duality.papers.duo.reproduce.domains import budget_named
+from duality.papers.duo.reproduce.claims import Claim, read_claims
+from duality.papers.duo.reproduce.domains import read_budget
 
-CLAIMS = {each.name: each for domain in budget_named("full").domains for each in chosen_claims((), domain)}
+CLAIMS = {each.name: each for domain in read_budget("full").domains for each in read_claims((), domain)}
 
 
 def named_tables(claim: Claim) -> set[int]:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import ClassVar
@@ -17,12 +16,12 @@ from typing import ClassVar
 import pytest
 import torch
 
-from duality.evaluation.frontiers import Curve, Point, Values, verdict_of
+from duality.evaluation.frontiers import Curve, Point, Values
 from duality.files.atomic import json_text
-from duality.papers.duo.reproduce.claims import Arm, Samples, chosen_claims
-from duality.papers.duo.reproduce.domains import Amount, Base, Budget, Domain, Seeds, Student, budget_named
-from duality.papers.duo.reproduce.findings import Evidence, Finding, _paired_interval
-from duality.papers.duo.reproduce.report import _page
+from duality.papers.duo.reproduce.claims import Arm, Likelihoods, Samples, read_claims
+from duality.papers.duo.reproduce.domains import Amount, Base, Budget, Domain, Seeds, Student, read_budget
+from duality.papers.duo.reproduce.findings import Evidence, Finding, _paired_interval, decide
+from duality.papers.duo.reproduce.report import _make_page
 from duality.papers.duo.reproduce.run import _jobs_of, reproduce
 from duality.papers.duo.reproduce.work import Train
 from duality.training.round_changes import RoundChanges
@@ -76,9 +75,7 @@ CLAIMS = ("curriculum", "variance", "teacher")
 
 def reproduced(folder: Path, said: list[str]) -> dict[str, dict[str, list[Finding]]]:
     """The tiny reproduction in a folder."""
-    return reproduce(
-        folder / "out", tiny(folder), CLAIMS, report=said.append, show=lambda total: nullcontext(lambda units: None)
-    )
+    return reproduce(folder / "out", tiny(folder), CLAIMS, report=said.append)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +92,7 @@ def test_a_tiny_reproduction_decides_reports_and_is_not_done_twice(done: Path) -
     assert len(kept["words"]["curriculum"]) == 3
     for each in kept["words"]["variance"]:
         assert 0 < each["low"] < each["value"] < each["high"]
-        assert each["verdict"] == verdict_of(each["low"] - 1, each["high"] - 1, "lower"), "1 is no difference"
+        assert each["verdict"] == decide(each["low"] - 1, each["high"] - 1, "lower"), "1 is no difference"
     report = (done / "out" / "report.md").read_text()
     assert "excludes zero" in report.split("## Words")[0], "the rule stands before any number"
     assert report.count("| ") > 10
@@ -148,17 +145,19 @@ def test_a_run_of_other_settings_is_refused(tmp_path: Path) -> None:
 
 def test_every_claim_of_every_budget_names_models_that_exist() -> None:
     for name in ("quick", "full"):
-        budget = budget_named(name)
+        budget = read_budget(name)
         for domain in budget.domains:
-            for claim in chosen_claims((), domain):
+            for claim in read_claims((), domain):
                 assert claim.comparisons, claim.name
-                for key in (*claim.measured(), *(arm.model for arm in claim.arms())):
+                likelihoods = [each for each in claim.comparisons if isinstance(each, Likelihoods)]
+                compared = [key for each in likelihoods for key in (each.first, each.second)]
+                for key in (*compared, *(arm.model for arm in claim.arms())):
                     assert key in domain.models, (claim.name, key)
 
 
 def test_the_jobs_of_a_budget_need_only_jobs_and_train_each_model_once() -> None:
-    (domain,) = budget_named("quick").domains
-    jobs = _jobs_of(Path("out"), domain, chosen_claims((), domain))
+    (domain,) = read_budget("quick").domains
+    jobs = _jobs_of(Path("out"), domain, read_claims((), domain))
     names = [job.name for job in jobs]
     assert len(set(names)) == len(names)
     assert all(need in names for job in jobs for need in job.needs)
@@ -166,21 +165,21 @@ def test_the_jobs_of_a_budget_need_only_jobs_and_train_each_model_once() -> None
 
 
 def test_one_domain_of_a_budget_can_be_chosen() -> None:
-    assert [domain.name for domain in budget_named("full", domains=("prose",)).domains] == ["prose"]
+    assert [domain.name for domain in read_budget("full", domains=("prose",)).domains] == ["prose"]
     with pytest.raises(ValueError, match=r"no domain 'prose' in the budget quick: it has molecules"):
-        budget_named("quick", domains=("prose",))
+        read_budget("quick", domains=("prose",))
 
 
 def test_another_judge() -> None:
-    molecules, prose = budget_named("full", judge="gpt2-large").domains
+    molecules, prose = read_budget("full", judge="gpt2-large").domains
     assert (molecules.judge, prose.judge) == (None, "gpt2-large")
     with pytest.raises(ValueError, match="no samples are judged here"):
-        budget_named("quick", judge="gpt2-large")
+        read_budget("quick", judge="gpt2-large")
 
 
 def test_the_numbers_of_seeds_can_be_chosen() -> None:
     def seeds(every: int | None = None, bases: int | None = None) -> tuple[int, int, int]:
-        found = budget_named("full", every, base_seeds=bases).domains[0].amount.seeds
+        found = read_budget("full", every, base_seeds=bases).domains[0].amount.seeds
         return found.bases, found.students, found.short
 
     assert seeds(2) == (2, 2, 2)
@@ -195,28 +194,28 @@ class Known(Evidence):
 
     qualities: ClassVar[dict[int | None, float]] = {2: 0.1, 8: 0.45, 32: 0.6, None: 0.5}
 
-    def curves(self, arm: Arm) -> list[Curve]:
+    def read_curves(self, arm: Arm) -> list[Curve]:
         good = round(100 * self.qualities[arm.steps])
         quality = Values(torch.tensor([1.0] * good + [0.0] * (100 - good)), torch.ones(100))
         spread = [Values(torch.full((100,), level), torch.ones(100)) for level in (0.2, 0.8)]
         return [Curve("", tuple(Point(t, quality, each) for t, each in zip((0.5, 1.0), spread, strict=True)))]
 
-    def point(self, arm: Arm) -> str:
+    def describe(self, arm: Arm) -> str:
         return f"{self.qualities[arm.steps]}"
 
-    def speed(self, comparison: Samples) -> Finding:
+    def compare_speed(self, comparison: Samples) -> Finding:
         first, second = ((arm.steps or 20) / 1.0 for arm in (comparison.arms[0], comparison.other))
         return Finding("", "", first, second, first / second, 0.0, 0.0, "of the milliseconds", "shows")
 
 
 def test_speed_at_equal_quality_is_that_of_the_first_arm_that_is_as_good(tmp_path: Path) -> None:
-    (domain,) = budget_named("quick").domains
+    (domain,) = read_budget("quick").domains
     evidence, ar = Known(tmp_path, domain), Arm("ar", None)
     arms = tuple(Arm("duo", steps) for steps in (2, 8, 32))
-    found = evidence.finding(Samples("equal quality", arms, ar, "not given"))
+    found = evidence.decide(Samples("equal quality", arms, ar, "not given"))
     assert found.value == 8 / 20, "45 of 100 and 50 of 100 do not differ, 10 and 50 do"
     assert "duo, 8 steps" in found.statement
-    missed = evidence.finding(Samples("equal quality", arms[:1], ar, "not given"))
+    missed = evidence.decide(Samples("equal quality", arms[:1], ar, "not given"))
     assert missed.verdict == "quality not reached"
     assert math.isnan(missed.value)
     assert "0.1 (duo, 2 steps) and 0.5" in missed.points
@@ -225,11 +224,11 @@ def test_speed_at_equal_quality_is_that_of_the_first_arm_that_is_as_good(tmp_pat
 
 
 def test_an_unknown_claim_is_refused_with_the_names_there_are() -> None:
-    molecules, prose = budget_named("full").domains
+    molecules, prose = read_budget("full").domains
     with pytest.raises(ValueError, match=r"no claim 'tail'.*tails"):
-        chosen_claims(("tail",), molecules)
-    assert [claim.name for claim in chosen_claims(("rounds", "sdtt"), molecules)] == ["rounds", "sdtt"]
-    assert [claim.name for claim in chosen_claims(("rounds", "sdtt"), prose)] == ["sdtt"], "prose is without rounds"
+        read_claims(("tail",), molecules)
+    assert [claim.name for claim in read_claims(("rounds", "sdtt"), molecules)] == ["rounds", "sdtt"]
+    assert [claim.name for claim in read_claims(("rounds", "sdtt"), prose)] == ["sdtt"], "prose is without rounds"
 
 
 @pytest.mark.parametrize(
@@ -244,7 +243,7 @@ def test_an_unknown_claim_is_refused_with_the_names_there_are() -> None:
     ],
 )
 def test_the_interval_decides(low: float, high: float, claimed: str, expected: str) -> None:
-    assert verdict_of(low, high, claimed) == expected
+    assert decide(low, high, claimed) == expected
 
 
 def test_with_three_seeds_their_spread_gives_the_interval_and_with_one_the_error_of_the_text() -> None:
@@ -256,7 +255,7 @@ def test_with_three_seeds_their_spread_gives_the_interval_and_with_one_the_error
 
 def test_the_page_has_the_tables_and_marks_verdicts(tmp_path: Path) -> None:
     text = "# A title\n\nsome **bold** `code` & <text>\n\n| a | verdict |\n|---|---|\n| 1 < 2 | **shows** |\n"
-    made = _page(text, tmp_path)
+    made = _make_page(text, tmp_path)
     assert "<title>A title</title>" in made
     assert "<h1>A title</h1>" in made
     assert '<td>1 &lt; 2</td>\n<td class="shows"><strong>shows</strong></td>' in made

@@ -193,9 +193,9 @@ def test_gradients_without_variance() -> None:
 def test_draws_are_collected_in_order_and_counted() -> None:
     data, seen = normals(40, 3, seed=7), 0
 
-    def advance(count: int) -> None:
+    def advance(amount: float, tokens: int = 0) -> None:
         nonlocal seen
-        seen += count
+        seen += int(amount) + tokens
 
     found = collect(lambda number: (data[number], float(number)), 3, 40, advance=advance)
     assert seen == found.num_draws == 40
@@ -205,7 +205,7 @@ def test_draws_are_collected_in_order_and_counted() -> None:
 
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(ValueError, match="groups is 5"):
-        _GroupedDraws(3, 5)
+        collect(lambda number: (torch.zeros(3), 0.0), 3, 30, groups=5)
     with pytest.raises(ValueError, match=r"multiple of the 20 groups, at least 40; use 40"):
         collect(lambda number: (torch.zeros(3), 0.0), 3, 30)
     with pytest.raises(ValueError, match="use --groups 10"):

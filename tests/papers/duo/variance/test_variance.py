@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from duality.cli.main import main
 from duality.data.packing import Sequences
+from duality.files.progress import Advance
 from duality.models.model import Model, load
 from duality.noise import Noise
 from duality.objectives.base import loss_of_nats
-from duality.papers.duo.variance.draws import _draws_of, compare_objectives
 from duality.papers.duo.variance.gradients import ALL, LOSS, SIGNAL, STATISTICS
 from duality.papers.duo.variance.objectives import objectives_of
 from duality.papers.duo.variance.settings import VarianceSettings
-from duality.papers.duo.variance.study import measure_variance
+from duality.papers.duo.variance.study import _draws_of, compare_objectives, measure_variance
 from duality.papers.duo.variance.tables import VarianceRow, markdown, plot_variance
 from duality.protocols import AnyDenoiser, Loss, Valid
 from duality.runs.corpus import sequences_of_run
@@ -162,7 +162,7 @@ def test_tables_have_every_number_with_its_interval(rows: list[VarianceRow], tmp
     assert text.count("\n|") == 2 * (len(rows) + 2)
     for row in rows:
         assert f"| {row.run}, {row.objective} |" in text
-        for estimate in row.estimates().values():
+        for estimate in row.estimates.values():
             assert f"{estimate.value:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]" in text
     assert "window, tau=0.03: only the levels alpha in [0.05, 0.99]" in text
     assert "plain/log-linear: at these times the variance is infinite" in text
@@ -232,13 +232,16 @@ def test_mistakes_on_the_command_line_are_one_line(trained: Path, capsys: pytest
 
 
 def test_progress_is_counted(trained: Path) -> None:
-    seen: list[int] = []
+    seen: list[float] = []
 
-    @contextmanager
-    def show(total: int) -> Iterator[Callable[[int], None]]:
-        seen.append(total)
-        yield lambda count: seen.append(-count)
+    class Shown:
+        def __call__(self, message: str) -> None: ...
 
-    measure_variance([trained], replace(FEW, objectives=("plain", "window")), show=show)
+        @contextmanager
+        def working(self, label: str, total: float, unit: str) -> Iterator[Advance]:
+            seen.append(total)
+            yield lambda amount, tokens=0: seen.append(-amount)
+
+    measure_variance([trained], replace(FEW, objectives=("plain", "window")), report=Shown())
     assert seen[0] == 24
     assert sum(seen) == 0

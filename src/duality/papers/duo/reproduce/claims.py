@@ -134,60 +134,47 @@ class Claim:
         compared = [each for each in self.comparisons if isinstance(each, Samples)]
         return [arm for each in compared for arm in (*each.arms, each.other)]
 
-    def measured(self) -> list[str]:
-        """The keys of all models whose likelihood is needed."""
-        compared = [each for each in self.comparisons if isinstance(each, Likelihoods)]
-        return [key for each in compared for key in (each.first, each.second)]
 
-    def varied(self) -> dict[str, tuple[str, ...]]:
-        """The keys of all models at which variances are needed, each with the names of the objectives."""
-        found: dict[str, tuple[str, ...]] = {}
-        for each in self.comparisons:
-            if isinstance(each, Variances):
-                found[each.model] = tuple(dict.fromkeys((*found.get(each.model, ()), each.first, each.second)))
-        return found
-
-
-def chosen_claims(names: tuple[str, ...], domain: Domain) -> list[Claim]:
+def read_claims(names: tuple[str, ...], domain: Domain) -> list[Claim]:
     """The claims of these names that are tried on a domain; all if there are none."""
     content = json.loads(Path(__file__).with_name("claims.json").read_text(encoding="utf-8"))
     tried = {entry["name"]: entry for entry in content if entry["name"] not in domain.amount.without}
     for name in names:
         if name not in (*tried, *domain.amount.without):
             raise ValueError(f"no claim {name!r}: {suggestion(name, tried)}")
-    return [_read_claim(tried[name], domain) for name in names or tried if name in tried]
-
-
-def _read_claim(entry: Entry, domain: Domain) -> Claim:
-    """A claim of claims.json."""
-    title = entry["title"].format(many=domain.amount.many, most=max(domain.amount.few))
-    comparisons = tuple(each for group in entry["comparisons"] for each in _read_group(group, domain))
-    return Claim(entry["name"], title, entry["where"], comparisons)
+    found, amount = [], domain.amount
+    for entry in (tried[name] for name in names or tried if name in tried):
+        title = entry["title"].format(many=amount.many, most=max(amount.few))
+        comparisons = tuple(each for group in entry["comparisons"] for each in _read_group(group, domain))
+        found.append(Claim(entry["name"], title, entry["where"], comparisons))
+    return found
 
 
 def _read_group(group: Entry, domain: Domain) -> Iterator[Comparison]:
     """The comparisons of a group of rows, for each of its numbers of steps."""
     amount, kind = domain.amount, group["kind"]
-    for steps in _numbers(group.get("steps", "any"), amount):
+    for steps in _list_steps(group.get("steps", "any"), amount):
         for first, second, *printed in group["rows"]:
-            paper = _paper_at(steps, *printed)
+            figure: str | dict[str, str] = printed[0] if printed else "beyond the paper"
+            paper = figure if isinstance(figure, str) else figure.get(str(steps), "not given")
             if kind == "likelihoods":
-                pair = _short_run(first, domain), _short_run(second, domain)
+                pair = _find_short_run(first, domain), _find_short_run(second, domain)
                 if set(pair) <= set(domain.models):
                     yield Likelihoods(*pair, paper)
             elif kind == "variances":
-                yield Variances(_short_run(group["model"], domain), group["statistic"], first, second, paper)
+                yield Variances(_find_short_run(group["model"], domain), group["statistic"], first, second, paper)
             elif kind == "rounds":
                 rounds = [Arm(first, steps, round=number) for number in range(1, domain.rounds_of(first))]
                 for number, (before, after) in enumerate(pairwise([Arm(second, steps), *rounds, Arm(first, steps)]), 1):
-                    yield Samples("better", (after,), before, _paper_at(number, *printed))
+                    paper = figure if isinstance(figure, str) else figure.get(str(number), "not given")
+                    yield Samples("better", (after,), before, paper)
             else:
-                over = _numbers(group["over"], amount) if "over" in group else (steps,)
-                arms = tuple(_arm(first, each, amount) for each in over)
-                yield Samples(kind, arms, _arm(second, steps, amount), paper)
+                over = _list_steps(group["over"], amount) if "over" in group else (steps,)
+                arms = tuple(_read_arm(first, each, amount) for each in over)
+                yield Samples(kind, arms, _read_arm(second, steps, amount), paper)
 
 
-def _numbers(which: str | list[int], amount: Amount) -> tuple[int, ...]:
+def _list_steps(which: str | list[int], amount: Amount) -> tuple[int, ...]:
     """The numbers of steps that a group has."""
     few, many = amount.few, amount.many
     named = {"few": few, "many": (many,), "few and many": (*few, many), "most": (max(few),), "any": (0,)}
@@ -196,17 +183,12 @@ def _numbers(which: str | list[int], amount: Amount) -> tuple[int, ...]:
     return tuple(each for each in which if each in few)
 
 
-def _paper_at(number: int, printed: str | dict[str, str] = "beyond the paper") -> str:
-    """The paper's figure at a number of steps, or of a round."""
-    return printed if isinstance(printed, str) else printed.get(str(number), "not given")
-
-
-def _short_run(model: str, domain: Domain) -> str:
+def _find_short_run(model: str, domain: Domain) -> str:
     """The key of the short run of a model, or the model's own if there is none."""
     return f"short-{model}" if f"short-{model}" in domain.models else model
 
 
-def _arm(entry: str | Entry, steps: int, amount: Amount) -> Arm:
+def _read_arm(entry: str | Entry, steps: int, amount: Amount) -> Arm:
     """An arm of claims.json; "many" stands for a number of steps."""
     fields = {"steps": steps, **({"model": entry} if isinstance(entry, str) else entry)}
     return Arm(**{**fields, "steps": amount.many if fields["steps"] == "many" else fields["steps"]})

@@ -10,6 +10,13 @@ stand under "short"; those of the ablation have the paper's window and schedule,
 The judge of prose reads about three samples of 64 tokens a second, so there are few settings and few samples; at
 temperature 0.5 a draw has as little entropy as a greedy tail at 1. The budget "full" has twice the samples of
 molecules: the error of novelty moves a whole curve, and decides how wide an interval is.
+
+The results of a domain are kept by the key of a model and its seed:
+
+    OUT/runs/<key>-<seed>/                  the run folders
+    OUT/likelihoods/<key>-<seed>.json       nats per token of held-out text
+    OUT/variances/<key>-<seed>.json         variances of gradients, of several objectives
+    OUT/samples/<key>-<seed>/               a sweep's folder: samples, scores, quality.json
 """
 
 from __future__ import annotations
@@ -43,9 +50,6 @@ class Student:
     rounds: RoundChanges
 
 
-Models = Mapping[str, Base | Student]
-
-
 @dataclass(frozen=True)
 class Seeds:
     """How many seeds: of bases, of students and of the short runs that compare likelihoods."""
@@ -53,12 +57,6 @@ class Seeds:
     bases: int
     students: int
     short: int
-
-    def of(self, key: str, models: Models) -> range:
-        """The seeds of a model, from 1."""
-        if isinstance(models[key], Student):
-            return range(1, self.students + 1)
-        return range(1, (self.short if key.startswith("short-") else self.bases) + 1)
 
     def base_seed(self, seed: int) -> int:
         """The seed of the base that a student with ``seed`` is distilled from."""
@@ -106,13 +104,16 @@ class Domain:
     diversity: str
     scorer: str | None
     judge: str | None
-    models: Models
+    models: Mapping[str, Base | Student]
     length: int
     amount: Amount
 
     def seeds(self, key: str) -> range:
-        """The seeds of a model."""
-        return self.amount.seeds.of(key, self.models)
+        """The seeds of a model, from 1."""
+        seeds = self.amount.seeds
+        if isinstance(self.models[key], Student):
+            return range(1, seeds.students + 1)
+        return range(1, (seeds.short if key.startswith("short-") else seeds.bases) + 1)
 
     def rounds_of(self, key: str) -> int:
         """How many rounds the distillation of a student has."""
@@ -128,7 +129,7 @@ class Budget:
     domains: tuple[Domain, ...]
 
 
-def budget_named(
+def read_budget(
     name: str,
     seeds: int | None = None,
     domains: tuple[str, ...] = (),
@@ -175,3 +176,13 @@ def _read_domain(name: str, entry: Entry, amount: Entry) -> Domain:
         key: tuple(value) if isinstance(value, list) else value for key, value in {**own, **amount}.items()
     }
     return Domain(name=name, models=models, amount=Amount(**{**fields, "seeds": Seeds(*fields["seeds"])}), **entry)
+
+
+def run_folder(out: Path, key: str, seed: int) -> Path:
+    """Where the run of a model with a seed is."""
+    return out / "runs" / f"{key}-{seed}"
+
+
+def result_path(out: Path, kind: str, key: str, seed: int) -> Path:
+    """Where the likelihood or the variances of a model with a seed are kept."""
+    return out / kind / f"{key}-{seed}.json"

@@ -6,25 +6,26 @@ computed again; nothing is trained or sampled.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from duality.evaluation.frontier_report import curves_of
-from duality.evaluation.frontiers import Curve, difference, verdict, verdict_of
+from duality.evaluation.frontiers import Curve, difference
 from duality.evaluation.statistics import NORMAL, t_quantile
 from duality.evaluation.sweep.samples import Case, Row, read_rows
+from duality.papers.duo import Entry
 from duality.papers.duo.reproduce.claims import Arm, Claim, Comparison, Likelihoods, Samples, Variances
-from duality.papers.duo.reproduce.results import read_likelihood, read_variances, run_folder
-
-if TYPE_CHECKING:
-    from duality.papers.duo.reproduce.domains import Domain
+from duality.papers.duo.reproduce.domains import Domain, result_path, run_folder
 
 _TIME = "of the milliseconds per sample"
+
+Verdict = Literal["shows", "contradicts", "undecided at this budget"]
 
 
 @dataclass(frozen=True)
@@ -60,116 +61,131 @@ class Evidence:
     @cached_property
     def findings(self) -> dict[str, list[Finding]]:
         """The findings of the claims, by name."""
-        return {claim.name: [self.finding(each) for each in claim.comparisons] for claim in self.claims}
+        return {claim.name: [self.decide(each) for each in claim.comparisons] for claim in self.claims}
 
-    def finding(self, comparison: Comparison) -> Finding:
-        """What a comparison found."""
+    def decide(self, comparison: Comparison) -> Finding:
+        """What the results say about a comparison."""
         if isinstance(comparison, Likelihoods):
-            return self._likelihoods(comparison)
+            return self._compare_likelihoods(comparison)
         if isinstance(comparison, Variances):
-            return self._variances(comparison)
-        if comparison.kind == "better":
-            return self._quality(comparison)
-        return self.speed(comparison) if comparison.kind == "speed" else self._equal_quality(comparison)
+            return self._compare_variances(comparison)
+        if comparison.kind == "speed":
+            return self.compare_speed(comparison)
+        return self._compare_quality(comparison) if comparison.kind == "better" else self._compare_equals(comparison)
 
-    # --- likelihoods
+    def _read(self, kind: str, key: str, seed: int) -> Entry:
+        """The likelihood or the variances of a model with a seed, as kept."""
+        found: Entry = json.loads(result_path(self.out, kind, key, seed).read_text(encoding="utf-8"))
+        return found
 
-    def _likelihoods(self, comparison: Likelihoods) -> Finding:
+    def _compare_likelihoods(self, comparison: Likelihoods) -> Finding:
         """Nats of the first minus those of the second, seed by seed; fewer nats are claimed."""
-        pairs = [
-            [read_likelihood(self.out, key, seed) for key in (comparison.first, comparison.second)]
-            for seed in self.domain.seeds(comparison.first)
-        ]
-        figures = math.exp(fmean(first for (first, _), _ in pairs)), math.exp(fmean(second for _, (second, _) in pairs))
-        differences = [(a - b, math.hypot(da, db)) for (a, da), (b, db) in pairs]
-        return _paired(comparison, figures, differences, "nats per token")
+        seeds = self.domain.seeds(comparison.first)
+        one, other = (
+            [self._read("likelihoods", key, seed) for seed in seeds] for key in (comparison.first, comparison.second)
+        )
+        figures = math.exp(fmean(each["nats"] for each in one)), math.exp(fmean(each["nats"] for each in other))
+        differences = [(a["nats"] - b["nats"], math.hypot(a["stderr"], b["stderr"])) for a, b in zip(one, other)]
+        return _decide_pairs(comparison, figures, differences, "nats per token")
 
-    def _variances(self, comparison: Variances) -> Finding:
+    def _compare_variances(self, comparison: Variances) -> Finding:
         """The variance of the first objective divided by that of the second, over seeds; less than 1 is claimed."""
-        pair, seeds = (comparison.first, comparison.second), self.domain.seeds(comparison.model)
-        found = [read_variances(self.out, comparison.model, seed, comparison.statistic, pair) for seed in seeds]
-        figures = fmean(first for first, _, _ in found), fmean(second for _, second, _ in found)
-        return _paired(comparison, figures, [ratio for _, _, ratio in found], "of the variance")
+        first, second, key = comparison.first, comparison.second, comparison.statistic
+        seeds = self.domain.seeds(comparison.model)
+        found = [self._read("variances", comparison.model, seed) for seed in seeds]
+        one, other = (fmean(each["values"][name][key] for each in found) for name in (first, second))
+        ratios = [each["log_ratios"][key][first][second] for each in found]
+        return _decide_pairs(comparison, (one, other), ratios, "of the variance")
 
     # --- samples
 
-    def _quality(self, comparison: Samples) -> Finding:
+    def _compare_quality(self, comparison: Samples) -> Finding:
         """Quality of the first minus that of the second at equal diversity."""
-        domain = self.domain
-        first, second = comparison.arms[0], comparison.other
-        found, points = (
-            difference(self.curves(first), self.curves(second)),
-            f"{self.point(first)} and {self.point(second)}",
-        )
+        domain, first, second = self.domain, comparison.arms[0], comparison.other
+        found = difference(self.read_curves(first), self.read_curves(second))
+        points = f"{self.describe(first)} and {self.describe(second)}"
         if found is None:
-            return _unmeasured(comparison, domain.unit, "no equal diversity", points)
-        figures = found.first * domain.scale, found.second * domain.scale
-        interval = found.value * domain.scale, found.low * domain.scale, found.high * domain.scale
+            return _leave_undecided(comparison, domain.unit, "no equal diversity", points)
+        ends = found.value * domain.scale, found.low * domain.scale, found.high * domain.scale
         at = f"{domain.diversity} {found.at:.3f}{' (nearest common)' if found.clipped else ''}"
-        decided = verdict(found, domain.better)
-        return Finding(comparison.statement, comparison.paper, *figures, *interval, domain.unit, decided, at, points)
+        verdict = decide(found.low, found.high, domain.better)
+        figures = found.first * domain.scale, found.second * domain.scale
+        return Finding(comparison.statement, comparison.paper, *figures, *ends, domain.unit, verdict, at, points)
 
-    def curves(self, arm: Arm) -> list[Curve]:
+    def read_curves(self, arm: Arm) -> list[Curve]:
         """Quality against diversity over temperatures: a curve for each seed."""
         found = []
         for seed in self.domain.seeds(arm.model):
-            places = dict.fromkeys(self.rows(arm, seed), self.folder(arm, seed))
+            places = dict.fromkeys(self.read_rows(arm, seed), self.samples_folder(arm, seed))
             found += curves_of(places, self.domain.quality, self.domain.diversity)
         return found
 
     def mean(self, arm: Arm, measure: str, temperature: float = 1.0) -> float:
         """A measure of an arm at a temperature, the mean over seeds: one of its rows' own, or a scorer's column."""
-        found = [row.measure(measure)[0] for row in self.all_rows(arm, temperature)]
+        found = [row.measure(measure)[0] for row in self._rows_at(arm, temperature)]
         return fmean(math.nan if value is None else value for value in found)
 
-    def point(self, arm: Arm) -> str:
+    def describe(self, arm: Arm) -> str:
         """Quality and diversity at temperature 1, as the paper gives them, over all seeds."""
         quality, diversity = self.mean(arm, self.domain.quality), self.mean(arm, self.domain.diversity)
         return f"{quality * max(self.domain.scale, 1):.1f} at {diversity:.3f}"
 
-    def folder(self, arm: Arm, seed: int) -> Path:
+    def samples_folder(self, arm: Arm, seed: int) -> Path:
         """The folder of a run's samples."""
         return self.out / "samples" / run_folder(self.out, arm.model, seed).name
 
-    def rows(self, arm: Arm, seed: int) -> list[Row]:
-        """The rows of an arm with one seed, one for each temperature."""
-        wanted = {case.key for case in cases_of(arm, seed, self.out, self.domain)}
-        return [row for row in self._kept[self.folder(arm, seed)] if row.case.key in wanted]
-
-    def all_rows(self, arm: Arm, temperature: float = 1.0) -> list[Row]:
-        """The rows of an arm at a temperature, one for each seed."""
-        rows = (row for seed in self.domain.seeds(arm.model) for row in self.rows(arm, seed))
-        return [row for row in rows if row.temperature == temperature]
+    def read_rows(self, arm: Arm, seed: int) -> list[Row]:
+        """The rows of an arm with one seed, one for each temperature; real text has none here."""
+        wanted, folder = (
+            {case.key for case in cases_of(arm, seed, self.out, self.domain)},
+            self.samples_folder(arm, seed),
+        )
+        if folder not in self._rows:
+            self._rows[folder] = list(read_rows([folder]))
+        return [row for row in self._rows[folder] if row.case.key in wanted]
 
     @cached_property
-    def _kept(self) -> dict[Path, list[Row]]:
-        """All rows of the domain by folder; real text has none here."""
-        folders = sorted(path.parent for path in (self.out / "samples").glob("*/quality.json"))
-        return {folder: list(read_rows([folder])) for folder in folders}
+    def _rows(self) -> dict[Path, list[Row]]:
+        """All rows of the folders that were read."""
+        return {}
+
+    def _rows_at(self, arm: Arm, temperature: float = 1.0) -> list[Row]:
+        """The rows of an arm at a temperature, one for each seed."""
+        rows = (row for seed in self.domain.seeds(arm.model) for row in self.read_rows(arm, seed))
+        return [row for row in rows if row.temperature == temperature]
 
     # --- speed
 
-    def speed(self, comparison: Samples) -> Finding:
+    def compare_speed(self, comparison: Samples) -> Finding:
         """Seconds per sample of the first divided by those of the second, with the quality of both."""
         arms = comparison.arms[0], comparison.other
-        first, second = ([row.seconds_per_sample for row in self.all_rows(arm)] for arm in arms)
+        first, second = ([row.seconds_per_sample for row in self._rows_at(arm)] for arm in arms)
         logs = [(math.log(a / b), 0.0) for a in first for b in second]
-        points = " and ".join(map(self.point, arms))
-        return _paired(comparison, (1000 * fmean(first), 1000 * fmean(second)), logs, _TIME, points)
+        points = " and ".join(map(self.describe, arms))
+        return _decide_pairs(comparison, (1000 * fmean(first), 1000 * fmean(second)), logs, _TIME, points)
 
-    def _equal_quality(self, comparison: Samples) -> Finding:
+    def _compare_equals(self, comparison: Samples) -> Finding:
         """The speed of the first arm that is as good as the other; without one, the last arm's quality is shown."""
-        goal, last = self.curves(comparison.other), comparison.arms[-1]
+        goal, last = self.read_curves(comparison.other), comparison.arms[-1]
         for arm in comparison.arms:
-            found = difference(self.curves(arm), goal)
-            if found is not None and verdict(found, self.domain.better) != "contradicts":
-                speed = self.speed(replace(comparison, kind="speed", arms=(arm,)))
+            found = difference(self.read_curves(arm), goal)
+            if found is not None and decide(found.low, found.high, self.domain.better) != "contradicts":
+                speed = self.compare_speed(replace(comparison, kind="speed", arms=(arm,)))
                 return replace(speed, statement=f"{comparison.statement} ({arm.words})")
-        points = f"{self.point(last)} ({last.words}) and {self.point(comparison.other)}"
-        return _unmeasured(comparison, _TIME, "quality not reached", points)
+        points = f"{self.describe(last)} ({last.words}) and {self.describe(comparison.other)}"
+        return _leave_undecided(comparison, _TIME, "quality not reached", points)
 
 
-def _paired(
+def decide(low: float, high: float, claimed: str) -> Verdict:
+    """The verdict of an interval of a difference, the claim being that it is "higher" or "lower" than zero."""
+    if low > 0:
+        return "shows" if claimed == "higher" else "contradicts"
+    if high < 0:
+        return "shows" if claimed == "lower" else "contradicts"
+    return "undecided at this budget"
+
+
+def _decide_pairs(
     comparison: Comparison,
     figures: tuple[float, float],
     differences: Sequence[tuple[float, float]],
@@ -180,11 +196,11 @@ def _paired(
     value, half = _paired_interval(differences)
     shown = math.exp if unit.startswith("of the") else float
     interval = shown(value), shown(value - half), shown(value + half)
-    decided = verdict_of(value - half, value + half, "lower")
-    return Finding(comparison.statement, comparison.paper, *figures, *interval, unit, decided, points=points)
+    verdict = decide(value - half, value + half, "lower")
+    return Finding(comparison.statement, comparison.paper, *figures, *interval, unit, verdict, points=points)
 
 
-def _unmeasured(comparison: Comparison, unit: str, why: str, points: str) -> Finding:
+def _leave_undecided(comparison: Comparison, unit: str, why: str, points: str) -> Finding:
     """A comparison that has no figures, with the reason as its verdict."""
     none = math.nan
     return Finding(comparison.statement, comparison.paper, none, none, none, none, none, unit, why, points=points)

@@ -28,7 +28,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import cast
 
-from duality.files.progress import Reporter
+from duality.files.progress import Reporter, unseen
 
 Advance = Callable[[float], None]
 Work = Callable[[Reporter, Advance], None]  # it is sent to another process, so it is a dataclass of plain values
@@ -57,13 +57,9 @@ class Stopped(Exception):
 Message = str | float | _JobFailed | None
 
 
-def execute(
-    jobs: Sequence[Job], *, workers: int, threads: int, report: Reporter, advance: Advance = lambda units: None
-) -> None:
+def execute(jobs: Sequence[Job], *, workers: int, threads: int, report: Reporter, advance: Advance = unseen) -> None:
     """Do all jobs, at most ``workers`` at a time."""
-    _check(jobs)
-    if workers < 1 or threads < 1:
-        raise ValueError(f"workers is {workers}, threads {threads}: each must be at least 1")
+    _check_jobs(jobs)
     waiting, ended, advanced = list(jobs), set[str](), {job.name: 0.0 for job in jobs}
     processes = dict(_start(threads) for _ in range(min(workers, len(jobs))))
     idle, running = list(processes), dict[Connection, Job]()
@@ -96,8 +92,9 @@ def execute(
                     ended.add(job.name)
                     advance(job.cost - advanced[job.name])  # a job that found its work done advances at once
                     left = sum(job.cost - advanced[job.name] for job in jobs if job.name not in ended)
-                    seconds = _time_left(left, sum(advanced.values()), time.monotonic() - start)
-                    report(f"{len(ended)} of {len(jobs)} jobs are done{seconds}")
+                    done, minutes = sum(advanced.values()), (time.monotonic() - start) / 60
+                    rest = f", about {left / done * minutes:.0f} minutes are left" if done and left else ""
+                    report(f"{len(ended)} of {len(jobs)} jobs are done{rest}")
     finally:
         _stop(processes.values())
 
@@ -112,16 +109,7 @@ def _start(threads: int) -> tuple[Connection, BaseProcess]:
     return connection, process
 
 
-def _time_left(left: float, done: float, seconds: float) -> str:
-    """The time that is left, in words; "" if nothing has been done yet from which to compute it.
-
-    >>> _time_left(300.0, 100.0, 60.0)
-    ', about 3 minutes are left'
-    """
-    return f", about {left / done * seconds / 60:.0f} minutes are left" if done and left else ""
-
-
-def _check(jobs: Sequence[Job]) -> None:
+def _check_jobs(jobs: Sequence[Job]) -> None:
     """Refuse names that stand twice, needs that are no jobs, and a circle of needs."""
     names = [job.name for job in jobs]
     if len(set(names)) < len(names):

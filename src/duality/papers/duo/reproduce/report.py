@@ -1,7 +1,8 @@
 """The report of a reproduction: for each claim the paper's figure, ours with its interval, the verdict.
 
 The rule of the verdict stands first, before any number. report.md is the report, report.html the same as one web page
-that needs nothing else, with the figures (``pictures``) inside.
+that needs nothing else, with the figures inside: quality against steps, and frontiers of quality against diversity,
+in the style of ``evaluation.figures``.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
+from duality.evaluation.figures import canvas, save, use_log_scale
+from duality.evaluation.molecules import Molecules
+from duality.evaluation.sweep.samples import read_samples, sample_path
 from duality.evaluation.tables import table
 from duality.files.atomic import write_atomically
-from duality.papers.duo.reproduce.claims import RULE
+from duality.papers.duo.reproduce.claims import RULE, Arm
 from duality.papers.duo.reproduce.findings import Evidence, Finding
-from duality.papers.duo.reproduce.pictures import pictures_of
 
 _HEADERS = ("claim", "paper", "ours", "95 % interval", "at equal", "single points (temperature 1)", "verdict")
+_SHOWN = 8  # number of steps of the frontiers
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1180px; margin: 2em auto; padding: 0 1em; color: #222; }
 table { border-collapse: collapse; font-size: 13px; margin: 1em 0; }
@@ -45,14 +49,14 @@ def write_report(out: Path, budget: str, chapters: Sequence[Evidence]) -> None:
     ]
     for evidence in chapters:
         parts += [f"## {evidence.domain.title}", _introduction(evidence)]
-        parts += [f"![{title}]({path.name})" for title, path in pictures_of(out, evidence)]
+        parts += [f"![{title}]({path.name})" for title, path in _draw_pictures(out, evidence)]
         for claim in evidence.claims:
             found = evidence.findings[claim.name]
             parts += [f"### {claim.title} ({claim.where})", count_verdicts(found)]
             parts.append(table([_HEADERS, *(_cells(each) for each in found)]).rstrip("\n"))
     text = "\n\n".join(parts) + "\n"
     write_atomically(out / "report.md", text)
-    write_atomically(out / "report.html", _page(text, out))
+    write_atomically(out / "report.html", _make_page(text, out))
 
 
 def _introduction(evidence: Evidence) -> str:
@@ -98,7 +102,7 @@ def _cells(finding: Finding) -> tuple[str, ...]:
     )
 
 
-def _page(text: str, folder: Path) -> str:
+def _make_page(text: str, folder: Path) -> str:
     """The report as a web page; figures are read from ``folder``, and a cell with a verdict has its class."""
 
     def figure(found: re.Match[str]) -> str:
@@ -114,3 +118,63 @@ def _page(text: str, folder: Path) -> str:
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f"<style>{_STYLE}</style></head>\n<body>\n{body}</body></html>\n"
     )
+
+
+# --- figures
+
+
+def _draw_pictures(out: Path, evidence: Evidence) -> list[tuple[str, Path]]:
+    """The figures that the arms of the claims allow: their titles and files."""
+    domain, arms = evidence.domain, dict.fromkeys(arm for claim in evidence.claims for arm in claim.arms())
+    plain = [arm for arm in arms if arm.tail == "ancestral" and arm.sampler == "own" and arm.round is None]
+    found: list[tuple[str, Path]] = []
+    if any(arm.steps is not None for arm in plain):
+        found.append((f"{domain.quality} against steps, temperature 1", out / f"{domain.name}-steps.png"))
+        _plot_steps(plain, evidence, found[-1][1])
+    frontier = [arm for arm in plain if arm.steps in (_SHOWN, domain.amount.many, None)]
+    if len(frontier) > 1:
+        title = f"{domain.quality} against {domain.diversity} over temperatures"
+        found.append((title, out / f"{domain.name}-frontiers.png"))
+        _plot_frontiers(frontier, evidence, found[-1][1])
+    shown = [arm for arm in frontier if arm.model == "duo-posterior" and arm.steps == _SHOWN]
+    if domain.scorer == "molecules" and shown:
+        row = next(row for row in evidence.read_rows(shown[0], 1) if row.temperature == 1.0)
+        texts = read_samples(sample_path(evidence.samples_folder(shown[0], 1), row.case), row.case).texts
+        picture = next(path for path in Molecules().draw(texts, out / "molecules") if path.suffix == ".png")
+        found.append((f"the first samples of {shown[0].words}", picture))
+    return found
+
+
+def _plot_steps(arms: Sequence[Arm], evidence: Evidence, target: Path) -> None:
+    """Quality and diversity against steps at temperature 1, the mean over seeds: a line for each model."""
+    stepped = sorted((arm for arm in arms if arm.steps is not None), key=lambda arm: arm.steps or 0)
+    steps = sorted({arm.steps or 0 for arm in stepped})
+    figure, panels = canvas(2)
+    for panel, name in zip(panels, (evidence.domain.quality, evidence.domain.diversity), strict=True):
+        for model in dict.fromkeys(arm.model for arm in arms if arm.steps is not None):
+            own = [arm for arm in stepped if arm.model == model]
+            panel.plot([arm.steps or 0 for arm in own], [evidence.mean(arm, name) for arm in own], "o-", label=model)
+        for arm in (arm for arm in arms if arm.steps is None):
+            panel.axhline(evidence.mean(arm, name), color="grey", ls="--", label=arm.words)
+        panel.set(xscale="log", xlabel="steps", ylabel=name, title="temperature 1, mean over seeds")
+        panel.set_xticks(steps, [str(each) for each in steps])
+        panel.set_xticks([], minor=True)
+        if name == "gen_ppl":
+            use_log_scale(panel)
+    save(figure, target)
+
+
+def _plot_frontiers(arms: Sequence[Arm], evidence: Evidence, target: Path) -> None:
+    """Quality against diversity: a line over temperatures for each arm, the mean over its seeds; few steps dashed."""
+    quality, diversity = evidence.domain.quality, evidence.domain.diversity
+    temperatures, models = evidence.domain.amount.temperatures, list(dict.fromkeys(arm.model for arm in arms))
+    figure, (axes,) = canvas()
+    for arm in arms:
+        across, upward = ([evidence.mean(arm, name, each) for each in temperatures] for name in (diversity, quality))
+        dashes, colour = "--" if arm.steps == _SHOWN else "-", f"C{models.index(arm.model) % 10}"
+        axes.plot(across, upward, marker="o", ms=3, lw=1.4, ls=dashes, color=colour, label=arm.words)
+    title = f"temperatures {temperatures[0]} to {temperatures[-1]}, mean over seeds"
+    axes.set(xlabel=diversity, ylabel=quality, title=title)
+    if quality == "gen_ppl":
+        use_log_scale(axes)
+    save(figure, target)

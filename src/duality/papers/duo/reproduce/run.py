@@ -1,7 +1,7 @@
 """A reproduction from beginning to end: jobs, findings, report.
 
-    OUT/<domain>/runs, likelihoods, samples      what the jobs keep (``results``)
-    OUT/report.md, report.html, *.png            the report (``report``, ``pictures``)
+    OUT/<domain>/runs, likelihoods, samples      what the jobs keep (``domains``)
+    OUT/report.md, report.html, *.png            the report (``report``)
     OUT/findings.json                            every comparison with its figures and its verdict
 
 What must hold: killed at any point and started again it continues; the report depends on the kept files alone and is
@@ -10,18 +10,17 @@ the same to the digit for the same seeds and numbers of workers' threads, but fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from duality.evaluation.tables import table
 from duality.files.atomic import json_text, output_folder, write_atomically
-from duality.files.progress import Reporter
-from duality.papers.duo.reproduce.claims import Claim, chosen_claims
+from duality.files.progress import Reporter, working
+from duality.papers.duo.reproduce.claims import Arm, Claim, Likelihoods, Variances, read_claims
 from duality.papers.duo.reproduce.domains import Base, Budget, Domain, Student
 from duality.papers.duo.reproduce.findings import Evidence, Finding, cases_of
-from duality.papers.duo.reproduce.jobs import Advance, Job, execute
+from duality.papers.duo.reproduce.jobs import Job, execute
 from duality.papers.duo.reproduce.report import count_verdicts, write_report
 from duality.papers.duo.reproduce.work import BATCH, Train, Write
 from duality.recipes import catalogue
@@ -39,7 +38,6 @@ def reproduce(
     workers: int = 2,
     threads: int = 1,
     report: Reporter,
-    show: Callable[[float], AbstractContextManager[Advance]],
 ) -> dict[str, dict[str, list[Finding]]]:
     """Do all that these claims need (none: all), decide them, and write the report; the findings by domain and claim.
 
@@ -47,14 +45,14 @@ def reproduce(
     """
     if workers < 1 or threads < 1:
         raise ValueError(f"workers is {workers}, threads {threads}: each must be at least 1")
-    chapters = [Evidence(out / domain.name, domain, chosen_claims(names, domain)) for domain in budget.domains]
+    chapters = [Evidence(out / domain.name, domain, read_claims(names, domain)) for domain in budget.domains]
     jobs = [job for each in chapters for job in _jobs_of(each.out, each.domain, each.claims)]
     for domain in budget.domains:
         base = next(model for model in domain.models.values() if isinstance(model, Base))
         prepare_corpus(catalogue.recipe(base.recipe), report)  # once, before several processes need it
     output_folder(out)
     report(f"{len(jobs)} jobs in {workers} processes of {threads} thread(s), kept in {out}")
-    with show(sum(job.cost for job in jobs)) as advance:
+    with working(report, "reproducing", sum(job.cost for job in jobs)) as advance:
         execute(jobs, workers=workers, threads=threads, report=report, advance=advance)
     found = {each.domain.name: each.findings for each in chapters}
     kept = {
@@ -67,21 +65,26 @@ def reproduce(
 
 
 def _jobs_of(out: Path, domain: Domain, claims: Sequence[Claim]) -> list[Job]:
-    """The jobs of a domain: trainings, likelihoods and samples of all claims, what takes long first."""
-    measured = {key for claim in claims for key in claim.measured()}
-    varied = {key for claim in claims for key in claim.varied()}
-    sampled = {arm.model for claim in claims for arm in claim.arms()}
+    """The jobs of a domain, what takes long first: each model is trained and measured, then sampled, as claims need."""
+    compared = [each for claim in claims for each in claim.comparisons]
+    likelihoods = {key for each in compared if isinstance(each, Likelihoods) for key in (each.first, each.second)}
+    variances = [each for each in compared if isinstance(each, Variances)]
+    arms = dict.fromkeys(arm for claim in claims for arm in claim.arms())
+    sampled = {arm.model for arm in arms}
     bases = {model.base for key in sampled if isinstance(model := domain.models[key], Student)}
+    keys = likelihoods | {each.model for each in variances} | sampled | bases
     found: list[Job] = []
-    for key in sorted(measured | varied | sampled | bases, key=lambda key: (-_steps(key, domain), key)):
-        seeds = domain.seeds(key)
-        found += [_training(out, domain, key, seed, claims) for seed in seeds]
-        found += [_writing(out, domain, key, seed, claims) for seed in seeds if key in sampled]
+    for key in sorted(keys, key=lambda key: (-_steps(key, domain), key)):
+        named = [name for each in variances if each.model == key for name in (each.first, each.second)]
+        objectives, sequences = tuple(dict.fromkeys(named)), domain.amount.sequences if key in likelihoods else 0
+        own = [arm for arm in arms if arm.model == key]
+        found += [_training_job(out, domain, key, seed, sequences, objectives) for seed in domain.seeds(key)]
+        found += [_sampling_job(out, domain, key, seed, own) for seed in domain.seeds(key) if own]
     return found
 
 
-def _training(out: Path, domain: Domain, key: str, seed: int, claims: Sequence[Claim]) -> Job:
-    """Train a model with a seed and measure the likelihood and the variances that the claims need."""
+def _training_job(out: Path, domain: Domain, key: str, seed: int, sequences: int, objectives: tuple[str, ...]) -> Job:
+    """Train a model with a seed and measure its likelihood and variances, unless there is nothing to measure."""
     model, amount, base_seed = domain.models[key], domain.amount, domain.amount.seeds.base_seed(seed)
     base = domain.models[model.base] if isinstance(model, Student) else model
     assert isinstance(base, Base)
@@ -91,8 +94,6 @@ def _training(out: Path, domain: Domain, key: str, seed: int, claims: Sequence[C
     if isinstance(model, Student):
         unit *= _DISTILLING
         needs = (_name(domain, "train", model.base, base_seed),)
-    objectives = tuple(dict.fromkeys(name for claim in claims for name in claim.varied().get(key, ())))
-    sequences = amount.sequences if any(key in claim.measured() for claim in claims) else 0
     work = Train(out, key, seed, model, base_seed, unit, sequences, objectives, amount.draws)
     cost = unit * (_steps(key, domain) + amount.draws * len(objectives))
     return Job(_name(domain, "train", key, seed), needs, cost, work)
@@ -106,9 +107,8 @@ def _steps(key: str, domain: Domain) -> int:
     return domain.rounds_of(key) * (model.rounds.round_steps or 0)
 
 
-def _writing(out: Path, domain: Domain, key: str, seed: int, claims: Sequence[Claim]) -> Job:
+def _sampling_job(out: Path, domain: Domain, key: str, seed: int, arms: Sequence[Arm]) -> Job:
     """Write and score all samples of a model that some claim needs."""
-    arms = dict.fromkeys(arm for claim in claims for arm in claim.arms() if arm.model == key)
     cases = [case for arm in arms for case in cases_of(arm, seed, out, domain)]
     cases.sort(key=lambda case: -1 if case.round is None else case.round)  # each round is loaded once
     unit = BATCH * domain.length * _SAMPLING

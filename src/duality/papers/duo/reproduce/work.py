@@ -1,6 +1,6 @@
 """What the jobs of a reproduction do: train a model, measure its likelihood, write and score its samples.
 
-``results`` says where the results are kept. What must hold: work that is done is not done again; a training that was
+``domains`` says where the results are kept. What must hold: work that is done is not done again; a training that was
 stopped continues; a folder that holds another run than the one wanted is refused.
 """
 
@@ -9,24 +9,24 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import duality
-from duality.evaluation.judge import judge_named
-from duality.evaluation.scorers import scorers_named
+from duality.evaluation.judge import find_judge
+from duality.evaluation.scorers import find_scorers
 from duality.evaluation.sweep.runs import RunSampler
 from duality.evaluation.sweep.samples import Case
 from duality.evaluation.sweep.sweep import Sweep
 from duality.files.atomic import write_atomically
-from duality.files.progress import Reporter
+from duality.files.progress import Reporter, silent
 from duality.models.folder import exists, read_recipe
-from duality.papers.duo.reproduce.domains import Base, Student
+from duality.papers.duo.reproduce.domains import Base, Student, result_path, run_folder
 from duality.papers.duo.reproduce.jobs import Advance, Stopped
-from duality.papers.duo.reproduce.results import result_path, run_folder
-from duality.papers.duo.variance.draws import compare_objectives
-from duality.papers.duo.variance.gradients import ALL, LOSS, TOP, Repeated
+from duality.papers.duo.variance.gradients import ALL, LOSS, TOP
 from duality.papers.duo.variance.objectives import PAPER_WINDOW, objectives_of
 from duality.papers.duo.variance.settings import VarianceSettings
+from duality.papers.duo.variance.study import compare_objectives
 from duality.recipes import catalogue
 from duality.runs.corpus import sequences_of_run
 from duality.runs.requests import DistillRequest
@@ -102,29 +102,20 @@ class Train:
 
     def _variances(self, folder: Path) -> dict[str, object]:
         """Every statistic, and for every two objectives the logarithm of the ratio with its standard error."""
-
-        def log_ratio(first: Repeated, second: Repeated) -> tuple[float, float]:
-            ratio = first.over(second)
-            if ratio is None:
-                raise ValueError("one of two variances may be 0, so that they have no ratio: take more draws")
-            return math.log(ratio.value), ratio.stderr / ratio.value
-
         settings = VarianceSettings(self.objectives, self.draws, window=PAPER_WINDOW)
         model = duality.load(folder, device="cpu", weights=settings.weights)
         objectives = objectives_of(model, self.objectives, PAPER_WINDOW)
         found = compare_objectives(model, sequences_of_run(model, folder, split="train"), objectives, settings)
-        statistics = {name: {key: own.by_name[key] for key in (ALL, TOP, LOSS)} for name, own in found.items()}
-        return {
-            "draws": self.draws,
-            "values": {name: {key: each.value for key, each in own.items()} for name, own in statistics.items()},
-            "log_ratios": {
-                key: {
-                    first: {second: log_ratio(own[key], other[key]) for second, other in statistics.items()}
-                    for first, own in statistics.items()
-                }
-                for key in (ALL, TOP, LOSS)
-            },
-        }
+        values: dict[str, dict[str, float]] = {name: {} for name in found}
+        logs: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
+        for key, first, second in product((ALL, TOP, LOSS), found, found):
+            own = found[first].by_name[key]
+            ratio = own.over(found[second].by_name[key])
+            if ratio is None:
+                raise ValueError("one of two variances may be 0, so that they have no ratio: take more draws")
+            values[first][key] = own.value
+            logs.setdefault(key, {}).setdefault(first, {})[second] = math.log(ratio.value), ratio.stderr / ratio.value
+        return {"draws": self.draws, "values": values, "log_ratios": logs}
 
 
 @dataclass(frozen=True)
@@ -140,8 +131,8 @@ class Write:
     def __call__(self, report: Reporter, advance: Advance) -> None:
         """Write and score what is not there yet."""
         run = self.cases[0].run
-        scorers = scorers_named(() if self.scorer is None else (self.scorer,), run, report)
-        judge = None if self.judge is None else judge_named(self.judge, "cpu", lambda text: None)
-        sweep = Sweep(self.out, RunSampler("cpu", report, BATCH), lambda text: None, judge, None, scorers)
+        scorers = find_scorers(() if self.scorer is None else (self.scorer,), run, report)
+        judge = None if self.judge is None else find_judge(self.judge, "cpu", silent)
+        sweep = Sweep(self.out, RunSampler("cpu", report, BATCH), silent, judge, None, scorers)
         report(f"sampling {run.name}, {len(self.cases)} settings")
         sweep.measure(self.cases, lambda count: advance(count * self.unit))

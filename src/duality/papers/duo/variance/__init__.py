@@ -2,8 +2,7 @@
 
 settings     what is asked of a measurement, for the library and the command line
 objectives   what a run could be trained on, by name
-draws        gradients of minibatches as in training, for several objectives
-gradients    their variance and other statistics, with intervals
+gradients    the variance of gradients and other statistics, with intervals
 tables       the statistics as tables, sentences and a figure
-study        all of it: ``measure_variance``
+study        draws as in training, and all of it: ``measure_variance``
 """

@@ -30,16 +30,17 @@ no effect; sums are in float64 whatever the gradients are.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from duality.evaluation.statistics import Estimate, t_quantile
-from duality.papers.duo.variance.settings import GROUPS, check_draws, check_groups
+from duality.files.progress import Advance, unseen
+from duality.papers.duo.variance.settings import GROUPS, check_draws
 
 STATISTICS = ALL, TOP, SPLIT, LOSS, SIGNAL, SNR = (
     "all weights",
@@ -50,6 +51,7 @@ STATISTICS = ALL, TOP, SPLIT, LOSS, SIGNAL, SNR = (
     "signal to noise",
 )
 _NUM_TOP = 100
+_TAIL = 3  # sums of a group that do not belong to a weight
 _WARN_SHARE = 0.1
 _MEMORY = 4 << 30  # bytes for the sums of all groups
 
@@ -104,42 +106,25 @@ class Statistics:
         return self.largest_share > _WARN_SHARE
 
 
-class _Sums(NamedTuple):
-    """Sums over some draws: of the gradient, of its square, of the loss and of its square."""
-
-    num_draws: int
-    gradient: Tensor
-    square: Tensor
-    loss: float
-    loss_square: float
-
-    def variances(self) -> Tensor:
-        """The unbiased variance of each weight's gradient, (P,)."""
-        return (self.square - self.gradient.square() / self.num_draws).clamp_min_(0.0) / (self.num_draws - 1)
-
-    def loss_variance(self) -> float:
-        """The unbiased variance of the loss."""
-        return max(0.0, self.loss_square - self.loss**2 / self.num_draws) / (self.num_draws - 1)
-
-
 class _GroupedDraws:
-    """Draws in groups: draw i belongs to group i modulo m."""
+    """Draws in groups: draw i belongs to group i modulo m.
+
+    ``_sums`` has a row for each group: the sums of the gradient (P,) and of its square (P,), then the number of draws,
+    and the sums of the loss and of its square.
+    """
 
     def __init__(self, num_weights: int, groups: int = GROUPS, device: torch.device | str = "cpu"):
-        check_groups(groups)
-        _check_memory(num_weights, groups)
-        self._gradients = torch.zeros(groups, num_weights, dtype=torch.float64, device=device)
-        self._squares = torch.zeros_like(self._gradients)
-        self._mean = torch.zeros_like(self._gradients[0])
+        self._sums = torch.zeros(groups, 2 * num_weights + _TAIL, dtype=torch.float64, device=device)
+        self._mean = self._sums.new_zeros(num_weights)
         self._losses: list[float] = []
         self._added: list[float] = []  # what each draw has added to the sum of squares
 
     def add(self, gradient: Tensor, loss: float) -> None:
         """One more draw."""
         before, exact = len(self._losses), gradient.double()
-        group = before % len(self._gradients)
-        self._gradients[group] += exact
-        self._squares[group] += exact.square()
+        sums, squares = self._sums[before % len(self._sums), :-_TAIL].view(2, -1)
+        sums += exact
+        squares += exact.square()
         step = exact - self._mean
         self._mean += step / (before + 1)
         self._added.append(float(step.square().sum()) * before / (before + 1))
@@ -147,17 +132,15 @@ class _GroupedDraws:
 
     def statistics(self, num_top: int = _NUM_TOP) -> Statistics:
         """All statistics with their repetitions; losses are counted from the first, which changes no variance."""
-        groups = []
-        for number, (gradient, square) in enumerate(zip(self._gradients, self._squares)):
-            shifted = [loss - self._losses[0] for loss in self._losses[number :: len(self._gradients)]]
-            loss_square = math.fsum(loss**2 for loss in shifted)
-            groups.append(_Sums(len(shifted), gradient, square, math.fsum(shifted), loss_square))
-        even, odd = (_combine(1, *groups[side::2]) for side in (0, 1))
+        for number, sums in enumerate(self._sums):
+            shifted = [loss - self._losses[0] for loss in self._losses[number :: len(self._sums)]]
+            tail = [len(shifted), math.fsum(shifted), math.fsum(loss**2 for loss in shifted)]
+            sums[-_TAIL:] = torch.tensor(tail, dtype=torch.float64)
+        even, odd = (functools.reduce(torch.add, self._sums[side::2]) for side in (0, 1))
         rows = [_figures(even, odd, num_top)]  # of all, then without each group
-        for number, group in enumerate(groups):
-            even_left = even if number % 2 else _combine(-1, even, group)
-            odd_left = _combine(-1, odd, group) if number % 2 else odd
-            rows.append(_figures(even_left, odd_left, num_top))
+        for number, sums in enumerate(self._sums):
+            halves = (even, odd - sums) if number % 2 else (even - sums, odd)
+            rows.append(_figures(*halves, num_top))
         found = {
             name: Repeated(value, torch.tensor(without, dtype=torch.float64), signed=name in (SIGNAL, SNR))
             for name, (value, *without) in zip((*STATISTICS, "mean loss"), zip(*rows))
@@ -165,34 +148,28 @@ class _GroupedDraws:
         mean = found.pop("mean loss")
         mean = Repeated(mean.value + self._losses[0], mean.without + self._losses[0], signed=True)
         share = max(self._added) / math.fsum(self._added) if any(self._added) else 0.0
-        return Statistics(len(self._losses), self._gradients.shape[1], mean, share, found)
+        return Statistics(len(self._losses), len(self._mean), mean, share, found)
 
 
-def _combine(sign: int, first: _Sums, *others: _Sums) -> _Sums:
-    """The sums of several groups together, or with the sign -1 of the first without the others."""
-    for other in others:
-        first = _Sums(
-            first.num_draws + sign * other.num_draws,
-            first.gradient + sign * other.gradient,
-            first.square + sign * other.square,
-            first.loss + sign * other.loss,
-            first.loss_square + sign * other.loss_square,
-        )
-    return first
+def _variances(sums: Tensor) -> Tensor:
+    """The unbiased variance of each weight's gradient, (P,), from the sums over some draws."""
+    count, (total, squares) = float(sums[-_TAIL]), sums[:-_TAIL].view(2, -1).unbind()
+    return (squares - total.square() / count).clamp_min_(0.0) / (count - 1)
 
 
-def _figures(one: _Sums, other: _Sums, num_top: int) -> tuple[float, ...]:
+def _figures(one: Tensor, other: Tensor, num_top: int) -> tuple[float, ...]:
     """The values of ``STATISTICS`` of the draws in two halves, and the mean loss."""
-    whole = _combine(1, one, other)
-    variances = whole.variances()
+    whole = one + other
+    count, loss, loss_square = whole[-_TAIL:].tolist()
+    variances, in_one, in_other = _variances(whole), _variances(one), _variances(other)
     top = min(num_top, len(variances))
     trace = float(variances.sum())
     largest = float(variances.topk(top).values.sum())
-    in_one, in_other = one.variances(), other.variances()
     split = float(in_other[in_one.topk(top).indices].sum() + in_one[in_other.topk(top).indices].sum()) / 2
-    signal = float((whole.gradient / whole.num_draws).square().sum()) - trace / whole.num_draws
+    loss_variance = max(0.0, loss_square - loss**2 / count) / (count - 1)
+    signal = float((whole[: len(variances)] / count).square().sum()) - trace / count
     ratio = signal / trace if trace > 0 else math.nan
-    return trace, largest, split, whole.loss_variance(), signal, ratio, whole.loss / whole.num_draws
+    return trace, largest, split, loss_variance, signal, ratio, loss / count
 
 
 def _check_memory(num_weights: int, groups: int) -> None:
@@ -211,13 +188,13 @@ def collect(
     draw: Draw,
     num_weights: int,
     num_draws: int,
-    *,
     groups: int = GROUPS,
     device: torch.device | str = "cpu",
-    advance: Callable[[int], None] = lambda count: None,
+    advance: Advance = unseen,
 ) -> Statistics:
     """The statistics of ``num_draws`` draws; ``advance`` is called with 1 after each."""
     check_draws(num_draws, groups)
+    _check_memory(num_weights, groups)
     draws = _GroupedDraws(num_weights, groups, device)
     for number in range(num_draws):
         draws.add(*draw(number))

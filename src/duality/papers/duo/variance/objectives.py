@@ -160,23 +160,19 @@ def objectives_of(
     run has none.
     """
     own = model.recipe.method.phases(model.tokenizer.vocab_size, model.recipe.training.steps)[-1].objective
-    chosen = [_parse(name) for name in names or _default_objectives(own)]
+    usual: Sequence[str] = (_OWN,)
+    if isinstance(own, ContinuousTimeBound):  # the bound, and for uniform noise the curriculum
+        usual = _UNIFORM_DEFAULT if isinstance(own.process, Uniform) else _ABSORBING_DEFAULT
+    chosen = [_parse(name) for name in names or usual]
     repeated = sorted({each.name for each in chosen if [other.name for other in chosen].count(each.name) > 1})
     if repeated:
         raise ValueError(f"{', '.join(repeated)} stands twice in the list of objectives: name each once")
     for each in chosen:
-        _check(each, model)
-    return {each.name: _objective(each, model, own, window) for each in chosen}
+        _check_fits(each, model)
+    return {each.name: _make_objective(each, model, own, window) for each in chosen}
 
 
-def _default_objectives(own: Objective) -> tuple[str, ...]:
-    """The names that fit a run: the bound, and for uniform noise the curriculum; or the method's own objective."""
-    if not isinstance(own, ContinuousTimeBound):
-        return (_OWN,)
-    return _UNIFORM_DEFAULT if isinstance(own.process, Uniform) else _ABSORBING_DEFAULT
-
-
-def _check(name: _Named, model: Model) -> None:
+def _check_fits(name: _Named, model: Model) -> None:
     """Refuse an objective that has no meaning for the run's noise or for what its network says."""
     if name.kind == _OWN:
         return
@@ -193,7 +189,7 @@ def _check(name: _Named, model: Model) -> None:
         raise ValueError(f"objective {name.name!r} is for absorbing noise, and {about} has {process}: use {_PLAIN!r}")
 
 
-def _objective(name: _Named, model: Model, own: Objective, window: tuple[float, float] | None) -> Objective:
+def _make_objective(name: _Named, model: Model, own: Objective, window: tuple[float, float] | None) -> Objective:
     """The objective of a name; discrete times end at the last level alpha(1) of the run's training."""
     if name.kind == _OWN:
         return own
@@ -204,7 +200,7 @@ def _objective(name: _Named, model: Model, own: Objective, window: tuple[float, 
         end = 0.0 if model.mask_id is not None else LogLinear().eps
     if name.kind != _WINDOW:
         usual = own.schedule if isinstance(own, ContinuousTimeBound) else LogLinear(end)
-        schedule = usual if name.times is None else _discrete_schedule(name, end)
+        schedule = usual if name.times is None else _make_schedule(name, end)
         process = model.process()
         return ContinuousTimeBound(DenseUniform(process.vocab_size) if name.kind == _DENSE else process, schedule)
     gaussian_schedule: GaussianSchedule = LinearVariance()
@@ -215,11 +211,11 @@ def _objective(name: _Named, model: Model, own: Objective, window: tuple[float, 
     if name.times in gaussians:
         gaussian_schedule = GAUSSIAN_SCHEDULES[gaussians[name.times]]()
     elif name.times is not None:
-        gaussian_schedule = DiscreteTimes(_discrete_schedule(name, end), states)
+        gaussian_schedule = DiscreteTimes(_make_schedule(name, end), states)
     return PairedBound(Dual(states, gaussian_schedule, *(window or (low, high))), name.tau)
 
 
-def _discrete_schedule(name: _Named, end: float) -> Schedule:
+def _make_schedule(name: _Named, end: float) -> Schedule:
     """The registered schedule that ``name.times`` names, ending at alpha = ``end``."""
     known = _schedule_names(SCHEDULES)
     if name.times not in known:

@@ -44,7 +44,6 @@ class VarianceSettings:
     """take fewer draws if these would take longer."""
 
     def __post_init__(self) -> None:
-        check_groups(self.groups)
         check_draws(self.num_draws, self.groups)
         if (self.batch is not None and self.batch < 1) or self.micro_batch < 0:
             raise ValueError(
@@ -77,14 +76,10 @@ class VarianceSettings:
         return (found[0], found[1]) if found else None
 
 
-def check_groups(groups: int) -> None:
-    """Refuse too few groups for an interval."""
+def check_draws(num_draws: int, groups: int) -> None:
+    """Refuse too few groups for an interval, and a number of draws that the groups cannot share equally."""
     if groups < 6:
         raise ValueError(f"groups is {groups}: an interval by the jackknife needs at least 6; the usual is {GROUPS}")
-
-
-def check_draws(num_draws: int, groups: int) -> None:
-    """Refuse a number of draws that the groups cannot share equally."""
     if num_draws < 2 * groups or num_draws % groups:
         nearest = max(2, round(num_draws / groups)) * groups
         raise ValueError(

@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from duality.evaluation.figures import canvas, save
 from duality.evaluation.statistics import Estimate
-from duality.evaluation.tables import table
+from duality.evaluation.tables import cell, table
 from duality.papers.duo.variance.gradients import ALL, LOSS, SNR, STATISTICS, TOP, Statistics
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class VarianceRow:
     statistics: Statistics
     ratios: dict[str, Estimate | None]
 
+    @property
     def estimates(self) -> dict[str, Estimate]:
         """Every statistic with its interval."""
         return {name: repeated.estimate() for name, repeated in self.statistics.by_name.items()}
@@ -60,7 +62,7 @@ class VarianceRow:
             "draws": found.num_draws,
             "parameters": found.num_weights,
             "mean_loss": _numbers(found.mean_loss.estimate()),
-            "statistics": {name: _numbers(estimate) for name, estimate in self.estimates().items()},
+            "statistics": {name: _numbers(estimate) for name, estimate in self.estimates.items()},
             "ratios": {name: None if ratio is None else _numbers(ratio) for name, ratio in self.ratios.items()},
             "largest_share": found.largest_share,
             "heavy_tailed": found.heavy_tailed,
@@ -76,7 +78,7 @@ def _cell(estimate: Estimate | None) -> str:
     """A value with its interval."""
     if estimate is None or not math.isfinite(estimate.value):
         return "–"
-    return f"{estimate.value:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]"
+    return cell((estimate.value, estimate.low, estimate.high), ".3g")
 
 
 def _label(row: VarianceRow, rows: Sequence[VarianceRow]) -> str:
@@ -91,7 +93,7 @@ def markdown(rows: Sequence[VarianceRow]) -> str:
     """Both tables and the remarks."""
     values, ratios = [["objective", "mean loss", *STATISTICS, "largest draw"]], [["objective", *STATISTICS]]
     for row in rows:
-        name, found = _label(row, rows), [row.statistics.mean_loss.estimate(), *row.estimates().values()]
+        name, found = _label(row, rows), [row.statistics.mean_loss.estimate(), *row.estimates.values()]
         values.append([name, *map(_cell, found), f"{row.statistics.largest_share:.1%}"])
         ratios.append([name, *(_cell(row.ratios[each]) for each in STATISTICS)])
     parts = [
@@ -106,11 +108,12 @@ def markdown(rows: Sequence[VarianceRow]) -> str:
 
 def _remarks(rows: Sequence[VarianceRow]) -> list[str]:
     """Sentences that belong to the tables."""
+    firsts = {(row.run, row.step): row for row in reversed(rows)}  # of each checkpoint
     lines = [
         f"{row.run}: {row.weights} weights of step {row.step}, {row.statistics.num_weights:,} of them; "
         f"{row.statistics.num_draws} draws of a minibatch of {row.batch} sequences of {row.length} tokens, seed "
         f"{row.seed}; the loss is the mean over tokens."
-        for row in _firsts(rows)
+        for row in reversed(firsts.values())
     ]
     lines += [
         "Intervals: delete-a-group jackknife, on a logarithmic scale for variances. A dash: one of the two numbers may "
@@ -141,52 +144,40 @@ def _remarks(rows: Sequence[VarianceRow]) -> list[str]:
     return lines
 
 
-def _firsts(rows: Sequence[VarianceRow]) -> list[VarianceRow]:
-    """The first row of each checkpoint."""
-    return list({(row.run, row.step): row for row in reversed(rows)}.values())[::-1]
-
-
 def plot_variance(rows: Sequence[VarianceRow], target: Path) -> None:
     """Variance of all weights, of the top 100, of the loss, and signal to noise, with intervals, as a PNG."""
-    from matplotlib.figure import Figure  # without pyplot: the backend of a user's notebook stays as it is
-
     steps = max(len({row.step for row in rows if row.run == run}) for run in {row.run for row in rows})
-    draw, height = (_lines, 4.2) if steps >= 3 else (_bars, 1.6 + 0.32 * len(rows))
-    figure = Figure(figsize=(4 * len(_PANELS), height), layout="constrained")
-    axes = figure.subplots(1, len(_PANELS))
-    for axis, name in zip(axes, _PANELS):
-        draw(axis, name, rows)
-        axis.set_title(f"{'variance, ' if name != SNR else ''}{name}")
-        axis.grid(alpha=0.3)
-    if draw is _lines:
-        axes[0].legend(fontsize=7)
-    else:
-        for axis in axes[1:]:
-            axis.set_yticklabels([])
-    figure.savefig(target, dpi=130)
+    figure, panels = canvas(len(_PANELS))
+    for number, (axes, name) in enumerate(zip(panels, _PANELS, strict=True)):
+        axes.set_title(f"{'variance, ' if name != SNR else ''}{name}")
+        if steps >= 3:
+            _draw_lines(axes, name, rows)
+        else:
+            _draw_bars(axes, name, rows, labelled=not number)
+    save(figure, target, None if steps >= 3 else 1.6 + 0.32 * len(rows))
 
 
-def _bars(axis: Axes, name: str, rows: Sequence[VarianceRow]) -> None:
+def _draw_bars(axis: Axes, name: str, rows: Sequence[VarianceRow], labelled: bool) -> None:
     """A bar for each row, from top to bottom; a colour for each checkpoint."""
-    checkpoints = [(row.run, row.step) for row in _firsts(rows)]
-    found = [row.estimates()[name] for row in rows]
+    checkpoints = list(dict.fromkeys((row.run, row.step) for row in rows))
+    found = [row.estimates[name] for row in rows]
     shades = [f"C{checkpoints.index((row.run, row.step))}" for row in rows]
     values = [each.value for each in found]
     spread = [[each.value - each.low for each in found], [each.high - each.value for each in found]]
     axis.barh(range(len(rows)), values, xerr=spread, color=shades, alpha=0.75, capsize=3)
-    axis.set_yticks(range(len(rows)), [_label(row, rows) for row in rows])
+    axis.set_yticks(range(len(rows)), [_label(row, rows) if labelled else "" for row in rows])
     axis.invert_yaxis()
 
 
-def _lines(axis: Axes, name: str, rows: Sequence[VarianceRow]) -> None:
+def _draw_lines(axis: Axes, name: str, rows: Sequence[VarianceRow]) -> None:
     """A line with its band for each run and objective, against the training step."""
     several = len({row.run for row in rows}) > 1
     for run, objective in dict.fromkeys((row.run, row.objective) for row in rows):
         own = sorted((row for row in rows if (row.run, row.objective) == (run, objective)), key=lambda row: row.step)
-        found, steps = [row.estimates()[name] for row in own], [row.step for row in own]
+        found, steps = [row.estimates[name] for row in own], [row.step for row in own]
         named = f"{run}, {objective}" if several else objective
         axis.plot(steps, [each.value for each in found], marker="o", ms=4, label=named)
         axis.fill_between(steps, [each.low for each in found], [each.high for each in found], alpha=0.15)
-    if all(row.estimates()[name].low > 0 for row in rows):
+    if all(row.estimates[name].low > 0 for row in rows):
         axis.set_yscale("log")
     axis.set_xlabel("training step")
