@@ -180,7 +180,7 @@ def test_a_distillation_gets_more_rounds(english: Path, tmp_path: Path) -> None:
     held = folder.read_recipe(tmp_path / "few")
     assert held == folder.read_recipe(tmp_path / "whole")
     assert held.generation.steps == 2
-    assert folder.rounds_saved(tmp_path / "few", held) == [0, 1, 2, 3, 4]
+    assert folder.list_rounds(tmp_path / "few", held) == [0, 1, 2, 3, 4]
     with pytest.raises(ValueError, match=r"\(3 rounds\), and the run has taken 16 steps"):
         plan("few", 3, resume=True).run(device="cpu")
 

@@ -27,7 +27,7 @@ from duality.data.named import datasets
 from duality.data.places import find_evaluated_part
 from duality.files.kept_scores import Scores
 from duality.files.progress import Reporter, silent, working
-from duality.models.likelihood import Likelihood, likelihood_of, weights_digest
+from duality.models.likelihood import Likelihood, hash_weights, parse_likelihood
 from duality.models.model import Model
 from duality.ranks import job
 from duality.recipes.corpus import make_sequences
@@ -106,7 +106,7 @@ def evaluate_suite(
     data = model.recipe.data
     if not suite.own_packing:
         data = replace(data, packing="wrap", padding="ignore", eos=False, labels=False)
-    kept, weights = None if keep is None else Scores.read(keep, report), weights_digest(model.denoiser)
+    kept, weights = None if keep is None else Scores.read(keep, report), hash_weights(model.denoiser)
     known = {} if kept is None else kept.entries.get(weights, {})
     outcomes = []
     for heading, name in suite.sets.items():
@@ -129,7 +129,7 @@ def evaluate_suite(
         }
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         values = known.get(key) if isinstance(known, dict) else None
-        found = job().from_first(likelihood_of(values) if isinstance(values, dict) else None)
+        found = job().from_first(parse_likelihood(values) if isinstance(values, dict) else None)
         if found is None:
             with working(report, heading, min(limit or len(rows), len(rows)), "sequences") as advance:
                 found = model.likelihood(

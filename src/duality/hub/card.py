@@ -24,8 +24,8 @@ from duality.files.json_files import MIB, parse_json, read_bounded
 from duality.files.kept_scores import Scores
 from duality.hub.fetch import PREFIX
 from duality.models.folder import exists
-from duality.models.likelihood import KEPT, likelihood_of, weights_digest
-from duality.models.size import num_parameters
+from duality.models.likelihood import KEPT, hash_weights, parse_likelihood
+from duality.models.size import count_parameters
 from duality.models.trained import TrainedModel
 from duality.recipes.recipe import Recipe
 from duality.tokenizers.specs import TokenizerFile
@@ -113,7 +113,7 @@ def _facts(model: TrainedModel, recipe: Recipe) -> Iterator[tuple[str, str]]:
     """The lines of the table."""
     yield "method", type(recipe.method).__name__
     yield "recipe", f"{recipe.name} ({recipe.source})"
-    yield "parameters", f"{num_parameters(model.denoiser):,}"
+    yield "parameters", f"{count_parameters(model.denoiser):,}"
     yield "trained", f"{model.step:,} of {recipe.training.steps:,} steps of {recipe.training.batch_size} sequences"
     yield "sequence", f"{model.length} tokens"
     yield "tokenizer", f"{type(recipe.data.tokenizer).__name__}, {model.tokenizer.vocab_size:,} tokens"
@@ -144,9 +144,9 @@ def _likelihoods(model: TrainedModel, run: Path, corpus: str) -> Iterator[str]:
         )
         kind, count = last.get("validation_kind", "bound"), int(last.get("validation_tokens", 0))
         yield row(f"validation part of {corpus}", nats, error, kind, count)
-    kept = Scores.read(run / KEPT, lambda message: None).entries.get(weights_digest(model.denoiser), {})
+    kept = Scores.read(run / KEPT, lambda message: None).entries.get(hash_weights(model.denoiser), {})
     for values in kept.values():
-        if isinstance(values, dict) and (found := likelihood_of(values)) is not None:
+        if isinstance(values, dict) and (found := parse_likelihood(values)) is not None:
             name = str(values.get("set", "a test set"))
             yield row(name, found.nats_per_token, found.stderr, found.kind, found.num_tokens)
 

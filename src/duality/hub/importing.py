@@ -90,8 +90,7 @@ def import_released(
     place = Path(source).expanduser() if named is None else fetch_folder(*named, files=RELEASED_FILES)
     found = read_released(place)
     prefix, tensors = released.without_prefix(found.tensors, found.where)
-    settings = _settings(found, request)
-    sizes = _checked_sizes(tensors, settings, request, found.where)
+    settings, sizes = _settings_and_sizes(found, tensors, request)
     data, tokenizer = _data(settings, sizes, request.tokenizer, report)
     recipe = _recipe(settings, sizes, data, tokenizer, str(source))
     groups = _weight_groups(found, tensors, sizes)
@@ -129,20 +128,17 @@ def check_free(target: Path) -> None:
         raise ValueError(f"{target} exists already, and nothing is overwritten: choose another --out (out=)")
 
 
-def _settings(found: Released, request: ImportRequest) -> Settings:
-    """What the file says about the model, with what the user says in its place."""
-    read = folder_settings if found.layout == "duo-hf" else checkpoint_settings
-    settings = read(found.config, found.where)
+def _settings_and_sizes(
+    found: Released, tensors: Mapping[str, Tensor], request: ImportRequest
+) -> tuple[Settings, Sizes]:
+    """What file and user say about the model, and its sizes, on which tensors, file and user must agree."""
+    where, read = found.where, folder_settings if found.layout == "duo-hf" else checkpoint_settings
+    settings = read(found.config, where)
     method, length = request.method or settings.method, request.length or settings.length
     if method is None:
-        raise ValueError(f"{found.where} does not say what model it is: give --method {'|'.join(METHOD_NAMES)}")
+        raise ValueError(f"{where} does not say what model it is: give --method {'|'.join(METHOD_NAMES)}")
     if length is None:
-        raise ValueError(f"{found.where} does not say how long its sequences are: give --length, such as 1024")
-    return replace(settings, method=method, length=length)
-
-
-def _checked_sizes(tensors: Mapping[str, Tensor], settings: Settings, request: ImportRequest, where: str) -> Sizes:
-    """The sizes of the network, which the tensors, the configuration and the user must agree on."""
+        raise ValueError(f"{where} does not say how long its sequences are: give --length, such as 1024")
     shapes = {name: tuple(value.shape) for name, value in tensors.items()}
     sizes = released.sizes_of(shapes, request.heads or settings.sizes.get("heads"), where)
     released.check_shapes(shapes, released.released_shapes(sizes), where)
@@ -150,10 +146,10 @@ def _checked_sizes(tensors: Mapping[str, Tensor], settings: Settings, request: I
     check_sizes(settings, sizes, where)
     if request.heads not in (None, sizes.heads):
         raise ValueError(f"heads is {request.heads}, and the tensors of {where} have {sizes.heads}: leave it out")
-    if sizes.causal != (settings.method == "ar"):
+    if sizes.causal != (method == "ar"):
         kind = "causal" if sizes.causal else "not causal"
-        raise ValueError(f"{where} is said to be {settings.method}, and its network is {kind}: give its own --method")
-    return sizes
+        raise ValueError(f"{where} is said to be {method}, and its network is {kind}: give its own --method")
+    return replace(settings, method=method, length=length), sizes
 
 
 def _data(settings: Settings, sizes: Sizes, place: str | None, report: Reporter) -> tuple[Data, Tokenizer]:

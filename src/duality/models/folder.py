@@ -71,7 +71,7 @@ def read_recipe(folder: Path) -> Recipe:
         raise ValueError(f"{path}: {error}") from error
 
 
-def rounds_saved(folder: Path, recipe: Recipe) -> list[int]:
+def list_rounds(folder: Path, recipe: Recipe) -> list[int]:
     """The rounds of a distillation that have ended, and 0, what it began from."""
     if recipe.distillation is None:
         return []
@@ -79,9 +79,9 @@ def rounds_saved(folder: Path, recipe: Recipe) -> list[int]:
     return [step // recipe.distillation.round_steps for step in saved]
 
 
-def saved_round(folder: Path, recipe: Recipe, number: int, groups: Sequence[str]) -> Path:
+def find_round(folder: Path, recipe: Recipe, number: int, groups: Sequence[str]) -> Path:
     """The checkpoint of the weights after round ``number``, whose ``groups`` of tensors are intact."""
-    there = rounds_saved(folder, recipe)
+    there = list_rounds(folder, recipe)
     if recipe.distillation is None:
         raise ValueError(f"{folder} is no distillation: it has no rounds; leave the round out")
     if number not in there:
@@ -208,7 +208,7 @@ def is_finetuning(folder: Path) -> bool:
     return record is not None and "weights" in record
 
 
-def weights_checksum(model: nn.Module) -> str:
+def hash_parameters(model: nn.Module) -> str:
     """The sha256 of the names and numbers of a model's weights."""
     digest = hashlib.sha256()
     for name, value in sorted(model.named_parameters(), key=lambda each: each[0]):

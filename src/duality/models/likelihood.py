@@ -179,7 +179,7 @@ def _summarise(
     )
 
 
-def likelihood_of(values: Mapping[str, object]) -> Likelihood | None:
+def parse_likelihood(values: Mapping[str, object]) -> Likelihood | None:
     """A likelihood as it is kept, with or without the name of its set; None if it is of another form."""
     known = {name: value for name, value in values.items() if name != "set"}
     if set(known) != {each.name for each in fields(Likelihood)}:
@@ -187,7 +187,7 @@ def likelihood_of(values: Mapping[str, object]) -> Likelihood | None:
     return Likelihood(**known)  # type: ignore[arg-type]
 
 
-def weights_digest(network: nn.Module) -> str:
+def hash_weights(network: nn.Module) -> str:
     """What identifies the weights of a network: a digest of their names and bytes."""
     digest = hashlib.sha256()
     for name, value in sorted(network.state_dict().items()):

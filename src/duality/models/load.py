@@ -59,36 +59,25 @@ def read_model(
     step: int | None,
     device: torch.device,
 ) -> TrainedModel:
-    """The model in a folder; ``load`` has the arguments."""
+    """The model of a run, or one that is alone in a folder; ``load`` has the arguments."""
     if weights not in ("ema", "model"):
         raise ValueError(f"weights is {weights!r}: choose 'ema' (averaged) or 'model' (raw)")
     if round is not None and step is not None:
         raise ValueError(f"round {round} and step {step}: each says which weights to load; leave one of them out")
-    if folders.exists(source.folder) or not package.exists(source.folder):
-        return _read_run(source.folder, report, weights, round, step, device)
-    if round is not None or step is not None:
-        raise ValueError(
-            f"{source.place} is a model alone: it has neither rounds nor other steps than its own; leave them out"
-        )
-    config = package.read_config(source.folder)
-    if config.weights != weights:
-        raise ValueError(f"{source.place} has the weights {config.weights!r} alone, and {weights!r} were asked for")
-    return read_pretrained(source, config, device)
-
-
-def _read_run(
-    folder: Path,
-    report: Reporter,
-    weights: Literal["ema", "model"],
-    round: int | None,
-    step: int | None,
-    device: torch.device,
-) -> TrainedModel:
-    """The model of a run."""
+    folder, groups = source.folder, (weights,)
+    if package.exists(folder) and not folders.exists(folder):
+        if round is not None or step is not None:
+            raise ValueError(
+                f"{source.place} is a model alone: it has neither rounds nor other steps than its own; leave them out"
+            )
+        config = package.read_config(folder)
+        if config.weights != weights:
+            raise ValueError(f"{source.place} has the weights {config.weights!r} alone, and {weights!r} were asked for")
+        return read_pretrained(source, config, device)
     recipe, tokenizer = folders.read_recipe(folder), read_tokenizer(folder)
-    names, groups = tuple(read_identity(folder)["labels"]), (weights,)
+    names = tuple(read_identity(folder)["labels"])
     if round is not None:
-        path: Path | None = folders.saved_round(folder, recipe, round, groups)
+        path: Path | None = folders.find_round(folder, recipe, round, groups)
     elif step is not None:
         path = checkpoint.kept_step(folder / "checkpoints", step, groups)
     else:

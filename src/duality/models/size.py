@@ -23,7 +23,7 @@ from duality.training.adapters import NOTHING, num_trained
 from duality.training.settings import Training
 
 
-def trained_words(recipe: Recipe, count: int, trained: int) -> str | None:
+def describe_trained(recipe: Recipe, count: int, trained: int) -> str | None:
     """Which of ``count`` parameters are trained, in a sentence; None if all are."""
     training = recipe.training
     if training.lora:
@@ -37,7 +37,7 @@ def describe(recipe: Recipe) -> str:
     """The resolved recipe as JSON, its parameters and the memory that they need."""
     vocabulary = expected_vocabulary(recipe)
     count, held, trained = _counts(outline(recipe, vocabulary), recipe.training)
-    words = trained_words(recipe, count, trained)
+    words = describe_trained(recipe, count, trained)
     return "\n".join(
         [
             dumps(to_json(recipe), indent=2),
@@ -57,7 +57,7 @@ _TRAINED = 3 * _FLOAT  # for each weight that is trained: its gradient and two m
 _GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
-def memory_of(device: torch.device) -> int:
+def find_memory(device: torch.device) -> int:
     """The bytes of memory that a process can have at most: the device's, or the machine's within its control group.
 
     The ranks of a job on one machine share its memory, unless each has a GPU.
@@ -71,14 +71,14 @@ def memory_of(device: torch.device) -> int:
     return min(limits, default=1 << 62) // job().local_size
 
 
-def num_parameters(network: nn.Module) -> int:
+def count_parameters(network: nn.Module) -> int:
     """The number of weights of a network."""
     return sum(value.numel() for value in network.parameters())
 
 
 def _counts(network: nn.Module, training: Training) -> tuple[int, int, int]:
     """The weights of a plain network, those with the adapters that it will have, and how many of these are trained."""
-    count, trained = num_parameters(network), num_trained(network, training)
+    count, trained = count_parameters(network), num_trained(network, training)
     return count, count + (trained if training.lora else 0), trained
 
 
@@ -87,7 +87,7 @@ def _width_of(network: nn.Module) -> int:
     return max((part.head.in_features for part in network.modules() if isinstance(part, Network)), default=1)
 
 
-def trained_bytes(recipe: Recipe, vocabulary: Vocabulary) -> int:
+def count_trained_bytes(recipe: Recipe, vocabulary: Vocabulary) -> int:
     """The bytes of everything that a training keeps for its weights, over all ranks that share them."""
     count, held, trained = _counts(outline(recipe, vocabulary), recipe.training)
     return held * _KEPT + trained * _TRAINED + (count * _FLOAT if recipe.distillation is not None else 0)
@@ -97,19 +97,19 @@ def check_training(recipe: Recipe, vocabulary: Vocabulary, device: torch.device 
     """Refuse a training whose weights, of which a rank has 1 / ``divided``, and vectors do not fit into memory."""
     network, settings = outline(recipe, vocabulary), recipe.training
     batch = min(settings.micro_batch or settings.batch_size, -(-settings.batch_size // job().size))
-    count, weights = num_parameters(network), trained_bytes(recipe, vocabulary) // divided
+    count, weights = count_parameters(network), count_trained_bytes(recipe, vocabulary) // divided
     _check(
         f"training {recipe.name} ({count:,} parameters, {batch:,} x {recipe.data.length:,} tokens at a time)",
         weights,
         batch * recipe.data.length * _width_of(network) * 2 * _FLOAT,
         torch.device(device),
-        "take a smaller backbone" if weights > memory_of(torch.device(device)) else "set training.micro_batch lower",
+        "take a smaller backbone" if weights > find_memory(torch.device(device)) else "set training.micro_batch lower",
     )
 
 
 def check_network(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str) -> None:
     """Refuse a network whose weights do not fit into memory."""
-    count = num_parameters(outline(recipe, vocabulary))
+    count = count_parameters(outline(recipe, vocabulary))
     _check(f"a network of {count:,} parameters", count * _FLOAT, 0, torch.device(device), "take a smaller model")
 
 
@@ -117,7 +117,7 @@ def check_sampling(network: nn.Module, batch: int, length: int, device: torch.de
     """Refuse samples whose vectors do not fit into memory."""
     _check(
         f"sampling {batch:,} sequences of {length:,} tokens at a time",
-        num_parameters(network) * _FLOAT,
+        count_parameters(network) * _FLOAT,
         batch * length * _width_of(network) * 2 * _FLOAT,
         device,
         "take a smaller length or batch size",
@@ -126,7 +126,7 @@ def check_sampling(network: nn.Module, batch: int, length: int, device: torch.de
 
 def _check(what: str, weights: int, vectors: int, device: torch.device, remedy: str) -> None:
     """Refuse what needs more bytes for weights and vectors than there are; the message says what would fit."""
-    there = memory_of(device)
+    there = find_memory(device)
     if weights + vectors <= there:
         return
     share = max(0, there - weights) / vectors if vectors else 0.0

@@ -35,10 +35,10 @@ from duality.models.folder import (
     WEIGHTS,
     checksums,
     exists,
+    hash_parameters,
     is_finetuning,
     read_base,
     read_recipe,
-    weights_checksum,
     write_recipe,
 )
 from duality.models.model import load
@@ -243,7 +243,7 @@ def check_source(folder: Path, place: str, report: Reporter) -> None:
         report(f"{folder} began from {where}, which is not kept any more and is not compared")
         return
     model = load(place, report, "cpu", step=step) if step in there else load(place, report, "cpu")
-    if weights_checksum(model.denoiser) != record["weights"]:
+    if hash_parameters(model.denoiser) != record["weights"]:
         raise ValueError(
             f"{folder} is a finetuning of {where}, and the weights of {place} are others: give the source that it "
             "began from, continue it without --from (start=), or choose another --out (out=)"

@@ -33,7 +33,7 @@ from duality.models.folder import ROUNDS, STREAM, exists, is_finetuning, read_re
 from duality.models.model import Model, network
 from duality.models.plan import operations_per_second
 from duality.models.provenance import code_version, corpus_facts, corpus_identity
-from duality.models.size import trained_words
+from duality.models.size import describe_trained
 from duality.protocols import Vocabulary
 from duality.ranks import job, saving_group
 from duality.recipes import catalogue
@@ -205,7 +205,7 @@ class TrainingPlan:
         weights = dict(state.model.named_parameters())
         count = sum(value.numel() for name, value in weights.items() if not is_adapter(name))
         trained = sum(value.numel() for value in weights.values() if value.requires_grad)
-        words = trained_words(self.recipe, count, trained)
+        words = describe_trained(self.recipe, count, trained)
         if words is not None:
             report(f"{count:,} parameters; {words}")
 

@@ -27,10 +27,10 @@ from duality.data.corpus import Corpus
 from duality.files.progress import Reporter
 from duality.hub import package
 from duality.hub.fetch import model_source
-from duality.models.folder import STREAM, check_tokenizer, checksums, exists, read_recipe, weights_checksum
+from duality.models.folder import STREAM, check_tokenizer, checksums, exists, hash_parameters, read_recipe
 from duality.models.load import read_pretrained
 from duality.models.model import Model, load, network
-from duality.models.size import check_training, memory_of, trained_bytes
+from duality.models.size import check_training, count_trained_bytes, find_memory
 from duality.protocols import Phase, Vocabulary
 from duality.ranks import job
 from duality.recipes import catalogue
@@ -69,8 +69,8 @@ def phases_of(recipe: Recipe, corpus: Corpus, teacher: nn.Module | None) -> tupl
 
 def layout_for(recipe: Recipe, corpus: Corpus, device: torch.device) -> Layout:
     """How the weights of a recipe lie on the ranks."""
-    needed = trained_bytes(recipe, _sizes(corpus))
-    return layout_of(recipe.parallel, job(), device, needed, memory_of(device))
+    needed = count_trained_bytes(recipe, _sizes(corpus))
+    return layout_of(recipe.parallel, job(), device, needed, find_memory(device))
 
 
 def check_checkpoint(path: Path, recipe: Recipe, corpus: Corpus, folder: Path) -> None:
@@ -225,5 +225,5 @@ def begin_finetuning(place: str, recipe: Recipe, folder: Path, report: Reporter)
     for name, value in own.items():
         for target in (value, state.ema[name]):
             put(target, weights[plain_name(name)])
-    record = {"source": place, "step": model.step, "weights": weights_checksum(model.denoiser)}
+    record = {"source": place, "step": model.step, "weights": hash_parameters(model.denoiser)}
     return Beginning(recipe, corpus, state, record)

@@ -45,7 +45,7 @@ from duality.evaluation.sweep.sweep import Advance, Sweep, check_cases
 from duality.files.atomic import output_folder
 from duality.files.progress import Reporter, silent, working
 from duality.hub.fetch import model_source
-from duality.models.folder import read_recipe, rounds_saved
+from duality.models.folder import list_rounds, read_recipe
 from duality.models.model import Model, load
 from duality.models.sampling import transform
 from duality.models.size import check_sampling
@@ -221,7 +221,7 @@ def _cases_of(runs: Sequence[Path], request: SweepRequest) -> list[Case]:
         length = recipe.data.length if request.length is None else request.length
         # a sampler's own number of steps does not depend on the vocabulary
         own_steps = recipe.method.sampler(2).steps(length)
-        rounds = request.rounds_of(rounds_saved(run, recipe))
+        rounds = request.rounds_of(list_rounds(run, recipe))
         for number, (sampler, tail, steps, temperature) in product(rounds, request.combinations()):
             case = Case(
                 label=label_of(names[each], number, request.checkpoint),

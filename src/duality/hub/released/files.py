@@ -75,11 +75,6 @@ class _Opaque:
         self.state = state
 
 
-def _empty_dict(*_default: object) -> dict[object, object]:
-    """What a ``defaultdict`` is read as: its default is of no use here."""
-    return {}
-
-
 def read_released(path: Path) -> Released:
     """The model in a checkpoint, or in a folder with config.json and weights."""
     if path.is_dir():
@@ -153,7 +148,7 @@ def _load_objects(path: Path) -> dict[object, object]:
         )
     stands = [(_Opaque, name) for name in unknown if name != _DEFAULTDICT]
     if _DEFAULTDICT in unknown:
-        stands.append((_empty_dict, _DEFAULTDICT))  # type: ignore[arg-type]
+        stands.append((lambda *_default: {}, _DEFAULTDICT))  # type: ignore[arg-type]  # its default is of no use here
     try:
         with torch.serialization.safe_globals(stands), warnings.catch_warnings():  # type: ignore[arg-type]
             warnings.simplefilter("ignore")
