@@ -15,7 +15,7 @@ import pytest
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import Document, read_documents
 from duality.data.named import sources
-from duality.data.places import CorpusSpec, _author, identity
+from duality.data.places import CorpusSpec, _find_author, identity
 from duality.data.split import _Split
 from duality.data.store import TokenStore
 from duality.data.write import write_store
@@ -90,9 +90,9 @@ def test_a_book_has_its_author(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_authors_of_the_named_corpora() -> None:
     prose = sources()["gutenberg-prose"]
-    authors = sorted({str(_author(prose, file)) for file in prose.members})
+    authors = sorted({str(_find_author(prose, file)) for file in prose.members})
     assert authors == ["austen", "bryant", "burgess", "carroll", "chesterton", "edgeworth", "melville"]
-    assert _author(sources()["enwik8"], "enwik8.txt") is None
+    assert _find_author(sources()["enwik8"], "enwik8.txt") is None
 
 
 @pytest.mark.parametrize("by", ["document", "position"])

@@ -80,7 +80,12 @@ def encode_documents(
     Without ``eos`` no separator follows a document. The batches that ``count`` has already are read and not encoded
     again. ``advance`` is called with the bytes and the tokens of each block.
     """
-    separator = _make_ending(tokenizer, eos)
+    if eos and tokenizer.separator is None:
+        raise ValueError(
+            f"the tokenizer has {tokenizer.vocab_size} ids and none to end a document with: set data.eos=false, or use "
+            "a tokenizer that has one, such as Characters or BPE"
+        )
+    separator = np.array([tokenizer.separator] if eos else [], dtype=np.int64)
     size = PART_CHARACTERS if isinstance(tokenizer, LibraryTokenizer) and tokenizer.cuttable else None
     if isinstance(tokenizer, LibraryTokenizer) and not tokenizer.cuttable:
         documents = (replace(document, pieces=_join_pieces(document.pieces)) for document in documents)
@@ -116,18 +121,6 @@ def _work_ahead(batches: Iterable[S], work: Callable[[S], T]) -> Iterator[tuple[
                 begun, found = waiting.popleft()
                 yield begun, found.result()
         yield from ((begun, found.result()) for begun, found in waiting)
-
-
-def _make_ending(tokenizer: Tokenizer, eos: bool) -> Ids:
-    """The ids that end every document: the separator, or none if ``eos`` is false."""
-    if not eos:
-        return np.array([], dtype=np.int64)
-    if tokenizer.separator is None:
-        raise ValueError(
-            f"the tokenizer has {tokenizer.vocab_size} ids and none to end a document with: set data.eos=false, or use "
-            "a tokenizer that has one, such as Characters or BPE"
-        )
-    return np.array([tokenizer.separator], dtype=np.int64)
 
 
 def _parts_of(documents: Iterable[Document], size: int | None) -> Iterator[_Part]:

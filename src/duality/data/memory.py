@@ -40,7 +40,7 @@ class _WrittenCorpus:
 
 def write_corpus(data: Iterable[str] | torch.Tensor | Sequence[torch.Tensor], folder: Path) -> _WrittenCorpus:
     """Write each text, or each row of ids, as one document of ``folder/corpus.jsonl``."""
-    items = _items_of(data)
+    items = _list_items(data)
     first = list(islice(items, 1))
     if not first:
         raise ValueError(f"the data are empty; give {ALLOWED}, with at least one item")
@@ -50,11 +50,11 @@ def write_corpus(data: Iterable[str] | torch.Tensor | Sequence[torch.Tensor], fo
         for number, item in enumerate(chain(first, items)):
             where = f"item {number} of the data"
             if has_ids:
-                ids = _ids_of(item, where)
+                ids = _check_ids(item, where)
                 largest = max(largest, max(ids, default=-1))
                 text = " ".join(map(str, ids))
             else:
-                text = _text_of(item, where)
+                text = _check_text(item, where)
             stream.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
         if has_ids and largest < 0:
             raise ValueError("the data have no ids, only tensors of length 0; give at least one id")
@@ -62,7 +62,7 @@ def write_corpus(data: Iterable[str] | torch.Tensor | Sequence[torch.Tensor], fo
     return _WrittenCorpus(path, tokenizer)
 
 
-def _items_of(data: object) -> Iterator[object]:
+def _list_items(data: object) -> Iterator[object]:
     """The documents to be: the rows of a tensor, or the items of an iterable."""
     if isinstance(data, torch.Tensor):
         if data.ndim != 2:
@@ -79,7 +79,7 @@ def _items_of(data: object) -> Iterator[object]:
     return iter(data)
 
 
-def _text_of(item: object, where: str) -> str:
+def _check_text(item: object, where: str) -> str:
     """The text of one document; anything but a string of whole characters is an error."""
     if not isinstance(item, str):
         raise ValueError(
@@ -93,7 +93,7 @@ def _text_of(item: object, where: str) -> str:
     return item
 
 
-def _ids_of(item: object, where: str) -> list[int]:
+def _check_ids(item: object, where: str) -> list[int]:
     """The ids of one document; anything but a 1-D tensor of non-negative integers is an error."""
     if not isinstance(item, torch.Tensor):
         raise ValueError(f"{where} is no tensor, its type is {type(item).__name__}; give {ALLOWED}")

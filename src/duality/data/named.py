@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from duality.data.readers.gutenberg import clean_book
-from duality.data.readers.smiles import canonical_lines, other_text, rdkit
+from duality.data.readers.smiles import canonical_lines, explain_other_text, rdkit
 from duality.files.archives import Conversion, Member, Package, Source, fetch_files
 from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
@@ -168,7 +168,7 @@ def fetch(name: str, *, cache: Path | None = None, progress: Reporter = silent) 
     source, instead = sources()[name], "use your own text with --data FILE"
     conversions = {
         "gutenberg": Conversion(_clean_text),
-        "smiles": Conversion(canonical_lines, check=rdkit, other_text=other_text),
+        "smiles": Conversion(canonical_lines, check=rdkit, other_text=explain_other_text),
     }
     return fetch_files(source, "sources", instead, cache, progress, conversions.get(source.kind))
 

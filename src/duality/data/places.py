@@ -92,7 +92,7 @@ class Place:
         if self.source is not None:
             source = self.source
             fetched = fetch(source.name, cache=cache, progress=progress)
-            return [CorpusFile(path.name, path, _author(source, path.name), source.documents) for path in fetched]
+            return [CorpusFile(path.name, path, _find_author(source, path.name), source.documents) for path in fetched]
         assert self.path is not None, "neither a dataset nor a source"
         if not self.path.is_dir():
             return [CorpusFile(str(self.path), _check_ending(self.path))]
@@ -315,6 +315,6 @@ def _check_ending(path: Path) -> Path:
     return path
 
 
-def _author(source: Source, file: str) -> str | None:
+def _find_author(source: Source, file: str) -> str | None:
     """The author of a file of a named corpus, if the name of the file has it."""
     return file.partition("-")[0] if source.kind == "gutenberg" and "-" in file else None

@@ -81,12 +81,12 @@ def _cut_position(document: Document, validation: float) -> tuple[int, int]:
     line_ends = [place + 1 for place, character in enumerate(window) if character == "\n"]
     spaces = [place for place, character in enumerate(window) if character == " "]
     if not (line_ends or spaces):
-        return _outside_number(document, exact), end
+        return _move_outside_number(document, exact), end
     nearest = min(line_ends or spaces, key=lambda place: abs(place - reach))
     return exact - reach + nearest, end
 
 
-def _outside_number(document: Document, cut: int) -> int:
+def _move_outside_number(document: Document, cut: int) -> int:
     """The cut itself or, if it lies inside a number, the nearer end of the number."""
     before = "".join(Excerpt(document.pieces, cut - LONGEST_NUMBER, cut))
     after = "".join(Excerpt(document.pieces, cut, cut + LONGEST_NUMBER))

@@ -110,8 +110,8 @@ class StreamLoader:
         self.size, self.batch_size, self.seed, self.eos = size, batch_size, seed, eos
         first = Loader(pack(head), batch_size, seed).sequences  # checks what it is given
         path = folder / INDEX
-        self.index = _Index.read(path) or _Index((len(first),), (_checksum(head),))
-        if (self.index.sequences[0], self.index.checksums[0]) != (len(first), _checksum(head)):
+        self.index = _Index.read(path) or _Index((len(first),), (_compute_checksum(head),))
+        if (self.index.sequences[0], self.index.checksums[0]) != (len(first), _compute_checksum(head)):
             raise ValueError(f"{path} is of another corpus than this one: restore the corpus, or start a new run")
         self._open: dict[int, Sequences] = {0: first}
         self._ahead: dict[int, Future[None]] = {}
@@ -219,7 +219,7 @@ class StreamLoader:
                 names = self.head.label_names
                 write_store(target, chain((first,), documents), self.tokenizer, label_names=names, eos=self.eos)
             store = TokenStore.open(target)
-            count, checksum = len(self.pack(store)), _checksum(store)
+            count, checksum = len(self.pack(store)), _compute_checksum(store)
             if not known:
                 self.index = _Index((*self.index.sequences, count), (*self.index.checksums, checksum))
                 self.index.write(path)
@@ -242,6 +242,6 @@ class StreamLoader:
         self._reading = number + 1, documents
 
 
-def _checksum(store: TokenStore) -> str:
+def _compute_checksum(store: TokenStore) -> str:
     """What identifies the tokens of a store."""
     return " ".join(shard.sha256[:16] for shard in store.shards)

@@ -80,7 +80,7 @@ def survey(documents: Iterable[Document], labels: bool) -> CorpusSize:
             digest.update(data)
             num_characters += len(piece)
             num_bytes += len(data)
-            num_unbroken += sum(map(num_bytes_of, _unbroken_words(piece)))
+            num_unbroken += sum(map(num_bytes_of, _find_unbroken_words(piece)))
         digest.update(_BORDER)
     counts = (num_documents, num_characters, num_bytes, num_unbroken)
     return CorpusSize(*counts, tuple(sorted(names)), digest.hexdigest())
@@ -129,14 +129,14 @@ def take_evenly(texts: Iterable[str], share: float, unbroken: float) -> Iterator
     shares, seen, taken = (share, unbroken), [0, 0], [0, 0]
     for text in texts:
         for part in cut_at_borders(text, PART_CHARACTERS):
-            kind = int(sum(map(len, _unbroken_words(part))) > len(part) / 2)
+            kind = int(sum(map(len, _find_unbroken_words(part))) > len(part) / 2)
             if taken[kind] <= shares[kind] * seen[kind]:
                 taken[kind] += len(part)
                 yield part
             seen[kind] += len(part)
 
 
-def _unbroken_words(text: str) -> list[str]:
+def _find_unbroken_words(text: str) -> list[str]:
     """The words that are so long that BPE cuts them for training."""
     return [word for word in text.split() if len(word) > LONGEST_WORD]
 

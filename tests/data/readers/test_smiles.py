@@ -89,7 +89,7 @@ def test_another_version_of_rdkit_is_named(tiny: Path, monkeypatch: pytest.Monke
     """Here it writes molecules with their double bonds, as some versions do with some rings."""
     chem = pytest.importorskip("rdkit.Chem")
     monkeypatch.setattr(
-        smiles, "_canonical", lambda text, _: chem.MolToSmiles(chem.MolFromSmiles(text), kekuleSmiles=True)
+        smiles, "_make_canonical", lambda text, _: chem.MolToSmiles(chem.MolFromSmiles(text), kekuleSmiles=True)
     )
     monkeypatch.setattr(smiles, "version", lambda: "2020.01.1")
     with pytest.raises(ValueError) as caught:

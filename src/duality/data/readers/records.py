@@ -46,12 +46,12 @@ def read_records(path: Path, column: str = TEXT_COLUMN, label: str | None = None
     """Line number, text and label (else the file's label) of each record of a file."""
     ending = ending_of(path)
     if ending in TABLE_ENDINGS:
-        return _table_records(path, ending, column, label)
+        return _read_table(path, ending, column, label)
     if ending in ARROW_ENDINGS:
-        return _arrow_records(path, ending, column, label)
+        return _read_arrow(path, ending, column, label)
     if ending in FASTA_ENDINGS:
-        return ((number, text, label) for number, text in _fasta_sequences(path))
-    return _json_records(path, column, label)
+        return ((number, text, label) for number, text in _read_fasta(path))
+    return _read_json_lines(path, column, label)
 
 
 def make_record(row: Mapping[str, object], column: str, name: str, number: int, label: str | None = None) -> Record:
@@ -60,10 +60,10 @@ def make_record(row: Mapping[str, object], column: str, name: str, number: int, 
         raise _no_column(name, row, column)
     where = f"{name}, row {number}"
     remedy = "choose another column with --column NAME (data.column), or change the row"
-    return number, _check_text(row[column], column, where, remedy), _label(row.get(_LABEL_COLUMN), label)
+    return number, _check_text(row[column], column, where, remedy), _make_label(row.get(_LABEL_COLUMN), label)
 
 
-def _json_records(path: Path, column: str, label: str | None) -> Iterator[Record]:
+def _read_json_lines(path: Path, column: str, label: str | None) -> Iterator[Record]:
     """The records of the lines of a .jsonl file that are not blank."""
     rule = f"each line must be an object with a string under the key {column!r}"
     with open_bytes(path) as (stream, offset):
@@ -78,18 +78,18 @@ def _json_records(path: Path, column: str, label: str | None) -> Iterator[Record
                 except (ValueError, RecursionError) as error:
                     raise ValueError(f"{where}: not JSON ({error}); {rule}") from None
                 if not isinstance(record, dict):
-                    raise ValueError(f"{where}: no {column!r} (got {_kind_of(record)}); {rule}")
+                    raise ValueError(f"{where}: no {column!r} (got {_describe_kind(record)}); {rule}")
                 if column not in record:
                     raise ValueError(
                         f"{where}: no {column!r} (got the keys {_list_names(sorted(record))}); {rule}: choose another "
-                        f"key with --column NAME (data.column){_nearest(column, record)}"
+                        f"key with --column NAME (data.column){_suggest_name(column, record)}"
                     )
                 text = _check_text(record[column], column, where, "change the line")
-                yield number, text, _label(record.get(_LABEL_COLUMN), label)
+                yield number, text, _make_label(record.get(_LABEL_COLUMN), label)
             offset += len(line)
 
 
-def _label(value: object, default: str | None) -> str | None:
+def _make_label(value: object, default: str | None) -> str | None:
     """A string or a whole number as a label, the default if there is no value.
 
     Another value is no error here: if labels are requested, a later error names the document.
@@ -99,7 +99,7 @@ def _label(value: object, default: str | None) -> str | None:
     return str(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else None
 
 
-def _kind_of(value: object) -> str:
+def _describe_kind(value: object) -> str:
     """What a value of JSON is, in words."""
     if isinstance(value, (bool, int, float)):
         return f"a {'truth value' if isinstance(value, bool) else 'number'} ({json.dumps(value)[:24]})"
@@ -110,7 +110,7 @@ def _kind_of(value: object) -> str:
 def _check_text(text: object, column: str, where: str, remedy: str) -> str:
     """The text of a record; half a surrogate pair, which JSON can hold and UTF-8 cannot, is an error."""
     if not isinstance(text, str):
-        raise ValueError(f"{where}: the value of {column!r} is {_kind_of(text)}; it must be a string: {remedy}")
+        raise ValueError(f"{where}: the value of {column!r} is {_describe_kind(text)}; it must be a string: {remedy}")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -119,51 +119,47 @@ def _check_text(text: object, column: str, where: str, remedy: str) -> str:
     return text
 
 
-def _table_records(path: Path, ending: str, column: str, label: str | None) -> Iterator[Record]:
-    """The records of the rows of a .csv or .tsv file."""
+def _read_table(path: Path, ending: str, column: str, label: str | None) -> Iterator[Record]:
+    """The records of the rows of a .csv or .tsv file that are not blank, each with the number of its first line."""
     separator, separators = _SEPARATORS[ending]
-    rows = _table_rows(path, separator)
-    _, names = next(rows, (0, None))
-    if names is None:
-        raise ValueError(f"{path} has no first row with the names of its columns; write one, such as id,{column}")
-    if column not in names:
-        raise _no_column(str(path), names, column, f", and put {separators} between the columns of a {ending} file")
-    for name in (column, _LABEL_COLUMN):
-        if names.count(name) > 1:
-            raise ValueError(f"{path} has the column {name!r} twice; rename one of them in its first row")
-    for number, row in rows:
-        if len(row) != len(names):
-            raise ValueError(
-                f"{path}, line {number}: {len(row)} value(s), but the first row names {len(names)} columns; repair the "
-                f"line, and quote values that contain {separators} or line ends"
-            )
-        own = row[names.index(_LABEL_COLUMN)] if _LABEL_COLUMN in names else ""
-        yield number, row[names.index(column)], own or label
-
-
-def _table_rows(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a table that are not blank, each with the number of its first line."""
     csv.field_size_limit(_LONGEST_VALUE)
     # Strict: otherwise a quotation mark that is never closed takes the rest of the file into one value.
     reader = csv.reader(decode_lines(path), delimiter=separator, strict=True)
+    names: list[str] | None = None
     number = 1
     try:
         for row in reader:
-            if row:
-                yield number, row
+            if row and names is None:
+                names = row
+                if column not in names:
+                    more = f", and put {separators} between the columns of a {ending} file"
+                    raise _no_column(str(path), names, column, more)
+                for name in (column, _LABEL_COLUMN):
+                    if names.count(name) > 1:
+                        raise ValueError(f"{path} has the column {name!r} twice; rename one of them in its first row")
+            elif row and names is not None:
+                if len(row) != len(names):
+                    raise ValueError(
+                        f"{path}, line {number}: {len(row)} value(s), but the first row names {len(names)} columns; "
+                        f"repair the line, and quote values that contain {separators} or line ends"
+                    )
+                own = row[names.index(_LABEL_COLUMN)] if _LABEL_COLUMN in names else ""
+                yield number, row[names.index(column)], own or label
             number = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(
             f"{path}, line {reader.line_num}: not CSV ({error}); write a value with quotation marks in it as "
             '"..." and each mark inside as ""'
         ) from None
+    if names is None:
+        raise ValueError(f"{path} has no first row with the names of its columns; write one, such as id,{column}")
 
 
 def _no_column(name: str, names: Iterable[str], column: str, more: str = "") -> ValueError:
     """The error of a table without the column."""
     return ValueError(
         f"{name} has no column {column!r}: its columns are {_list_names(list(names))}; choose one with --column NAME "
-        f"(data.column){_nearest(column, names)}{more}"
+        f"(data.column){_suggest_name(column, names)}{more}"
     )
 
 
@@ -174,9 +170,9 @@ class _Batch(Protocol):
     def to_pylist(self) -> list[dict[str, object]]: ...
 
 
-def _arrow_records(path: Path, ending: str, column: str, label: str | None) -> Iterator[Record]:
+def _read_arrow(path: Path, ending: str, column: str, label: str | None) -> Iterator[Record]:
     """The records of the rows of a table of Arrow."""
-    names, batches = _arrow_table(path, ending)
+    names, batches = _open_arrow(path, ending)
     if column not in names:
         raise _no_column(str(path), names, column)
     chosen = [name for name in dict.fromkeys((column, _LABEL_COLUMN)) if name in names]
@@ -185,7 +181,7 @@ def _arrow_records(path: Path, ending: str, column: str, label: str | None) -> I
         yield make_record(row, column, str(path), number, label)
 
 
-def _arrow_table(path: Path, ending: str) -> tuple[list[str], Iterable[_Batch]]:
+def _open_arrow(path: Path, ending: str) -> tuple[list[str], Iterable[_Batch]]:
     """The names of the columns of a table of Arrow, and its rows in batches."""
     try:
         import pyarrow as arrow
@@ -211,7 +207,7 @@ def _arrow_table(path: Path, ending: str) -> tuple[list[str], Iterable[_Batch]]:
         raise ValueError(f"{path} is no whole {ending} file ({reason}); make or download it again") from None
 
 
-def _fasta_sequences(path: Path) -> Iterator[tuple[int, str]]:
+def _read_fasta(path: Path) -> Iterator[tuple[int, str]]:
     """The line number of each name, and its sequence."""
     start, parts = 0, list[str]()
     for number, line in enumerate(decode_lines(path), 1):
@@ -230,7 +226,7 @@ def _fasta_sequences(path: Path) -> Iterator[tuple[int, str]]:
         yield start, "".join(parts)
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
+def _suggest_name(name: str, names: Iterable[str]) -> str:
     """': did you mean ...?' if a name is close to one of these."""
     text = suggestion(name, names)
     return f": {text}" if text.startswith("did you mean") else ""

@@ -42,14 +42,14 @@ def canonical_lines(tables: Iterable[IO[bytes]], progress: Reporter) -> str:
     found: set[str] = set()
     with rdkit("rdkit.rdBase").BlockLogs():  # which would be remarks on single molecules
         for number, (where, text) in enumerate(_rows(tables), 1):
-            found.add(_canonical(text, where))
+            found.add(_make_canonical(text, where))
             if number % 25_000 == 0:
                 progress(f"{number:,} SMILES made canonical")
     by_hash = sorted(found, key=lambda text: hashlib.sha256(text.encode("utf-8")).hexdigest())
     return "".join(f"{text}\n" for text in by_hash)
 
 
-def _canonical(text: str, where: str) -> str:
+def _make_canonical(text: str, where: str) -> str:
     """The canonical form of a SMILES; one that is no molecule is an error."""
     chem = rdkit("rdkit.Chem")
     molecule = chem.MolFromSmiles(text)
@@ -76,7 +76,7 @@ def version() -> str:
     return str(rdkit().__version__)
 
 
-def other_text() -> str:
+def explain_other_text() -> str:
     """Why the canonical text may differ from the pinned one, and the remedy."""
     return (
         f"RDKit {version()}, which is installed, writes other canonical SMILES than RDKit {RDKIT}, with which the "
