@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from duality.data.corpus import Corpus, encode_corpus, prepare
 from duality.data.documents import read_documents
-from duality.data.memory import _WrittenCorpus, write_corpus
+from duality.data.memory import write_corpus
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
 from duality.files.atomic import atomic_file
@@ -27,9 +27,9 @@ ROWS = st.lists(st.lists(st.integers(0, 70_000), max_size=12), min_size=1, max_s
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 
 
-def texts_in(written: _WrittenCorpus) -> list[str]:
+def texts_in(path: Path) -> list[str]:
     """The text of every document."""
-    return ["".join(document.pieces) for document in read_documents(written.path)]
+    return ["".join(document.pieces) for document in read_documents(path)]
 
 
 def rows_of(store: TokenStore, separator: int) -> list[list[int]]:
@@ -43,10 +43,10 @@ def rows_of(store: TokenStore, separator: int) -> list[list[int]]:
 @given(st.lists(TEXTS, min_size=1, max_size=6))
 def test_texts_are_documents(texts: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        written = write_corpus(iter(texts), Path(folder) / "new")
-        assert written == _WrittenCorpus(Path(folder) / "new" / "corpus.jsonl", None)
+        written, tokenizer = write_corpus(iter(texts), Path(folder) / "new")
+        assert (written, tokenizer) == (Path(folder) / "new" / "corpus.jsonl", None)
         assert texts_in(written) == texts
-        assert [path.name for path in written.path.parent.iterdir()] == ["corpus.jsonl"]
+        assert [path.name for path in written.parent.iterdir()] == ["corpus.jsonl"]
 
 
 def test_an_iterable_is_not_held_in_memory(tmp_path: Path) -> None:
@@ -67,22 +67,22 @@ def test_an_iterable_is_not_held_in_memory(tmp_path: Path) -> None:
             assert alive <= 3
             yield Text(f"text {number}")
 
-    assert len(texts_in(write_corpus(texts(), tmp_path))) == 1000
+    assert len(texts_in(write_corpus(texts(), tmp_path)[0])) == 1000
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_rows_of_a_tensor_are_documents(dtype: torch.dtype, tmp_path: Path) -> None:
-    written = write_corpus(torch.tensor([[3, 1, 4], [1, 5, 9]], dtype=dtype), tmp_path)
+    written, tokenizer = write_corpus(torch.tensor([[3, 1, 4], [1, 5, 9]], dtype=dtype), tmp_path)
     assert texts_in(written) == ["3 1 4", "1 5 9"]
-    assert written.tokenizer == Numbers(10)
+    assert tokenizer == Numbers(10)
 
 
 @pytest.mark.parametrize("make", [list, tuple, iter], ids=lambda make: str(make.__name__))
 def test_tensors_of_different_lengths_are_documents(make: Callable[[list[torch.Tensor]], Any], tmp_path: Path) -> None:
     rows = [torch.tensor([3, 1]), torch.tensor([], dtype=torch.int64), torch.tensor([0], dtype=torch.uint8)]
-    written = write_corpus(make(rows), tmp_path)
+    written, tokenizer = write_corpus(make(rows), tmp_path)
     assert texts_in(written) == ["3 1", "", "0"]
-    assert written.tokenizer == Numbers(4)
+    assert tokenizer == Numbers(4)
 
 
 @settings(max_examples=40)
@@ -91,15 +91,15 @@ def test_ids_are_unchanged_if_split_by_document(rows: list[list[int]], data: st.
     rows.append(data.draw(st.lists(st.integers(0, 70_000), min_size=1, max_size=5)))
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        written = write_corpus([torch.tensor(row, dtype=torch.int64) for row in rows], folder)
-        assert written.tokenizer == Numbers(max(map(max, filter(None, rows))) + 1)
-        prepared = prepare(written.path, written.tokenizer, split="document", cache=folder)
+        written, tokenizer = write_corpus([torch.tensor(row, dtype=torch.int64) for row in rows], folder)
+        assert tokenizer == Numbers(max(map(max, filter(None, rows))) + 1)
+        prepared = prepare(written, tokenizer, split="document", cache=folder)
         assert isinstance(prepared.tokenizer, NumberTokenizer)
         separator = prepared.tokenizer.separator
         assert separator is not None
         assert rows_of(prepared.train, separator) + rows_of(prepared.validation, separator) == rows
         assert prepared.tokenizer.decode(prepared.validation[:]) == " ".join(map(str, rows[-1])) + "<|endoftext|>"
-        everything = encode_corpus(written.path, prepared.tokenizer, cache=folder)
+        everything = encode_corpus(written, prepared.tokenizer, cache=folder)
         assert rows_of(everything, separator) == rows
 
 
@@ -114,10 +114,10 @@ def test_ids_are_unchanged_if_split_by_position(largest: int, length: int, valid
     ids = torch.randint(0, largest + 1, (1, length), generator=torch.Generator().manual_seed(seed))
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        written = write_corpus(ids, folder)
-        assert written.tokenizer is not None
+        written, tokenizer = write_corpus(ids, folder)
+        assert tokenizer is not None
         try:
-            prepared = prepare(written.path, written.tokenizer, split="position", validation=validation, cache=folder)
+            prepared = prepare(written, tokenizer, split="position", validation=validation, cache=folder)
         except ValueError as error:
             if not any(reason in str(error) for reason in ("too short to hold out", "no text in the 1 document")):
                 raise
@@ -129,9 +129,9 @@ def test_ids_are_unchanged_if_split_by_position(largest: int, length: int, valid
 
 def test_the_sequences_of_a_tensor_are_its_rows(tmp_path: Path) -> None:
     ids = torch.arange(300).reshape(100, 3) % 7
-    written = write_corpus(ids, tmp_path)
-    assert written.tokenizer is not None
-    prepared: Corpus = prepare(written.path, written.tokenizer, cache=tmp_path)
+    written, tokenizer = write_corpus(ids, tmp_path)
+    assert tokenizer is not None
+    prepared: Corpus = prepare(written, tokenizer, cache=tmp_path)
     assert (prepared.tokenizer.vocab_size, prepared.tokenizer.separator) == (8, 7)
     rows, valid = Sequences(prepared.train, 4, "document").rows(range(95))
     assert valid.all()
@@ -150,8 +150,8 @@ def test_a_file_of_numbers_larger_than_a_piece(tmp_path: Path) -> None:
 
 
 def test_texts_are_prepared_like_a_file(tmp_path: Path) -> None:
-    written = write_corpus((f"text {number}\n" for number in range(100)), tmp_path)
-    prepared = prepare(written.path, Bytes(), cache=tmp_path)
+    written, _ = write_corpus((f"text {number}\n" for number in range(100)), tmp_path)
+    prepared = prepare(written, Bytes(), cache=tmp_path)
     assert prepared.train.num_documents == 95
     assert prepared.tokenizer.decode(prepared.validation[:]).startswith("text 95\n<|endoftext|>text 96")
 
@@ -195,11 +195,11 @@ def nothing() -> Iterator[str]:
     ids=lambda value: value[:40] if isinstance(value, str) else type(value).__name__,
 )
 def test_wrong_data_are_refused_and_leave_the_earlier_file(data: Any, problem: str, tmp_path: Path) -> None:
-    earlier = write_corpus(["earlier"], tmp_path)
+    earlier, _ = write_corpus(["earlier"], tmp_path)
     with pytest.raises(ValueError, match=problem):
         write_corpus(data, tmp_path)
     assert texts_in(earlier) == ["earlier"]
-    assert list(tmp_path.iterdir()) == [earlier.path]
+    assert list(tmp_path.iterdir()) == [earlier]
 
 
 def test_an_iterable_that_fails_leaves_nothing(tmp_path: Path) -> None:

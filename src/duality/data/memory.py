@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
@@ -30,16 +29,10 @@ FILE = "corpus.jsonl"
 ALLOWED = "an iterable of strings, an integer tensor of shape (N, L), or a sequence of 1-D integer tensors"
 
 
-@dataclass(frozen=True)
-class _WrittenCorpus:
-    """A corpus file, and the tokenizer for it if the data were ids; None if they were texts."""
-
-    path: Path
-    tokenizer: TokenizerSpec | None
-
-
-def write_corpus(data: Iterable[str] | torch.Tensor | Sequence[torch.Tensor], folder: Path) -> _WrittenCorpus:
-    """Write each text, or each row of ids, as one document of ``folder/corpus.jsonl``."""
+def write_corpus(
+    data: Iterable[str] | torch.Tensor | Sequence[torch.Tensor], folder: Path
+) -> tuple[Path, TokenizerSpec | None]:
+    """Write each text, or each row of ids, as one document of a file; it, and the tokenizer if the data were ids."""
     items = _list_items(data)
     first = list(islice(items, 1))
     if not first:
@@ -59,7 +52,7 @@ def write_corpus(data: Iterable[str] | torch.Tensor | Sequence[torch.Tensor], fo
         if has_ids and largest < 0:
             raise ValueError("the data have no ids, only tensors of length 0; give at least one id")
         tokenizer = Numbers(largest + 1) if has_ids else None  # refuses ids before the file is replaced
-    return _WrittenCorpus(path, tokenizer)
+    return path, tokenizer
 
 
 def _list_items(data: object) -> Iterator[object]:

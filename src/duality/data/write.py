@@ -101,12 +101,13 @@ class _Writing:
         self.folder, self.dtype, self.shard_tokens = folder, dtype, shard_tokens
         self.count = self.saved_count()
         self.num_tokens = self.count.tokens
-        *full, last = self.sizes(self.num_tokens)
-        for file in set(folder.glob("shard-*.bin")) - {folder / name for name in full}:
-            if file.name != last:
+        sizes = self.sizes(self.num_tokens)
+        for file in folder.glob("shard-*.bin"):
+            if file.name not in sizes:
                 file.unlink()
+        last = list(sizes)[-1]
         self.ends = _open_behind(folder / DOCUMENTS, 8 * self.count.documents)
-        self.stream = _open_behind(folder / last, self.sizes(self.num_tokens)[last] * dtype.itemsize)
+        self.stream = _open_behind(folder / last, sizes[last] * dtype.itemsize)
 
     def __enter__(self) -> _Writing:
         return self

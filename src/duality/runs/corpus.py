@@ -144,13 +144,13 @@ def with_data(recipe: Recipe, data: DataInMemory, folder: Path) -> Recipe:
     """The recipe on data from memory, which is written into ``folder``."""
     target = folder / DATA
     with atomic_folder(target) as temporary:  # what is there already stays
-        written = write_corpus(data, temporary)
-        path = target / written.path.name
-        if target.exists() and not (path.is_file() and filecmp.cmp(written.path, path, shallow=False)):
+        written, tokenizer = write_corpus(data, temporary)
+        path = target / written.name
+        if target.exists() and not (path.is_file() and filecmp.cmp(written, path, shallow=False)):
             raise ValueError(f"{target} holds other data than was given: give the same, or choose another out folder")
     own = replace(recipe.data, column=TEXT_COLUMN)  # of the file that was written
-    if written.tokenizer is not None:
-        own = replace(own, tokenizer=written.tokenizer)
+    if tokenizer is not None:
+        own = replace(own, tokenizer=tokenizer)
     return with_corpus(replace(recipe, data=own), path)
 
 
