@@ -45,7 +45,8 @@ PARTS = (
     "papers",
     "cli",
 )
-DEPTH = 26  # modules in the longest chain of imports
+DEPTH = 16  # modules in the longest chain of imports
+PUBLIC = 845  # functions and classes without an underscore
 # In these parts files do not import each other, except the files listed here.
 SEPARATE = {"objectives": {"base"}, "samplers": {"base", "grids"}, "methods": {"base"}}
 
@@ -135,7 +136,7 @@ def test_chains_of_imports_are_short() -> None:
 def test_a_folder_has_few_modules() -> None:
     for folder in {path.parent for path in SOURCE.rglob("*.py")}:
         modules = [path.stem for path in folder.glob("*.py") if not path.name.startswith("_")]
-        assert len(modules) <= 16, f"{folder.name} has {len(modules)} modules: {sorted(modules)}"
+        assert len(modules) <= 15, f"{folder.name} has {len(modules)} modules: {sorted(modules)}"
 
 
 def test_siblings_do_not_import_each_other() -> None:
@@ -211,6 +212,34 @@ def test_files_and_functions_stay_readable() -> None:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 size = (node.end_lineno or node.lineno) - node.lineno + 1
                 assert size <= 60, f"{path}: {node.name} has {size} lines"
+
+
+def test_few_names_are_public() -> None:
+    """What no other module uses has an underscore."""
+    names = [
+        f"{module_of(path)}.{node.name}"
+        for path in SOURCE.rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.name.startswith("_")
+    ]
+    assert len(names) <= PUBLIC, f"{len(names)} functions and classes are public, {PUBLIC} were enough"
+
+
+# Single words that end like a participle and are verbs, or nouns of the field.
+VERBS = {"embed", "feed", "read", "speed", "seed", "string", "ring"}
+PARTICIPLE = re.compile(
+    r"_*([a-z]+(ed|ing)|begun|broken|drawn|found|given|held|kept|known|made|said|sent|shown|taken|told|written)"
+)
+
+
+def test_functions_are_verbs() -> None:
+    """A function is not named by a participle alone; a property, which is a value, and a context manager may be."""
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and PARTICIPLE.fullmatch(node.name):
+                marks = " ".join(ast.unparse(each) for each in (*node.decorator_list, node.returns) if each)
+                value = re.search("property|contextmanager", marks, re.IGNORECASE) or node.name.strip("_") in VERBS
+                assert value, f"{module_of(path)}.{node.name}: name it by a verb, such as find_... or make_..."
 
 
 def test_every_module_says_what_it_is() -> None:

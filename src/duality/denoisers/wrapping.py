@@ -80,7 +80,7 @@ def count_calls(network: Network, check: Callable[[], None] = lambda: None) -> I
     """
     calls, hidden = _Calls(), network.hidden
 
-    def counted(
+    def count(
         z: Latent,
         condition: Tensor,
         valid: Tensor | None = None,
@@ -93,7 +93,7 @@ def count_calls(network: Network, check: Callable[[], None] = lambda: None) -> I
         return vectors
 
     own = vars(network).get("hidden")  # not None inside another such block
-    vars(network)["hidden"] = counted
+    vars(network)["hidden"] = count
     try:
         yield calls
     finally:

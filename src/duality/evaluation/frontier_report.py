@@ -172,7 +172,7 @@ def curves_of(places: Mapping[Row, Path], quality: str, diversity: str) -> list[
 def _values_of(row: Row, name: str, samples: Samples, checksum: str, scores: Scores) -> Values:
     """The numbers of a row's samples that the measure ``name`` is made of."""
     if name in ("gen_ppl", "nats") and row.judge is not None:
-        pairs = cast(list[tuple[float, int]], scores.kept(row.judge, checksum))
+        pairs = cast(list[tuple[float, int]], scores.find(row.judge, checksum))
         nats, tokens = torch.tensor(pairs, dtype=torch.float64).unbind(-1)
         return Values(nats, tokens)
     if name == "entropy":
@@ -181,7 +181,7 @@ def _values_of(row: Row, name: str, samples: Samples, checksum: str, scores: Sco
     if name in ("distinct_1", "distinct_2", "distinct_3"):
         return Values(*distinct_shares(samples.tokens, int(name[-1])))
     if name in row.scores:
-        kept = cast(dict[str, Column], scores.kept(row.scores[name].scorer, checksum))
+        kept = cast(dict[str, Column], scores.find(row.scores[name].scorer, checksum))
         return Values(*totals_and_counts(kept[name]))
     judged = ["gen_ppl"] if row.judge is not None else []
     choices = ", ".join([*judged, "entropy", "distinct_1", "distinct_2", "distinct_3", *row.scores])

@@ -147,12 +147,12 @@ def find_abandoned(folder: Path) -> list[Path]:
 def _remove_abandoned(folder: Path) -> None:
     """Remove what dead processes have left in a folder, and nobody can continue; what cannot be removed stays."""
     for path in find_abandoned(folder):
-        if not _unfinished(path):
+        if not _can_continue(path):
             with suppress(OSError):
                 remove(path)
 
 
-def _unfinished(folder: Path) -> bool:
+def _can_continue(folder: Path) -> bool:
     """Whether a folder can be continued: it says how far it is, and is not older than a week."""
     return any(folder.rglob(UNFINISHED)) and _newest_change(folder) > time.time() - 7 * _A_DAY
 
@@ -175,7 +175,7 @@ def atomic_folder(target: Path, *, resume: bool = False, shared: bool = True) ->
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = temporary_name(target)
     for found in find_abandoned(target.parent) if resume else ():
-        if found.name.rpartition(".")[0] == f"{PARTIAL}{target.name}" and _unfinished(found):
+        if found.name.rpartition(".")[0] == f"{PARTIAL}{target.name}" and _can_continue(found):
             with suppress(OSError):  # another process may be faster
                 found.rename(partial)
                 break
@@ -194,7 +194,7 @@ def atomic_folder(target: Path, *, resume: bool = False, shared: bool = True) ->
                 raise
         flush_to_disk(target.parent)
     except (KeyboardInterrupt, SystemExit):
-        keep = resume and _unfinished(partial)
+        keep = resume and _can_continue(partial)
         raise
     finally:
         if not keep:

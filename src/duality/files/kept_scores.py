@@ -53,7 +53,7 @@ class Scores:
         self.entries.setdefault(who, {})[name] = score
         write_atomically(self.path, json.dumps(self.entries))
 
-    def kept(self, who: str, name: str) -> object:
+    def find(self, who: str, name: str) -> object:
         """The score that is kept under ``name``; an error if there is none."""
         found = self.entries.get(who, {}).get(name)
         if found is None:

@@ -178,17 +178,17 @@ def _await_death(path: Path, holder: _Holder, report: Reporter) -> None:
     """Return if a holder on another host shows no sign of life; ``_RunLocked`` as soon as it shows one."""
     report(f"{path} says that process {holder.pid} on {holder.host} trains here since {holder.since}: looking whether")
     report(f"it still does, for {PATIENCE * BEAT:.0f} seconds; `rm {path}` if you know that it does not")
-    before, until = _touched(path), time.monotonic() + PATIENCE * BEAT
+    before, until = _read_change_time(path), time.monotonic() + PATIENCE * BEAT
     while time.monotonic() < until:
         time.sleep(BEAT / 20)
-        now = _touched(path)
+        now = _read_change_time(path)
         if now is None:
             return
         if now != before:
             raise _refusal(path, holder)
 
 
-def _touched(path: Path) -> int | None:
+def _read_change_time(path: Path) -> int | None:
     """When the file was changed, as the file system says; it is opened, because network file systems keep old times."""
     with suppress(OSError), path.open("rb") as stream:
         return os.fstat(stream.fileno()).st_mtime_ns
@@ -208,7 +208,7 @@ def _refusal(path: Path, holder: _Holder | None) -> _RunLocked:
 
 def holder_of(folder: Path) -> _Holder | None:
     """Who trains in a run folder now, as far as can be seen without trying to lock it; None if nobody does."""
-    found, changed = _read_holder(folder / LOCK), _touched(folder / LOCK)
+    found, changed = _read_holder(folder / LOCK), _read_change_time(folder / LOCK)
     if found is None or changed is None:
         return None
     return found if (found.runs if found.is_here else time.time() - changed / 1e9 < 6 * BEAT) else None

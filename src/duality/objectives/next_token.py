@@ -13,7 +13,7 @@ from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
 from duality.objectives.base import dropout_of, no_ends
-from duality.protocols import AnyDenoiser, Ends, Kind, Loss, Valid
+from duality.protocols import AnyDenoiser, Denoiser, Ends, Kind, Loss, Valid
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class NextToken:
         self, denoiser: AnyDenoiser, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, dropout: bool = False
     ) -> Loss:
         model = unwrap(denoiser)
-        if isinstance(model, Readout) and not model.backbone.causal:
+        if isinstance(model, Denoiser) and isinstance(model, Readout) and not model.backbone.causal:
             raise ValueError(
                 f"a {type(model).__name__} reads the token that it is to predict, and NextToken needs the belief about "
                 "a token given the ones before it: use CausalDenoiser, or the objective of the denoiser's own noise"
