@@ -17,7 +17,7 @@ from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
 from duality.runs.start import layout_for, make_state, phases_of
 from duality.training.devices import device_named
-from duality.training.loop import StepRecord, take_step
+from duality.training.loop import StepRecord, _take_step
 from duality.training.state import TrainState
 
 # The changes of duo-laptop that make a network of about 30 million parameters.
@@ -43,7 +43,7 @@ class Started:
 
     def step(self) -> StepRecord:
         """Take a step."""
-        return take_step(self.state, self.batches, self.phases, self.recipe.training)
+        return _take_step(self.state, self.batches, self.phases, self.recipe.training)
 
 
 def started(recipe: Recipe, place: ranks.Job) -> Started:

@@ -47,7 +47,7 @@ from duality.recipes.catalogue import recipe as find
 from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
 from duality.runs.start import make_state, phases_of
-from duality.training.loop import take_step
+from duality.training.loop import _take_step
 from duality.training.state import TrainState, load_weights
 
 MOST_ALPHA = 1 - 1e-4
@@ -136,7 +136,7 @@ class Contestant:
         """Take some steps, and count their CPU time."""
         before = time.process_time()
         for _ in range(min(steps, self.recipe.training.steps - self.state.step)):
-            take_step(self.state, self.loader, self.phases, self.recipe.training)
+            _take_step(self.state, self.loader, self.phases, self.recipe.training)
         self.cpu_seconds += time.process_time() - before
 
     def measure(self, held_out: Sequences, settings: Settings) -> None:

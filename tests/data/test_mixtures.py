@@ -16,7 +16,7 @@ from duality.data.corpus import prepare
 from duality.data.loader import Loader
 from duality.data.mixtures import PERIOD, MixedOrder, shares_of
 from duality.data.places import make_absolute
-from duality.recipes.corpus import count_vocabulary, describe_corpus, make_sequences, mix_order, prepare_corpus
+from duality.recipes.corpus import _mix_order, count_vocabulary, describe_corpus, make_sequences, prepare_corpus
 from duality.tokenizers.specs import Bytes
 
 
@@ -71,7 +71,7 @@ def test_a_training_sees_the_shares(packing: str, tmp_path: Path) -> None:
     )
     corpus = prepare_corpus(recipe)
     rows = make_sequences(recipe.data, corpus.train, corpus.tokenizer)
-    order = mix_order(recipe.data, corpus, 0)
+    order = _mix_order(recipe.data, corpus, 0)
     loader = Loader(rows, 100, 0, order)
     seen = Counter(chr(int(row[0])) for step in range(10) for row in loader.batch(step).ids)
     assert seen["b"] / (seen["a"] + seen["b"]) == pytest.approx(0.75, abs=0.02)

@@ -17,7 +17,7 @@ from duality.models import plan as scaling
 from duality.recipes.catalogue import recipe, recipe_names
 from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.runs.start import make_state, phases_of
-from duality.training.loop import StepRecord, take_step
+from duality.training.loop import StepRecord, _take_step
 from duality.training.metrics import log_row
 
 CPU = torch.device("cpu")
@@ -43,10 +43,10 @@ def test_the_memory_is_what_a_step_takes(name: str, settings: tuple[str, ...], e
     rows = make_sequences(chosen.data, corpus.train, corpus.tokenizer)
     loader = Loader(rows, chosen.training.batch_size, chosen.training.seed)
     phases = phases_of(chosen, corpus, None)
-    take_step(state, loader, phases, chosen.training)  # which makes the optimizer's moments
+    _take_step(state, loader, phases, chosen.training)  # which makes the optimizer's moments
     live = Live([tensor for group in state.groups().values() for tensor in group.values()])
     with live:
-        take_step(state, loader, phases, chosen.training)
+        _take_step(state, loader, phases, chosen.training)
     training = chosen.training
     at_a_time = training.micro_batch or training.batch_size
     planned = scaling._estimate(chosen, scaling.count_sizes(chosen, CPU), "single", 1, 1, at_a_time, CPU)

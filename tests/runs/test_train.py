@@ -26,7 +26,7 @@ from duality.models import model as run_model
 from duality.protocols import Loss, Phase, Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.training import checkpoint, loop
-from duality.training.loop import StepRecord, TrainingDiverged, gradients, phase_at, take_step
+from duality.training.loop import StepRecord, TrainingDiverged, _take_step, gradients, phase_at
 from duality.training.metrics import read_metrics
 from duality.training.parallel import Layout
 from duality.training.settings import Training
@@ -146,7 +146,7 @@ def test_learning_lowers_the_loss(english: Path) -> None:
         english, "training.steps=60", "training.warmup=5", "method.curriculum=0", "training.learning_rate=3e-3"
     )
     state, loader, phases = parts(recipe, torch.float32)
-    values = [take_step(state, loader, phases, recipe.training).loss for _ in range(60)]
+    values = [_take_step(state, loader, phases, recipe.training).loss for _ in range(60)]
     assert sum(values[-10:]) < 0.8 * sum(values[:10])
 
 
@@ -184,7 +184,7 @@ def test_bfloat16_trains_close_to_float32(english: Path) -> None:
     for precision in ("float32", "bfloat16"):
         recipe = small_recipe(english, f"training.precision={precision}", "backbone.dropout=0.1")
         state, loader, phases = parts(recipe, torch.float32)
-        values[precision] = [take_step(state, loader, phases, recipe.training).loss for _ in range(3)]
+        values[precision] = [_take_step(state, loader, phases, recipe.training).loss for _ in range(3)]
         assert all(parameter.dtype == torch.float32 for parameter in state.model.parameters())
     assert values["bfloat16"] == pytest.approx(values["float32"], rel=0.03)
     assert values["bfloat16"] != values["float32"]
@@ -210,7 +210,7 @@ def test_gradients_are_clipped_as_torch_clips_them(english: Path, clip: float) -
     norm = nn.utils.clip_grad_norm_(state.model.parameters(), clip or math.inf)
     expected = [value.clone() for value in grads_of(state.model)]
     applied = grads_of_the_next_step(state)
-    record = take_step(state, loader, phases, recipe.training)
+    record = _take_step(state, loader, phases, recipe.training)
     assert record.gradient_norm == float(norm)
     assert 0.05 < record.gradient_norm < 1e3
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(applied, expected, strict=True))
@@ -223,7 +223,7 @@ def test_a_norm_just_above_the_clip_is_clipped(english: Path) -> None:
     gradients(state, loader, phase_at(phases, 0), recipe.training)
     norm = float(nn.utils.get_total_norm(grads_of(state.model)))
     applied = grads_of_the_next_step(state)
-    take_step(state, loader, phases, replace(recipe.training, clip=0.9 * norm))
+    _take_step(state, loader, phases, replace(recipe.training, clip=0.9 * norm))
     assert float(nn.utils.get_total_norm(applied)) == pytest.approx(0.9 * norm, rel=1e-4)
 
 
@@ -240,7 +240,7 @@ def test_a_gradient_that_is_not_finite_changes_no_weights(english: Path, monkeyp
 
     monkeypatch.setattr(loop, "gradients", broken)
     with pytest.raises(TrainingDiverged, match="the norm of its gradient inf"):
-        take_step(state, loader, phases, recipe.training)
+        _take_step(state, loader, phases, recipe.training)
     assert all(map(torch.equal, before, state.model.parameters()))
 
 

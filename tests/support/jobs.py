@@ -132,7 +132,7 @@ def work(commands: Sequence[Sequence[str]]) -> int:
     from functools import partial
 
     from duality import ranks
-    from duality.cli.main import _exit_code, _print_errors_only, _raise_on_sigterm, _spread, run_command
+    from duality.cli.main import _exit_code, _print_errors_only, _raise_on_sigterm, _run_command, _spread
     from duality.training import saving
 
     saving.LARGE = int(os.environ.get(SMALLEST_FOR_THREAD, saving.LARGE))
@@ -144,7 +144,7 @@ def work(commands: Sequence[Sequence[str]]) -> int:
     def run() -> int:
         with _raise_on_sigterm(), ranks.join_job(), quietly():
             time.sleep(float(os.environ.get(DELAY, 0)))
-            codes = (_exit_code(partial(run_command, _spread(list(each))), "--debug" in each) for each in commands)
+            codes = (_exit_code(partial(_run_command, _spread(list(each))), "--debug" in each) for each in commands)
             return next(filter(None, codes), 0)
 
     return _exit_code(run, False)

@@ -28,7 +28,7 @@ stderr = Console(stderr=True, highlight=False)
 
 @dataclass
 class _Messages:
-    """Prints messages, and shows work in progress (``duality.files.progress.Display``)."""
+    """Prints messages, and shows work in progress (``duality.files.progress._Display``)."""
 
     bars: Progress | None = None
 

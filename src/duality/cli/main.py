@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
             _check_values(arguments)
             _check_divided(arguments)
             with ranks.join_job() as place, nullcontext() if place.first else _print_errors_only():
-                return _exit_code(lambda: run_command(arguments), debug)
+                return _exit_code(lambda: _run_command(arguments), debug)
 
     return _exit_code(run_in_job, debug)
 
@@ -132,7 +132,7 @@ class _NotNamed:
     """A command that is not run: the first line of its help is all that is needed."""
 
 
-def run_command(arguments: list[str]) -> int:
+def _run_command(arguments: list[str]) -> int:
     """Parse the arguments and run the command that they name; ``--version`` alone names none."""
     if arguments == ["--version"]:
         print(f"duality {__version__}", flush=True)

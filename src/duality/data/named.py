@@ -44,7 +44,7 @@ Reader = Literal["lines", "text", "records"]
 
 
 @dataclass(frozen=True)
-class Part:
+class _Part:
     """A part of a dataset: patterns of the names of its files, or its name on the hub, and which of what they have."""
 
     files: tuple[str, ...]
@@ -73,7 +73,7 @@ class Dataset:
     citation: str
     get: str
     """where it can be downloaded"""
-    parts: Mapping[PartName, Part]
+    parts: Mapping[PartName, _Part]
     evaluated: PartName
     """the part that the paper, and most of the literature, reports"""
     held_out: PartName
@@ -92,7 +92,7 @@ class Dataset:
         """Its name, configuration and revision on the hub."""
         return self.hub or self.get, self.config, self.revision
 
-    def part(self, name: PartName) -> Part:
+    def part(self, name: PartName) -> _Part:
         """One of its parts; one that it does not have is an error."""
         if name not in self.parts:
             raise ValueError(f"{self.name} has no part {name!r}: it has {', '.join(self.parts)}")
@@ -121,7 +121,7 @@ def _read_table() -> tuple[dict[str, Source], dict[str, Dataset]]:
         members = {file: Member(*member) for file, member in entry["members"].items()}
         found[name] = Source(name, **{**entry, "package": packages[entry["package"]], "members": members})
     for name, entry in table["datasets"].items():
-        parts = {part: Part(**fields) for part, fields in entry["parts"].items()}
+        parts = {part: _Part(**fields) for part, fields in entry["parts"].items()}
         known[name] = Dataset(name, **{**entry, "parts": parts})
     return found, known
 
@@ -152,7 +152,7 @@ def hub_dataset(spec: str) -> Dataset:
         license="as the hub says",
         citation="as the hub says",
         get=name,
-        parts={"train": Part((), "train"), "validation": Part((), "validation"), "test": Part((), "test")},
+        parts={"train": _Part((), "train"), "validation": _Part((), "validation"), "test": _Part((), "test")},
         evaluated="test",
         held_out="validation",
         column=column or "text",

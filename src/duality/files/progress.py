@@ -3,7 +3,7 @@
     with working(report, "encoding", total=98_000_000, unit="bytes") as advance:
         advance(1_000_000, tokens=310_000)
 
-A reporter that is a ``Display`` shows the work as it likes, such as a bar on a terminal. Every other reporter is called
+A reporter that is a ``_Display`` shows the work as it likes, such as a bar on a terminal. Every other one is called
 with a line every 30 seconds:
 
     encoding: 12.3 of 98.0 MB (13 %), 510,000 tokens/s, 2:10 left
@@ -35,7 +35,7 @@ class Advance(Protocol):
 
 
 @runtime_checkable
-class Display(Protocol):
+class _Display(Protocol):
     """A reporter of messages that can also show work in progress."""
 
     def __call__(self, message: str) -> None: ...
@@ -116,7 +116,7 @@ def _duration(seconds: float) -> str:
 @contextmanager
 def working(report: Reporter, label: str, total: float, unit: str = "") -> Iterator[Advance]:
     """Show work in progress as the reporter can: by itself, or as a line every 30 seconds."""
-    if isinstance(report, Display):
+    if isinstance(report, _Display):
         with report.working(label, total, unit) as advance:
             yield advance
         return

@@ -33,7 +33,7 @@ from duality.fused.formulas import (
 from duality.protocols import Process
 
 
-class ProcessFormulas(Protocol):
+class _ProcessFormulas(Protocol):
     """The three losses of a process, and the positions (B, L) where they are not 0 from the start; None: all.
 
     ``bound`` and ``divergence`` read the logits of a belief, ``score_entropy`` log ratios. Levels are (B, 1).
@@ -171,9 +171,9 @@ class _GeneralFormulas:
         return self.process.prior_of(z) > 0
 
 
-CLOSED_FORMS: dict[type, Callable[..., ProcessFormulas]] = {Uniform: _UniformFormulas, Absorbing: _AbsorbingFormulas}
+CLOSED_FORMS: dict[type, Callable[..., _ProcessFormulas]] = {Uniform: _UniformFormulas, Absorbing: _AbsorbingFormulas}
 
 
-def formulas_of(process: Process) -> ProcessFormulas:
+def formulas_of(process: Process) -> _ProcessFormulas:
     """The formulas of a process: its closed forms, or the general ones."""
     return CLOSED_FORMS.get(type(process), _GeneralFormulas)(process)

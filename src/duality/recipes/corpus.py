@@ -68,7 +68,7 @@ def make_loader(recipe: Recipe, corpus: Corpus, folder: Path) -> Loader | Stream
     data, training = recipe.data, recipe.training
     rows = partial(make_sequences, data, tokenizer=corpus.tokenizer)
     if not data.stream:
-        order = mix_order(data, corpus, training.seed)
+        order = _mix_order(data, corpus, training.seed)
         return Loader(rows(corpus.train), training.batch_size, training.seed, order)
     apart = data.split == "auto" and find_held_out_part(data.corpus, streamed=True) is not None
     part: PartName | None = "train" if apart else None
@@ -80,7 +80,7 @@ def make_loader(recipe: Recipe, corpus: Corpus, folder: Path) -> Loader | Stream
     return StreamLoader(corpus.train, documents, corpus.tokenizer, rows, folder, **sizes, eos=data.eos)
 
 
-def mix_order(data: Data, corpus: Corpus, seed: int) -> MixedOrder | None:
+def _mix_order(data: Data, corpus: Corpus, seed: int) -> MixedOrder | None:
     """The order in which a training visits a mixture of corpora; None if there is one corpus."""
     if not corpus.groups:
         return None
@@ -102,7 +102,7 @@ def mix_order(data: Data, corpus: Corpus, seed: int) -> MixedOrder | None:
 def count_vocabulary(data: Data, corpus: Corpus) -> Vocabulary:
     """What a method needs to know of a corpus."""
     rows = make_sequences(data, corpus.train, corpus.tokenizer)
-    names, mixed = corpus.label_names, mix_order(data, corpus, 0)
+    names, mixed = corpus.label_names, _mix_order(data, corpus, 0)
 
     def counts() -> torch.Tensor:
         if mixed is None:
@@ -167,7 +167,7 @@ def describe_corpus(recipe: Recipe, corpus: Corpus) -> list[str]:
         f"{training.steps:,} steps of {training.batch_size} sequences are {epochs:.3g} epochs of the {len(rows):,} "
         f"sequences of {rows.length} tokens",
     ]
-    mixed = mix_order(recipe.data, corpus, training.seed)
+    mixed = _mix_order(recipe.data, corpus, training.seed)
     if mixed is not None:
         seen = training.steps * training.batch_size
         lines[-1:] = [

@@ -110,7 +110,7 @@ def _read_plan(folder: Path) -> tuple[str, int]:
 
 
 @dataclass(frozen=True)
-class ListedRecipe:
+class _ListedRecipe:
     """What is shown of a recipe."""
 
     name: str
@@ -122,7 +122,7 @@ class ListedRecipe:
     source: str
 
 
-def list_recipes() -> list[ListedRecipe]:
+def list_recipes() -> list[_ListedRecipe]:
     """All recipes."""
     text = Path(__file__).with_name("recipe_list.json").read_text(encoding="utf-8")
-    return [ListedRecipe(**row) for row in json.loads(text)]
+    return [_ListedRecipe(**row) for row in json.loads(text)]

@@ -50,7 +50,7 @@ _FREE = ("backbone.dropout:", "backbone.embedding_std:")  # of the fields of a b
 
 
 @dataclass(frozen=True)
-class Beginning:
+class _Beginning:
     """A run that does not exist yet: its recipe and corpus, its first state, and the record of where that is from."""
 
     recipe: Recipe
@@ -103,7 +103,7 @@ def is_model_alone(folder: Path) -> bool:
     return package.exists(folder) and not exists(folder)
 
 
-def begin_distillation(base: Path, recipe: Recipe, report: Reporter) -> Beginning:
+def begin_distillation(base: Path, recipe: Recipe, report: Reporter) -> _Beginning:
     """Begin with the weights of the run or model ``base`` and their average."""
     source = model_source(base)
     folder = source.folder
@@ -133,7 +133,7 @@ def begin_distillation(base: Path, recipe: Recipe, report: Reporter) -> Beginnin
     copy_into(state.ema, ema)
     if state.teacher is not None:
         state.teach("weights")
-    return Beginning(recipe, corpus, state, record)
+    return _Beginning(recipe, corpus, state, record)
 
 
 # --- a finetuning
@@ -204,7 +204,7 @@ def _structure(model: nn.Module) -> Iterator[object]:
         yield name, type(part), settings, [(key, tuple(value.shape)) for key, value in part.named_parameters()]
 
 
-def begin_finetuning(place: str, recipe: Recipe, folder: Path, report: Reporter) -> Beginning:
+def begin_finetuning(place: str, recipe: Recipe, folder: Path, report: Reporter) -> _Beginning:
     """Begin with the weights of the model at ``place``; adapters stay as they are."""
     model = load(place, report, "cpu")
     recipe = fit_to_source(_describe(place, model), recipe)
@@ -226,4 +226,4 @@ def begin_finetuning(place: str, recipe: Recipe, folder: Path, report: Reporter)
         for target in (value, state.ema[name]):
             put(target, weights[plain_name(name)])
     record = {"source": place, "step": model.step, "weights": hash_parameters(model.denoiser)}
-    return Beginning(recipe, corpus, state, record)
+    return _Beginning(recipe, corpus, state, record)

@@ -102,7 +102,7 @@ def _drop_labels(denoiser: AnyDenoiser, labels: Tensor, training: Training, nois
     return torch.where(dropped, num_labels_of(denoiser), labels)
 
 
-def take_step(
+def _take_step(
     state: TrainState, loader: Loader | Prefetch, phases: tuple[Phase, ...], training: Training
 ) -> StepRecord:
     """One optimizer step; raises ``TrainingDiverged`` before a non-finite gradient can reach the weights."""
@@ -139,7 +139,7 @@ def fit(
     until, device = phases[-1].until, next(state.model.parameters()).device
     own = partial(loader.batch, rows=job().share(training.batch_size))
     with Prefetch(own, until, pin=device.type == "cuda") as batches:
-        while state.step < until and after_step(take_step(state, batches, phases, training)):
+        while state.step < until and after_step(_take_step(state, batches, phases, training)):
             pass
 
 
@@ -150,16 +150,16 @@ SignalHandler = Callable[[int, FrameType | None], Any] | int | None
 
 
 @dataclass
-class Interruption:
+class _Interruption:
     """The signal that came, SIGINT (Ctrl-C) or SIGTERM; 0 if none did. The loop reads it between steps."""
 
     signal: int = 0
 
 
 @contextmanager
-def interruptible() -> Iterator[Interruption]:
+def interruptible() -> Iterator[_Interruption]:
     """Turn the first SIGINT or SIGTERM into a request to stop; a second one acts as usual."""
-    request, previous = Interruption(), dict[int, SignalHandler]()
+    request, previous = _Interruption(), dict[int, SignalHandler]()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return

@@ -1,6 +1,7 @@
 """The fields of a distillation that a user may set, for ``duality.distill`` and its command; known without torch.
 
-``for_steps`` is no field: it chooses the number of rounds and delta for a number of sampling steps (``rounds_for``).
+``for_steps`` is no field: it chooses the number of rounds and delta for a number of sampling steps
+(``_choose_rounds``).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class RoundChanges:
                 f"for_steps is {self.for_steps} and chooses rounds and delta, which are both given: leave one of the "
                 "three out"
             )
-        chosen = rounds_for(
+        chosen = _choose_rounds(
             self.for_steps,
             most=standard.rounds,
             finest=standard.delta_of_round(1),
@@ -69,7 +70,7 @@ class RoundChanges:
         return replace(self, rounds=chosen[0], delta=chosen[1], for_steps=None)
 
 
-def rounds_for(
+def _choose_rounds(
     steps: int,
     *,
     most: int = 5,

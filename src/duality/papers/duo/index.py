@@ -135,7 +135,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure(_Measured):
+class _Figure(_Measured):
     """A figure of the paper; ``numbers`` are those of its caption, ``tables`` those that print what it draws.
 
     Without trainings ``reason`` says why.
@@ -200,5 +200,5 @@ def _table(entry: Entry) -> Table:
 _CONTENT = json.loads(Path(__file__).with_name("paper.json").read_text(encoding="utf-8"))
 _LISTED = {name: Training(name, **_tuples(entry)) for name, entry in _CONTENT["trainings"].items()}
 TABLES: dict[int, Table] = {entry["number"]: _table(entry) for entry in _CONTENT["tables"]}
-FIGURES: dict[int, Figure] = {entry["number"]: Figure(**_tuples(entry)) for entry in _CONTENT["figures"]}
+FIGURES: dict[int, _Figure] = {entry["number"]: _Figure(**_tuples(entry)) for entry in _CONTENT["figures"]}
 REMARKS = tuple(_Remark(**_tuples(entry)) for entry in _CONTENT["remarks"])

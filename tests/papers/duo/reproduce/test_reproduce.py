@@ -19,8 +19,8 @@ import torch
 from duality.evaluation.frontiers import Curve, Point, Values
 from duality.files.atomic import json_text
 from duality.papers.duo.reproduce.claims import Arm, Likelihoods, Samples, read_claims
-from duality.papers.duo.reproduce.domains import Amount, Base, Budget, Domain, Seeds, Student, read_budget
-from duality.papers.duo.reproduce.findings import Evidence, Finding, _paired_interval, decide
+from duality.papers.duo.reproduce.domains import Amount, Base, Budget, Domain, Student, _Seeds, read_budget
+from duality.papers.duo.reproduce.findings import Evidence, Finding, _decide, _paired_interval
 from duality.papers.duo.reproduce.report import _make_page
 from duality.papers.duo.reproduce.run import _jobs_of, reproduce
 from duality.papers.duo.reproduce.work import Train
@@ -64,7 +64,7 @@ def tiny(folder: Path) -> Budget:
         models={**bases, **students, **short},
         length=12,
         amount=Amount(
-            Seeds(1, 1, 2), num=3, few_num=3, temperatures=(0.5, 1.0), few=(2, 8), many=12, sequences=3, draws=40
+            _Seeds(1, 1, 2), num=3, few_num=3, temperatures=(0.5, 1.0), few=(2, 8), many=12, sequences=3, draws=40
         ),
     )
     return Budget("quick", (domain,))
@@ -92,7 +92,7 @@ def test_a_tiny_reproduction_decides_reports_and_is_not_done_twice(done: Path) -
     assert len(kept["words"]["curriculum"]) == 3
     for each in kept["words"]["variance"]:
         assert 0 < each["low"] < each["value"] < each["high"]
-        assert each["verdict"] == decide(each["low"] - 1, each["high"] - 1, "lower"), "1 is no difference"
+        assert each["verdict"] == _decide(each["low"] - 1, each["high"] - 1, "lower"), "1 is no difference"
     report = (done / "out" / "report.md").read_text()
     assert "excludes zero" in report.split("## Words")[0], "the rule stands before any number"
     assert report.count("| ") > 10
@@ -243,7 +243,7 @@ def test_an_unknown_claim_is_refused_with_the_names_there_are() -> None:
     ],
 )
 def test_the_interval_decides(low: float, high: float, claimed: str, expected: str) -> None:
-    assert decide(low, high, claimed) == expected
+    assert _decide(low, high, claimed) == expected
 
 
 def test_with_three_seeds_their_spread_gives_the_interval_and_with_one_the_error_of_the_text() -> None:

@@ -51,7 +51,7 @@ class Student:
 
 
 @dataclass(frozen=True)
-class Seeds:
+class _Seeds:
     """How many seeds: of bases, of students and of the short runs that compare likelihoods."""
 
     bases: int
@@ -72,7 +72,7 @@ class Amount:
     names claims that are not tried here.
     """
 
-    seeds: Seeds
+    seeds: _Seeds
     num: int = 256
     few_num: int = 512
     temperatures: tuple[float, ...] = (0.5, 0.75, 1.0, 1.25, 1.5)
@@ -175,7 +175,7 @@ def _read_domain(name: str, entry: Entry, amount: Entry) -> Domain:
     fields: Entry = {
         key: tuple(value) if isinstance(value, list) else value for key, value in {**own, **amount}.items()
     }
-    return Domain(name=name, models=models, amount=Amount(**{**fields, "seeds": Seeds(*fields["seeds"])}), **entry)
+    return Domain(name=name, models=models, amount=Amount(**{**fields, "seeds": _Seeds(*fields["seeds"])}), **entry)
 
 
 def run_folder(out: Path, key: str, seed: int) -> Path:

@@ -108,7 +108,7 @@ class Evidence:
             return _leave_undecided(comparison, domain.unit, "no equal diversity", points)
         ends = found.value * domain.scale, found.low * domain.scale, found.high * domain.scale
         at = f"{domain.diversity} {found.at:.3f}{' (nearest common)' if found.clipped else ''}"
-        verdict = decide(found.low, found.high, domain.better)
+        verdict = _decide(found.low, found.high, domain.better)
         figures = found.first * domain.scale, found.second * domain.scale
         return Finding(comparison.statement, comparison.paper, *figures, *ends, domain.unit, verdict, at, points)
 
@@ -169,14 +169,14 @@ class Evidence:
         goal, last = self.read_curves(comparison.other), comparison.arms[-1]
         for arm in comparison.arms:
             found = difference(self.read_curves(arm), goal)
-            if found is not None and decide(found.low, found.high, self.domain.better) != "contradicts":
+            if found is not None and _decide(found.low, found.high, self.domain.better) != "contradicts":
                 speed = self.compare_speed(replace(comparison, kind="speed", arms=(arm,)))
                 return replace(speed, statement=f"{comparison.statement} ({arm.words})")
         points = f"{self.describe(last)} ({last.words}) and {self.describe(comparison.other)}"
         return _leave_undecided(comparison, _TIME, "quality not reached", points)
 
 
-def decide(low: float, high: float, claimed: str) -> Verdict:
+def _decide(low: float, high: float, claimed: str) -> Verdict:
     """The verdict of an interval of a difference, the claim being that it is "higher" or "lower" than zero."""
     if low > 0:
         return "shows" if claimed == "higher" else "contradicts"
@@ -196,7 +196,7 @@ def _decide_pairs(
     value, half = _paired_interval(differences)
     shown = math.exp if unit.startswith("of the") else float
     interval = shown(value), shown(value - half), shown(value + half)
-    verdict = decide(value - half, value + half, "lower")
+    verdict = _decide(value - half, value + half, "lower")
     return Finding(comparison.statement, comparison.paper, *figures, *interval, unit, verdict, points=points)
 
 
