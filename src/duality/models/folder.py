@@ -187,7 +187,7 @@ def read_identity(folder: Path) -> dict[str, Any]:
 
 
 def write_base(folder: Path, record: Mapping[str, object]) -> None:
-    """Record in ``folder`` what it begins from (``runs.start.Beginning``)."""
+    """Record in ``folder`` what it begins from (``runs.start._Beginning``)."""
     write_atomically(folder / BASE, json.dumps(dict(record), indent=1))
 
 

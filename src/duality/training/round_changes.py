@@ -86,17 +86,17 @@ def _choose_rounds(
     many as there are from ``finest`` on, where student and teacher hardly differ, but no more than ``most``. Either of
     ``rounds`` and ``delta`` may be given; the other one is chosen for it.
 
-    >>> rounds_for(32)  # the paper's: 1/512, 1/256, 1/128, 1/64, 1/32
+    >>> _choose_rounds(32)  # the paper's: 1/512, 1/256, 1/128, 1/64, 1/32
     (5, 0.001953125)
-    >>> rounds_for(8)
+    >>> _choose_rounds(8)
     (5, 0.0078125)
-    >>> rounds_for(8, rounds=3)
+    >>> _choose_rounds(8, rounds=3)
     (3, 0.03125)
-    >>> rounds_for(8, delta=1 / 64)
+    >>> _choose_rounds(8, delta=1 / 64)
     (4, 0.015625)
-    >>> rounds_for(256)
+    >>> _choose_rounds(256)
     (2, 0.001953125)
-    >>> rounds_for(32, finest=1 / 1024, deltas_per_step=2)  # SDTT with two steps of the teacher
+    >>> _choose_rounds(32, finest=1 / 1024, deltas_per_step=2)  # SDTT with two steps of the teacher
     (5, 0.0009765625)
     """
     if steps < 1:
