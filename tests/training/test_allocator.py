@@ -33,5 +33,8 @@ def test_a_step_is_computed_in_memory_that_is_there() -> None:
         found = subprocess.run([sys.executable, "-c", SCRIPT, choice], capture_output=True, text=True, check=True)
         return int(found.stdout)
 
+    # Ten steps touch some 250 000 pages; without it 4 800 to 133 000 of them were handed out anew (large pages count as
+    # one), with it 0 to 2 600: other programs have the system take idle pages back.
     kept, plain = faults("keep"), faults("plain")
-    assert 10 * kept < plain, (kept, plain)
+    assert kept < 4_000, (kept, plain)
+    assert kept < plain, (kept, plain)

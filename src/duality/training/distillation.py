@@ -7,7 +7,7 @@ N rounds of M steps. When a round begins, the teacher becomes a copy of the stud
 their average (Algorithm 2). Within a round the teacher does not change. The student learns the belief that its teacher
 has at delta less noise (DCD), or after several steps of length delta (SDTT). delta grows from round to round: it
 doubles, or grows linearly. Round and delta depend on the step alone, so a resumed run has the same ones. The paper's 5
-rounds from 1/512 (DCD) or 1/1024 (SDTT) end with steps of 1/32; ``round_changes.rounds_for`` has those for another
+rounds from 1/512 (DCD) or 1/1024 (SDTT) end with steps of 1/32; ``round_changes._choose_rounds`` has those for another
 number of steps.
 
 A distillation is a part of a recipe (``Recipe.distillation``): method, network, measure and sampler stay the
