@@ -128,6 +128,25 @@ def test_an_unfinished_folder_is_continued_under_its_own_name_only(tmp_path: Pat
         assert [path.name for path in folder.iterdir()] == [UNFINISHED]
 
 
+def test_a_long_name_of_many_bytes_can_be_written_and_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system counts bytes, and a Chinese letter has three; two long names with one beginning are told apart."""
+    name = "\u8bdd" * 80
+    write_atomically(tmp_path / name, "whole")
+    assert (tmp_path / name).read_text() == "whole"
+    machine, pid, start = system_processes.own_process().split("-")
+    monkeypatch.setattr(atomic, "own_process", lambda: f"{machine}-{pid}-{int(start) - 1}")
+    left = temporary_name(tmp_path / f"{name}a")
+    monkeypatch.undo()
+    left.mkdir()
+    (left / UNFINISHED).write_text("{}")
+    with atomic_folder(tmp_path / f"{name}b", resume=True) as folder:
+        assert list(folder.iterdir()) == []
+    with atomic_folder(tmp_path / f"{name}a", resume=True) as folder:
+        assert [path.name for path in folder.iterdir()] == [UNFINISHED]
+
+
 def test_a_long_name_can_be_written(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 250)
     with atomic_file(path) as stream:

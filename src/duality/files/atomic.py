@@ -39,7 +39,7 @@ PARTIAL = ".partial-"
 UNFINISHED = "progress.json"
 _A_DAY = 86_400.0
 _LEFTOVER = re.compile(rf"{re.escape(PARTIAL)}.*\.({PROCESS})-[0-9a-f]{{6}}")
-_LONGEST = 100  # characters of a name within a temporary name; file systems allow 255 for all of it
+_LONGEST = 100  # bytes of a name within a temporary name; file systems allow 255 for all of it
 
 
 def json_text(value: object, indent: int | None = None) -> str:
@@ -129,7 +129,15 @@ def no_empty_folder(path: Path) -> Iterator[None]:
 
 def temporary_name(path: Path) -> Path:
     """A new hidden name beside ``path``, which says that this process writes there."""
-    return path.with_name(f"{PARTIAL}{path.name[:_LONGEST]}.{own_process()}-{secrets.token_hex(3)}")
+    return path.with_name(f"{_hidden_name(path)}.{own_process()}-{secrets.token_hex(3)}")
+
+
+def _hidden_name(path: Path) -> str:
+    """What all temporary names of ``path`` begin with; of a long name its beginning and a checksum."""
+    name = os.fsencode(path.name)
+    if len(name) > _LONGEST:
+        return f"{PARTIAL}{name[:_LONGEST].decode(errors='ignore')}-{hashlib.sha256(name).hexdigest()[:8]}"
+    return f"{PARTIAL}{path.name}"
 
 
 def find_abandoned(folder: Path) -> list[Path]:
@@ -175,7 +183,7 @@ def atomic_folder(target: Path, *, resume: bool = False, shared: bool = True) ->
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = temporary_name(target)
     for found in find_abandoned(target.parent) if resume else ():
-        if found.name.rpartition(".")[0] == f"{PARTIAL}{target.name}" and _can_continue(found):
+        if found.name.rpartition(".")[0] == _hidden_name(target) and _can_continue(found):
             with suppress(OSError):  # another process may be faster
                 found.rename(partial)
                 break
