@@ -204,7 +204,7 @@ def check_base(folder: Path, name: str, base: Path, report: Reporter) -> None:
     """Refuse to continue the distillation ``name`` in ``folder`` with another base than it began from."""
     record = read_base(folder)
     if record is None:
-        report(f"{folder} does not record what it began from (an older version made it): {base} is not compared")
+        report(f"{folder} has no base.json, which says what it began from: {base} is not compared with it")
         return
     if is_finetuning(folder):
         raise ValueError(f"{folder} is a finetuning of {record.get('source')}, no distillation: choose another --out")
