@@ -129,10 +129,9 @@ def work(commands: Sequence[Sequence[str]]) -> int:
     import resource
     import time
     from contextlib import nullcontext
-    from functools import partial
 
     from duality import ranks
-    from duality.cli.main import _exit_code, _print_errors_only, _raise_on_sigterm, _run_command, _spread
+    from duality.cli.main import _handle_errors, _print_errors_only, _raise_on_sigterm, _run_command, _spread
     from duality.training import saving
 
     saving.LARGE = int(os.environ.get(SMALLEST_FOR_THREAD, saving.LARGE))
@@ -141,13 +140,15 @@ def work(commands: Sequence[Sequence[str]]) -> int:
 
     quietly = _print_errors_only if os.environ.get("RANK", "0") != "0" else nullcontext
 
-    def run() -> int:
-        with _raise_on_sigterm(), ranks.join_job(), quietly():
-            time.sleep(float(os.environ.get(DELAY, 0)))
-            codes = (_exit_code(partial(_run_command, _spread(list(each))), "--debug" in each) for each in commands)
-            return next(filter(None, codes), 0)
-
-    return _exit_code(run, False)
+    with _handle_errors(False) as result, _raise_on_sigterm(), ranks.join_job(), quietly():
+        time.sleep(float(os.environ.get(DELAY, 0)))
+        for each in commands:
+            with _handle_errors("--debug" in each) as own:
+                own.code = _run_command(_spread(list(each)))
+            result.code = own.code
+            if own.code:
+                break
+    return result.code
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -83,14 +83,14 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = _spread(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
 
-    def run_in_job() -> int:
-        with _raise_on_sigterm():
-            _check_values(arguments)
-            _check_divided(arguments)
-            with ranks.join_job() as place, nullcontext() if place.first else _print_errors_only():
-                return _exit_code(lambda: _run_command(arguments), debug)
-
-    return _exit_code(run_in_job, debug)
+    with _handle_errors(debug) as result, _raise_on_sigterm():
+        _check_values(arguments)
+        _check_divided(arguments)
+        with ranks.join_job() as place, nullcontext() if place.first else _print_errors_only():
+            with _handle_errors(debug) as own:
+                own.code = _run_command(arguments)
+            result.code = own.code
+    return result.code
 
 
 def _check_divided(arguments: list[str]) -> None:
@@ -155,29 +155,41 @@ def _run_command(arguments: list[str]) -> int:
     return code
 
 
-def _exit_code(work: Callable[[], int], debug: bool) -> int:
-    """Do some work and give its exit code; an error gives one line too, which the first of several ranks prints."""
+@dataclass
+class _Result:
+    """The exit code of a command."""
+
+    code: int = FAULT
+
+
+@contextmanager
+def _handle_errors(debug: bool) -> Iterator[_Result]:
+    """Turn an error in the block into an exit code and one line, which the first of several ranks prints."""
+    result = _Result()
     try:
-        return work()
+        yield result
+        return
     except BrokenPipeError:
         with suppress(OSError, ValueError):  # what is still to be written has no reader; it may be no file
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CLOSED_PIPE
+        result.code = CLOSED_PIPE
+        return
     except ranks.Refused:
-        return USER_ERROR
+        result.code = USER_ERROR
+        return
     except KeyboardInterrupt:
-        code, line = INTERRUPTED, "duality: interrupted"
+        result.code, line = INTERRUPTED, "duality: interrupted"
     except _Terminated:
-        code, line = TERMINATED, _lost_ranks() or "duality: terminated"
+        result.code, line = TERMINATED, _lost_ranks() or "duality: terminated"
     except Exception as error:
         if debug:
             raise
         if not ranks.job().alone:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others while this one says why
         words, who = _explain(error), "" if ranks.job().first else f"rank {ranks.job().rank}: "
-        code, line = USER_ERROR, f"duality: error: {who}{words}"
+        result.code, line = USER_ERROR, f"duality: error: {who}{words}"
         if words is None:
-            code = FAULT
+            result.code = FAULT
             line = _lost_ranks() or (
                 f"duality: internal error: {who}{type(error).__name__}: {one_line(error)}; this is a fault of "
                 "duality, not of what you asked for: run the same command with --debug, and report what it prints"
@@ -185,7 +197,6 @@ def _exit_code(work: Callable[[], int], debug: bool) -> int:
     if ranks.first_to_fail():  # no other rank of the job has said why it ends
         print(line, file=sys.stderr, flush=True)
     ranks.wait_for_others()
-    return code
 
 
 def _lost_ranks() -> str | None:
