@@ -18,6 +18,7 @@ from typing import Any, get_args
 import pytest
 from support.runs import small_recipe
 
+import duality as library
 from duality.cli import COMMANDS
 from duality.cli.main import _spread, main
 from duality.data.corpus import prepare
@@ -25,6 +26,7 @@ from duality.data.store import TokenStore
 from duality.files.atomic import file_sha256
 from duality.files.manifest import seal
 from duality.models import folder, requests
+from duality.objectives.curriculum import TemperedBound
 from duality.protocols import Tail
 from duality.recipes.catalogue import recipe
 from duality.samplers import GRIDS, SAMPLERS
@@ -33,6 +35,7 @@ from duality.tokenizers.tokenizer import CharTokenizer
 from duality.training import DISTILLATIONS
 from duality.training.metrics import read_metrics
 
+SOURCE = str(Path(library.__file__).parent)
 SMALL = [
     "--set",
     "data.tokenizer=bytes",
@@ -48,6 +51,25 @@ def duality(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The installed command, in its own process."""
     command = Path(sys.executable).parent / "duality"
     return subprocess.run([str(command), *arguments], capture_output=True, text=True, timeout=240)
+
+
+def test_a_command_is_near_its_objective(monkeypatch: pytest.MonkeyPatch, english: Path, tmp_path: Path) -> None:
+    """At most ten frames of the library stand between a command and its objective: a reader can follow them."""
+    stacks: list[list[str]] = []
+    original = TemperedBound.__call__
+
+    def call(self: TemperedBound, *arguments: Any, **options: Any) -> Any:
+        frames = (Path(each.filename).relative_to(SOURCE) for each in inspect.stack(0) if SOURCE in each.filename)
+        stacks.append([str(each) for each in frames])
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(TemperedBound, "__call__", call)
+    assert (
+        main(["train", "duo-laptop", "--out", str(tmp_path / "run"), "--data", str(english), "--steps", "1", *SMALL])
+        == 0
+    )
+    assert stacks[0][-1] == "cli/main.py"
+    assert len(stacks[0]) - 1 <= 10, stacks[0]
 
 
 @pytest.fixture(scope="module")
