@@ -26,7 +26,7 @@ from duality.data.store import TokenStore
 from duality.files.atomic import file_sha256
 from duality.files.manifest import seal
 from duality.models import folder, requests
-from duality.objectives.curriculum import TemperedBound
+from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.protocols import Tail
 from duality.recipes.catalogue import recipe
 from duality.samplers import GRIDS, SAMPLERS
@@ -56,18 +56,16 @@ def duality(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_command_is_near_its_objective(monkeypatch: pytest.MonkeyPatch, english: Path, tmp_path: Path) -> None:
     """At most ten frames of the library stand between a command and its objective: a reader can follow them."""
     stacks: list[list[str]] = []
-    original = TemperedBound.__call__
+    original = ContinuousTimeBound.__call__
 
-    def call(self: TemperedBound, *arguments: Any, **options: Any) -> Any:
+    def call(self: ContinuousTimeBound, *arguments: Any, **options: Any) -> Any:
         frames = (Path(each.filename).relative_to(SOURCE) for each in inspect.stack(0) if SOURCE in each.filename)
         stacks.append([str(each) for each in frames])
         return original(self, *arguments, **options)
 
-    monkeypatch.setattr(TemperedBound, "__call__", call)
-    assert (
-        main(["train", "duo-laptop", "--out", str(tmp_path / "run"), "--data", str(english), "--steps", "1", *SMALL])
-        == 0
-    )
+    monkeypatch.setattr(ContinuousTimeBound, "__call__", call)
+    run = str(tmp_path / "run")
+    assert main(["train", "duo-laptop", "--out", run, "--data", str(english), "--steps", "1", *SMALL]) == 0
     assert stacks[0][-1] == "cli/main.py"
     assert len(stacks[0]) - 1 <= 10, stacks[0]
 
