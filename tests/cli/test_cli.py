@@ -18,7 +18,6 @@ from typing import Any, get_args
 import pytest
 from support.runs import small_recipe
 
-import duality as library
 from duality.cli import COMMANDS
 from duality.cli.main import _spread, main
 from duality.data.corpus import prepare
@@ -26,7 +25,6 @@ from duality.data.store import TokenStore
 from duality.files.atomic import file_sha256
 from duality.files.manifest import seal
 from duality.models import folder, requests
-from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.protocols import Tail
 from duality.recipes.catalogue import recipe
 from duality.samplers import GRIDS, SAMPLERS
@@ -35,7 +33,6 @@ from duality.tokenizers.tokenizer import CharTokenizer
 from duality.training import DISTILLATIONS
 from duality.training.metrics import read_metrics
 
-SOURCE = str(Path(library.__file__).parent)
 SMALL = [
     "--set",
     "data.tokenizer=bytes",
@@ -51,23 +48,6 @@ def duality(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The installed command, in its own process."""
     command = Path(sys.executable).parent / "duality"
     return subprocess.run([str(command), *arguments], capture_output=True, text=True, timeout=240)
-
-
-def test_a_command_is_near_its_objective(monkeypatch: pytest.MonkeyPatch, english: Path, tmp_path: Path) -> None:
-    """At most ten frames of the library stand between a command and its objective: a reader can follow them."""
-    stacks: list[list[str]] = []
-    original = ContinuousTimeBound.__call__
-
-    def call(self: ContinuousTimeBound, *arguments: Any, **options: Any) -> Any:
-        frames = (Path(each.filename).relative_to(SOURCE) for each in inspect.stack(0) if SOURCE in each.filename)
-        stacks.append([str(each) for each in frames])
-        return original(self, *arguments, **options)
-
-    monkeypatch.setattr(ContinuousTimeBound, "__call__", call)
-    run = str(tmp_path / "run")
-    assert main(["train", "duo-laptop", "--out", run, "--data", str(english), "--steps", "1", *SMALL]) == 0
-    assert stacks[0][-1] == "cli/main.py"
-    assert len(stacks[0]) - 1 <= 10, stacks[0]
 
 
 @pytest.fixture(scope="module")

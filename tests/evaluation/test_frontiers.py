@@ -92,7 +92,7 @@ def test_several_seeds_are_averaged() -> None:
     assert (same.value, same.low, same.high) == pytest.approx((0.1, 0.1, 0.1))
 
 
-def test_the_widen_by_is_students() -> None:
+def test_the_widening_is_students() -> None:
     assert _widen_by([3, 3]) == pytest.approx(2.776 / 1.96 * math.sqrt(3 / 2))
     assert _widen_by([1, 2]) == pytest.approx(12.706 / 1.96 * math.sqrt(2))
     assert _widen_by([30, 30]) == pytest.approx(2.0017 / 1.96 * math.sqrt(30 / 29), rel=1e-3)

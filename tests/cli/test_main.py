@@ -1,0 +1,33 @@
+"""The way from a command to its objective."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import duality
+from duality.cli.main import main
+from duality.objectives.continuous_time import ContinuousTimeBound
+
+SOURCE = str(Path(duality.__file__).parent)
+SMALL = ["data.tokenizer=bytes", "data.length=32", "backbone=nano", "training.batch_size=4"]
+
+
+def test_a_command_is_near_its_objective(monkeypatch: pytest.MonkeyPatch, english: Path, tmp_path: Path) -> None:
+    """At most ten frames of the library stand between a command and its objective: a reader can follow them."""
+    stacks: list[list[str]] = []
+    original = ContinuousTimeBound.__call__
+
+    def call(self: ContinuousTimeBound, *arguments: Any, **options: Any) -> Any:
+        frames = (Path(each.filename).relative_to(SOURCE) for each in inspect.stack(0) if SOURCE in each.filename)
+        stacks.append([str(each) for each in frames])
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(ContinuousTimeBound, "__call__", call)
+    run = str(tmp_path / "run")
+    assert main(["train", "duo-laptop", "--out", run, "--data", str(english), "--steps", "1", "--set", *SMALL]) == 0
+    assert stacks[0][-1] == "cli/main.py"
+    assert len(stacks[0]) - 1 <= 10, stacks[0]
