@@ -15,7 +15,7 @@ from support.runs import ROOT
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.detokenizers import DETOKENIZERS
 from duality.data.documents import read_documents
-from duality.data.named import DATA_VARIABLE, PartName, _Part, datasets, hub_dataset, sources
+from duality.data.named import DATA_VARIABLE, Part, PartName, datasets, hub_dataset, sources
 from duality.data.places import find_evaluated_part, find_held_out_part, identity, locate, make_absolute
 from duality.tokenizers.specs import Bytes, Pretrained, Text8
 
@@ -185,7 +185,7 @@ def test_a_cut_inside_a_character_moves_to_the_next_one() -> None:
 
 def test_the_last_documents_are_for_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = datasets()["openwebtext"]
-    last: dict[PartName, _Part] = {
+    last: dict[PartName, Part] = {
         "train": replace(own.parts["train"], documents=(None, -3)),
         "validation": replace(own.parts["validation"], documents=(-3, None)),
     }

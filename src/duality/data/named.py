@@ -44,8 +44,11 @@ Reader = Literal["lines", "text", "records"]
 
 
 @dataclass(frozen=True)
-class _Part:
-    """A part of a dataset: patterns of the names of its files, or its name on the hub, and which of what they have."""
+class Part:
+    """A part of a dataset: patterns of the names of its files, or its name on the hub, and which of what they have.
+
+    The names of this class and of its fields are in the keys of the cache (``places.identity``).
+    """
 
     files: tuple[str, ...]
     split: str
@@ -73,7 +76,7 @@ class Dataset:
     citation: str
     get: str
     """where it can be downloaded"""
-    parts: Mapping[PartName, _Part]
+    parts: Mapping[PartName, Part]
     evaluated: PartName
     """the part that the paper, and most of the literature, reports"""
     held_out: PartName
@@ -92,7 +95,7 @@ class Dataset:
         """Its name, configuration and revision on the hub."""
         return self.hub or self.get, self.config, self.revision
 
-    def part(self, name: PartName) -> _Part:
+    def part(self, name: PartName) -> Part:
         """One of its parts; one that it does not have is an error."""
         if name not in self.parts:
             raise ValueError(f"{self.name} has no part {name!r}: it has {', '.join(self.parts)}")
@@ -121,7 +124,7 @@ def _read_table() -> tuple[dict[str, Source], dict[str, Dataset]]:
         members = {file: Member(*member) for file, member in entry["members"].items()}
         found[name] = Source(name, **{**entry, "package": packages[entry["package"]], "members": members})
     for name, entry in table["datasets"].items():
-        parts = {part: _Part(**fields) for part, fields in entry["parts"].items()}
+        parts = {part: Part(**fields) for part, fields in entry["parts"].items()}
         known[name] = Dataset(name, **{**entry, "parts": parts})
     return found, known
 
@@ -152,7 +155,7 @@ def hub_dataset(spec: str) -> Dataset:
         license="as the hub says",
         citation="as the hub says",
         get=name,
-        parts={"train": _Part((), "train"), "validation": _Part((), "validation"), "test": _Part((), "test")},
+        parts={"train": Part((), "train"), "validation": Part((), "validation"), "test": Part((), "test")},
         evaluated="test",
         held_out="validation",
         column=column or "text",
