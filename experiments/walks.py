@@ -9,6 +9,7 @@ it. What runs while a module is imported does not count.
 
 functions     how many functions of the library are called
 changes       how often the next function of this order is in another room, a folder or a module of ``src/duality``
+above         the same without the ground floor, whose formulas call each other across its rooms by design
 frames        of a training: the frames of the library from the command to its objective in the first step, both counted
 
 The script uses the command line alone. To measure another commit: PYTHONPATH=ITS_SRC python experiments/walks.py.
@@ -28,7 +29,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence, Set
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FrameType
@@ -49,6 +50,10 @@ _SMALL = (
 )
 _ASSIGNMENTS = tuple(word for each in _SMALL for word in ("--set", each))
 _PORT = 8397
+GROUND_FLOOR = {
+    *("protocols.py", "noise.py", "registry.py", "ranks.py", "diffusion", "fused", "networks", "denoisers"),
+    *("objectives", "samplers", "methods"),
+}
 
 
 def library() -> Path:
@@ -93,10 +98,11 @@ class Recorder:
             frame = frame.f_back
         return found
 
-    def changes(self) -> int:
-        """How often the room changes along the walk."""
-        rooms = [module.partition(os.sep)[0] for module, _ in self.order]
-        return sum(before != after for before, after in zip(rooms, rooms[1:]))
+
+def count_changes(order: Iterable[Sequence[str]], left_out: Set[str] = frozenset()) -> int:
+    """How often the room changes along a walk of modules and functions, without some rooms."""
+    rooms = [room for module, _ in order if (room := module.partition(os.sep)[0]) not in left_out]
+    return sum(before != after for before, after in zip(rooms, rooms[1:]))
 
 
 def record(arguments: list[str], answer: Path, besides: Callable[[], None] | None = None) -> None:
@@ -111,7 +117,7 @@ def record(arguments: list[str], answer: Path, besides: Callable[[], None] | Non
     code = main(arguments)
     sys.setprofile(None)
     threading.setprofile(None)
-    content = {"code": code, "changes": found.changes(), "order": found.order, "stack": found.stack}
+    content = {"code": code, "order": found.order, "stack": found.stack}
     answer.write_text(json.dumps(content), encoding="utf-8")
 
 
@@ -183,10 +189,11 @@ def main() -> None:
             print(f"{module:40} {name}")
         print("the frames above the first objective:", *found[chosen]["stack"], sep="\n")
         return
-    print(f"{'walk':10}{'functions':>10}{'changes':>10}{'frames':>10}")
+    print(f"{'walk':10}{'functions':>10}{'changes':>10}{'above':>10}{'frames':>10}")
     for walk, content in found.items():
-        frames = len(content["stack"]) if walk in ("train", "distill") else "-"
-        print(f"{walk:10}{len(content['order']):>10}{content['changes']:>10}{frames:>10}")
+        order, frames = content["order"], len(content["stack"]) if walk in ("train", "distill") else "-"
+        above = count_changes(order, GROUND_FLOOR)
+        print(f"{walk:10}{len(order):>10}{count_changes(order):>10}{above:>10}{frames:>10}")
 
 
 if __name__ == "__main__":
