@@ -12,6 +12,7 @@ from rich.console import Console
 from duality.cli import console
 from duality.cli.console import say, show_sampling, show_training
 from duality.files import progress
+from duality.files.progress import working
 from duality.samplers.generate import Frame
 from duality.training.loop import StepRecord
 
@@ -37,7 +38,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 def test_short_work_prints_nothing_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with say.working("evaluating", 10) as advance:
+    with working(say, "evaluating", 10) as advance:
         advance(5)
     with show_training(10) as watch:
         watch(record(1))
@@ -59,7 +60,7 @@ def test_off_a_terminal_long_work_prints_lines(
         for step in range(3):
             show(frame(step, 2))
     assert "sampling: 2 of 4 steps (50 %)" in capsys.readouterr().err
-    with say.working("encoding", 4e6, "bytes") as advance:
+    with working(say, "encoding", 4e6, "bytes") as advance:
         advance(1e6, tokens=1000)
     assert "encoding: 1.0 of 4.0 MB (25 %), " in capsys.readouterr().err
 
@@ -67,7 +68,7 @@ def test_off_a_terminal_long_work_prints_lines(
 def test_on_a_terminal_work_inside_work_has_a_bar_of_its_own(terminal: io.StringIO) -> None:
     """A corpus is encoded while the display of the training waits for its first step."""
     with show_training(10) as watch:
-        with say.working("encoding", 4e6, "bytes") as advance:
+        with working(say, "encoding", 4e6, "bytes") as advance:
             advance(3e6, tokens=1000)
             assert say.bars is not None
             say.bars.refresh()
@@ -83,6 +84,6 @@ def test_on_a_terminal_work_inside_work_has_a_bar_of_its_own(terminal: io.String
 
 @pytest.mark.usefixtures("terminal")
 def test_a_display_that_fails_leaves_none_behind() -> None:
-    with pytest.raises(ValueError, match="stop"), say.working("evaluating", 10):
+    with pytest.raises(ValueError, match="stop"), working(say, "evaluating", 10):
         raise ValueError("stop")
     assert say.bars is None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from duality.files import progress
-from duality.files.progress import Advance, Pace, working
+from duality.files.progress import Pace, Show, working
 
 
 class Clock:
@@ -44,7 +44,7 @@ def test_a_line_is_due_every_interval() -> None:
     due = []
     for _ in range(9):
         clock.now += 10
-        due.append(pace.due(30))
+        due.append(pace.due())
     assert due == [False, False, True] * 3
 
 
@@ -68,11 +68,10 @@ def test_a_reporter_with_a_display_shows_the_work_itself() -> None:
             self.seen.append(message)
 
         @contextmanager
-        def working(self, label: str, total: float, unit: str) -> Iterator[Advance]:
-            self.seen.append((label, total, unit))
-            yield lambda amount, tokens=0: self.seen.append((amount, tokens))
+        def showing(self) -> Iterator[Show]:
+            yield lambda pace, note: self.seen.append((pace.label, pace.amount(), pace.tokens))
 
     bars = Bars()
-    with working(bars, "encoding", 10, "bytes") as advance:
+    with working(bars, "encoding", 10, "rows") as advance:
         advance(3, tokens=2)
-    assert bars.seen == [("encoding", 10, "bytes"), (3, 2)]
+    assert bars.seen == [("encoding", "0 of 10 rows", 0), ("encoding", "3 of 10 rows", 2)]

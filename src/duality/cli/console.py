@@ -16,8 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from duality.files import progress
-from duality.files.progress import Advance, Pace, amount
+from duality.files.progress import Pace, Show, lines_to
 
 if TYPE_CHECKING:
     from duality.samplers.generate import Frame
@@ -37,31 +36,13 @@ class _Messages:
         stderr.print(message, soft_wrap=True, markup=False)
 
     @contextmanager
-    def working(self, label: str, total: float, unit: str = "") -> Iterator[Advance]:
-        """Work that is done in parts; what is yielded is called after each of them."""
-        with self.showing() as show:
-            pace = Pace(label, total, unit)
-            show(pace, "")
-
-            def advance(amount: float, tokens: int = 0) -> None:
-                pace.add(amount, tokens)
-                show(pace, "")
-
-            yield advance
-
-    @contextmanager
-    def showing(self) -> Iterator[Callable[[Pace, str], None]]:
+    def showing(self) -> Iterator[Show]:
         """A function that shows a pace and a note: as a bar on a terminal, else as a line if one is due.
 
         There is one live display on a terminal: work inside other work adds a bar to it.
         """
-
-        def print_line(pace: Pace, note: str) -> None:
-            if pace.due(progress.INTERVAL):
-                self(pace.line(note))
-
         if not sys.stderr.isatty():
-            yield print_line
+            yield lines_to(self)
             return
         texts = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("amount", "note"))
         columns = (TextColumn("{task.description}"), BarColumn(), *texts, TimeRemainingColumn())
@@ -69,10 +50,9 @@ class _Messages:
         task = bars.add_task("", total=None, visible=False, amount="", note="")
 
         def move_bar(pace: Pace, note: str) -> None:
-            notes = "  ".join(text for text in (note, pace.rate()) if text)
-            done = amount(pace.done, pace.total, pace.unit)
+            notes = "  ".join(filter(None, (note, pace.rate())))
             bars.update(task, total=pace.total, completed=pace.done, description=pace.label, visible=True)
-            bars.update(task, amount=done, note=notes)
+            bars.update(task, amount=pace.amount(), note=notes)
 
         self.bars = bars
         try:

@@ -53,6 +53,7 @@ def evaluate(
         json: print one JSON object instead of text.
     """
     from duality.files.atomic import json_text
+    from duality.files.progress import working
     from duality.models.model import load
     from duality.runs.corpus import sequences_of_run
 
@@ -66,7 +67,7 @@ def evaluate(
     other = data[0] if data else None
     folder = run if model.origin is None else model.origin.folder
     sequences = sequences_of_run(model, folder, data=other, column=column, split=split, corpus=corpus, report=say)
-    with say.working("evaluating", min(limit or len(sequences), len(sequences)), "sequences") as advance:
+    with working(say, "evaluating", min(limit or len(sequences), len(sequences)), "sequences") as advance:
         result = model.likelihood(
             sequences, num_draws=draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
         )

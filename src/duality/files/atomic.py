@@ -20,13 +20,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import math
 import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
@@ -48,16 +47,8 @@ def json_text(value: object, indent: int | None = None) -> str:
     >>> json_text({"perplexity": float("inf"), "nats": 2.5})
     '{"perplexity": null, "nats": 2.5}'
     """
-    return json.dumps(_finite(value), indent=indent, allow_nan=False)
-
-
-def _finite(value: object) -> object:
-    """The value with None for every number in it that is not finite."""
-    if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    finite = json.loads(json.dumps(value, default=dict), parse_constant=lambda number: None)
+    return json.dumps(finite, indent=indent, allow_nan=False)
 
 
 def file_sha256(path: Path) -> str:
@@ -129,26 +120,21 @@ def no_empty_folder(path: Path) -> Iterator[None]:
 
 def temporary_name(path: Path) -> Path:
     """A new hidden name beside ``path``, which says that this process writes there."""
-    return path.with_name(f"{_hidden_name(path)}.{own_process()}-{secrets.token_hex(3)}")
-
-
-def _hidden_name(path: Path) -> str:
-    """What all temporary names of ``path`` begin with; of a long name its beginning and a checksum."""
-    name = os.fsencode(path.name)
-    if len(name) > _LONGEST:
-        return f"{PARTIAL}{name[:_LONGEST].decode(errors='ignore')}-{hashlib.sha256(name).hexdigest()[:8]}"
-    return f"{PARTIAL}{path.name}"
+    name, data = path.name, os.fsencode(path.name)
+    if len(data) > _LONGEST:  # its beginning and a checksum
+        name = f"{data[:_LONGEST].decode(errors='ignore')}-{hashlib.sha256(data).hexdigest()[:8]}"
+    return path.with_name(f"{PARTIAL}{name}.{own_process()}-{secrets.token_hex(3)}")
 
 
 def find_abandoned(folder: Path) -> list[Path]:
     """What dead processes have left in a folder under temporary names, or others without a change for a day."""
     found = []
     with suppress(OSError):  # a folder that cannot be read
-        for name in os.listdir(folder):
-            if leftover := _LEFTOVER.fullmatch(name):
+        for path in folder.iterdir():
+            if leftover := _LEFTOVER.fullmatch(path.name):
                 runs = is_running(leftover[1])
-                if runs is False or (runs is None and _newest_change(folder / name) < time.time() - _A_DAY):
-                    found.append(folder / name)
+                if runs is False or (runs is None and _idle_seconds(path) > _A_DAY):
+                    found.append(path)
     return found
 
 
@@ -162,15 +148,14 @@ def _remove_abandoned(folder: Path) -> None:
 
 def _can_continue(folder: Path) -> bool:
     """Whether a folder can be continued: it says how far it is, and is not older than a week."""
-    return any(folder.rglob(UNFINISHED)) and _newest_change(folder) > time.time() - 7 * _A_DAY
+    return any(folder.rglob(UNFINISHED)) and _idle_seconds(folder) < 7 * _A_DAY
 
 
-def _newest_change(path: Path) -> float:
-    """When a file, or anything in a folder, was changed last; now, if that cannot be read."""
-    try:
-        return max(found.lstat().st_mtime for found in [path, *path.rglob("*")])
-    except OSError:
-        return time.time()
+def _idle_seconds(path: Path) -> float:
+    """How long nothing has changed in a file or folder; 0 if that cannot be read."""
+    with suppress(OSError):
+        return time.time() - max(found.lstat().st_mtime for found in [path, *path.rglob("*")])
+    return 0.0
 
 
 @contextmanager
@@ -183,7 +168,7 @@ def atomic_folder(target: Path, *, resume: bool = False, shared: bool = True) ->
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = temporary_name(target)
     for found in find_abandoned(target.parent) if resume else ():
-        if found.name.rpartition(".")[0] == _hidden_name(target) and _can_continue(found):
+        if found.name.rpartition(".")[0] == partial.name.rpartition(".")[0] and _can_continue(found):
             with suppress(OSError):  # another process may be faster
                 found.rename(partial)
                 break
@@ -246,11 +231,8 @@ def write_checked(path: Path, text: str) -> None:
 
 def read_checked(path: Path) -> str | None:
     """The text that ``write_checked`` wrote; None if it is not there or was changed."""
-    try:
-        first, _, text = path.read_bytes().decode("utf-8").partition("\n")
-    except (FileNotFoundError, UnicodeDecodeError):
-        return None
-    return text if first == f"sha256 {hashlib.sha256(text.encode('utf-8')).hexdigest()}" else None
+    first, _, data = path.read_bytes().partition(b"\n") if path.is_file() else (b"", b"", b"")
+    return data.decode("utf-8") if first == f"sha256 {hashlib.sha256(data).hexdigest()}".encode() else None
 
 
 def remove(path: Path) -> None:

@@ -46,7 +46,11 @@ def verify(folder: Path) -> None:
     recorded: object = {}
     with suppress(OSError, ValueError, RecursionError):
         recorded = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    now = _clock(folder)
+    probe, now = temporary_name(folder / RECORD), 0
+    with suppress(OSError):  # a folder that cannot be written has no clock, and gets no record
+        probe.touch()
+        now = probe.stat().st_mtime_ns
+        probe.unlink()
     known: dict[str, _State] = {}
     for name, (size, sha256) in files.items():
         path = folder / name
@@ -59,7 +63,7 @@ def verify(folder: Path) -> None:
         if not isinstance(recorded, dict) or state != recorded.get(name):
             if file_sha256(path) != sha256:
                 raise ValueError(f"{path} is damaged: its sha256 has changed")
-            if now is None or max(status.st_mtime_ns, status.st_ctime_ns) + CLOCK_STEP >= now:
+            if max(status.st_mtime_ns, status.st_ctime_ns) + CLOCK_STEP >= now:
                 continue
         known[name] = state
     if known != recorded:
@@ -81,14 +85,3 @@ def _read_manifest(folder: Path) -> Mapping[str, tuple[int, str]]:
     if own != folder.name or not files:
         raise ValueError(f"{path} is damaged: it is that of {own!r}, not of {folder.name!r}")
     return files
-
-
-def _clock(folder: Path) -> int | None:
-    """The time now by the clock of the folder's file system; None if the folder cannot be written."""
-    probe = temporary_name(folder / RECORD)
-    with suppress(OSError):
-        probe.touch()
-        now = probe.stat().st_mtime_ns
-        probe.unlink()
-        return now
-    return None

@@ -4,7 +4,7 @@
         advance(1_000_000, tokens=310_000)
 
 A reporter that is a ``_Display`` shows the work as it likes, such as a bar on a terminal. Every other one is called
-with a line every 30 seconds:
+with a line every ``INTERVAL`` seconds:
 
     encoding: 12.3 of 98.0 MB (13 %), 510,000 tokens/s, 2:10 left
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -32,14 +32,6 @@ class Advance(Protocol):
     """Called with the amount of work, and the number of tokens in it, that was done since the last call."""
 
     def __call__(self, amount: float, tokens: int = 0) -> None: ...
-
-
-@runtime_checkable
-class _Display(Protocol):
-    """A reporter of messages that can also show work in progress."""
-
-    def __call__(self, message: str) -> None: ...
-    def working(self, label: str, total: float, unit: str) -> AbstractContextManager[Advance]: ...
 
 
 @dataclass
@@ -68,13 +60,23 @@ class Pace:
         self.done += amount
         self.tokens += tokens
 
-    def due(self, interval: float) -> bool:
+    def due(self) -> bool:
         """Whether a new line is due; then the next one is due an interval later."""
         now = self.clock()
-        if now - self.shown < interval:
+        if now - self.shown < INTERVAL:
             return False
         self.shown = now
         return True
+
+    def amount(self) -> str:
+        """How much is done of how much.
+
+        >>> Pace("", 98_000_000, "bytes", done=12_300_000).amount(), Pace("", 2600, "steps", done=120).amount()
+        ('12.3 of 98.0 MB', '120 of 2,600 steps')
+        """
+        if self.unit == "bytes":
+            return f"{self.done / 1e6:.1f} of {self.total / 1e6:.1f} MB"
+        return f"{self.done:,.0f} of {self.total:,.0f} {self.unit}".rstrip()
 
     def rate(self) -> str:
         """The tokens per second, if there are any."""
@@ -87,19 +89,7 @@ class Pace:
         left, added = "", self.done - self.first
         if added > 0:
             left = f"{_duration((self.total - self.done) * (self.clock() - self.started) / added)} left"
-        parts = (f"{self.label}: {amount(self.done, self.total, self.unit)}{share}", note, self.rate(), left)
-        return ", ".join(part for part in parts if part)
-
-
-def amount(done: float, total: float, unit: str) -> str:
-    """How much is done of how much.
-
-    >>> amount(12_300_000, 98_000_000, "bytes"), amount(120, 2600, "steps")
-    ('12.3 of 98.0 MB', '120 of 2,600 steps')
-    """
-    if unit == "bytes":
-        return f"{done / 1e6:.1f} of {total / 1e6:.1f} MB"
-    return f"{done:,.0f} of {total:,.0f} {unit}".rstrip()
+        return ", ".join(filter(None, (f"{self.label}: {self.amount()}{share}", note, self.rate(), left)))
 
 
 def _duration(seconds: float) -> str:
@@ -113,21 +103,34 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+Show = Callable[[Pace, str], None]  # called with work in progress and a note about it
+
+
+@runtime_checkable
+class _Display(Protocol):
+    """A reporter of messages that can also show work in progress."""
+
+    def __call__(self, message: str) -> None: ...
+    def showing(self) -> AbstractContextManager[Show]: ...
+
+
+def lines_to(report: Reporter) -> Show:
+    """Reports a line of the work whenever one is due."""
+    return lambda pace, note: report(pace.line(note)) if pace.due() else None
+
+
 @contextmanager
 def working(report: Reporter, label: str, total: float, unit: str = "") -> Iterator[Advance]:
-    """Show work in progress as the reporter can: by itself, or as a line every 30 seconds."""
-    if isinstance(report, _Display):
-        with report.working(label, total, unit) as advance:
-            yield advance
-        return
-    pace = Pace(label, total, unit)
+    """Show work that is done in parts, as the reporter can; what is yielded is called after each of them."""
+    with report.showing() if isinstance(report, _Display) else nullcontext(lines_to(report)) as show:
+        pace = Pace(label, total, unit)
+        show(pace, "")
 
-    def count(amount: float, tokens: int = 0) -> None:
-        pace.add(amount, tokens)
-        if pace.due(INTERVAL):
-            report(pace.line())
+        def advance(amount: float, tokens: int = 0) -> None:
+            pace.add(amount, tokens)
+            show(pace, "")
 
-    yield count
+        yield advance
 
 
 def unseen(amount: float, tokens: int = 0) -> None:
