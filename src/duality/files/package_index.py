@@ -62,7 +62,8 @@ def download(package: Package, target: IO[bytes]) -> str | None:
     command = [sys.executable, "-m", "pip", "config", "list"]  # prints nothing if there is no pip
     listing = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace").stdout
     client, problems = _Client(_parse_settings(listing, os.environ)), []
-    for place in client.places(package.name):
+    name = re.sub(r"[-_.]+", "-", package.requirement.partition("==")[0]).lower()  # as in the addresses of an index
+    for place in client.places(name):
         try:
             client.save(*client.find(place, package.archive), package, target)
             return None
