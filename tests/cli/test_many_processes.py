@@ -133,7 +133,7 @@ def test_alone_nothing_is_imported_for_jobs(tmp_path: Path) -> None:
     """Neither DDP's nor FSDP's modules at the start, and no connection at the end."""
     program = (
         "import sys, torch\n"
-        "import duality.cli.main, duality.runs.train, duality.evaluation.sweep.sweep\n"
+        "import duality.cli.main, duality.runs.train, duality.evaluation.sweep\n"
         "heavy = ('torch.distributed.fsdp', 'torch.distributed.tensor', 'torch.distributed.checkpoint')\n"
         "assert not [name for name in sys.modules if name.startswith(heavy)]\n"
         "assert duality.cli.main.main(sys.argv[1:]) == 0\n"

@@ -31,12 +31,9 @@ from duality.evaluation.compare import (
 )
 from duality.evaluation.judge import Judge
 from duality.evaluation.requests import SweepRequest
-from duality.evaluation.sweep import runs as sampling
-from duality.evaluation.sweep.runs import measure_runs
-from duality.evaluation.sweep.samples import Case, Samples
-from duality.evaluation.sweep.sweep import Advance
+from duality.evaluation.samples import Case, Samples
+from duality.evaluation.sweep import Advance, RunSampler, measure_runs
 from duality.models import model as run_model
-from duality.models.model import Model
 from duality.recipes import corpus as recipe_corpus
 from duality.recipes.recipe import Recipe
 from duality.training.loop import StepRecord
@@ -122,17 +119,17 @@ def test_a_judge_adds_columns(english: Path, tmp_path: Path) -> None:
 def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[Judge, list[int], list[str]]:
     """A judge with the number of texts it read, and the labels of the cases that were sampled."""
     base, read, sampled = table_judge(), list[int](), list[str]()
-    original = sampling._sample_case
+    original = RunSampler.sample
 
     def logits(ids: Tensor, valid: Tensor) -> Tensor:
         read.append(len(ids))
         return base.logits(ids, valid)
 
-    def _sample_case(model: Model, case: Case, batch_size: int, advance: Advance) -> Samples:
+    def sample(self: RunSampler, case: Case, advance: Advance) -> Samples:
         sampled.append(case.label)
-        return original(model, case, batch_size, advance)
+        return original(self, case, advance)
 
-    monkeypatch.setattr(sampling, "_sample_case", _sample_case)
+    monkeypatch.setattr(RunSampler, "sample", sample)
     return replace(base, logits=logits), read, sampled
 
 

@@ -9,7 +9,7 @@ import pytest
 from support.sweep_rows import REAL, row
 
 from duality.evaluation.figures import _at_one_temperature, _plot_rows, draw, style
-from duality.evaluation.sweep.samples import Score
+from duality.evaluation.samples import Score
 from duality.evaluation.tables import has_rounds
 
 

@@ -16,9 +16,9 @@ from support.sweep_rows import row
 
 from duality.evaluation.frontier_report import _default_measures, curves_of, frontiers, plot_frontiers, write_frontiers
 from duality.evaluation.frontiers import difference
+from duality.evaluation.samples import Case, Row, Samples, Score, read_rows
 from duality.evaluation.scorers import FunctionScorer
-from duality.evaluation.sweep.samples import Case, Row, Samples, Score, read_rows
-from duality.evaluation.sweep.sweep import Advance, Sweep
+from duality.evaluation.sweep import Advance, Sweep
 
 CASE = Case(label="a", run=Path("a"), steps=4, num=8, length=12)
 

@@ -25,9 +25,9 @@ from duality.evaluation.frontiers import (
     difference,
 )
 from duality.evaluation.metrics import distinct, entropies
+from duality.evaluation.samples import Case, Row, Samples
 from duality.evaluation.scorers import FunctionScorer
-from duality.evaluation.sweep.samples import Case, Row, Samples
-from duality.evaluation.sweep.sweep import Advance, Sweep
+from duality.evaluation.sweep import Advance, Sweep
 from duality.files.kept_scores import Scores
 
 NUM = 40

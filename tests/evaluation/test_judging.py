@@ -15,7 +15,7 @@ from support.runs import quiet, small_recipe
 from duality.evaluation.judge import _judge_of, find_judge
 from duality.evaluation.requests import SweepRequest
 from duality.evaluation.scorers import _context_of
-from duality.evaluation.sweep.runs import measure_runs
+from duality.evaluation.sweep import measure_runs
 from duality.fused.lazy import belief_of
 from duality.models.model import Model, load
 from duality.tokenizers.tokenizer import CharTokenizer

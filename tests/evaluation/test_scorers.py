@@ -17,6 +17,7 @@ import torch
 from support.scorers import Known
 
 from duality.evaluation import SCORERS
+from duality.evaluation.samples import Score
 from duality.evaluation.scorers import (
     FunctionScorer,
     Numbers,
@@ -27,7 +28,6 @@ from duality.evaluation.scorers import (
     score_texts,
     summary,
 )
-from duality.evaluation.sweep.samples import Score
 
 TEXTS = ["one", "three", ""]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.sweep_rows import REAL, row
 
-from duality.evaluation.sweep.samples import REAL_TEXT, Score
+from duality.evaluation.samples import REAL_TEXT, Score
 from duality.evaluation.tables import columns, full_table, remarks, several_temperatures, short_table
 
 

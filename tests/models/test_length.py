@@ -15,8 +15,8 @@ from support.runs import quiet, small_recipe
 import duality
 from duality.cli.main import main
 from duality.data import Padding
-from duality.evaluation.sweep.runs import _sample_case, held_out_text
-from duality.evaluation.sweep.samples import Case
+from duality.evaluation.samples import Case
+from duality.evaluation.sweep import RunSampler, held_out_text
 from duality.models import sampling as writing
 from duality.models.model import Model
 from duality.models.sampling import _end_of_known, _row_between, row_with_blanks
@@ -209,7 +209,8 @@ def test_an_empty_sample_is_empty(bytes_model: Model, monkeypatch: pytest.Monkey
     scripted([END, *b"abc"], monkeypatch)
     assert [sample.text for sample in bytes_model.sample(2, length=4)] == ["", ""]
     case = Case(label="x", run=Path("x"), steps=2, num=3, length=4)
-    samples = _sample_case(bytes_model, case, 8, lambda _: None)
+    monkeypatch.setattr("duality.evaluation.sweep.load", lambda *_, **__: bytes_model)
+    samples = RunSampler("cpu", quiet).sample(case, lambda _: None)
     assert samples.texts == [""] * 3
     assert samples.tokens.tolist() == [[END, *b"abc"]] * 3
 

@@ -15,7 +15,7 @@ from support.runs import small_recipe
 
 from duality.cli.main import main
 from duality.evaluation.requests import SweepRequest
-from duality.evaluation.sweep.runs import measure_runs
+from duality.evaluation.sweep import measure_runs
 from duality.models.folder import read_recipe, write_recipe
 from duality.training.metrics import read_metrics
 

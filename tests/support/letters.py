@@ -11,8 +11,8 @@ from support.judges import table_judge
 from torch import Tensor
 
 from duality.evaluation.judge import Judge
-from duality.evaluation.sweep.samples import Case, Row, Samples
-from duality.evaluation.sweep.sweep import Sweep
+from duality.evaluation.samples import Case, Row, Samples
+from duality.evaluation.sweep import Sweep
 
 CASE = Case(label="duo", run=Path("runs/duo"), steps=4, num=3, length=8)
 

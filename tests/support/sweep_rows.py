@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from duality.evaluation.sweep.samples import REAL_TEXT, Row
+from duality.evaluation.samples import REAL_TEXT, Row
 
 
 def row(label: str, steps: int, gen_ppl: float | None, entropy: float, **more: Any) -> Row:

@@ -71,7 +71,7 @@ def quality(
         json: print the rows as JSON instead of the tables.
     """
     from duality.evaluation.frontier_report import has_frontiers
-    from duality.evaluation.sweep.runs import measure_runs
+    from duality.evaluation.sweep import measure_runs
     from duality.files.atomic import json_text
 
     judge, scorers = readers.resolve()
@@ -119,7 +119,7 @@ def plot(
     from duality.evaluation.figures import draw
     from duality.evaluation.frontier_report import frontiers as frontiers_of
     from duality.evaluation.frontier_report import has_frontiers, plot_frontiers
-    from duality.evaluation.sweep.samples import read_rows
+    from duality.evaluation.samples import read_rows
     from duality.evaluation.tables import several_temperatures, short_table
 
     if not tables:

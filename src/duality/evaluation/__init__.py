@@ -6,7 +6,8 @@ metrics          perplexity under a judge, entropy, n-grams, MAUVE
 statistics       means with their 95 % intervals, and the quantiles that intervals come from
 scorers          other measures of texts, by name or as a user's function: text in, numbers out
 molecules        the scorer of SMILES: validity, uniqueness, novelty, internal diversity; pictures
-sweep            cases, their samples in files, and the one pipeline from cases to rows
+samples          cases, samples and rows, and their files
+sweep            the one pipeline from cases to rows, and a sweep over runs
 tables           rows in Markdown
 figures          the one style of figures, and rows as figures
 frontiers        the difference of two models at equal diversity, from their curves over temperature

@@ -3,7 +3,7 @@
     OUT/<recipe>/             a run folder for each recipe, resumed if it exists
     OUT/samples/, scores.json what the sweep keeps (``evaluation.sweep``), with a judge
     OUT/table.json            the rows, objects with the fields of ``_ComparedRecipe``; ``samples`` is a row of the
-                              sweep (``evaluation.sweep.samples.Row``, as in quality.json), or null without a judge
+                              sweep (``evaluation.samples.Row``, as in quality.json), or null without a judge
     OUT/table.md              the same as a table
 
 A comparison is fair if only the method differs. ``_remarks`` lists where else the recipes differ: data,
@@ -24,9 +24,8 @@ import torch
 from duality.data.mixtures import epoch_order
 from duality.data.packing import Sequences
 from duality.evaluation.judge import Judge
-from duality.evaluation.sweep.runs import RunSampler, held_out_text
-from duality.evaluation.sweep.samples import Case, Row
-from duality.evaluation.sweep.sweep import Sweep, check_cases
+from duality.evaluation.samples import Case, Row
+from duality.evaluation.sweep import RunSampler, Sweep, check_cases, held_out_text
 from duality.evaluation.tables import SHORT, short_cells, table
 from duality.evaluation.tables import remarks as sample_remarks
 from duality.files.atomic import json_text, output_folder, write_atomically

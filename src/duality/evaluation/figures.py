@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from duality.evaluation.sweep.samples import Row
+    from duality.evaluation.samples import Row
 
 _HUES = ("Blues", "Oranges", "Greens", "Reds", "Purples", "Greys")
 _DASHES = ("-", "--", "-.", ":")

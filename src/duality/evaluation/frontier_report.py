@@ -24,9 +24,9 @@ import torch
 from duality.evaluation.figures import canvas, label_of_measure, save, style, use_log_scale
 from duality.evaluation.frontiers import Curve, Difference, Point, Values, difference
 from duality.evaluation.metrics import distinct_shares, entropies
+from duality.evaluation.samples import Row, Samples, read_samples, sample_path
 from duality.evaluation.scorers import Column, totals_and_counts
 from duality.evaluation.statistics import bootstrap
-from duality.evaluation.sweep.samples import Row, Samples, read_samples, sample_path
 from duality.evaluation.tables import cell, columns, group_rows, round_of, score_columns, several_temperatures, table
 from duality.files.atomic import file_sha256, json_text, write_atomically
 from duality.files.kept_scores import FILE, Scores
@@ -161,8 +161,8 @@ def curves_of(places: Mapping[Row, Path], quality: str, diversity: str) -> list[
     scores = {out: Scores.read(out / FILE, silent) for out in set(places.values())}
 
     def point(row: Row) -> Point:
-        path = sample_path(places[row], row.case)
-        samples, kept = read_samples(path, row.case), scores[places[row]]
+        path = sample_path(places[row], row)
+        samples, kept = read_samples(path, row), scores[places[row]]
         found = [_values_of(row, name, samples, file_sha256(path), kept) for name in (quality, diversity)]
         return Point(row.temperature, *found)
 

@@ -28,8 +28,8 @@ import numpy as np
 import torch
 
 from duality.evaluation import SCORERS
+from duality.evaluation.samples import MEASURES, Score
 from duality.evaluation.statistics import bootstrap
-from duality.evaluation.sweep.samples import MEASURES, Score
 from duality.files.atomic import file_sha256
 from duality.files.progress import Reporter, silent
 from duality.models.folder import read_identity, read_recipe

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:  # `duality recipes --table` needs no torch
-    from duality.evaluation.sweep.samples import Interval, Row
+    from duality.evaluation.samples import Interval, Row
 
 T = TypeVar("T", int, float, tuple[float, ...])
 

@@ -17,8 +17,8 @@ from typing import Literal
 
 from duality.evaluation.frontier_report import curves_of
 from duality.evaluation.frontiers import Curve, difference
+from duality.evaluation.samples import Case, Row, read_rows
 from duality.evaluation.statistics import NORMAL, t_quantile
-from duality.evaluation.sweep.samples import Case, Row, read_rows
 from duality.papers.duo import Entry
 from duality.papers.duo.reproduce.claims import Arm, Claim, Comparison, Likelihoods, Samples, Variances
 from duality.papers.duo.reproduce.domains import Domain, result_path, run_folder
@@ -136,13 +136,11 @@ class Evidence:
 
     def read_rows(self, arm: Arm, seed: int) -> list[Row]:
         """The rows of an arm with one seed, one for each temperature; real text has none here."""
-        wanted, folder = (
-            {case.key for case in cases_of(arm, seed, self.out, self.domain)},
-            self.samples_folder(arm, seed),
-        )
+        wanted = {case.key for case in cases_of(arm, seed, self.out, self.domain)}
+        folder = self.samples_folder(arm, seed)
         if folder not in self._rows:
             self._rows[folder] = list(read_rows([folder]))
-        return [row for row in self._rows[folder] if row.case.key in wanted]
+        return [row for row in self._rows[folder] if row.key in wanted]
 
     @cached_property
     def _rows(self) -> dict[Path, list[Row]]:

@@ -18,7 +18,7 @@ from markdown_it import MarkdownIt
 
 from duality.evaluation.figures import canvas, save, use_log_scale
 from duality.evaluation.molecules import Molecules
-from duality.evaluation.sweep.samples import read_samples, sample_path
+from duality.evaluation.samples import read_samples, sample_path
 from duality.evaluation.tables import table
 from duality.files.atomic import write_atomically
 from duality.papers.duo.reproduce.claims import RULE, Arm
@@ -139,7 +139,7 @@ def _draw_pictures(out: Path, evidence: Evidence) -> list[tuple[str, Path]]:
     shown = [arm for arm in frontier if arm.model == "duo-posterior" and arm.steps == _SHOWN]
     if domain.scorer == "molecules" and shown:
         row = next(row for row in evidence.read_rows(shown[0], 1) if row.temperature == 1.0)
-        texts = read_samples(sample_path(evidence.samples_folder(shown[0], 1), row.case), row.case).texts
+        texts = read_samples(sample_path(evidence.samples_folder(shown[0], 1), row), row).texts
         picture = next(path for path in Molecules().draw(texts, out / "molecules") if path.suffix == ".png")
         found.append((f"the first samples of {shown[0].words}", picture))
     return found

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import duality
 from duality.evaluation.judge import find_judge
+from duality.evaluation.samples import Case
 from duality.evaluation.scorers import find_scorers
-from duality.evaluation.sweep.runs import RunSampler
-from duality.evaluation.sweep.samples import Case
-from duality.evaluation.sweep.sweep import Sweep
+from duality.evaluation.sweep import RunSampler, Sweep
 from duality.files.atomic import write_atomically
 from duality.files.progress import Reporter, silent
 from duality.models.folder import exists, read_recipe

@@ -26,7 +26,7 @@ from torch import Tensor
 from duality.data.loader import Loader
 from duality.data.packing import Sequences
 from duality.diffusion.schedules import Dual
-from duality.evaluation.sweep.samples import run_names
+from duality.evaluation.samples import run_names
 from duality.files.atomic import json_text, output_folder, write_atomically
 from duality.files.progress import Advance, Reporter, silent, unseen, working
 from duality.models.model import Model, load, network

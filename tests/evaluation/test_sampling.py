@@ -19,9 +19,8 @@ from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.readouts import MeanDenoiser
 from duality.denoisers.wrapping import count_calls, network_of
 from duality.evaluation.judge import weights_id
-from duality.evaluation.sweep.runs import RunSampler, _sample_case, held_out_text
-from duality.evaluation.sweep.samples import Case
-from duality.evaluation.sweep.sweep import Sweep
+from duality.evaluation.samples import Case, Samples
+from duality.evaluation.sweep import Advance, RunSampler, Sweep, held_out_text
 from duality.models.model import Model, network
 from duality.protocols import Vocabulary
 from duality.recipes import corpus as recipe_corpus
@@ -46,6 +45,13 @@ def untrained(english: Path, name: str, *assignments: str) -> Model:
     return Model(chosen, 5, denoiser.requires_grad_(False), tokenizer)
 
 
+def sample(model: Model, case: Case, batch_size: int = 8, advance: Advance = ignored) -> Samples:
+    """The samples of a case, as if its run held this model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("duality.evaluation.sweep.load", lambda *_, **__: model)
+        return RunSampler("cpu", quiet, batch_size).sample(case, advance)
+
+
 @pytest.mark.parametrize(("name", "steps"), [("duo-laptop", 6), ("ar-laptop", 32), ("mdlm-laptop", 64)])
 def test_calls_are_counted(english: Path, name: str, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One call per step and sample; an autoregressive model one per token; a memoized belief fewer."""
@@ -53,8 +59,8 @@ def test_calls_are_counted(english: Path, name: str, steps: int, monkeypatch: py
     case = replace(CASE, steps=steps, num=5, length=32, seed=3)
     progress: list[int] = []
     clock = iter((10.0, 12.5))
-    monkeypatch.setattr("duality.evaluation.sweep.runs.time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    samples = _sample_case(model, case, 2, progress.append)
+    monkeypatch.setattr("duality.evaluation.sweep.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    samples = sample(model, case, 2, progress.append)
     assert sum(progress) == 3 * steps  # batches of 2, 2 and 1
     if name == "mdlm-laptop":
         assert 1 < samples.nfe < steps
@@ -81,7 +87,7 @@ def test_a_case_is_sampled_as_it_says(english: Path) -> None:
         top_p=0.9,
         temperature=0.8,
     )
-    samples = _sample_case(model, case, 8, ignored)
+    samples = sample(model, case)
     expected = model.generate(
         lambda denoiser: TopP(Temperature(denoiser, 0.8), 0.9),
         model.named_sampler("psi-cap", 0.3),
@@ -97,12 +103,12 @@ def test_a_case_is_sampled_as_it_says(english: Path) -> None:
     for setting in ("seed", "sampler", "tail", "grid", "top_p", "temperature"):
         other = replace(case, **{setting: getattr(plain, setting)})
         other = replace(other, eta=None) if setting == "sampler" else other
-        assert not torch.equal(_sample_case(model, other, 8, ignored).tokens, samples.tokens), setting
+        assert not torch.equal(sample(model, other).tokens, samples.tokens), setting
 
 
 def test_an_unknown_tail_is_refused(english: Path) -> None:
-    with pytest.raises(ValueError, match="tail 'lazy'"):
-        _sample_case(untrained(english, "duo-laptop"), replace(CASE, tail="lazy"), 8, ignored)
+    with pytest.raises(ValueError, match="tail is 'lazy': choose ancestral, greedy, posterior"):
+        sample(untrained(english, "duo-laptop"), replace(CASE, tail="lazy"))
 
 
 def test_guidance_needs_two_calls_per_step(english: Path) -> None:
@@ -168,9 +174,7 @@ def test_a_run_is_measured(novel: Path, tmp_path: Path) -> None:
     assert "| 4 |" in (tmp_path / "out" / "quality.md").read_text()
 
 
-def test_total_steps_are_those_of_all_batches() -> None:
-    source = RunSampler("cpu", quiet, batch_size=2)
-    assert source.total_steps([CASE, replace(CASE, steps=10, num=4)]) == 4 * 2 + 10 * 2
+def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(ValueError, match="batch_size is 0"):
         RunSampler("cpu", quiet, batch_size=0)
 

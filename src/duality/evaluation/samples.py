@@ -91,16 +91,20 @@ class Case:
     def to_json(self) -> dict[str, object]:
         """All fields, as JSON has them; a checkpoint only if one was chosen."""
         found = {**asdict(self), "run": str(self.run)}
-        return found if self.checkpoint is not None else {k: v for k, v in found.items() if k != "checkpoint"}
+        if self.checkpoint is None:
+            del found["checkpoint"]
+        return found
 
+    @property
     def settings(self) -> dict[str, object]:
-        """What decides the samples, the weights aside: all fields but the label."""
-        return {name: value for name, value in self.to_json().items() if name != "label"}
+        """What decides the samples, the weights aside: all fields of a case but the label, also of a row."""
+        found, names = self.to_json(), {each.name for each in fields(Case)} - {"label"}
+        return {name: value for name, value in found.items() if name in names}
 
     @property
     def key(self) -> str:
         """A file name of its own for each case; people can read most of the settings in it."""
-        digest = hashlib.sha256(json.dumps(self.settings(), sort_keys=True).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:8]
         rounds = [] if self.round is None else [f"round{self.round}"]
         return "-".join([self.run.name, *rounds, self.sampler, self.tail, str(self.steps), digest])
 
@@ -157,11 +161,6 @@ class Row(Case):
     def real(self) -> bool:
         """Whether this is real text."""
         return self.label == REAL_TEXT
-
-    @property
-    def case(self) -> Case:
-        """The case that was measured."""
-        return Case(**{each.name: getattr(self, each.name) for each in fields(Case)})
 
     def measure(self, name: str) -> Interval:
         """One of ``MEASURES`` or a column of a scorer, with its interval; None where it is not known."""
@@ -242,7 +241,7 @@ def find_samples(path: Path, case: Case, weights: str, report: Reporter) -> Samp
     except _UNREADABLE as error:
         why = f"is damaged or incomplete ({type(error).__name__}: {error})"
     else:
-        if samples.weights == weights and settings == case.settings():
+        if samples.weights == weights and settings == case.settings:
             return samples
         other = f"weights ({samples.weights}, now {weights})" if samples.weights != weights else "settings"
         why = f"was made by other {other}"
@@ -285,13 +284,12 @@ def read_rows(paths: Sequence[Path]) -> dict[Row, Path]:
     for path in [path / "quality.json" if path.is_dir() else path for path in paths]:
         try:
             groups = json.loads(path.read_text(encoding="utf-8"))
-            rows = [Row.from_json(row) for row in [*groups["rows"], *groups["references"]]]
+            for row in [*groups["rows"], *groups["references"]]:
+                found.setdefault(Row.from_json(row), path.parent)
         except _UNREADABLE as error:
             raise ValueError(
                 f"{path} is not a quality.json ({error}): give one that `duality quality` wrote"
             ) from error
-        for row in rows:
-            found.setdefault(row, path.parent)
     names, labelled = run_names(row.run for row in found if not row.real), dict[Row, Path]()
     for row in sorted(found, key=lambda row: row.real):
         own = not row.real and row.label == label_of(row.run.name, row.round, row.checkpoint)

@@ -19,8 +19,8 @@ from torch import Tensor
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
 from duality.evaluation.metrics import distinct, self_repetition, unigram_entropy
-from duality.evaluation.sweep.samples import REAL_TEXT, Case, Samples, cut_real_text, read_rows, write_samples
-from duality.evaluation.sweep.sweep import Sweep
+from duality.evaluation.samples import REAL_TEXT, Case, Samples, cut_real_text, read_rows, write_samples
+from duality.evaluation.sweep import Sweep
 from duality.tokenizers.tokenizer import ByteTokenizer
 
 
@@ -192,8 +192,8 @@ def test_mauve_is_computed_once(letters: Letters, monkeypatch: pytest.MonkeyPatc
         computed.append((samples, references))
         return 0.75
 
-    monkeypatch.setattr("duality.evaluation.sweep.sweep.mauve", fake)
-    monkeypatch.setattr("duality.evaluation.sweep.sweep.mauve_obstacle", lambda judge, num, references: None)
+    monkeypatch.setattr("duality.evaluation.sweep.mauve", fake)
+    monkeypatch.setattr("duality.evaluation.sweep.mauve_obstacle", lambda judge, num, references: None)
     passes: list[int] = []
 
     def hidden(ids: Tensor, valid: Tensor) -> Tensor:

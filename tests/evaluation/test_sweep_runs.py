@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,8 @@ from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
 from duality.evaluation.requests import SAMPLER_NAMES, SweepRequest, has_eta
-from duality.evaluation.sweep.runs import _cases_of, measure_runs
+from duality.evaluation.sweep import _cases_of, measure_runs
+from duality.files.progress import Advance
 from duality.samplers import SAMPLERS
 
 
@@ -73,7 +77,7 @@ def test_the_command_measures_what_the_library_does(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`duality quality` with a judge, and ``measure_runs`` with the same settings: the same rows but for the time."""
-    monkeypatch.setattr("duality.evaluation.sweep.runs.find_judge", lambda name, device, report: table_judge())
+    monkeypatch.setattr("duality.evaluation.sweep.find_judge", lambda name, device, report: table_judge())
     options = ["--steps", "2,3", "--tail", "greedy", "--num", "3", "--judge", "any", "--device", "cpu", "--json"]
     assert main(["quality", str(runs[0]), *options, "--out", str(tmp_path / "command")]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -86,6 +90,34 @@ def test_the_command_measures_what_the_library_does(
     for name in ("quality.json", "quality.md", "quality.png", "scores.json"):
         assert (tmp_path / "library" / name).is_file()
     assert not (tmp_path / "library" / "rounds.png").exists()
+
+
+@dataclass
+class Display:
+    """A reporter that shows work in progress: how many steps were announced, and how many were done."""
+
+    total: float = 0
+    done: float = 0
+
+    def __call__(self, message: str) -> None:
+        pass
+
+    @contextmanager
+    def working(self, label: str, total: float, unit: str) -> Iterator[Advance]:
+        def advance(amount: float, tokens: int = 0) -> None:
+            assert tokens == 0
+            self.done += amount if label == "sampling" else 0
+
+        self.total += total if label == "sampling" else 0
+        yield advance
+
+
+def test_total_steps_are_those_of_all_batches(runs: list[Path], tmp_path: Path) -> None:
+    """Every step of every batch advances the progress, which ends at its total."""
+    display = Display()
+    request = SweepRequest(steps=(4, 10), num=3, length=8)
+    measure_runs(runs[:1], request, out=tmp_path, device="cpu", batch_size=2, report=display)
+    assert display.done == display.total == (4 + 10) * 2
 
 
 def test_nothing_is_written_for_what_is_refused(runs: list[Path], tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from support.judges import generative_perplexity
 from support.letters import CASE, Letters, four_texts
 from support.runs import quiet
 
+from duality.evaluation.samples import Case, Samples, read_rows
 from duality.evaluation.scorers import Numbers
-from duality.evaluation.sweep.samples import Case, Samples, read_rows
-from duality.evaluation.sweep.sweep import Sweep
+from duality.evaluation.sweep import Sweep
 
 
 @pytest.fixture
