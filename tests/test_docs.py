@@ -175,15 +175,36 @@ def test_a_demo_is_what_its_page_lists(target: str, page: str) -> None:
     assert "\n".join(["", *planned, "```"]) in (ROOT / "docs" / page).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def prose_of(page: Path) -> str:
+    """What a page says outside its blocks of code; of a notebook, its cells of text."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix == ".ipynb":
+        text = "\n".join(
+            "".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"
+        )
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The places of a page that a link may name: its headings, as GitHub writes them."""
+    headings = re.findall(r"^#+ (.*)$", prose_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
+
+
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere_and_nothing_is_left_to_fill_in(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "@@" not in text
     assert "TODO" not in text
-    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)#\s]+)\)", prose):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
         if not target.startswith("http"):
-            assert (page.parent / target).exists(), target
+            file, _, anchor = target.partition("#")
+            place = page.parent / file if file else page
+            assert place.exists(), target
+            assert not anchor or anchor in anchors_of(place), target
 
 
 def test_every_name_that_the_architecture_links_is_defined_there() -> None:

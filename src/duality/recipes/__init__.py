@@ -2,7 +2,7 @@
 
     recipe       the frozen dataclasses ``Recipe``, ``Data`` and ``Generation``
     catalogue    all recipes by name; a recipe as JSON and back; ``--set field=value``
-    derive       recipes that follow from the recipe of a run: distil it, finetune it
+    derive       recipes that follow from the recipe of a run: distill it, finetune it
     corpus       what a recipe makes of its corpus: sequences, batches, the vocabulary
     shapes       the shapes of a recipe's weights, without making them
     config       frozen dataclasses as JSON and back, with every name and type checked
