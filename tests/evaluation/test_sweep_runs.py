@@ -16,7 +16,7 @@ from support.runs import quiet, small_recipe
 from duality.cli.main import main
 from duality.evaluation.requests import SAMPLER_NAMES, SweepRequest, has_eta
 from duality.evaluation.sweep import _cases_of, measure_runs
-from duality.files.progress import Advance
+from duality.files.progress import Pace, Show
 from duality.samplers import SAMPLERS
 
 
@@ -103,13 +103,14 @@ class Display:
         pass
 
     @contextmanager
-    def working(self, label: str, total: float, unit: str) -> Iterator[Advance]:
-        def advance(amount: float, tokens: int = 0) -> None:
-            assert tokens == 0
-            self.done += amount if label == "sampling" else 0
+    def showing(self) -> Iterator[Show]:
+        def show(pace: Pace, note: str) -> None:
+            assert not note
+            assert pace.tokens == 0
+            if pace.label == "sampling":
+                self.total, self.done = pace.total, pace.done
 
-        self.total += total if label == "sampling" else 0
-        yield advance
+        yield show
 
 
 def test_total_steps_are_those_of_all_batches(runs: list[Path], tmp_path: Path) -> None:
