@@ -25,8 +25,7 @@ from duality.data.survey import take_evenly
 from duality.data.write import write_store
 from duality.files import progress
 from duality.tokenizers.specs import BPE, Characters, Numbers
-from duality.tokenizers.symbols import Text8Tokenizer
-from duality.tokenizers.tokenizer import ByteTokenizer, Tokenizer
+from duality.tokenizers.tokenizer import ByteTokenizer, Text8Tokenizer, Tokenizer
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BPE_300 = BPE(300).train(["aa bb ab. ab ba  aa\n\nbb a'b 'ab aa bb\t ab \n ba é é é😀😀   \n\n\n"] * 3)

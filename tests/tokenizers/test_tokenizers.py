@@ -35,11 +35,13 @@ from duality.tokenizers.specs import (
     Text8,
     TokenizerSpec,
 )
-from duality.tokenizers.symbols import NucleotideTokenizer, SmilesTokenizer, Text8Tokenizer
 from duality.tokenizers.tokenizer import (
     ByteTokenizer,
     CharTokenizer,
+    NucleotideTokenizer,
     NumberTokenizer,
+    SmilesTokenizer,
+    Text8Tokenizer,
     Tokenizer,
     canonical,
     text_before_end,

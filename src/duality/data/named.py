@@ -32,7 +32,7 @@ from typing import IO, Literal
 
 from duality.data.readers.gutenberg import clean_book
 from duality.data.readers.smiles import canonical_lines, explain_other_text, rdkit
-from duality.files.archives import Conversion, Member, Package, Source, fetch_files
+from duality.files.archives import Conversion, Source, fetch_files, read_sources
 from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
 
@@ -116,17 +116,14 @@ def _read_table() -> tuple[dict[str, Source], dict[str, Dataset]]:
     def frozen(value: object) -> object:
         return tuple(map(frozen, value)) if isinstance(value, list) else value
 
-    text = Path(__file__).with_name("corpora.json").read_text(encoding="utf-8")
+    path = Path(__file__).with_name("corpora.json")
+    text = path.read_text(encoding="utf-8")
     table = json.loads(text, object_hook=lambda entry: {key: frozen(value) for key, value in entry.items()})
-    packages = {name: Package(name, **entry) for name, entry in table["packages"].items()}
-    found, known = {}, {}
-    for name, entry in table["sources"].items():
-        members = {file: Member(*member) for file, member in entry["members"].items()}
-        found[name] = Source(name, **{**entry, "package": packages[entry["package"]], "members": members})
+    known = {}
     for name, entry in table["datasets"].items():
         parts = {part: Part(**fields) for part, fields in entry["parts"].items()}
         known[name] = Dataset(name, **{**entry, "parts": parts})
-    return found, known
+    return read_sources(path), known
 
 
 def sources() -> dict[str, Source]:

@@ -17,6 +17,7 @@ an archive are read, never what a link in it leads to.
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import shutil
 import tarfile
@@ -77,6 +78,19 @@ class Source:
     kind: Kind
     megabytes: float
     documents: DocumentRule = "auto"
+
+
+def read_sources(path: Path) -> dict[str, Source]:
+    """The sources of a JSON file by name; each of them names its package by the requirement."""
+    table = json.loads(path.read_text(encoding="utf-8"))
+    packages = {name: Package(name, **entry) for name, entry in table["packages"].items()}
+    found = {}
+    for name, entry in table["sources"].items():
+        members = {}
+        for file, (place, sha256) in entry["members"].items():
+            members[file] = Member(place if isinstance(place, str) else tuple(place), sha256)
+        found[name] = Source(name, **{**entry, "package": packages[entry["package"]], "members": members})
+    return found
 
 
 def fetch_files(

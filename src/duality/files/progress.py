@@ -115,8 +115,8 @@ class _Display(Protocol):
 
 
 def lines_to(report: Reporter) -> Show:
-    """Reports a line of the work whenever one is due."""
-    return lambda pace, note: report(pace.line(note)) if pace.due() else None
+    """Reports a line of the work whenever some of it is done and a line is due."""
+    return lambda pace, note: report(pace.line(note)) if pace.done and pace.due() else None
 
 
 @contextmanager

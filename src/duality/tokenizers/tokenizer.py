@@ -12,16 +12,17 @@ normalizer removes. The same text gives the same tokenizer; two fingerprints are
 equal. Ids outside the vocabulary, half a surrogate pair and symbols that a tokenizer does not have are errors that name
 the place and say what to do.
 
-This module has the tokenizers of bytes, numbers and characters; symbols.py has those of other symbols, library.py those
-of the library `tokenizers`. A specification (specs.py) says which of them a recipe uses.
+This module has the tokenizers of bytes, numbers, characters and other symbols; library.py has those of the library
+`tokenizers`. A specification (specs.py) says which of them a recipe uses.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -36,6 +37,12 @@ FILE = "tokenizer.json"
 MOST_NUMBERS = (1 << 32) - 1  # with the separator, as many ids as a token store can hold
 
 Ids = npt.NDArray[np.int64]
+
+_AMBIGUOUS = "RYSWKMBDHV"  # IUPAC codes of two or three possible nucleotides
+
+# The tokens of SMILES (Schwaller et al. 2018): an atom in brackets, an atom of the organic subset, a branch, a bond, a
+# ring of one digit or of two, the marks of reactions.
+_TOKEN = re.compile(r"\[[^\]]+\]|Br|Cl|[BCNOSPFI]|[bcnosp]|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9]")
 
 
 class Tokenizer(Protocol):
@@ -102,26 +109,30 @@ def text_before_end(tokenizer: Tokenizer, ids: npt.ArrayLike, start: int = 0) ->
     It is all of the row if the tokenizer has no separator.
     """
     row = _check_ids(ids, tokenizer.vocab_size)
-    if tokenizer.separator is None:
-        return tokenizer.decode(row)
     ends = np.flatnonzero(row[start:] == tokenizer.separator)
     return tokenizer.decode(row[: start + int(ends[0])] if len(ends) else row)
 
 
-class _Defined(Protocol):
-    @property
-    def definition(self) -> str: ...
-
-
+@dataclass(frozen=True)
 class SavedTokenizer:
-    """What all tokenizers have that are saved as a ``definition``, the text of their file."""
+    """What all tokenizers have that are saved as a ``definition``, the text of their file: their kind and fields."""
+
+    @property
+    def kind(self) -> str:
+        """What kind of tokenizer it is."""
+        raise NotImplementedError
 
     @cached_property
-    def fingerprint(self: _Defined) -> str:
+    def definition(self) -> str:
+        """The text of tokenizer.json."""
+        return canonical({"kind": self.kind, **asdict(self)})
+
+    @cached_property
+    def fingerprint(self) -> str:
         """The sha256 of the tokenizer's file."""
         return hashlib.sha256(self.definition.encode("utf-8")).hexdigest()
 
-    def save(self: _Defined, folder: str | Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write tokenizer.json into the folder: it is then complete or absent."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         write_atomically(Path(folder) / FILE, self.definition)
@@ -131,9 +142,9 @@ class SavedTokenizer:
 class ByteTokenizer(SavedTokenizer):
     """The bytes of UTF-8, and 256 for the end of a document."""
 
-    vocab_size: ClassVar[int] = 257
-    separator: ClassVar[int] = 256
-    definition: ClassVar[str] = '{"kind":"bytes"}'
+    kind = "bytes"
+    vocab_size = 257
+    separator = 256
 
     def encode(self, text: str) -> Ids:
         """One id per byte."""
@@ -150,6 +161,7 @@ class NumberTokenizer(SavedTokenizer):
     """The whole numbers 0 ... num_values - 1, separated by white space, and one more id for the end of a document."""
 
     num_values: int
+    kind = "numbers"
 
     def __post_init__(self) -> None:
         """Refuse a number of values that a token store cannot hold."""
@@ -169,29 +181,23 @@ class NumberTokenizer(SavedTokenizer):
         """The id after the last number."""
         return self.num_values
 
-    @property
-    def definition(self) -> str:
-        """The text of tokenizer.json."""
-        return canonical({"kind": "numbers", "num_values": self.num_values})
-
     def encode(self, text: str) -> Ids:
         """One id per number; another word, or a number that is too large, is an error."""
-        return np.array([self._value(word, place) for place, word in enumerate(text.split())], dtype=np.int64)
-
-    def _value(self, word: str, place: int) -> int:
-        """The id that a word stands for."""
-        problem, remedy = "is no number", "use another tokenizer, such as Bytes or BPE"
-        if word.isascii() and word.isdigit():
-            digits = word.lstrip("0") or "0"
+        ids = []
+        for place, word in enumerate(text.split()):
+            is_number, digits = word.isascii() and word.isdigit(), word.lstrip("0") or "0"
             # The length comes first: Python does not read very long numbers.
-            if len(digits) <= len(str(MOST_NUMBERS)) and int(digits) < self.num_values:
-                return int(digits)
-            problem, remedy = "is too large", "raise the vocab_size of Numbers"
-        shown = word if len(word) <= 24 else word[:20] + "..."
-        raise ValueError(
-            f"the word {shown!r} at position {place} {problem}; the tokens are whole numbers from 0 to "
-            f"{self.num_values - 1}, separated by white space: change the text, or {remedy}"
-        )
+            if not is_number or len(digits) > len(str(MOST_NUMBERS)) or int(digits) >= self.num_values:
+                problem, remedy = "is no number", "use another tokenizer, such as Bytes or BPE"
+                if is_number:
+                    problem, remedy = "is too large", "raise the vocab_size of Numbers"
+                shown = word if len(word) <= 24 else word[:20] + "..."
+                raise ValueError(
+                    f"the word {shown!r} at position {place} {problem}; the tokens are whole numbers from 0 to "
+                    f"{self.num_values - 1}, separated by white space: change the text, or {remedy}"
+                )
+            ids.append(int(digits))
+        return np.array(ids, dtype=np.int64)
 
     def decode(self, ids: npt.ArrayLike) -> str:
         """The numbers, one space apart."""
@@ -202,12 +208,12 @@ class SymbolTokenizer(SavedTokenizer):
     """Symbols that follow each other without a space: 0, 1, ..., and one more id for the end of a document.
 
     ``pattern`` finds one symbol in a text, ``aliases`` are other characters that are read as a symbol. Without
-    ``has_separator`` no id ends a document.
+    ``has_separator`` no id ends a document. Symbols of one character each are found in a table of all characters.
     """
 
-    pattern: ClassVar[str] = r"[\s\S]"
+    pattern = r"[\s\S]"
     aliases: ClassVar[Mapping[str, str]] = {}
-    has_separator: ClassVar[bool] = True
+    has_separator = True
 
     @property
     def symbols(self) -> Sequence[str]:
@@ -223,15 +229,6 @@ class SymbolTokenizer(SavedTokenizer):
     def separator(self) -> int | None:
         """The id after the last symbol."""
         return len(self.symbols) if self.has_separator else None
-
-    def decode(self, ids: npt.ArrayLike) -> str:
-        """The text of a row of ids."""
-        pieces = [*self.symbols, END_OF_DOCUMENT]
-        return "".join(pieces[index] for index in _check_ids(ids, self.vocab_size).tolist())
-
-
-class LetterTokenizer(SymbolTokenizer):
-    """Symbols of one character each, found in a table of all characters."""
 
     @cached_property
     def _ids(self) -> npt.NDArray[np.int64]:
@@ -249,12 +246,17 @@ class LetterTokenizer(SymbolTokenizer):
         unknown = np.flatnonzero(ids < 0)
         if unknown.size:
             first = int(unknown[0])
-            problem = self.problem(text[first], sorted({text[place] for place in unknown}))
+            problem = self.problem(text[first], "".join(sorted({text[place] for place in unknown})))
             raise ValueError(f"the character {text[first]!r} at position {first} {problem}")
         return ids
 
-    def problem(self, character: str, unknown: Sequence[str]) -> str:
-        """What is wrong with the first of the ``unknown`` characters of a text, and what to do."""
+    def decode(self, ids: npt.ArrayLike) -> str:
+        """The text of a row of ids."""
+        pieces = [*self.symbols, END_OF_DOCUMENT]
+        return "".join(pieces[index] for index in _check_ids(ids, self.vocab_size).tolist())
+
+    def problem(self, symbol: str, unknown: str) -> str:
+        """What is wrong with the first of the ``unknown`` symbols of a text, and what to do."""
         raise NotImplementedError
 
 
@@ -264,10 +266,11 @@ def _code_points(text: str) -> npt.NDArray[np.uint32]:
 
 
 @dataclass(frozen=True)
-class CharTokenizer(LetterTokenizer):
+class CharTokenizer(SymbolTokenizer):
     """The characters of an alphabet, in order, and one more id for the end of a document."""
 
     alphabet: str
+    kind = "characters"
 
     def __post_init__(self) -> None:
         """Refuse an alphabet that is empty, out of order or has a character twice."""
@@ -279,14 +282,116 @@ class CharTokenizer(LetterTokenizer):
         """The alphabet."""
         return self.alphabet
 
-    @property
-    def definition(self) -> str:
-        """The text of tokenizer.json."""
-        return canonical({"kind": "characters", "alphabet": self.alphabet})
-
-    def problem(self, character: str, unknown: Sequence[str]) -> str:
+    def problem(self, symbol: str, unknown: str) -> str:
         """The characters that the alphabet would need."""
         return (
             f"is not among the {len(self.alphabet)} of the training text; use the tokenizer Bytes or BPE, or "
-            f"Characters(extra={''.join(unknown)!r})"
+            f"Characters(extra={unknown!r})"
         )
+
+
+@dataclass(frozen=True)
+class Text8Tokenizer(SymbolTokenizer):
+    """The 27 symbols of the benchmark text8: 0 ... 25 for a ... z, 26 for the space.
+
+    There is no separator: text8 is one document, and an id that no text has is a noise state of a uniform process.
+    """
+
+    kind = "text8"
+    symbols = "abcdefghijklmnopqrstuvwxyz "
+    has_separator = False
+
+    def problem(self, symbol: str, unknown: str) -> str:
+        """How the benchmark changes a text, which its user has to do."""
+        return (
+            "is not one of the 27 of text8, a to z and the space: change the text (lower case, digits spelled out, one "
+            "space for anything else), or use the tokenizer Characters or Bytes"
+        )
+
+
+@dataclass(frozen=True)
+class NucleotideTokenizer(SymbolTokenizer):
+    """Nucleotides of DNA: 0 ... 4 for A, C, G, T and N, and 5 for the end of a document.
+
+    Lower case, which marks repeats in genomes ("soft-masked"), is read as upper case: where the repeats are is lost.
+    The IUPAC codes R, Y, S, W, K, M, B, D, H and V, which stand for two or three possible nucleotides, are read as N:
+    which ones were possible is lost. U (RNA), gaps and line ends are errors.
+    """
+
+    kind = "nucleotides"
+    symbols = "ACGTN"
+    aliases: ClassVar[Mapping[str, str]] = {
+        **{letter: letter.lower() for letter in "ACGT"},
+        "N": "n" + _AMBIGUOUS + _AMBIGUOUS.lower(),
+    }
+
+    def problem(self, symbol: str, unknown: str) -> str:
+        """The letters that are read, and what to do about line ends and RNA."""
+        remedy = "use the tokenizer Characters or Bytes"
+        if symbol.isspace():
+            remedy = "put each sequence on one line and set data.documents=lines"
+        elif symbol in "Uu":
+            remedy = "write T for U"
+        return (
+            f"is no nucleotide; allowed are A, C, G, T, N and the ambiguous {', '.join(_AMBIGUOUS)}, which are read as "
+            f"N: change the text, or {remedy}"
+        )
+
+
+@dataclass(frozen=True)
+class SmilesTokenizer(SymbolTokenizer):
+    """The tokens of SMILES, in order, and one more id for the end of a document."""
+
+    tokens: tuple[str, ...]
+    kind = "smiles"
+    pattern = _TOKEN.pattern
+
+    def __post_init__(self) -> None:
+        """Refuse tokens that are out of order, twice there or no tokens of SMILES."""
+        if not self.tokens or list(self.tokens) != sorted(set(self.tokens)):
+            raise ValueError(f"tokens must be sorted, without repeats and not empty; got {self.tokens!r}")
+        for token in self.tokens:
+            if _TOKEN.fullmatch(token) is None or split_smiles(token) != [token]:
+                raise ValueError(f"{token!r} is no token of SMILES, such as 'C', 'Cl', '[nH]', '=', '(' or '%10'")
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The tokens."""
+        return self.tokens
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """The id of each token."""
+        return {token: index for index, token in enumerate(self.tokens)}
+
+    def encode(self, text: str) -> Ids:
+        """One id per token; a token that is not in the vocabulary is an error."""
+        found = split_smiles(text)
+        ids = [self._places.get(token, -1) for token in found]
+        if -1 in ids:
+            first = ids.index(-1)
+            others = sorted({token for token, index in zip(found, ids) if index < 0})
+            raise ValueError(
+                f"the token {found[first]!r} at position {sum(map(len, found[:first]))} is not among the "
+                f"{len(self.tokens)} of the training text; use Smiles(extra={''.join(others)!r}), or the tokenizer "
+                "Characters or Bytes"
+            )
+        return np.array(ids, dtype=np.int64)
+
+
+def split_smiles(text: str) -> list[str]:
+    """The tokens of a SMILES; a character that is no part of any is an error.
+
+    >>> split_smiles("C[C@H](Br)Cl.c1ccccc1%10")
+    ['C', '[C@H]', '(', 'Br', ')', 'Cl', '.', 'c', '1', 'c', 'c', 'c', 'c', 'c', '1', '%10']
+    """
+    found = _TOKEN.findall(text)
+    if sum(map(len, found)) == len(text):
+        return found
+    place = 0
+    while match := _TOKEN.match(text, place):
+        place = match.end()
+    remedy = "give one SMILES a document, or use the tokenizer Characters or Bytes"
+    if text[place].isspace():
+        remedy = "put each molecule on one line and set data.documents=lines"
+    raise ValueError(f"the character {text[place]!r} at position {place} is no part of a SMILES; {remedy}")
