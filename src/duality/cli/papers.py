@@ -89,13 +89,11 @@ def variance(
 def show_table(number: int) -> None:
     """Print a table of the paper: rows, recipes, numbers, commands."""
     from duality.papers.duo.index import table as table_numbered
-    from duality.papers.duo.page import column_lines, paper_lines
+    from duality.papers.duo.page import paper_tables
 
     chosen = table_numbered(number)
     print(f"Table {number} of the paper: {chosen.title}\n")
-    heading, lines = paper_lines(chosen)
-    tables = [(heading, lines)] if chosen.by_rows else [(heading, lines), (["columns", "recipe"], column_lines(chosen))]
-    for names, rows in tables:
+    for names, rows in paper_tables(chosen):
         print_table(names, rows)
         print()
     for each in chosen.series:

@@ -16,9 +16,8 @@ from support.runs import ROOT
 
 from duality.cli import COMMANDS
 from duality.cli import main as command_line
-from duality.papers.duo.gpu_days import _compute_days, read_days, sum_days
 from duality.papers.duo.index import FIGURES, REMARKS, TABLES, _Measured, trainings
-from duality.papers.duo.page import _row_label, _write_page
+from duality.papers.duo.page import GPU_DAYS, _compute_days, _row_label, _write_page, sum_days
 from duality.recipes import catalogue
 
 DOCS = ROOT / "docs"
@@ -53,16 +52,15 @@ def test_every_row_figure_and_command_is_on_the_page() -> None:
 
 
 def test_every_training_has_its_gpu_days() -> None:
-    assert set(read_days()) == {each.plan for each in trainings()}, "run `python -m duality.papers.duo.gpu_days`"
-    assert all(value > 0 for value in read_days().values())
+    assert set(GPU_DAYS) == {each.plan for each in trainings()}, "run `python -m duality.papers.duo.page days`"
+    assert all(value > 0 for value in GPU_DAYS.values())
 
 
 def test_a_distillation_includes_its_base_and_a_training_is_counted_once() -> None:
     series = TABLES[7].series[0]
-    days = read_days()
-    base, distilled = (days[each.plan] for each in series.trainings)
-    assert sum_days(series.trainings, days) == pytest.approx(base + distilled)
-    assert sum_days((*series.trainings, *series.trainings), days) == pytest.approx(base + distilled)
+    base, distilled = (GPU_DAYS[each.plan] for each in series.trainings)
+    assert sum_days(series.trainings) == pytest.approx(base + distilled)
+    assert sum_days((*series.trainings, *series.trainings)) == pytest.approx(base + distilled)
 
 
 def test_gpu_days_are_days_times_devices_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,18 +68,16 @@ def test_gpu_days_are_days_times_devices_of_the_plan(capsys: pytest.CaptureFixtu
     for name in ("duo-owt", "duo-owt --distill dcd"):
         recipe, _, option = name.partition(" ")
         (plan,) = [
-            each
-            for each in read_days()
-            if each.startswith(f"duality plan {recipe} ") and each.endswith(option or "0.4")
+            each for each in GPU_DAYS if each.startswith(f"duality plan {recipe} ") and each.endswith(option or "0.4")
         ]
         assert command_line.main([*shlex.split(plan)[1:], "--json"]) == 0
         days = json.loads(capsys.readouterr().out)["speed"]["days"]
-        assert read_days()[plan] == pytest.approx(days * 8, abs=6e-4)
+        assert GPU_DAYS[plan] == pytest.approx(days * 8, abs=6e-4)
 
 
 @pytest.mark.slow
 def test_gpu_days_are_those_of_the_recipes() -> None:
-    assert _compute_days() == read_days(), "a recipe has changed: run `python -m duality.papers.duo.gpu_days`"
+    assert _compute_days() == GPU_DAYS, "a recipe has changed: run `python -m duality.papers.duo.page days`"
 
 
 def test_our_numbers_are_those_of_the_results() -> None:

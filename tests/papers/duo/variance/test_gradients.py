@@ -20,19 +20,21 @@ from duality.papers.duo.variance.gradients import (
     TOP,
     Statistics,
     _check_memory,
-    _GroupedDraws,
     collect,
 )
+from duality.papers.duo.variance.settings import VarianceSettings
 
 Sample = Callable[[int, torch.Generator], Tensor]
 
 
 def statistics_of(gradients: Tensor, losses: Tensor | None = None, groups: int = 20, num_top: int = 100) -> Statistics:
     """The statistics of given draws (N, P)."""
-    draws = _GroupedDraws(gradients.shape[1], groups)
-    for number, gradient in enumerate(gradients):
-        draws.add(gradient, 0.0 if losses is None else float(losses[number]))
-    return draws.statistics(num_top)
+
+    def draw(number: int) -> tuple[Tensor, float]:
+        return gradients[number], 0.0 if losses is None else float(losses[number])
+
+    settings = VarianceSettings(num_draws=len(gradients), groups=groups)
+    return collect(draw, gradients.shape[1], settings, num_top=num_top)
 
 
 def generator(seed: int) -> torch.Generator:
@@ -197,7 +199,7 @@ def test_draws_are_collected_in_order_and_counted() -> None:
         nonlocal seen
         seen += int(amount) + tokens
 
-    found = collect(lambda number: (data[number], float(number)), 3, 40, advance=advance)
+    found = collect(lambda number: (data[number], float(number)), 3, VarianceSettings(num_draws=40), advance=advance)
     assert seen == found.num_draws == 40
     assert found.by_name[ALL].value == statistics_of(data).by_name[ALL].value
     assert found.mean_loss.value == pytest.approx(19.5)
@@ -205,9 +207,9 @@ def test_draws_are_collected_in_order_and_counted() -> None:
 
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(ValueError, match="groups is 5"):
-        collect(lambda number: (torch.zeros(3), 0.0), 3, 30, groups=5)
+        collect(lambda number: (torch.zeros(3), 0.0), 3, VarianceSettings(num_draws=30, groups=5))
     with pytest.raises(ValueError, match=r"multiple of the 20 groups, at least 40; use 40"):
-        collect(lambda number: (torch.zeros(3), 0.0), 3, 30)
+        collect(lambda number: (torch.zeros(3), 0.0), 3, VarianceSettings(num_draws=30))
     with pytest.raises(ValueError, match="use --groups 10"):
         _check_memory(_MEMORY // 16 // 10, 20)
     with pytest.raises(ValueError, match="a smaller network"):

@@ -16,15 +16,21 @@ from torch import Tensor, nn
 
 from duality.cli.main import main
 from duality.data.packing import Sequences
-from duality.files.progress import Advance
+from duality.files.progress import Show
 from duality.models.model import Model, load
 from duality.noise import Noise
 from duality.objectives.base import loss_of_nats
 from duality.papers.duo.variance.gradients import ALL, LOSS, SIGNAL, STATISTICS
 from duality.papers.duo.variance.objectives import objectives_of
 from duality.papers.duo.variance.settings import VarianceSettings
-from duality.papers.duo.variance.study import _draws_of, compare_objectives, measure_variance
-from duality.papers.duo.variance.tables import VarianceRow, markdown, plot_variance
+from duality.papers.duo.variance.study import (
+    VarianceRow,
+    _draws_of,
+    compare_objectives,
+    markdown,
+    measure_variance,
+    plot_variance,
+)
 from duality.protocols import AnyDenoiser, Loss, Valid
 from duality.runs.corpus import sequences_of_run
 
@@ -78,7 +84,7 @@ def test_the_division_of_a_batch_has_no_effect(trained: Path) -> None:
     model, sequences = parts(trained)
     objective = objectives_of(model, ("tau=0.03",))["tau=0.03"]
     whole, divided = (
-        _draws_of(model, sequences, objective, replace(FEW, batch=6, micro_batch=size))[0] for size in (0, 4)
+        _draws_of(model, sequences, objective, replace(FEW, batch=6, micro_batch=size)) for size in (0, 4)
     )
     for number in range(2):
         (one, loss), (other, same) = whole(number), divided(number)
@@ -232,16 +238,15 @@ def test_mistakes_on_the_command_line_are_one_line(trained: Path, capsys: pytest
 
 
 def test_progress_is_counted(trained: Path) -> None:
-    seen: list[float] = []
+    seen: list[tuple[float, float]] = []
 
     class Shown:
         def __call__(self, message: str) -> None: ...
 
         @contextmanager
-        def working(self, label: str, total: float, unit: str) -> Iterator[Advance]:
-            seen.append(total)
-            yield lambda amount, tokens=0: seen.append(-amount)
+        def showing(self) -> Iterator[Show]:
+            yield lambda pace, note: seen.append((pace.total, pace.done)) if pace.label == "gradients" else None
 
     measure_variance([trained], replace(FEW, objectives=("plain", "window")), report=Shown())
-    assert seen[0] == 24
-    assert sum(seen) == 0
+    assert {total for total, _ in seen} == {24}
+    assert [done for _, done in seen] == list(range(25))

@@ -3,6 +3,5 @@
 settings     what is asked of a measurement, for the library and the command line
 objectives   what a run could be trained on, by name
 gradients    the variance of gradients and other statistics, with intervals
-tables       the statistics as tables, sentences and a figure
-study        draws as in training, and all of it: ``measure_variance``
+study        draws as in training, and all of it, with tables and a figure: ``measure_variance``
 """

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from duality.evaluation.statistics import Estimate, t_quantile
 from duality.files.progress import Advance, unseen
-from duality.papers.duo.variance.settings import GROUPS, check_draws
+from duality.papers.duo.variance.settings import VarianceSettings
 
 STATISTICS = ALL, TOP, SPLIT, LOSS, SIGNAL, SNR = (
     "all weights",
@@ -106,49 +106,52 @@ class Statistics:
         return self.largest_share > _WARN_SHARE
 
 
-class _GroupedDraws:
-    """Draws in groups: draw i belongs to group i modulo m.
+def collect(
+    draw: Draw,
+    num_weights: int,
+    settings: VarianceSettings,
+    device: torch.device | str = "cpu",
+    advance: Advance = unseen,
+    num_top: int = _NUM_TOP,
+) -> Statistics:
+    """The statistics of the draws that ``settings`` asks for; ``advance`` is called with 1 after each.
 
-    ``_sums`` has a row for each group: the sums of the gradient (P,) and of its square (P,), then the number of draws,
-    and the sums of the loss and of its square.
+    Draw i belongs to group i modulo m. Losses are counted from the first, which changes no variance.
     """
-
-    def __init__(self, num_weights: int, groups: int = GROUPS, device: torch.device | str = "cpu"):
-        self._sums = torch.zeros(groups, 2 * num_weights + _TAIL, dtype=torch.float64, device=device)
-        self._mean = self._sums.new_zeros(num_weights)
-        self._losses: list[float] = []
-        self._added: list[float] = []  # what each draw has added to the sum of squares
-
-    def add(self, gradient: Tensor, loss: float) -> None:
-        """One more draw."""
-        before, exact = len(self._losses), gradient.double()
-        sums, squares = self._sums[before % len(self._sums), :-_TAIL].view(2, -1)
-        sums += exact
+    groups = settings.groups
+    _check_memory(num_weights, groups)
+    # a row for each group: the sums of the gradient (P,) and of its square (P,), then the number of draws, and the sums
+    # of the loss and of its square
+    sums = torch.zeros(groups, 2 * num_weights + _TAIL, dtype=torch.float64, device=device)
+    mean, losses = sums.new_zeros(num_weights), list[float]()
+    added = []  # what each draw has added to the sum of squares
+    for number in range(settings.num_draws):
+        gradient, loss = draw(number)
+        exact = gradient.double()
+        total, squares = sums[number % groups, :-_TAIL].view(2, -1)
+        total += exact
         squares += exact.square()
-        step = exact - self._mean
-        self._mean += step / (before + 1)
-        self._added.append(float(step.square().sum()) * before / (before + 1))
-        self._losses.append(loss)
-
-    def statistics(self, num_top: int = _NUM_TOP) -> Statistics:
-        """All statistics with their repetitions; losses are counted from the first, which changes no variance."""
-        for number, sums in enumerate(self._sums):
-            shifted = [loss - self._losses[0] for loss in self._losses[number :: len(self._sums)]]
-            tail = [len(shifted), math.fsum(shifted), math.fsum(loss**2 for loss in shifted)]
-            sums[-_TAIL:] = torch.tensor(tail, dtype=torch.float64)
-        even, odd = (functools.reduce(torch.add, self._sums[side::2]) for side in (0, 1))
-        rows = [_figures(even, odd, num_top)]  # of all, then without each group
-        for number, sums in enumerate(self._sums):
-            halves = (even, odd - sums) if number % 2 else (even - sums, odd)
-            rows.append(_figures(*halves, num_top))
-        found = {
-            name: Repeated(value, torch.tensor(without, dtype=torch.float64), signed=name in (SIGNAL, SNR))
-            for name, (value, *without) in zip((*STATISTICS, "mean loss"), zip(*rows))
-        }
-        mean = found.pop("mean loss")
-        mean = Repeated(mean.value + self._losses[0], mean.without + self._losses[0], signed=True)
-        share = max(self._added) / math.fsum(self._added) if any(self._added) else 0.0
-        return Statistics(len(self._losses), len(self._mean), mean, share, found)
+        step = exact - mean
+        mean += step / (number + 1)
+        added.append(float(step.square().sum()) * number / (number + 1))
+        losses.append(loss)
+        advance(1)
+    for number, row in enumerate(sums):
+        shifted = [loss - losses[0] for loss in losses[number::groups]]
+        tail = [len(shifted), math.fsum(shifted), math.fsum(loss**2 for loss in shifted)]
+        row[-_TAIL:] = torch.tensor(tail, dtype=torch.float64)
+    even, odd = (functools.reduce(torch.add, sums[side::2]) for side in (0, 1))
+    rows = [_figures(even, odd, num_top)]  # of all, then without each group
+    for number, row in enumerate(sums):
+        rows.append(_figures(even, odd - row, num_top) if number % 2 else _figures(even - row, odd, num_top))
+    found = {
+        name: Repeated(value, torch.tensor(without, dtype=torch.float64), signed=name in (SIGNAL, SNR))
+        for name, (value, *without) in zip((*STATISTICS, "mean loss"), zip(*rows))
+    }
+    mean_loss = found.pop("mean loss")
+    mean_loss = Repeated(mean_loss.value + losses[0], mean_loss.without + losses[0], signed=True)
+    share = max(added) / math.fsum(added) if any(added) else 0.0
+    return Statistics(len(losses), num_weights, mean_loss, share, found)
 
 
 def _variances(sums: Tensor) -> Tensor:
@@ -182,21 +185,3 @@ def _check_memory(num_weights: int, groups: int) -> None:
             f"{groups} groups of {num_weights:,} weights need {needed / 2**30:.1f} GiB, more than the "
             f"{_MEMORY / 2**30:.0f} GiB that are allowed: {hint}"
         )
-
-
-def collect(
-    draw: Draw,
-    num_weights: int,
-    num_draws: int,
-    groups: int = GROUPS,
-    device: torch.device | str = "cpu",
-    advance: Advance = unseen,
-) -> Statistics:
-    """The statistics of ``num_draws`` draws; ``advance`` is called with 1 after each."""
-    check_draws(num_draws, groups)
-    _check_memory(num_weights, groups)
-    draws = _GroupedDraws(num_weights, groups, device)
-    for number in range(num_draws):
-        draws.add(*draw(number))
-        advance(1)
-    return draws.statistics()

@@ -14,7 +14,7 @@ from typing import Literal
 
 from duality.evaluation.requests import list_values
 
-GROUPS = 20
+_GROUPS = 20
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class VarianceSettings:
     """sequences in a minibatch; the run's own batch size if not given."""
     micro_batch: int = 0
     """sequences at a time, to save memory; 0 is the whole minibatch. The result does not depend on it."""
-    groups: int = GROUPS
+    groups: int = _GROUPS
     """groups of draws for the jackknife; memory is 16 bytes for each weight and group."""
     steps: str | Sequence[int] = "last"
     """the last checkpoint, all that the run has kept, or some, with commas."""
@@ -44,7 +44,16 @@ class VarianceSettings:
     """take fewer draws if these would take longer."""
 
     def __post_init__(self) -> None:
-        check_draws(self.num_draws, self.groups)
+        draws, groups = self.num_draws, self.groups
+        if groups < 6:
+            raise ValueError(
+                f"groups is {groups}: an interval by the jackknife needs at least 6; the usual is {_GROUPS}"
+            )
+        if draws < 2 * groups or draws % groups:  # the groups cannot share them equally
+            raise ValueError(
+                f"draws is {draws}: it must be a multiple of the {groups} groups, at least {2 * groups}; use "
+                f"{max(2, round(draws / groups)) * groups}"
+            )
         if (self.batch is not None and self.batch < 1) or self.micro_batch < 0:
             raise ValueError(
                 f"batch {self.batch}, micro-batch {self.micro_batch}: a minibatch needs at least 1 sequence, and a "
@@ -74,14 +83,3 @@ class VarianceSettings:
         if len(found) not in (0, 2):
             raise ValueError(f"--window {self.window!r}: write {kind}, with commas between")
         return (found[0], found[1]) if found else None
-
-
-def check_draws(num_draws: int, groups: int) -> None:
-    """Refuse too few groups for an interval, and a number of draws that the groups cannot share equally."""
-    if groups < 6:
-        raise ValueError(f"groups is {groups}: an interval by the jackknife needs at least 6; the usual is {GROUPS}")
-    if num_draws < 2 * groups or num_draws % groups:
-        nearest = max(2, round(num_draws / groups)) * groups
-        raise ValueError(
-            f"draws is {num_draws}: it must be a multiple of the {groups} groups, at least {2 * groups}; use {nearest}"
-        )
