@@ -30,8 +30,7 @@ from support.runs import small_recipe
 from torch import Tensor
 
 from duality.cli.main import main
-from duality.hub.exporting import export_run
-from duality.hub.importing import ImportRequest, import_released
+from duality.hub.exchange import ImportRequest, export_run, import_released
 from duality.hub.released.weights import weight_names
 from duality.methods.ar import AR
 from duality.methods.mdlm import MDLM

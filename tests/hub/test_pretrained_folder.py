@@ -25,7 +25,7 @@ import duality
 from duality.cli.main import main
 from duality.files import atomic as files
 from duality.hub import package as pretrained_folder
-from duality.hub.card import public_recipe
+from duality.hub.publish import public_recipe
 from duality.models.model import Model, load
 
 KINDS = ("duo", "mdlm", "ar", "labels", "molecules")

@@ -74,7 +74,7 @@ def test_the_prefix_is_found_and_a_teacher_is_left() -> None:
 def test_help_and_import_load_none_of_it() -> None:
     script = "import sys, duality, duality.cli.main; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"torch", "safetensors", "huggingface_hub", "pickletools", "duality.hub.importing"} & set(loaded)
+    assert not {"torch", "safetensors", "huggingface_hub", "pickletools", "duality.hub.exchange"} & set(loaded)
 
 
 def test_positions_of_another_base_are_refused(golden: Path) -> None:

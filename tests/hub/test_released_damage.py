@@ -31,7 +31,7 @@ from support.released import (
 from torch import Tensor
 
 from duality.cli.main import main
-from duality.hub.importing import ImportRequest, import_released
+from duality.hub.exchange import ImportRequest, import_released
 
 Refused = Callable[..., str]
 

@@ -38,7 +38,7 @@ def import_model(
         length: the tokens of a sequence, if the file does not say it.
         kept_step: after how many steps of training the weights are, if the file does not say it.
     """
-    from duality.hub.importing import ImportRequest, import_released
+    from duality.hub.exchange import ImportRequest, import_released
 
     made = import_released(source, out, ImportRequest(method, tokenizer, heads, length, kept_step), say)
     print(f"{made} is a run: duality sample {made}")
@@ -57,7 +57,7 @@ def export_model(
             Lightning, which holds the raw weights too.
         kept_step: the checkpoint of this training step instead of the newest.
     """
-    from duality.hub.exporting import export_run
+    from duality.hub.exchange import export_run
 
     print(f"{export_run(run, out, layout, kept_step, say)} is written in the layout {layout}")
     return 0
@@ -88,8 +88,7 @@ def publish(
         revision: the branch of the hub; main if not given.
         dry_run: print the model card and stop.
     """
-    from duality.hub.card import CardFields
-    from duality.hub.publish import card_of, check_new, push_to_hub, repository_named, save_pretrained
+    from duality.hub.publish import CardFields, card_of, check_new, push_to_hub, repository_named, save_pretrained
     from duality.models.model import load
 
     if (name is None) == (folder is None):

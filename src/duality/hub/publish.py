@@ -1,28 +1,72 @@
-"""Giving a model to others: the folder of ``Model.save_pretrained``, and uploading it to the Hugging Face hub.
+"""Giving a model to others: the folder of ``Model.save_pretrained``, its model card, and uploading it to the hub.
+
+The model card is README.md, with the fields that the Hugging Face hub reads at its beginning. Its text is in card.md, a
+template; what stands in its places is computed here. ``ModelCard`` of `huggingface_hub` would need jinja2 and that
+package for a folder which never leaves the machine.
 
 What must hold: a folder is complete or absent, and nothing that is there is replaced; a model that is to be private is
-never uploaded into a repository that is public; the files are the same on the disk and on the hub.
+never uploaded into a repository that is public; the files are the same on the disk and on the hub. In the card every
+number stands beside what it was measured on; what is not known is said to be unknown; no path of the machine that the
+model was trained on is in it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
+from string import Template
 
+from duality.data.mixtures import shares_of
+from duality.data.named import datasets
 from duality.denoisers.readouts import CausalDenoiser
 from duality.files.atomic import file_sha256, new_folder
+from duality.files.json_files import MIB, parse_json, read_bounded
+from duality.files.kept_scores import Scores
 from duality.hub import package
-from duality.hub.card import CardFields, make_card, public_recipe
-from duality.hub.fetch import describe_name, explain_error, hub_name, progress_on_terminals
+from duality.hub.fetch import PREFIX, describe_name, explain_error, hub_name, progress_on_terminals
 from duality.hub.package import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig, flush_model
-from duality.models.folder import CORPUS, read_identity
+from duality.models.folder import CORPUS, exists, read_identity
+from duality.models.likelihood import KEPT, hash_weights, parse_likelihood
 from duality.models.provenance import package_versions
+from duality.models.size import count_parameters
 from duality.models.trained import TrainedModel
+from duality.recipes.recipe import Recipe
+from duality.tokenizers.specs import TokenizerFile
 from duality.tokenizers.tokenizer import FILE
 from duality.tokenizers.transformers_files import ExtraState, transformers_files
 from duality.training.checkpoint import write_tensors
+from duality.training.metrics import read_metrics
+
+_MOST_CHARACTERS = 600  # of a sample
+_TABLE = "| text | nats per token | perplexity | kind | tokens |\n|---|---|---|---|---|"
+_MEANING = {
+    "bound": "A bound is an upper bound on the model's own value.",
+    "exact": "An exact value is the model's own.",
+    "pseudo-likelihood": "A pseudo-likelihood is no likelihood: it does not compare with the others.",
+}
+
+
+@dataclass(frozen=True)
+class CardFields:
+    """What only the publisher knows: the licence of the weights, and names of the hub's datasets."""
+
+    license: str = "unknown"
+    datasets: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, value in (("license", self.license), *(("dataset", each) for each in self.datasets)):
+            if not re.fullmatch(r"[\w.+-]+(/[\w.+-]+)?", value, re.ASCII):
+                raise ValueError(
+                    f"{name} {value!r:.60}: give an identifier of the hub, such as "
+                    f"{'apache-2.0' if name == 'license' else 'owner/name'}"
+                )
 
 
 def save_pretrained(model: TrainedModel, folder: Path, fields: CardFields, name: str | None = None) -> Path:
@@ -100,7 +144,14 @@ def push_to_hub(model: TrainedModel, name: str, fields: CardFields, private: boo
                     )
                 return str(found.commit_url)
         except Exception as error:  # of the network, of the hub
-            raise ValueError(f"{describe_name(repository, revision)} {_explain_refusal(error)}") from None
+            status = error.response.status_code if isinstance(error, hub.errors.HfHubHTTPError) else None
+            if status in (401, 403):
+                refusal = "does not take this from you: set HF_TOKEN to a token that may write there"
+            elif isinstance(error, hub.errors.OfflineModeIsEnabled):
+                refusal = "cannot be reached, because HF_HUB_OFFLINE is set: unset it, or write a folder (--folder)"
+            else:
+                refusal = explain_error(error)
+            raise ValueError(f"{describe_name(repository, revision)} {refusal}") from None
     raise ValueError(
         f"the model {repository} is public on the Hugging Face hub, and a private one was asked for: nothing was "
         "uploaded; make it private on its page, or choose another name"
@@ -129,13 +180,112 @@ def _for_transformers(model: TrainedModel) -> tuple[dict[str, str] | None, dict[
     }
 
 
-def _explain_refusal(error: Exception) -> str:
-    """Why the hub does not take something, and what to do."""
-    from huggingface_hub import errors
+# --- the model card
 
-    status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
-    if status in (401, 403):
-        return "does not take this from you: set HF_TOKEN to a token that may write there"
-    if isinstance(error, errors.OfflineModeIsEnabled):
-        return "cannot be reached, because HF_HUB_OFFLINE is set: unset it, or write a folder (--folder)"
-    return explain_error(error)
+
+def public_recipe(recipe: Recipe) -> Recipe:
+    """The recipe without paths of this machine."""
+    data = replace(recipe.data, corpus=_public_corpus(recipe.data.corpus))
+    if isinstance(data.tokenizer, TokenizerFile):
+        data = replace(data, tokenizer=replace(data.tokenizer, path=Path(data.tokenizer.path).name))
+    return replace(recipe, data=data)
+
+
+def make_card(model: TrainedModel, fields: CardFields, name: str, for_transformers: bool) -> str:
+    """The text of README.md of a model that is published as ``name``. A text of JSON is a text of YAML."""
+    recipe, origin = public_recipe(model.recipe), model.origin
+    tags = ["diffusion-duality", "discrete-diffusion", "diffusion-language-model", type(recipe.method).__name__.lower()]
+    run = origin.folder if origin is not None and origin.weights == "ema" and exists(origin.folder) else None
+    measured = [] if run is None else list(_likelihoods(model, run, recipe.data.corpus))
+    remark = f"Averaged weights, mean ± standard error. {_MEANING.get(model.measure.kind, '')}"
+    facts = {
+        "method": type(recipe.method).__name__,
+        "recipe": f"{recipe.name} ({recipe.source})",
+        "parameters": f"{count_parameters(model.denoiser):,}",
+        "trained": f"{model.step:,} of {recipe.training.steps:,} steps of {recipe.training.batch_size} sequences",
+        "sequence": f"{model.length} tokens",
+        "tokenizer": f"{type(recipe.data.tokenizer).__name__}, {model.tokenizer.vocab_size:,} tokens",
+        "data": _cell(recipe.data.corpus),
+    }
+    if model.label_names:
+        facts["classes"] = _cell(", ".join(model.label_names[:20]) + (", ..." if len(model.label_names) > 20 else ""))
+    if origin is not None:
+        facts["sha256 of the weights it was made from"] = origin.sha256
+    text = resources.files("duality.hub").joinpath("card.md").read_text(encoding="utf-8")
+    return Template(text).substitute(
+        license=json.dumps(fields.license),
+        tags=json.dumps(tags),
+        datasets=f"datasets: {json.dumps(list(fields.datasets))}\n" if fields.datasets else "",
+        title=name.rpartition("/")[2],
+        summary=recipe.summary,
+        facts="\n".join(f"| {key} | {value} |" for key, value in facts.items()),
+        likelihood="\n".join([_TABLE, *measured, "", remark]) if measured else "Not measured.",
+        samples="\n\n".join(_samples(run, model.step)) or "None were kept. `duality sample` writes some.",
+        source=f"hf:{name}" if "/" in name else name,
+        label=f", label={model.label_names[0]!r}" if model.label_names else "",
+        transformers=f"`AutoTokenizer.from_pretrained({name!r})` of `transformers` gives the same ids."
+        if for_transformers
+        else "This tokenizer has no form that `transformers` can read: `duality_tokenizer.json` is for this library.",
+        method=recipe.method,
+        backbone=recipe.backbone,
+        data=recipe.data,
+        training=recipe.training,
+    )
+
+
+def _public_corpus(corpus: str) -> str:
+    """A corpus as others may see it: a name stays, of a path its last part is left.
+
+    >>> _public_corpus("/home/me/book.txt"), _public_corpus("qm9"), _public_corpus("lm1b=/data/lm1b")
+    ('book.txt', 'qm9', 'lm1b')
+    >>> _public_corpus("[/data/a.txt:0.7,lm1b:0.3]"), _public_corpus("hf:owner/name:text")
+    ('[a.txt:0.7,lm1b:0.3]', 'hf:owner/name:text')
+    """
+    if mixed := shares_of(corpus):
+        return f"[{','.join(f'{_public_corpus(share.corpus)}:{share.weight:g}' for share in mixed)}]"
+    dataset, _, where = corpus.partition("=")
+    if dataset in datasets() and where:
+        return dataset
+    return corpus if corpus.startswith(PREFIX) else Path(corpus).name or "unknown"
+
+
+def _cell(text: str) -> str:
+    """Text in a cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _likelihoods(model: TrainedModel, run: Path, corpus: str) -> Iterator[str]:
+    """What the run has measured on these weights, as rows: text, nats per token, perplexity, kind, tokens."""
+
+    def row(text: str, nats: float, error: float, kind: str, count: int) -> str:
+        scale = math.exp(nats) if nats < 700 else math.inf
+        values = f"{nats:.4f} ± {error:.4f} | {scale:.2f} ± {scale * error:.2f}"
+        return f"| {_cell(text)} | {values} | {kind} | {count:,} |"
+
+    rows = [row for row in read_metrics(run) if "validation_nats" in row and row["step"] == model.step]
+    for last in rows[-1:]:
+        nats, error = (
+            math.inf if last[name] is None else last[name] for name in ("validation_nats", "validation_stderr")
+        )
+        kind, count = last.get("validation_kind", "bound"), int(last.get("validation_tokens", 0))
+        yield row(f"validation part of {corpus}", nats, error, kind, count)
+    kept = Scores.read(run / KEPT, lambda message: None).entries.get(hash_weights(model.denoiser), {})
+    for values in kept.values():
+        if isinstance(values, dict) and (found := parse_likelihood(values)) is not None:
+            name = str(values.get("set", "a test set"))
+            yield row(name, found.nats_per_token, found.stderr, found.kind, found.num_tokens)
+
+
+def _samples(run: Path | None, step: int) -> Iterator[str]:
+    """The samples that a run has kept at a step, each as a block of the card, whatever characters it has."""
+    path = None if run is None else run / "samples" / f"step-{step:08d}.jsonl"
+    if path is None or not path.is_file():
+        return
+    for number, line in enumerate(read_bounded(path, 64 * MIB).splitlines(), 1):
+        row = parse_json(line, f"{path}, line {number},")
+        if isinstance(row, dict):
+            text = "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in str(row.get("text")))
+            text = text[:_MOST_CHARACTERS] + (" ..." if len(text) > _MOST_CHARACTERS else "")
+            fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+            how = f"{row.get('steps')} steps, {row.get('tail')} tail, seed {row.get('seed')}"
+            yield f"{how}, number {row.get('index')}:\n\n{fence}text\n{text}\n{fence}"

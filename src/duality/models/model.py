@@ -270,8 +270,7 @@ class Model(TrainedModel):
 
         ``license`` and ``datasets`` (names of the hub) are for the model card. A folder that is there must be empty.
         """
-        from duality.hub.card import CardFields
-        from duality.hub.publish import save_pretrained
+        from duality.hub.publish import CardFields, save_pretrained
 
         return save_pretrained(self, Path(folder), CardFields(license, tuple(datasets)))
 
@@ -292,8 +291,7 @@ class Model(TrainedModel):
         datasets: Sequence[str] = (),
     ) -> str:
         """Upload what ``save_pretrained`` writes as ``name`` to the hub, to a branch; the address of the new commit."""
-        from duality.hub.card import CardFields
-        from duality.hub.publish import push_to_hub
+        from duality.hub.publish import CardFields, push_to_hub
 
         return push_to_hub(self, name, CardFields(license, tuple(datasets)), private, revision)
 

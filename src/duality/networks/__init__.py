@@ -2,6 +2,7 @@
 
     dit            the diffusion transformer of the paper, and its causal and vector-input variants
     activations    the activations of an MLP by name
+    uninitialised  networks without numbers, whose shapes are read
 
 A second backbone is one new file and one line in ``BACKBONES``; its ready-made sizes are one line each in ``SIZES``,
 for ``--set backbone=NAME``. The module must satisfy ``protocols.Network``; it refuses what it does not have.

@@ -6,32 +6,13 @@ a network that cannot be built there is a ``ValueError``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-
-import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
+from duality.networks.uninitialised import uninitialised
 from duality.protocols import Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.tokenizers.specs import HubTokenizer, TokenizerFile
 from duality.training.adapters import choose_trained
-
-
-class Uninitialised(TorchFunctionMode):
-    """Leave out what changes a tensor in place: there are no numbers to change, and pretending to takes seconds."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: Sequence[type],
-        args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        named = kwargs or {}
-        if func.__name__.endswith("_") and not func.__name__.endswith("__"):
-            return args[0] if args else named["tensor"]
-        return func(*args, **named)
 
 
 def expected_vocabulary(recipe: Recipe) -> Vocabulary:
@@ -51,7 +32,7 @@ def expected_vocabulary(recipe: Recipe) -> Vocabulary:
 def outline(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
     """A recipe's network without numbers."""
     try:
-        with torch.device("meta"), Uninitialised():
+        with uninitialised():
             return recipe.method.network(recipe.backbone, vocabulary)
     except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
         reason = str(error).splitlines()[0]
@@ -65,7 +46,7 @@ def trained_shapes(recipe: Recipe, vocabulary: Vocabulary) -> dict[str, tuple[in
     if not recipe.training.lora:
         return parameter_shapes(recipe, vocabulary)
     model = outline(recipe, vocabulary)
-    with torch.device("meta"), Uninitialised():
+    with uninitialised():
         choose_trained(model, recipe.training)
     return _shapes_of(model)
 

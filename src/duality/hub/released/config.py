@@ -20,6 +20,7 @@ from typing import Any, Literal, cast, get_args
 
 from duality.diffusion.schedules import LogLinear
 from duality.hub.package import FIELDS, OF_TRANSFORMERS
+from duality.hub.released.files import Layout
 from duality.hub.released.weights import Sizes
 from duality.methods.ar import AR
 from duality.methods.base import last_level
@@ -35,7 +36,7 @@ from duality.registry import suggestion
 MethodName = Literal["duo", "udlm", "mdlm", "sedd", "d3pm", "ar"]
 METHOD_NAMES: tuple[MethodName, ...] = get_args(MethodName)
 
-_Config = Mapping[str, object]
+_Config = Mapping[str, Any]
 # What of the settings a method has as its own fields; eps is the last level of its training schedule.
 _METHODS: dict[MethodName, tuple[type, tuple[str, ...]]] = {
     "duo": (Duo, ("eps",)),
@@ -45,16 +46,17 @@ _METHODS: dict[MethodName, tuple[type, tuple[str, ...]]] = {
     "d3pm": (D3PM, ("noise", "num_steps")),
     "ar": (AR, ("begin",)),
 }
-# The fields of a config.json of Duo, MDLM and UDLM: their types, and the setting or the size that each of them is.
+# The fields of a config.json of Duo, MDLM and UDLM, and those of the section ``model`` of the others: their types, and
+# the setting or the size that each of them is.
 _TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, bool, str)}
-_FLAT: dict[str, tuple[type, str]] = {name: (_TYPES[kind], own) for name, (kind, own) in FIELDS["duo"].items()}
+_FLAT, _MODEL = (
+    {name: (_TYPES[kind], own) for name, (kind, own) in FIELDS[part].items()} for part in ("duo", "sedd_model")
+)
 _SIZES = ("num_states", "width", "depth", "heads", "causal")
 _GENERAL = ("model_type", *OF_TRANSFORMERS)
 # What is read of a config.json of SEDD; the rest is about its training.
 _SEDD = ("ngpus", "tokens", "training", "data", "sampling", "eval", "optim", "hydra", "work_dir", "wandb_name")
-_SEDD_SECTIONS = ("model", "graph", "noise")
-_SEDD_MODEL = {name: _TYPES[kind] for name, kind in FIELDS["sedd_model"].items()}
-_MODEL_SIZES = {"hidden_size": "width", "n_blocks": "depth", "n_heads": "heads"}
+_SECTIONS = ("model", "graph", "noise")
 _ALGORITHMS: dict[str, MethodName] = {name: name for name in METHOD_NAMES}
 _ALGORITHMS |= {"duo_base": "duo", "distillation": "duo", "dcd": "duo", "d3pm-absorb": "d3pm", "sedd-absorb": "sedd"}
 _PARAMETERISATIONS: dict[str, MethodName] = {"subs": "mdlm", "sedd": "sedd", "score": "sedd", "ar": "ar"}
@@ -96,19 +98,13 @@ class Settings:
         return cast(Method, kind(**fields, **{name: values[name] for name in own if name != "eps"}))
 
 
-def check_sizes(settings: Settings, sizes: Sizes, where: str) -> None:
-    """Refuse a configuration that says other sizes than the tensors have."""
-    own = vars(sizes)
-    wrong = [f"{name} {value} and {own[name]}" for name, value in settings.sizes.items() if value != own[name]]
-    if wrong:
-        raise ValueError(
-            f"the configuration of {where} and its tensors differ ({'; '.join(wrong)}): they are not of one model; "
-            "fetch both again"
-        )
+def read_settings(layout: Layout, config: _Config, where: str) -> Settings:
+    """The settings that a config.json of either kind says, or the hyper-parameters of a Lightning checkpoint.
 
-
-def folder_settings(config: _Config, where: str) -> Settings:
-    """The settings that a config.json says, of either kind; one line has all that is wrong with it."""
+    One line has all that is wrong with a config.json; of hyper-parameters is read what is known.
+    """
+    if layout == "duo-ckpt":
+        return _checkpoint_settings(config, where)
     of_sedd = "graph" in config or isinstance(config.get("model"), dict)
     problems, settings = (_sedd_settings if of_sedd else _flat_settings)(config)
     if problems:
@@ -124,21 +120,31 @@ def _value(config: _Config, name: str, kind: type) -> Any:
         return None
 
 
-def _wrong_fields(config: _Config, kinds: Mapping[str, type], others: tuple[str, ...], inside: str = "") -> list[str]:
+def _settings(config: _Config, fields: Mapping[str, tuple[type, str]]) -> dict[str, Any]:
+    """The settings of the fields that have their type; ``sizes`` are those among them that the tensors have too."""
+    values = {own: _value(config, name, kind) for name, (kind, own) in fields.items() if own}
+    given = {own: value for own, value in values.items() if value is not None}
+    sizes = {own: int(given.pop(own)) for own in _SIZES if own in given}
+    return {**given, "sizes": sizes}
+
+
+def _wrong_fields(
+    config: _Config, fields: Mapping[str, tuple[type, str]], others: tuple[str, ...], inside: str = ""
+) -> list[str]:
     """What is wrong with the fields of an object: unknown names, values of a wrong type."""
     found = []
     for name, value in config.items():
-        if name not in kinds and name not in others:
-            found.append(f"unknown field {inside}{name!r} ({suggestion(name, [*kinds, *others])})")
-        elif name in kinds and value is not None and _value(config, name, kinds[name]) is None:
-            found.append(f"{inside}{name} is {value!r}, and must be {describe(kinds[name])}")
+        if name not in fields and name not in others:
+            found.append(f"unknown field {inside}{name!r} ({suggestion(name, [*fields, *others])})")
+        elif name in fields and value is not None and _value(config, name, fields[name][0]) is None:
+            found.append(f"{inside}{name} is {value!r}, and must be {describe(fields[name][0])}")
     return found
 
 
 def _flat_settings(config: _Config) -> tuple[list[str], Settings]:
     """What is wrong with a config.json of Duo, MDLM or UDLM, or one that ``export`` wrote; and its settings."""
-    problems = _wrong_fields(config, {name: kind for name, (kind, _) in _FLAT.items()}, _GENERAL)
-    kind = config.get("model_type")
+    problems = _wrong_fields(config, _FLAT, _GENERAL)
+    kind, noise = config.get("model_type"), config.get("noise")
     method = next((name for name in METHOD_NAMES if isinstance(kind, str) and name == kind.lower()), None)
     if kind is not None and method is None:
         problems.append(f"model_type is {kind!r} ({suggestion(str(kind), METHOD_NAMES)})")
@@ -146,22 +152,19 @@ def _flat_settings(config: _Config) -> tuple[list[str], Settings]:
         problems.append("cfg is true, and a network with labels (cond_map) cannot be imported")
     if config.get("time_conditioning") is False and method in ("duo", "udlm", "sedd", "d3pm"):
         problems.append(f"time_conditioning is false, and the network of {method} is given the noise level here")
-    noise = config.get("noise")
     if noise is not None and noise not in ("absorbing", "uniform"):
         problems.append(f"noise is {noise!r}, and must be absorbing or uniform")
-    values = {own: _value(config, name, kind) for name, (kind, own) in _FLAT.items() if own}
-    given = {own: value for own, value in values.items() if value is not None}
-    sizes = {name: int(given.pop(name)) for name in _SIZES if name in given}
-    if sizes.get("causal") and method in (None, "duo"):
+    given = _settings(config, _FLAT)
+    if given["sizes"].get("causal") and method in (None, "duo"):
         method = "ar"  # the folders of Duo have a field for it, and no other model_type
-    return problems, Settings(method=method, sizes=sizes, **given)
+    return problems, Settings(method=method, **given)
 
 
 def _sedd_settings(config: _Config) -> tuple[list[str], Settings]:
     """What is wrong with a config.json of the code of the SEDD paper, and its settings."""
-    problems = _wrong_fields(config, {}, (*_SEDD, *_SEDD_SECTIONS, *_GENERAL))
-    model, graph, noise = (_section(config, name) for name in _SEDD_SECTIONS)
-    problems += _wrong_fields(model, _SEDD_MODEL, (), "model.")
+    problems = _wrong_fields(config, {}, (*_SEDD, *_SECTIONS, *_GENERAL))
+    model, graph, noise = (_section(config, name) for name in _SECTIONS)
+    problems += _wrong_fields(model, _MODEL, (), "model.")
     absorbing, tokens = graph.get("type") == "absorb", _value(config, "tokens", int)
     if graph.get("type") not in ("absorb", "uniform"):
         problems.append(f"graph.type is {graph.get('type')!r}, and must be absorb or uniform")
@@ -171,22 +174,18 @@ def _sedd_settings(config: _Config) -> tuple[list[str], Settings]:
         problems.append(f"model.scale_by_sigma is {model['scale_by_sigma']}, and here it is {absorbing} for this graph")
     if tokens is None:
         problems.append(f"tokens is {config.get('tokens')!r}, and must be a whole number")
-    sizes = {"num_states": (tokens or 0) + absorbing}
-    sizes |= {own: model[name] for name, own in _MODEL_SIZES.items() if name in model}
-    dropout = _value(model, "dropout", float)
-    kind = "absorbing" if absorbing else "uniform"
-    return problems, Settings(
-        "sedd", model.get("length"), 0.1 if dropout is None else dropout, sizes, time=True, noise=kind
-    )
+    given = _settings(model, _MODEL)
+    given["sizes"]["num_states"] = (tokens or 0) + absorbing
+    return problems, Settings(method="sedd", time=True, noise="absorbing" if absorbing else "uniform", **given)
 
 
-def _section(config: _Config, name: str) -> dict[str, Any]:
+def _section(config: _Config, name: str) -> _Config:
     """A part of a configuration; empty if there is none."""
     found = config.get(name)
     return found if isinstance(found, dict) else {}
 
 
-def checkpoint_settings(config: _Config, where: str) -> Settings:
+def _checkpoint_settings(config: _Config, where: str) -> Settings:
     """The settings that the hyper-parameters of a Lightning checkpoint say, as far as they are known."""
     algo, model, noise = (_section(config, name) for name in ("algo", "model", "noise"))
     method = _ALGORITHMS.get(str(algo.get("name")))
@@ -198,36 +197,29 @@ def checkpoint_settings(config: _Config, where: str) -> Settings:
     kind = noise.get("type", "log-linear")
     if method in ("sedd", "d3pm") and kind not in ("log-linear", "loglinear"):
         raise ValueError(f"{where} was trained with the noise {kind!r}: of {method} only log-linear can be imported")
-    numbers = {own: _value(model, name, int) for name, own in _MODEL_SIZES.items()}
     steps = algo.get("T", config.get("T"))
-    found = {
-        "length": _value(model, "length", int),
-        "dropout": _value(model, "dropout", float),
+    said: dict[str, Any] = {
         "begin": _value(algo, "begin", int),
         "eps": _value(noise, "eps", float),
         "num_steps": steps if isinstance(steps, int) and steps > 0 else None,
     }
-    given: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
     return Settings(
         method=method,
-        sizes={own: value for own, value in numbers.items() if value is not None},
         time=algo.get("time_conditioning", config.get("time_conditioning")) is True,
         noise="uniform" if "uniform" in (algo.get("noise"), config.get("diffusion")) else "absorbing",
-        **given,
+        **_settings(model, _MODEL),
+        **{name: value for name, value in said.items() if value is not None},
     )
 
 
-def folder_config(settings: Settings, sizes: Sizes) -> dict[str, object]:
-    """The content of the config.json of a folder that ``folder_settings`` reads as these settings."""
+def layout_config(layout: Layout, settings: Settings, sizes: Sizes) -> dict[str, object]:
+    """The config.json of a folder or the hyper-parameters of a checkpoint that are read as these settings."""
     assert settings.method is not None, "a run has a method"
     said = {**vars(sizes), **vars(settings)}
-    always = ("length", "dropout", "time", *_SIZES, *_METHODS[settings.method][1])
-    fields = {name: said[own] for name, (_, own) in _FLAT.items() if own in always}
-    return {"model_type": settings.method, "cond_dim": sizes.time_width, **fields}
-
-
-def checkpoint_config(settings: Settings, sizes: Sizes) -> dict[str, object]:
-    """The hyper-parameters of a checkpoint that ``checkpoint_settings`` reads as these settings."""
+    if layout == "duo-hf":
+        always = ("length", "dropout", "time", *_SIZES, *_METHODS[settings.method][1])
+        fields = {name: said[own] for name, (_, own) in _FLAT.items() if own in always}
+        return {"model_type": settings.method, "cond_dim": sizes.time_width, **fields}
     algo: dict[str, object] = {
         "name": settings.method,
         "backbone": "dit",
@@ -238,14 +230,6 @@ def checkpoint_config(settings: Settings, sizes: Sizes) -> dict[str, object]:
     }
     if settings.begin is not None:
         algo["begin"] = settings.begin
-    return {
-        "algo": algo,
-        "model": {
-            **{name: vars(sizes)[own] for name, own in _MODEL_SIZES.items()},
-            "cond_dim": sizes.time_width,
-            "length": settings.length,
-            "dropout": settings.dropout,
-            "scale_by_sigma": True,
-        },
-        "noise": {"type": "log-linear", "eps": settings.eps},
-    }
+    model = {name: said[own] for name, (_, own) in _MODEL.items() if own}
+    model |= {"cond_dim": sizes.time_width, "scale_by_sigma": True}
+    return {"algo": algo, "model": model, "noise": {"type": "log-linear", "eps": settings.eps}}

@@ -15,7 +15,7 @@ from __future__ import annotations
 import pickletools
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -211,8 +211,7 @@ def _named_tensors(content: object, path: Path, what: object) -> dict[str, Tenso
     ]
     if odd:
         raise ValueError(f"{what} of {path} holds what is no tensor ({', '.join(odd[:8])}): {FETCH}")
-    _check_room(path, list(content.values()))
-    return {name: value.detach() for name, value in content.items()}
+    return dict(zip(content, _detach(path, content.values())))
 
 
 def _is_tensor(value: object) -> bool:
@@ -220,14 +219,15 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, Tensor) and value.layout is torch.strided
 
 
-def _check_room(path: Path, tensors: Sequence[Tensor]) -> None:
-    """Refuse tensors with more numbers than the file has room for, which repeat what is in it."""
+def _detach(path: Path, tensors: Collection[Tensor]) -> list[Tensor]:
+    """The tensors of a file; more numbers than the file has room for, which repeat what is in it, are refused."""
     claimed = sum(value.numel() * value.element_size() for value in tensors)
     if claimed > path.stat().st_size:
         raise ValueError(
             f"the tensors of {path} say that they have {claimed:,} bytes, and the file has {path.stat().st_size:,}: "
             f"{FETCH}"
         )
+    return [value.detach() for value in tensors]
 
 
 def _read_average(content: object, path: Path) -> tuple[list[Tensor], dict[str, object]]:
@@ -235,12 +235,11 @@ def _read_average(content: object, path: Path) -> tuple[list[Tensor], dict[str, 
     shadow = content.get("shadow_params") if isinstance(content, dict) else None
     if not isinstance(content, dict) or not isinstance(shadow, (list, tuple)):
         raise ValueError(f"ema of {path} has no list shadow_params: {FETCH}")
-    odd = [type(value).__name__ for value in shadow if not _is_tensor(value)]
-    if odd:
-        raise ValueError(f"ema of {path} holds a {odd[0]} instead of a tensor: {FETCH}")
-    _check_room(path, shadow)
+    odd = next((type(value).__name__ for value in shadow if not _is_tensor(value)), None)
+    if odd is not None:
+        raise ValueError(f"ema of {path} holds a {odd} instead of a tensor: {FETCH}")
     decay, updates = content.get("decay"), content.get("num_updates")
-    return [value.detach() for value in shadow], {
+    return _detach(path, shadow), {
         "decay": float(decay) if isinstance(decay, (int, float)) else None,
         "num_updates": updates if type(updates) is int else None,
     }
@@ -251,15 +250,13 @@ def _plain(value: object, depth: int = 0) -> object:
     if depth > 32:
         return None
     if isinstance(value, _Opaque):
-        state = value.state
-        if not isinstance(state, dict):
-            return None
-        return _plain(state["_content"] if "_content" in state else state.get("_val"), depth + 1)
+        state = value.state if isinstance(value.state, dict) else {}
+        return _plain(state.get("_content", state.get("_val")), depth + 1)
     if isinstance(value, dict):
         return {key: _plain(item, depth + 1) for key, item in value.items() if isinstance(key, str)}
     if isinstance(value, (list, tuple)):
         return [_plain(item, depth + 1) for item in value]
-    return value if value is None or isinstance(value, (str, int, float, bool)) else None
+    return value if isinstance(value, (str, int, float, bool)) else None
 
 
 def _first_line(error: BaseException) -> str:

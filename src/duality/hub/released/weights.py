@@ -19,20 +19,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from duality.networks.dit import DiT, DiTNetwork
-from duality.recipes.shapes import Uninitialised
+from duality.networks.uninitialised import uninitialised
 
-T = TypeVar("T")
 Shape = tuple[int, ...]
 
 EMBEDDING, FREQUENCIES = "vocab_embed.embedding", "rotary_emb.inv_freq"
+_COMPLETE = "fetch it again, or give the file of another model"
 _ROTARY_BASE = 10_000
-_MLP_RATIO = 4  # the released networks have no other
+MLP_RATIO = 4  # the released networks have no other
 _TIME_WIDTH = 128
 
 _LINEAR = ("weight", "bias")
@@ -52,7 +52,7 @@ class Sizes:
 
     def backbone(self, dropout: float) -> DiT:
         """The configuration of our network of these sizes."""
-        return DiT(self.width, self.depth, self.heads, self.time_width, dropout, _MLP_RATIO)
+        return DiT(self.width, self.depth, self.heads, self.time_width, dropout, MLP_RATIO)
 
 
 def released_names(depth: int, causal: bool) -> dict[str, str | None]:
@@ -81,7 +81,7 @@ def weight_names(depth: int, causal: bool) -> dict[str, str]:
 
 def released_shapes(sizes: Sizes) -> dict[str, Shape]:
     """The shape of each tensor of a released network, in the released order; the network is built without numbers."""
-    with torch.device("meta"), Uninitialised():
+    with uninitialised():
         network = DiTNetwork(sizes.backbone(0.0), sizes.num_states, sizes.causal)
     ours = {name: tuple(value.shape) for name, value in network.named_parameters()}
     names = released_names(sizes.depth, sizes.causal)
@@ -93,7 +93,7 @@ def rotary_frequencies(head_width: int) -> Tensor:
     return 1.0 / (_ROTARY_BASE ** (torch.arange(0, head_width, 2).float() / head_width))
 
 
-def without_prefix(tensors: Mapping[str, T], where: str) -> tuple[str, dict[str, T]]:
+def without_prefix(tensors: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
     """The prefix of a file's names, and its tensors without it; those of a teacher, which is not the model, are left.
 
     What has another prefix keeps its name, so that ``check_shapes`` lists it.
@@ -107,8 +107,8 @@ def without_prefix(tensors: Mapping[str, T], where: str) -> tuple[str, dict[str,
             f"{', '.join(list(tensors)[:8]) or 'no tensors'}{', ...' * (len(tensors) > 8)}: give a file of Duo, MDLM, "
             "UDLM, SEDD, D3PM or AR"
         )
-    own = {name: value for name, value in tensors.items() if not name.startswith("teacher")}
-    return found[0], {name.removeprefix(found[0]): value for name, value in own.items()}
+    own = {name.removeprefix(found[0]): value for name, value in tensors.items() if not name.startswith("teacher")}
+    return found[0], own
 
 
 def sizes_of(shapes: Mapping[str, Shape], heads: int | None, where: str) -> Sizes:
@@ -145,17 +145,14 @@ def check_shapes(found: Mapping[str, Shape], expected: Mapping[str, Shape], wher
     kinds = {"missing": missing, "not of this network": extra, "of another shape": wrong}
     problems = [f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names]
     if problems:
-        raise ValueError(f"{where} does not hold the network that its sizes say ({'; '.join(problems)}): {COMPLETE}")
-
-
-COMPLETE = "fetch it again, or give the file of another model"
+        raise ValueError(f"{where} does not hold the network that its sizes say ({'; '.join(problems)}): {_COMPLETE}")
 
 
 def check_numbers(tensors: Mapping[str, Tensor], sizes: Sizes, where: str) -> None:
     """Refuse tensors that are no floating-point numbers, and positions that turn at other speeds than ours."""
     odd = [f"{name} ({value.dtype})" for name, value in tensors.items() if not value.is_floating_point()]
     if odd:
-        raise ValueError(f"{where} has tensors that are no floating-point numbers ({', '.join(odd)}): {COMPLETE}")
+        raise ValueError(f"{where} has tensors that are no floating-point numbers ({', '.join(odd)}): {_COMPLETE}")
     if FREQUENCIES in tensors:
         expected = rotary_frequencies(sizes.width // sizes.heads)
         if not torch.allclose(tensors[FREQUENCIES].float(), expected, rtol=1e-3, atol=0):
@@ -165,18 +162,18 @@ def check_numbers(tensors: Mapping[str, Tensor], sizes: Sizes, where: str) -> No
             )
 
 
-def named_average(shadow: Sequence[Tensor], weights: Mapping[str, Shape], where: str) -> dict[str, Tensor]:
+def named_average(shadow: Sequence[Tensor], weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     """The average by name: it has no names, and is matched to the weights by order and by shape."""
     if len(shadow) != len(weights):
         raise ValueError(
             f"the average (ema) of {where} has {len(shadow)} tensors, and the network {len(weights)} weights: they are "
-            f"matched by their order, so there must be one for each; {COMPLETE}"
+            f"matched by their order, so there must be one for each; {_COMPLETE}"
         )
     wrong = [
-        f"number {number} is {tuple(value.shape)}, {name} is {shape}"
-        for number, (value, (name, shape)) in enumerate(zip(shadow, weights.items()))
-        if tuple(value.shape) != shape
+        f"number {number} is {tuple(value.shape)}, {name} is {tuple(weight.shape)}"
+        for number, (value, (name, weight)) in enumerate(zip(shadow, weights.items()))
+        if value.shape != weight.shape
     ]
     if wrong:
-        raise ValueError(f"the average (ema) of {where} does not fit the weights ({'; '.join(wrong)}): {COMPLETE}")
+        raise ValueError(f"the average (ema) of {where} does not fit the weights ({'; '.join(wrong)}): {_COMPLETE}")
     return dict(zip(weights, shadow))

@@ -1,0 +1,354 @@
+"""``import`` and ``export``: a released model of others becomes a run like any other, and a run a released model.
+
+    hf:s-sahoo/duo, a folder, a .ckpt  ->  RUN/ recipe.json, tokenizer.json, corpus.json, released.json, checkpoints/
+
+    duo-hf      a folder with config.json and model.safetensors: the average of the weights, as on the Hugging Face hub
+    duo-ckpt    a checkpoint of Lightning: ``state_dict``, ``ema`` and the hyper-parameters
+
+The imported weights are kept as they are, in float32, and with all states of the released vocabulary: for Duo the
+50 257 ids of GPT-2 and "[PAD]". Both the raw weights and their average are kept where the file has both; the average is
+what is sampled and evaluated. The text that the model was trained on is not known: what needs it takes ``--corpus``.
+
+An imported run is written with the names, the order and the types of the tensors that it came with, which released.json
+has beside their rotary frequencies and the configuration; any other run like the released network. Neither layout has a
+place for the tokenizer: ``import --tokenizer RUN`` takes that of the run.
+
+What must hold: a file that is refused leaves nothing behind; the run appears at once, complete; ``export`` gives the
+same tensors back. A run that the layout cannot express is refused with all reasons; import gives back the same weights,
+and a model that is sampled and measured in the same manner; a file is complete or absent, and none is overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from duality.files.atomic import atomic_file, flush_to_disk, new_folder, no_empty_folder, write_atomically
+from duality.files.json_files import MIB, read_json
+from duality.files.progress import Reporter, silent
+from duality.hub.fetch import PREFIX as HUB
+from duality.hub.fetch import RELEASED_FILES, fetch_folder, hub_name
+from duality.hub.package import CONFIG, WEIGHTS, flush_model
+from duality.hub.released import RECORD
+from duality.hub.released import weights as released
+from duality.hub.released.config import METHOD_NAMES, MethodName, Settings, layout_config, read_settings
+from duality.hub.released.files import Layout, Released, read_released
+from duality.hub.released.weights import Sizes
+from duality.models.folder import check_tokenizer, read_identity, read_recipe, read_tokenizer, write_facts
+from duality.networks.dit import DiT
+from duality.protocols import Vocabulary
+from duality.recipes.recipe import Data, Recipe
+from duality.recipes.shapes import trained_shapes
+from duality.registry import suggestion
+from duality.tokenizers import TOKENIZERS
+from duality.tokenizers.library import load_tokenizer, with_extra_tokens
+from duality.tokenizers.specs import FROM_FILES, KeptTokenizer, TokenizerSpec, tokenizer_at
+from duality.tokenizers.tokenizer import FILE, Tokenizer
+from duality.training import checkpoint
+from duality.training.adapters import merge_adapters
+from duality.training.settings import Training
+
+_PREFIX = "backbone."  # of the names of a denoiser's weights here, and of the names in both layouts
+
+# The tokenizers of the released models by the number of tokens: GPT-2, GPT-2 with "[PAD]", BERT.
+_TOKENIZERS = {50_257: "gpt2", 50_258: "gpt2", 30_522: "bert-base-uncased"}
+_CORPORA = {"gpt2": "openwebtext", "bert-base-uncased": "lm1b"}
+_BERT = "with BERT's pieces the mask token is the piece 103 and not the last state: absorbing noise cannot be imported"
+_TRAINING = Training()  # the paper's, which is what an imported model would be distilled or trained like
+
+
+@dataclass(frozen=True)
+class ImportRequest:
+    """What a user says about a released model; None is what the file says."""
+
+    method: MethodName | None = None
+    tokenizer: str | None = None
+    heads: int | None = None
+    length: int | None = None
+    step: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.method is not None and self.method not in METHOD_NAMES:
+            raise ValueError(f"method is {self.method!r}: {suggestion(self.method, METHOD_NAMES)}")
+        for name, least in (("heads", 1), ("length", 1), ("step", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}: it must be at least {least}")
+
+
+_NOTHING_SAID = ImportRequest()
+
+
+def import_released(
+    source: str | Path, out: Path | str, request: ImportRequest = _NOTHING_SAID, report: Reporter = silent
+) -> Path:
+    """Make the run ``out`` of a released model: a .ckpt, a folder, or hf:OWNER/NAME of the Hugging Face hub."""
+    target = Path(out).expanduser()
+    _check_free(target)
+    named = hub_name(source) if str(source).startswith(HUB) else None
+    found = read_released(Path(source).expanduser() if named is None else fetch_folder(*named, files=RELEASED_FILES))
+    prefix, tensors = released.without_prefix(found.tensors, found.where)
+    settings, sizes = _describe_released(found, tensors, request)
+    groups = _weight_groups(found, tensors, sizes)
+    recipe, tokenizer = _imported_recipe(settings, sizes, request.tokenizer, str(source), report)
+    step = next((each for each in (request.step, found.step) if each is not None), 0)
+    frequencies = tensors.get(released.FREQUENCIES)
+    record = {
+        "source": str(source),
+        "layout": found.layout,
+        "prefix": prefix,
+        "tensors": {name: str(value.dtype).removeprefix("torch.") for name, value in tensors.items()},
+        "frequencies": None if frequencies is None else frequencies.float().tolist(),
+        "ema": found.made,
+        "config": dict(found.config) if found.layout == "duo-hf" else None,
+    }
+    with new_folder(target) as folder:
+        # which text it was trained on cannot be checked
+        identity = {"tokenizer": tokenizer.fingerprint, "labels": [], "train": [], "validation": []}
+        about = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
+        checkpoint.save(folder / "checkpoints", step, groups, about)
+        write_atomically(folder / RECORD, json.dumps(record, indent=1))
+        write_facts(recipe, folder, tokenizer, identity)
+        flush_to_disk(folder)
+        _check_free(target)
+    what = f"{settings.method}, {sum(value.numel() for value in groups['model'].values()):,} weights"
+    average = "raw weights and their average" if found.average is not None else "one set of weights, the average"
+    report(f"{target}: {what}, {sizes.num_states:,} states, step {step}; {average}")
+    return target
+
+
+def export_run(
+    run: Path | str, out: Path | str, layout: Layout, step: int | None = None, report: Reporter = silent
+) -> Path:
+    """Write the weights of a run, at its newest checkpoint or that of a ``step``, in a released layout."""
+    folder, target = Path(run).expanduser(), Path(out).expanduser()
+    recipe, tokenizer = read_recipe(folder), read_tokenizer(folder)
+    labels = len(read_identity(folder)["labels"])
+    _check_free(target)
+    if layout == "duo-ckpt" and target.suffix != ".ckpt":
+        raise ValueError(f"{target} does not end with .ckpt, by which a checkpoint is known: give such a name")
+    settings, sizes = _describe_run(recipe, tokenizer, labels)
+    checkpoints = folder / "checkpoints"
+    groups = ("ema",) if layout == "duo-hf" else ("model", "ema")
+    path = (
+        checkpoint.newest_intact(checkpoints, report, groups)
+        if step is None
+        else checkpoint.kept_step(checkpoints, step, groups)
+    )
+    if path is None:
+        raise ValueError(f"{folder} has no checkpoint yet: there is nothing to export")
+    check_tokenizer(checkpoint.load(path, ()), tokenizer, folder)
+    saved = checkpoint.load(path, groups, trained_shapes(recipe, Vocabulary(tokenizer.vocab_size)))
+    # what an imported run knows of the file that it came from, if that had this layout
+    record = read_json(folder / RECORD, MIB) if (folder / RECORD).is_file() else {}
+    if not isinstance(record, dict):
+        raise ValueError(f"{folder / RECORD} is damaged (it holds no object): restore it from a backup, or delete it")
+    kept = record if record.get("layout") == layout else {}
+    weights = {name: merge_adapters(saved.groups[name], recipe.training) for name in groups}
+    tensors = {name: _released_tensors(weights[name], sizes, kept) for name in groups}
+    config = kept.get("config") or layout_config(layout, settings, sizes)
+    if layout == "duo-hf":
+        with new_folder(target) as place:
+            checkpoint.write_tensors(place / WEIGHTS, tensors["ema"], {"format": "pt"})
+            (place / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            flush_model(place)
+    else:
+        made = kept.get("ema")
+        average = made if isinstance(made, dict) else {"decay": recipe.training.ema, "num_updates": saved.step}
+        content = _checkpoint_content(tensors, saved.step, average, config)
+        with no_empty_folder(target.parent):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_file(target) as stream:
+                torch.save(content, stream.buffer)
+    count = sum(value.numel() for value in tensors["ema"].values())
+    report(f"{target}: {count:,} numbers of step {saved.step} of {folder}")
+    return target
+
+
+def _check_free(target: Path) -> None:
+    """Refuse a place where something is."""
+    if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
+        raise ValueError(f"{target} exists already, and nothing is overwritten: choose another --out (out=)")
+
+
+# --- import
+
+
+def _describe_released(
+    found: Released, tensors: Mapping[str, Tensor], request: ImportRequest
+) -> tuple[Settings, Sizes]:
+    """What file and user say about the model, and its sizes, on which tensors, file and user must agree."""
+    where, settings = found.where, read_settings(found.layout, found.config, found.where)
+    method, length = request.method or settings.method, request.length or settings.length
+    if method is None:
+        raise ValueError(f"{where} does not say what model it is: give --method {'|'.join(METHOD_NAMES)}")
+    if length is None:
+        raise ValueError(f"{where} does not say how long its sequences are: give --length, such as 1024")
+    shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+    sizes = released.sizes_of(shapes, request.heads or settings.sizes.get("heads"), where)
+    released.check_shapes(shapes, released.released_shapes(sizes), where)
+    released.check_numbers(tensors, sizes, where)
+    own = vars(sizes)
+    wrong = [f"{name} {value} and {own[name]}" for name, value in settings.sizes.items() if value != own[name]]
+    if wrong:
+        raise ValueError(
+            f"the configuration of {where} and its tensors differ ({'; '.join(wrong)}): they are not of one model; "
+            "fetch both again"
+        )
+    if request.heads not in (None, sizes.heads):
+        raise ValueError(f"heads is {request.heads}, and the tensors of {where} have {sizes.heads}: leave it out")
+    if sizes.causal != (method == "ar"):
+        kind = "causal" if sizes.causal else "not causal"
+        raise ValueError(f"{where} is said to be {method}, and its network is {kind}: give its own --method")
+    return replace(settings, method=method, length=length), sizes
+
+
+def _weight_groups(found: Released, tensors: Mapping[str, Tensor], sizes: Sizes) -> dict[str, dict[str, Tensor]]:
+    """The raw weights and their average under the names of a denoiser's weights; without an average, twice the same."""
+    names = released.weight_names(sizes.depth, sizes.causal)
+
+    def ours(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {_PREFIX + own: weights[theirs].float() for theirs, own in names.items()}
+
+    model = ours(tensors)
+    if found.average is None:
+        return {"model": model, "ema": model}
+    weights = {name: value for name, value in tensors.items() if name != released.FREQUENCIES}
+    average = released.named_average(found.average, weights, found.where)
+    released.check_numbers(average, sizes, f"the average (ema) of {found.where}")
+    return {"model": model, "ema": ours(average)}
+
+
+def _imported_recipe(
+    settings: Settings, sizes: Sizes, place: str | None, source: str, report: Reporter
+) -> tuple[Recipe, Tokenizer]:
+    """The recipe of an imported run, with the tokenizer that is given or the one that released models have."""
+    absorbing = settings.method == "mdlm" or (settings.method in ("sedd", "d3pm") and settings.noise == "absorbing")
+    # of the states, one is the mask token, or the one that an autoregressive model never writes
+    num_tokens = sizes.num_states - int(absorbing or settings.method == "ar")
+    name = place or _TOKENIZERS.get(num_tokens)
+    if name is None:
+        hint = f" ({_BERT})" if num_tokens == 30_521 else ""
+        raise ValueError(
+            f"a model of {num_tokens:,} tokens has no known tokenizer{hint}: give --tokenizer, which is the folder of "
+            "a run, a tokenizer.json, hf:OWNER/NAME, or a name such as bytes"
+        )
+    spec, made = _named_tokenizer(name, report)
+    size = made.vocab_size
+    if size > num_tokens:
+        raise ValueError(f"the tokenizer {name} has {size:,} ids, and the model {num_tokens:,} tokens: give its own")
+    if size < num_tokens and settings.method not in ("duo", "udlm") and settings.noise != "uniform":
+        raise ValueError(
+            f"the tokenizer {name} has {size:,} ids, and the model {num_tokens:,} tokens and a mask token: give its own"
+        )
+    full = with_extra_tokens(made, num_tokens - size)
+    if spec is None or size < num_tokens:
+        spec = KeptTokenizer(None, num_tokens, full.fingerprint)
+    assert settings.length is not None, "the length is known"
+    # a released autoregressive model begins with the end-of-text; its extra state was never trained
+    begin = full.separator if settings.begin is None else settings.begin
+    recipe = Recipe(
+        name=f"imported-{settings.method}",
+        summary=f"{settings.method} with {sizes.num_states:,} states, trained by others",
+        source=f"imported from {source}",
+        method=settings.build_method(begin),
+        data=Data(corpus=_CORPORA.get(name, "unknown"), tokenizer=spec, length=settings.length),
+        backbone=sizes.backbone(settings.dropout),
+        training=_TRAINING,
+    )
+    return recipe, full
+
+
+def _named_tokenizer(place: str, report: Reporter) -> tuple[TokenizerSpec | None, Tokenizer]:
+    """A tokenizer by name, by file, of the hub or of a run; with its specification, if that alone makes it again."""
+    folder = Path(place).expanduser()
+    if folder.is_dir():
+        return None, load_tokenizer(folder if (folder / FILE).is_file() else folder.parent)
+    if folder.name == FILE:  # of this library, or of the library `tokenizers`
+        try:
+            content = json.loads(folder.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            content = None
+        if isinstance(content, dict) and "kind" in content:
+            return None, load_tokenizer(folder.parent)
+    spec = tokenizer_at(place)
+    if spec is None and place in TOKENIZERS:
+        spec = TOKENIZERS[place]()
+    if spec is None or (spec.expected_vocab_size is None and place in TOKENIZERS) or place in ("bpe", "numbers"):
+        raise ValueError(
+            f"tokenizer is {place!r}: give gpt2, bert-base-uncased, bytes, text8, nucleotides, hf:OWNER/NAME, a "
+            "tokenizer.json, or the folder of a run; others are made from a text, and would have other ids"
+        )
+    # a file may move and a model of the hub may change: what they hold now is kept in the run
+    return None if isinstance(spec, FROM_FILES) else spec, spec.train((), progress=report)
+
+
+# --- export
+
+
+def _describe_run(recipe: Recipe, tokenizer: Tokenizer, num_labels: int) -> tuple[Settings, Sizes]:
+    """What a released layout says about the model of a run; one that it cannot express is refused."""
+    backbone, method, size = recipe.backbone, recipe.method, tokenizer.vocab_size
+    settings = Settings.of(method, recipe.data.length, getattr(backbone, "dropout", 0.0), size)
+    problems = [] if settings is not None else [f"its method is {type(method).__name__}"]
+    if num_labels:
+        problems.append(f"it has {num_labels} labels")
+    if not isinstance(backbone, DiT):
+        problems.append(f"its network is a {type(backbone).__name__}")
+    else:
+        if backbone.conv:
+            problems.append(f"its network has a convolution (backbone.conv={backbone.conv})")
+        if backbone.activation != "gelu":
+            problems.append(f"its activation is {backbone.activation} (backbone.activation) instead of gelu")
+        if backbone.mlp_ratio != released.MLP_RATIO:
+            problems.append(
+                f"its MLP is {backbone.mlp_ratio} times as wide (backbone.mlp_ratio), not {released.MLP_RATIO}"
+            )
+    if settings is not None and not problems:
+        other = settings.build_method(settings.begin)
+        ours, theirs = ((m.sampling_schedule(), m.sampler(size), m.measure(size)) for m in (method, other))
+        names = ("sampling schedule", "sampler", "measure")  # what a layout must say of a method
+        pairs = zip(names, ours, theirs)
+        problems = [f"its {name} is {own} instead of {wanted}" for name, own, wanted in pairs if own != wanted]
+    if settings is None or problems or not isinstance(backbone, DiT):
+        raise ValueError(
+            f"this run cannot be exported in a released layout: {'; '.join(problems)}; the layouts hold the networks "
+            "of the papers (backbone=small or mini) without labels, of Duo, UDLM, MDLM, SEDD, D3PM and AR"
+        )
+    process, causal = method.process(size), settings.method == "ar"
+    states = size + 1 if process is None else process.vocab_size
+    return settings, Sizes(states, backbone.width, backbone.depth, backbone.heads, backbone.time_width, causal)
+
+
+def _released_tensors(weights: Mapping[str, Tensor], sizes: Sizes, kept: Mapping[str, object]) -> dict[str, Tensor]:
+    """Our weights with the names, the order and the types of the file that they came from, or of the released code."""
+    frequencies, types = kept.get("frequencies"), kept.get("tensors")
+    computed = released.rotary_frequencies(sizes.width // sizes.heads)
+    names = released.released_names(sizes.depth, sizes.causal)
+    found = {theirs: weights[_PREFIX + ours] for theirs, ours in names.items() if ours is not None}
+    found[released.FREQUENCIES] = torch.tensor(frequencies) if isinstance(frequencies, list) else computed
+    known = types if isinstance(types, dict) and set(types) <= set(names) else dict.fromkeys(names, "float32")
+    prefix = kept.get("prefix", _PREFIX)
+    return {f"{prefix}{name}": found[name].to(getattr(torch, str(kind))) for name, kind in known.items()}
+
+
+def _checkpoint_content(
+    tensors: Mapping[str, dict[str, Tensor]], step: int, average: Mapping[str, object], config: object
+) -> dict[str, object]:
+    """The content of a checkpoint that Lightning and the released code load."""
+    shadow = [value for name, value in tensors["ema"].items() if not name.endswith(released.FREQUENCIES)]
+    progress = {"current": {"completed": 0}}  # the released code asks for it
+    return {
+        "epoch": 0,
+        "global_step": step,
+        "pytorch-lightning_version": "2.2.1",
+        "state_dict": tensors["model"],
+        "loops": {"fit_loop": {"epoch_progress": progress, "epoch_loop.batch_progress": progress}},
+        "hyper_parameters": {"config": config},
+        "ema": {**average, "shadow_params": shadow},
+    }
