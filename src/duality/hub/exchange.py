@@ -228,6 +228,7 @@ def _imported_recipe(
     settings: Settings, sizes: Sizes, place: str | None, source: str, report: Reporter
 ) -> tuple[Recipe, Tokenizer]:
     """The recipe of an imported run, with the tokenizer that is given or the one that released models have."""
+    method = settings.build_method(settings.begin)
     absorbing = settings.method == "mdlm" or (settings.method in ("sedd", "d3pm") and settings.noise == "absorbing")
     # of the states, one is the mask token, or the one that an autoregressive model never writes
     num_tokens = sizes.num_states - int(absorbing or settings.method == "ar")
@@ -250,13 +251,14 @@ def _imported_recipe(
     if spec is None or size < num_tokens:
         spec = KeptTokenizer(None, num_tokens, full.fingerprint)
     assert settings.length is not None, "the length is known"
-    # a released autoregressive model begins with the end-of-text; its extra state was never trained
-    begin = full.separator if settings.begin is None else settings.begin
+    if settings.method == "ar" and settings.begin is None:
+        # a released autoregressive model begins with the end-of-text; its extra state was never trained
+        method = settings.build_method(full.separator)
     recipe = Recipe(
         name=f"imported-{settings.method}",
         summary=f"{settings.method} with {sizes.num_states:,} states, trained by others",
         source=f"imported from {source}",
-        method=settings.build_method(begin),
+        method=method,
         data=Data(corpus=_CORPORA.get(name, "unknown"), tokenizer=spec, length=settings.length),
         backbone=sizes.backbone(settings.dropout),
         training=_TRAINING,

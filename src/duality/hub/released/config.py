@@ -36,7 +36,7 @@ from duality.registry import suggestion
 MethodName = Literal["duo", "udlm", "mdlm", "sedd", "d3pm", "ar"]
 METHOD_NAMES: tuple[MethodName, ...] = get_args(MethodName)
 
-_Config = Mapping[str, Any]
+_Config = Mapping[str, object]
 # What of the settings a method has as its own fields; eps is the last level of its training schedule.
 _METHODS: dict[MethodName, tuple[type, tuple[str, ...]]] = {
     "duo": (Duo, ("eps",)),
@@ -143,7 +143,7 @@ def _wrong_fields(
 
 def _flat_settings(config: _Config) -> tuple[list[str], Settings]:
     """What is wrong with a config.json of Duo, MDLM or UDLM, or one that ``export`` wrote; and its settings."""
-    problems = _wrong_fields(config, _FLAT, _GENERAL)
+    given, problems = _settings(config, _FLAT), _wrong_fields(config, _FLAT, _GENERAL)
     kind, noise = config.get("model_type"), config.get("noise")
     method = next((name for name in METHOD_NAMES if isinstance(kind, str) and name == kind.lower()), None)
     if kind is not None and method is None:
@@ -154,7 +154,6 @@ def _flat_settings(config: _Config) -> tuple[list[str], Settings]:
         problems.append(f"time_conditioning is false, and the network of {method} is given the noise level here")
     if noise is not None and noise not in ("absorbing", "uniform"):
         problems.append(f"noise is {noise!r}, and must be absorbing or uniform")
-    given = _settings(config, _FLAT)
     if given["sizes"].get("causal") and method in (None, "duo"):
         method = "ar"  # the folders of Duo have a field for it, and no other model_type
     return problems, Settings(method=method, **given)
@@ -179,7 +178,7 @@ def _sedd_settings(config: _Config) -> tuple[list[str], Settings]:
     return problems, Settings(method="sedd", time=True, noise="absorbing" if absorbing else "uniform", **given)
 
 
-def _section(config: _Config, name: str) -> _Config:
+def _section(config: _Config, name: str) -> dict[str, Any]:
     """A part of a configuration; empty if there is none."""
     found = config.get(name)
     return found if isinstance(found, dict) else {}

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from torch import Tensor
 from duality.networks.dit import DiT, DiTNetwork
 from duality.networks.uninitialised import uninitialised
 
+T = TypeVar("T")
 Shape = tuple[int, ...]
 
 EMBEDDING, FREQUENCIES = "vocab_embed.embedding", "rotary_emb.inv_freq"
@@ -93,7 +94,7 @@ def rotary_frequencies(head_width: int) -> Tensor:
     return 1.0 / (_ROTARY_BASE ** (torch.arange(0, head_width, 2).float() / head_width))
 
 
-def without_prefix(tensors: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
+def without_prefix(tensors: Mapping[str, T], where: str) -> tuple[str, dict[str, T]]:
     """The prefix of a file's names, and its tensors without it; those of a teacher, which is not the model, are left.
 
     What has another prefix keeps its name, so that ``check_shapes`` lists it.
