@@ -15,7 +15,7 @@ from duality.data.loader import Loader, Prefetch
 from duality.protocols import Phase
 from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
-from duality.runs.start import layout_for, make_state, phases_of
+from duality.runs.start import make_state, phases_of
 from duality.training.devices import device_named
 from duality.training.loop import StepRecord, _take_step
 from duality.training.state import TrainState
@@ -49,7 +49,7 @@ class Started:
 def started(recipe: Recipe, place: ranks.Job) -> Started:
     """The beginning of a training on the CPU, as one rank of a job."""
     device, data = device_named("cpu"), place.in_turn(lambda: prepare_corpus(recipe))
-    state = make_state(recipe, data, device, layout_for(recipe, data, device))
+    state = make_state(recipe, data, device)
     rows, training = make_sequences(recipe.data, data.train, data.tokenizer), recipe.training
     loader = Loader(rows, training.batch_size, training.seed)
     batches = Prefetch(partial(loader.batch, rows=place.share(training.batch_size)), training.steps)

@@ -126,13 +126,12 @@ def renewed(name: str) -> str:
 
 def recipe_list() -> str:
     """What `duality recipes` shows, as JSON: the size of a network is known when it is built."""
-    from duality.models.size import count_parameters
+    from duality.models.size import Outline, expected_vocabulary
     from duality.recipes.catalogue import recipe, recipe_names
-    from duality.recipes.shapes import expected_vocabulary, outline
 
     rows = []
     for each in map(recipe, recipe_names()):
-        count = count_parameters(outline(each, expected_vocabulary(each)))
+        count = Outline(each, expected_vocabulary(each)).parameters
         row = {"name": each.name, "parameters": count, "steps": each.training.steps}
         row |= {"batch_size": each.training.batch_size, "length": each.data.length}
         rows.append(json.dumps({**row, "summary": each.summary, "source": each.source}))

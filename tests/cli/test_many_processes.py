@@ -17,7 +17,7 @@ from support import jobs
 
 from duality.cli.main import _spin_shortly, main
 from duality.cli.train import _describe_load
-from duality.models.provenance import code_version
+from duality.models.folder import code_version
 from duality.ranks import Job
 from duality.training import parallel
 from duality.training.parallel import layout_of

@@ -270,7 +270,7 @@ def test_all_wrong_tensors_are_named_and_none_is_loaded(folder: Path, monkeypatc
     head, bias = "denoiser.backbone.head.weight", "denoiser.backbone.head.bias"
     del tensors["denoiser.backbone.norm.weight"]
     save_file({**tensors, head: tensors[head].T.contiguous(), bias: tensors[bias].long(), "other": torch.ones(1)}, path)
-    monkeypatch.setattr("duality.models.load.load_file", lambda path: pytest.fail("the tensors were read"))
+    monkeypatch.setattr("duality.models.trained.load_file", lambda path: pytest.fail("the tensors were read"))
     with pytest.raises(ValueError, match="do not fit the network") as caught:
         load(folder)
     for words in (

@@ -19,7 +19,7 @@ from support.runs import quiet, small_recipe
 
 from duality.models import folder as folders
 from duality.models.model import load
-from duality.recipes.shapes import parameter_shapes
+from duality.models.size import Outline
 from duality.runs.corpus import sequences_of_run
 from duality.training import checkpoint
 from duality.training.metrics import read_metrics
@@ -150,7 +150,7 @@ def test_shapes_are_those_of_the_network_itself(run: Path) -> None:
     for method in METHODS.values():
         chosen, vocabulary = replace(recipe, method=method()), Vocabulary(20)
         built = network(chosen, vocabulary).named_parameters()
-        assert parameter_shapes(chosen, vocabulary) == {name: tuple(value.shape) for name, value in built}
+        assert Outline(chosen, vocabulary).shapes() == {name: tuple(value.shape) for name, value in built}
 
 
 DEEP = "[" * 100_000

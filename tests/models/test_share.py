@@ -13,7 +13,7 @@ import pytest
 from support.frames import LETTERS, NO_TEXT, frame
 
 from duality.cli.main import main
-from duality.models.player import _EMPTY, _fill, html, shell
+from duality.models.picture import _EMPTY, _fill, page, shell
 from duality.models.trace import Trace
 from duality.tokenizers.pieces import Pieces
 from duality.tokenizers.tokenizer import CharTokenizer
@@ -102,7 +102,7 @@ def test_a_race_has_a_pane_for_each_trace(tmp_path: Path) -> None:
     data = json.loads(Parts((tmp_path / "out.html").read_text(encoding="utf-8")).of("script")[0][1])
     assert [pane["name"] for pane in data["panes"]] == ["one, 2 steps", "two, 2 steps", "three, 2 steps"]
     assert data["title"].startswith("A race: ")
-    assert html([], title="nothing")
+    assert page([], title="nothing")
 
 
 def test_a_file_that_exists_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from duality.data import encode as encoding
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.readers.text import TextFile
+from duality.models.size import expected_vocabulary
 from duality.recipes.catalogue import from_json, recipe, to_json
 from duality.recipes.config import to_jsonable
-from duality.recipes.shapes import expected_vocabulary
 from duality.tokenizers.library import ENDINGS, LibraryTokenizer, load_tokenizer, read_tokenizer_file
 from duality.tokenizers.specs import BPE, HubTokenizer, TokenizerFile, tokenizer_at
 

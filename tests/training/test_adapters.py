@@ -17,10 +17,9 @@ from torch import nn
 import duality
 from duality.models import model as run_model
 from duality.models import plan as scaling
-from duality.models.size import describe
+from duality.models.size import Outline, describe
 from duality.protocols import Vocabulary
 from duality.recipes.catalogue import recipe as recipe_named
-from duality.recipes.shapes import parameter_shapes, trained_shapes
 from duality.runs.requests import TrainRequest
 from duality.runs.train import plan_training
 from duality.training.adapters import choose_trained, is_adapter, merge_adapters
@@ -61,7 +60,7 @@ def stop_at(step: int) -> Any:
 
 def test_shapes_and_counts_are_known_before_there_is_a_network() -> None:
     chosen = recipe_named("duo-laptop", ("training.lora=4", "training.lora_layers=qkv,mlp", "training.freeze=blocks.0"))
-    shapes = trained_shapes(chosen, Vocabulary(300))
+    shapes = Outline(chosen, Vocabulary(300)).shapes(adapters=True)
     adapters = {name: shape for name, shape in shapes.items() if is_adapter(name)}
     assert len(adapters) == 3 * 3 * 2  # three blocks, three matrices, two sides
     assert adapters["backbone.blocks.3.mlp.2.lora_A.default.weight"] == (4, 512)
@@ -71,7 +70,7 @@ def test_shapes_and_counts_are_known_before_there_is_a_network() -> None:
     count = sum(torch.Size(shape).numel() for shape in adapters.values())
     assert count == scaling.count_sizes(chosen, CPU).trained
     assert f"{count:,} more in adapters of rank 4, which alone are trained" in describe(chosen)
-    assert shapes.keys() - adapters.keys() != parameter_shapes(chosen, Vocabulary(300)).keys()
+    assert shapes.keys() - adapters.keys() != Outline(chosen, Vocabulary(300)).shapes().keys()
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,9 @@ def test_the_run_loads_as_an_ordinary_model(tuned: Path, tmp_path: Path) -> None
     adapted = run_model.network(loaded.recipe, Vocabulary(257))
     choose_trained(adapted, loaded.recipe.training)
     own = dict(adapted.named_parameters())
-    assert {name: tuple(value.shape) for name, value in own.items()} == trained_shapes(loaded.recipe, Vocabulary(257))
+    assert {name: tuple(value.shape) for name, value in own.items()} == Outline(loaded.recipe, Vocabulary(257)).shapes(
+        adapters=True
+    )
     with torch.no_grad():
         for name, value in groups(tuned)["model"].items():
             own[name].copy_(value)

@@ -99,11 +99,11 @@ def _changes_of(
 
 def _resolve_recipe(name: str, column: str | None, recipe: str, changes: Sequence[str]) -> Recipe:
     """The recipe on the corpus and with the changes that the flags choose."""
-    from duality.models.folder import with_column, with_corpus
+    from duality.recipes.catalogue import modify
     from duality.recipes.catalogue import recipe as find
 
     base = find(recipe, tuple(changes))
-    return with_column(with_corpus(base, name or base.data.corpus), column)
+    return modify(base, corpus=name or base.data.corpus, column=column)
 
 
 def _list_corpora() -> Iterator[str]:

@@ -160,7 +160,7 @@ def compare(
     from duality.evaluation.compare import compare as compare_recipes
     from duality.evaluation.judge import find_judge
     from duality.files.atomic import no_empty_folder
-    from duality.models.folder import with_column, with_corpus
+    from duality.recipes.catalogue import modify
     from duality.recipes.catalogue import recipe as find
     from duality.training.devices import device_named
 
@@ -171,7 +171,7 @@ def compare(
     shorthand = {"training.steps": steps, "training.seed": seed}
     changes = [f"{field}={value}" for field, value in shorthand.items() if value is not None]
     chosen = [find(name, (*changes, *assignments)) for name in recipes]
-    chosen = [with_column(with_corpus(each, data or each.data.corpus), column) for each in chosen]
+    chosen = [modify(each, corpus=data or each.data.corpus, column=column) for each in chosen]
     where = device_named(device)
     reader = None if judge is None else find_judge(judge, where, say)
     request = ComparisonRequest(out, draws, limit, reader, samples, sample_steps, where)

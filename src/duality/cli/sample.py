@@ -93,7 +93,7 @@ def _printing(step: int, num: int, json: bool, full: bool, later: bool) -> Itera
     """
     from json import dumps
 
-    from duality.models.trace import harmless
+    from duality.models.trace import visible
 
     terminal, waiting = sys.stdout.isatty(), list[str]()
     count = 0
@@ -103,7 +103,7 @@ def _printing(step: int, num: int, json: bool, full: bool, later: bool) -> Itera
         count += 1
         text = made.full_text if full else made.text
         title = f"--- sample {made.index + 1} of {num}: {made.settings}\n"
-        line = dumps(made.row(step, full)) if json else title + (harmless(text) if terminal else text)
+        line = dumps(made.row(step, full)) if json else title + (visible(text, kept="\n\t") if terminal else text)
         if later and terminal:
             waiting.append(line)
         else:
@@ -175,8 +175,7 @@ def trace(
         columns: characters in a line of the picture.
     """
     from duality.files.atomic import readable_size, regular_file, write_atomically
-    from duality.models.picture import picture
-    from duality.models.player import html as page
+    from duality.models.picture import page, picture
     from duality.models.trace import read_trace
 
     if html is None and svg is None:

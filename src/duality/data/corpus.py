@@ -82,6 +82,16 @@ class Corpus:
         """The names of the labels, in the order of their numbers; empty without labels."""
         return self.train.label_names
 
+    def checksums(self) -> dict[str, str | list[str]]:
+        """Checksums of the text and of its tokens, and the names of the labels: what corpus.json of a run holds."""
+        stores = {"train": self.train, "validation": self.validation}
+        return {
+            "text": self.text,
+            "tokenizer": self.tokenizer.fingerprint,
+            "labels": list(self.label_names),
+            **{name: [shard.sha256 for shard in store.shards] for name, store in stores.items()},
+        }
+
 
 @dataclass(frozen=True)
 class _Reading:

@@ -40,10 +40,10 @@ from duality.hub.released.config import METHOD_NAMES, MethodName, Settings, layo
 from duality.hub.released.files import Layout, Released, read_released
 from duality.hub.released.weights import Sizes
 from duality.models.folder import check_tokenizer, read_identity, read_recipe, read_tokenizer, write_facts
+from duality.models.size import Outline
 from duality.networks.dit import DiT
 from duality.protocols import Vocabulary
 from duality.recipes.recipe import Data, Recipe
-from duality.recipes.shapes import trained_shapes
 from duality.registry import suggestion
 from duality.tokenizers import TOKENIZERS
 from duality.tokenizers.library import load_tokenizer, with_extra_tokens
@@ -142,8 +142,8 @@ def export_run(
     )
     if path is None:
         raise ValueError(f"{folder} has no checkpoint yet: there is nothing to export")
-    check_tokenizer(checkpoint.load(path, ()), tokenizer, folder)
-    saved = checkpoint.load(path, groups, trained_shapes(recipe, Vocabulary(tokenizer.vocab_size)))
+    check_tokenizer(path, tokenizer, folder)
+    saved = checkpoint.load(path, groups, Outline(recipe, Vocabulary(tokenizer.vocab_size)).shapes(adapters=True))
     # what an imported run knows of the file that it came from, if that had this layout
     record = read_json(folder / RECORD, MIB) if (folder / RECORD).is_file() else {}
     if not isinstance(record, dict):

@@ -32,9 +32,8 @@ from duality.files.kept_scores import Scores
 from duality.hub import package
 from duality.hub.fetch import PREFIX, describe_name, explain_error, hub_name, progress_on_terminals
 from duality.hub.package import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig, flush_model
-from duality.models.folder import CORPUS, exists, read_identity
+from duality.models.folder import CORPUS, exists, package_versions, read_identity
 from duality.models.likelihood import KEPT, hash_weights, parse_likelihood
-from duality.models.provenance import package_versions
 from duality.models.size import count_parameters
 from duality.models.trained import TrainedModel
 from duality.recipes.recipe import Recipe

@@ -1,4 +1,4 @@
-"""The run folder: its recipe, tokenizer and identity, the rounds that it has kept, and what it began from.
+"""The run folder: its recipe, tokenizer and identity, where its numbers come from, and what it began from.
 
 What a distillation or a finetuning began from: base.json, which names it by the checksums of its weights.
 
@@ -10,26 +10,28 @@ The second is a distillation of a model alone (``package.py`` of the room ``hub`
 ``weights`` is the checksum of the weights of the model that ``load`` gave for the source.
 
 What must hold: a checkpoint is read with the tokenizer that it was trained with; a folder that is no run, or is
-damaged, ends in one line that says what to do; the recipe is written last: a folder with a recipe is complete.
+damaged, ends in one line that says what to do; the recipe is written last: a folder with a recipe is complete; whatever
+can change a number is recorded (env.json), for which neither git nor a package that is not installed is needed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import platform
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import nn
 
-from duality.data.places import make_absolute
 from duality.files.atomic import write_atomically
 from duality.files.json_files import MIB, read_json
 from duality.hub import package
-from duality.models.provenance import environment
 from duality.recipes import catalogue
 from duality.recipes.config import Json
 from duality.recipes.recipe import Recipe
@@ -37,7 +39,6 @@ from duality.tokenizers.library import load_tokenizer
 from duality.tokenizers.tokenizer import FILE as TOKENIZER
 from duality.tokenizers.tokenizer import Tokenizer
 from duality.training import checkpoint
-from duality.training.checkpoint import Checkpoint
 
 RECIPE = "recipe.json"
 CORPUS = "corpus.json"
@@ -79,20 +80,6 @@ def list_rounds(folder: Path, recipe: Recipe) -> list[int]:
     return [step // recipe.distillation.round_steps for step in saved]
 
 
-def find_round(folder: Path, recipe: Recipe, number: int, groups: Sequence[str]) -> Path:
-    """The checkpoint of the weights after round ``number``, whose ``groups`` of tensors are intact."""
-    there = list_rounds(folder, recipe)
-    if recipe.distillation is None:
-        raise ValueError(f"{folder} is no distillation: it has no rounds; leave the round out")
-    if number not in there:
-        raise ValueError(f"{folder} has no round {number}: there are {', '.join(map(str, there))}")
-    path = folder / ROUNDS / f"step-{number * recipe.distillation.round_steps:08d}"
-    problem = checkpoint.damage(path, groups)
-    if problem is not None:
-        raise ValueError(f"{path} is damaged ({problem}): restore it from a backup, or look at another round")
-    return path
-
-
 def write_facts(recipe: Recipe, folder: Path, tokenizer: Tokenizer, identity: Mapping[str, object]) -> None:
     """Write what a run is beside its weights: tokenizer, identity of its corpus, versions, recipe; the recipe last."""
     tokenizer.save(folder)
@@ -104,18 +91,6 @@ def write_facts(recipe: Recipe, folder: Path, tokenizer: Tokenizer, identity: Ma
 def write_recipe(recipe: Recipe, folder: Path) -> None:
     """Write the recipe of a run."""
     write_atomically(folder / RECIPE, json.dumps(catalogue.to_json(recipe), indent=1))
-
-
-def with_corpus(recipe: Recipe, corpus: str | Path) -> Recipe:
-    """The recipe on another corpus; a path is made absolute so that the run can be resumed from anywhere."""
-    if not str(corpus).strip() or corpus == Path():  # which is the present folder
-        raise ValueError("the corpus is empty: give a file, a folder, or a name that `duality data list` shows")
-    return replace(recipe, data=replace(recipe.data, corpus=make_absolute(corpus)))
-
-
-def with_column(recipe: Recipe, column: str | None) -> Recipe:
-    """The recipe with the text under another key or in another column, if one is given."""
-    return recipe if column is None else replace(recipe, data=replace(recipe.data, column=column))
 
 
 # --- the tokenizer and the identity of the corpus
@@ -141,12 +116,13 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     raise ValueError(f"{path} is damaged ({problem}): {_RESTORE_TOKENIZER}")
 
 
-def check_tokenizer(saved: Checkpoint, tokenizer: Tokenizer, where: Path) -> None:
-    """Refuse a checkpoint that was trained with another tokenizer."""
-    size, fingerprint = saved.state.get("vocab_size"), saved.state.get("tokenizer")
+def check_tokenizer(path: Path, tokenizer: Tokenizer, where: Path) -> None:
+    """Refuse the checkpoint ``path`` of the run ``where`` if it was trained with another tokenizer."""
+    state = checkpoint.load(path, ()).state
+    size, fingerprint = state.get("vocab_size"), state.get("tokenizer")
     if type(size) is not int or not isinstance(fingerprint, str):
         raise ValueError(
-            f"{saved.path / 'state.json'} does not say which tokenizer it was trained with: restore it from a backup"
+            f"{path / 'state.json'} does not say which tokenizer it was trained with: restore it from a backup"
         )
     if (size, fingerprint) != (tokenizer.vocab_size, tokenizer.fingerprint):
         raise ValueError(
@@ -165,7 +141,7 @@ def is_imported(folder: Path) -> bool:
 
 
 def read_identity(folder: Path) -> dict[str, Any]:
-    """The ``corpus_identity`` with which the run began."""
+    """The checksums of the corpus (``Corpus.checksums``) with which the run began."""
     path = folder / CORPUS
     if package.exists(folder) and not path.exists():
         raise ValueError(f"{folder} does not say which text it was trained on: give another text (--data, data=)")
@@ -186,11 +162,6 @@ def read_identity(folder: Path) -> dict[str, Any]:
 # --- what a run began from
 
 
-def write_base(folder: Path, record: Mapping[str, object]) -> None:
-    """Record in ``folder`` what it begins from (``runs.start._Beginning``)."""
-    write_atomically(folder / BASE, json.dumps(dict(record), indent=1))
-
-
 def read_base(folder: Path) -> dict[str, object] | None:
     """What the run in ``folder`` began from; None if it began from nothing, or does not say."""
     path = folder / BASE
@@ -200,12 +171,6 @@ def read_base(folder: Path) -> dict[str, object] | None:
     if not isinstance(record, dict) or type(record.get("step")) is not int:
         raise ValueError(f"{path} is damaged (it has no step): restore it from a backup, or delete it")
     return record
-
-
-def is_finetuning(folder: Path) -> bool:
-    """Whether the run in ``folder`` began from a model whose training it continues on other data."""
-    record = read_base(folder)
-    return record is not None and "weights" in record
 
 
 def hash_parameters(model: nn.Module) -> str:
@@ -221,3 +186,42 @@ def checksums(path: Path) -> dict[str, str]:
     """The checksums of the weights of a checkpoint, as its manifest has them."""
     found = {group: checkpoint.checksum_of(path, group) for group in WEIGHTS}
     return {group: value for group, value in found.items() if value is not None}
+
+
+# --- where its numbers come from
+
+
+def code_version() -> str:
+    """The version of this library and a checksum of its source files."""
+    digest, root = hashlib.sha256(), Path(__file__).resolve().parents[1]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode("utf-8") + b"\0" + path.read_bytes())
+    return f"{metadata.version('diffusion-duality')} {digest.hexdigest()[:12]}"
+
+
+def package_versions() -> dict[str, str]:
+    """The versions of packages that may change numbers, as far as they are installed."""
+    found = {}
+    for name in ("diffusion-duality", "torch", "numpy", "tokenizers", "safetensors"):
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def environment() -> dict[str, object]:
+    """What a run is computed with: versions that may change numbers.
+
+    The commit is that of this library's own repository, if it runs from one and git is there.
+    """
+    commit, root = None, Path(__file__).resolve().parents[3]
+    if (root / ".git").exists():
+        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        with suppress(OSError):
+            commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
+    return {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "packages": package_versions(),
+        "commit": commit,
+    }

@@ -25,8 +25,6 @@ from duality.files.progress import Reporter, silent
 from duality.fused.lazy import belief_of, ratios_of
 from duality.hub.fetch import model_source
 from duality.models.likelihood import Likelihood, likelihood
-from duality.models.load import network as network
-from duality.models.load import read_model
 from duality.models.requests import FillRequest, SampleRequest, ScoreRequest
 from duality.models.sampling import (
     Sample,
@@ -47,7 +45,8 @@ from duality.models.scoring import (
     measure_tokens,
     sum_tokens,
 )
-from duality.models.trained import TrainedModel
+from duality.models.trained import TrainedModel, read_model
+from duality.models.trained import network as network
 from duality.protocols import Denoiser, Grid, Sampler, Score, Tail
 from duality.samplers.generate import generate
 from duality.samplers.grids import LINEAR

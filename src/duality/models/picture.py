@@ -1,25 +1,40 @@
-"""A moving picture of denoising: an animated SVG from traces that `duality sample --trace` wrote.
+"""Moving pictures of traces that `duality sample --trace` wrote: an animated SVG, and a page that plays.
 
-Every step of one sample is a frame: the text, with the tokens that the step changed highlighted, the number of the
-step, and a bar for the signal level alpha. Several traces stand one below the other and begin together: a race, in
-network calls. The loop pauses at the last frame. The animation is CSS inside the file: no script, no font, no other
-file, and a background of its own, for README files on light and dark pages. Without animation the last frame is shown.
-A token reads as in the trace's vocabulary; a part of a character is "�" there.
+Several traces stand one below the other and begin together: a race, in network calls. A token reads as in the trace's
+vocabulary; a part of a character is "�" there.
+
+In the SVG every step of one sample is a frame: the text, with the tokens that the step changed highlighted, the number
+of the step, and a bar for the signal level alpha. The loop pauses at the last frame. The animation is CSS inside the
+file: no script, no font, no other file, and a background of its own, for README files on light and dark pages. Without
+animation the last frame is shown.
+
+The page is one HTML file that plays and scrubs, from any folder, without a server or a network: player.html with the
+studio's own modules (page/dom.js, page/player.js, page/share.js), its colours (page/tokens.css) and the recording as
+JSON. Its Content-Security-Policy allows this script and this style, by their checksums, and nothing else. What must
+hold: text is data and never markup, also if it is ``</script>``.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import groupby
+from string import Template
 from xml.sax.saxutils import escape, quoteattr
 
-from duality.models.trace import Moment, Recording, changes, chosen_sample, visible
+from duality.models.trace import Moment, Recording, TracedSample, visible
 from duality.tokenizers.pieces import MASK
 
 _ADVANCE, _LINE, _MARGIN, _TOP = 9.0, 24.0, 20.0, 64.0  # pixels: of a character, of a line, around, above the text
 _SECONDS = 0.3, 4.0  # for which a frame and the last frame are shown
+_MODULES = ("dom.js", "player.js", "share.js")
+_EMPTY = '{"panes":[]}'
+_START = 'start(JSON.parse(document.getElementById("recording").textContent), document.querySelector("main"));\n'
 
 
 @dataclass(frozen=True)
@@ -73,16 +88,15 @@ def picture(
 
 def _slides(recording: Recording, number: int, columns: int) -> list[_Slide]:
     """The frames of a sample; in the first one nothing has changed yet."""
-    slides: list[_Slide] = []
-    before: tuple[int, ...] | None = None
-    for moment in chosen_sample(recording, number).frames:
-        changed, tokens = changes(before, moment.tokens), []
-        for place, index in enumerate(moment.tokens):
-            masked = index == recording.mask_id
-            text = MASK if masked else visible(recording.vocabulary[index])
-            tokens.append(_Token(text, place in changed, masked))
+    texts: dict[int | None, str] = {index: visible(text) for index, text in recording.vocabulary.items()}
+    texts[recording.mask_id] = MASK
+    slides = []
+    for moment in recording.sample(number).frames:
+        tokens = [
+            _Token(texts[index], place in moment.changed, index == recording.mask_id)
+            for place, index in enumerate(moment.tokens)
+        ]
         slides.append((moment, _wrap(tokens, columns)))
-        before = moment.tokens
     return slides
 
 
@@ -102,7 +116,10 @@ def _wrap(tokens: Sequence[_Token], columns: int) -> list[list[_Token]]:
 
 
 def _frame_markup(moment: Moment, lines: list[list[_Token]], step: str, width: float) -> list[str]:
-    """A frame: the step, the bar of alpha, the text. ``textLength`` gives every font the same width."""
+    """A frame: the step, the bar of alpha, the text. ``textLength`` gives every font the same width.
+
+    In a line of text there is an element for each changed token and for each run of mask tokens.
+    """
     parts = [
         f'<text class="small" x="{_MARGIN:g}" y="26">{escape(visible(step))}</text>',
         f'<text class="small" x="{width - _MARGIN:g}" y="26" text-anchor="end">alpha {moment.alpha:.3f}</text>',
@@ -111,23 +128,20 @@ def _frame_markup(moment: Moment, lines: list[list[_Token]], step: str, width: f
     ]
     for row, line in enumerate(lines):
         size = sum(len(token.text) for token in line)
-        if size:
-            place = f'x="{_MARGIN:g}" y="{_TOP + row * _LINE:g}" textLength="{size * _ADVANCE:g}"'
-            parts.append(f'<text {place} xml:space="preserve">{_line_markup(line)}</text>')
+        if not size:
+            continue
+        parts.append(
+            f'<text x="{_MARGIN:g}" y="{_TOP + row * _LINE:g}" textLength="{size * _ADVANCE:g}" xml:space="preserve">'
+        )
+        for (changed, masked), run in groupby(line, key=lambda token: (token.changed, token.masked)):
+            texts = [escape(token.text) for token in run]
+            if changed:
+                parts[-1] += "".join(f'<tspan class="changed">{text}</tspan>' for text in texts)
+            else:
+                whole = "".join(texts)
+                parts[-1] += f'<tspan class="mask">{whole}</tspan>' if masked else whole
+        parts[-1] += "</text>"
     return [*parts, "</g>"]
-
-
-def _line_markup(line: Sequence[_Token]) -> str:
-    """A line of text: an element of its own for each changed token and for each run of mask tokens."""
-    parts: list[str] = []
-    for (changed, masked), run in groupby(line, key=lambda token: (token.changed, token.masked)):
-        texts = [escape(token.text) for token in run]
-        if changed:
-            parts += [f'<tspan class="changed">{text}</tspan>' for text in texts]
-        else:
-            whole = "".join(texts)
-            parts.append(f'<tspan class="mask">{whole}</tspan>' if masked else whole)
-    return "".join(parts)
 
 
 def _frame_id(pane: int, number: int) -> str:
@@ -150,3 +164,50 @@ def _animation(counts: Sequence[int], frame: float, last: float) -> str:
             rules.append(f"@keyframes k{name} {{ {body} }}")
             rules.append(f"#{name} {{ animation: k{name} {seconds:g}s step-end infinite }}")
     return "@media (prefers-reduced-motion: no-preference) {\n" + "\n".join(rules) + "\n}\n"
+
+
+# --- the page
+
+
+def page(recordings: Sequence[Recording], number: int = 0, title: str | None = None) -> str:
+    """The HTML file of sample ``number`` of some traces, each in a pane of its own."""
+    panes = [_pane(recording, recording.sample(number)) for recording in recordings]
+    names = " · ".join(str(each["name"]) for each in panes)
+    return _fill({"title": title or (names if len(panes) == 1 else f"A race: {names}"), "panes": panes})
+
+
+def shell() -> str:
+    """The file without a recording: one that is empty stands where it belongs."""
+    folder = resources.files("duality.studio") / "page"
+    texts = [(folder / name).read_text(encoding="utf-8") for name in (*_MODULES, "tokens.css")]
+    # one module instead of three: what they import from each other is in the same scope
+    script = "\n" + "\n".join(re.sub(r"^import .*\n", "", text, flags=re.MULTILINE) for text in texts[:-1]) + _START
+    style = "\n" + texts[-1]
+    sums = [base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode() for text in (script, style)]
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{sums[0]}'; style-src 'sha256-{sums[1]}'; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    text = resources.files("duality.models").joinpath("player.html").read_text(encoding="utf-8")
+    return Template(text).substitute(policy=policy, style=style, data=_EMPTY, script=script)
+
+
+def _fill(data: object) -> str:
+    """The file with a recording."""
+    content = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    before, after = shell().split(_EMPTY)
+    return before + content + after
+
+
+def _pane(recording: Recording, sample: TracedSample) -> dict[str, object]:
+    """A sample for the player; all frames but the first are differences."""
+    first, last = sample.frames[0], sample.frames[-1]
+    frames: list[dict[str, object]] = [{"step": first.step, "alpha": first.alpha, "tokens": list(first.tokens)}]
+    for frame in sample.frames[1:]:
+        frames.append({"step": frame.step, "alpha": frame.alpha, "changed": list(frame.changed.items())})
+    texts = {str(index): text for index, text in recording.vocabulary.items()}
+    if recording.mask_id is not None:
+        texts[str(recording.mask_id)] = MASK
+    known = recording.about.get("run") or recording.about.get("recipe") or "a trace"
+    name = f"{known}, {last.step} steps"
+    return {"name": name, "mask": recording.mask_id, "vocabulary": texts, "frames": frames, "text": sample.text}

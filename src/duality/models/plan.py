@@ -38,13 +38,13 @@ from torch import Tensor, nn
 
 from duality.denoisers.wrapping import unwrap
 from duality.fused.lazy import chunk_rows
+from duality.models.size import expected_vocabulary
 from duality.noise import Noise
 from duality.protocols import Network, VectorDenoiser
 from duality.ranks import divisors
 from duality.recipes.config import build
 from duality.recipes.derive import default_round_steps, derive_distillation
 from duality.recipes.recipe import Recipe
-from duality.recipes.shapes import expected_vocabulary
 from duality.training.adapters import choose_trained
 from duality.training.distillation import distillation_named, required_sampler
 from duality.training.parallel import blocks_of

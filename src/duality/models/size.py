@@ -1,74 +1,138 @@
-"""A recipe before it runs: the size of its network, and the memory that a training or a sampling needs at least.
+"""A recipe before it runs: the shapes of its weights, and the memory that a training or a sampling needs at least.
 
-The memory is compared with what the machine has before any of it is taken. The figures are lower bounds: weights and
-what is kept for each of them, and two vectors for each position of a batch. What is refused here would certainly have
-failed; what is accepted may still need more than there is.
+The network of a recipe is outlined: it is built as always, on a device that stores nothing, which costs milliseconds
+and no memory for any size. The memory is compared with what the machine has before any of it is taken. The figures are
+lower bounds: weights and what is kept for each of them, and two vectors for each position of a batch. What is refused
+here would certainly have failed; what is accepted may still need more than there is.
+
+What must hold: the shapes are those of the network itself; a network that cannot be built is a ``ValueError``.
 """
 
 from __future__ import annotations
 
 import os
+from copy import deepcopy
+from dataclasses import replace
 from json import dumps
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from duality.networks.uninitialised import uninitialised
 from duality.protocols import Network, Vocabulary
 from duality.ranks import job
 from duality.recipes.catalogue import to_json
 from duality.recipes.recipe import Recipe
-from duality.recipes.shapes import expected_vocabulary, outline
-from duality.training.adapters import NOTHING, num_trained
-from duality.training.settings import Training
+from duality.tokenizers.specs import HubTokenizer, TokenizerFile
+from duality.training.adapters import NOTHING, choose_trained, num_trained
+from duality.training.parallel import Layout, layout_of
+
+_FLOAT = 4
+_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
-def describe_trained(recipe: Recipe, count: int, trained: int) -> str | None:
-    """Which of ``count`` parameters are trained, in a sentence; None if all are."""
-    training = recipe.training
-    if training.lora:
-        return f"{trained:,} more in adapters of rank {training.lora}, which alone are trained ({trained / count:.2%})"
-    if training.freeze != NOTHING:
-        return f"{trained:,} of them are trained ({trained / count:.2%}); frozen: {training.freeze}"
-    return None
+def expected_vocabulary(recipe: Recipe) -> Vocabulary:
+    """The vocabulary of a recipe, as far as it is known before its corpus is read.
+
+    The size of an alphabet is not, nor that of a tokenizer that is still to be fetched, nor the number of labels: two
+    are enough to see whether the model can have any.
+    """
+    tokenizer = recipe.data.tokenizer
+    if isinstance(tokenizer, (TokenizerFile, HubTokenizer)):
+        size = tokenizer.known_vocab_size()
+    else:
+        size = tokenizer.expected_vocab_size
+    return Vocabulary(size or 100, 2 if recipe.data.labels else 0)
+
+
+class Outline:
+    """The network of a recipe without numbers, and what is known of it: the shapes of its weights, how many there are.
+
+    ``network`` is the plain one, with ``parameters`` weights. Tokens are not counted for it.
+    """
+
+    def __init__(self, recipe: Recipe, vocabulary: Vocabulary):
+        self.recipe = recipe
+        try:
+            with uninitialised():
+                self.network = recipe.method.network(recipe.backbone, replace(vocabulary, counts=None))
+        except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(
+                f"the network of {recipe.name} cannot be built ({reason}): make the backbone smaller"
+            ) from None
+        self.parameters = count_parameters(self.network)
+
+    def shapes(self, adapters: bool = False) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the weights; with ``adapters`` as a training has them, if the recipe trains adapters."""
+        network = self.network
+        if adapters and self.recipe.training.lora:
+            network = deepcopy(network)
+            with uninitialised():
+                choose_trained(network, self.recipe.training)
+        return {name: tuple(value.shape) for name, value in network.named_parameters()}
+
+    def describe_trained(self) -> str | None:
+        """Which of the weights are trained, in a sentence; None if all are."""
+        training, trained = self.recipe.training, num_trained(self.network, self.recipe.training)
+        share = f"{trained / self.parameters:.2%}"
+        if training.lora:
+            return f"{trained:,} more in adapters of rank {training.lora}, which alone are trained ({share})"
+        if training.freeze != NOTHING:
+            return f"{trained:,} of them are trained ({share}); frozen: {training.freeze}"
+        return None
+
+    def count_bytes(self) -> tuple[int, int]:
+        """The bytes of weights, gradients and moments of a training, over all ranks, and those of one more copy."""
+        trained = num_trained(self.network, self.recipe.training)
+        held = (self.parameters + (trained if self.recipe.training.lora else 0)) * _FLOAT
+        return held + 3 * trained * _FLOAT, held
+
+    def lay_out(self, device: torch.device | str, layout: Layout | None = None) -> Layout:
+        """How the weights of a training lie on the ranks of the job, if ``layout`` does not say it.
+
+        A training is refused whose weights, of which a rank has its part, and vectors do not fit into memory.
+        """
+        recipe, settings, there = self.recipe, self.recipe.training, _find_memory(torch.device(device))
+        needed = sum(self.count_bytes()) + (self.parameters * _FLOAT if recipe.distillation is not None else 0)
+        if layout is None:
+            layout = layout_of(recipe.parallel, job(), torch.device(device), needed, there)
+        weights = needed // layout.divided
+        batch = min(settings.micro_batch or settings.batch_size, -(-settings.batch_size // job().size))
+        rows = f"{batch:,} x {recipe.data.length:,} tokens at a time"
+        _check(
+            f"training {recipe.name} ({self.parameters:,} parameters, {rows})",
+            weights,
+            _vector_bytes(self.network, batch * recipe.data.length),
+            there,
+            "take a smaller backbone" if weights > there else "set training.micro_batch lower",
+        )
+        return layout
+
+    def check(self, device: torch.device) -> None:
+        """Refuse a network whose weights do not fit into memory."""
+        what = f"a network of {self.parameters:,} parameters"
+        _check(what, self.parameters * _FLOAT, 0, _find_memory(device), "take a smaller model")
 
 
 def describe(recipe: Recipe) -> str:
     """The resolved recipe as JSON, its parameters and the memory that they need."""
     vocabulary = expected_vocabulary(recipe)
-    count, held, trained = _counts(outline(recipe, vocabulary), recipe.training)
-    words = describe_trained(recipe, count, trained)
+    outline = Outline(recipe, vocabulary)
+    words, (learnt, average) = outline.describe_trained(), outline.count_bytes()
     return "\n".join(
         [
             dumps(to_json(recipe), indent=2),
-            f"{count:,} parameters for a vocabulary of {vocabulary.num_tokens:,} tokens",
+            f"{outline.parameters:,} parameters for a vocabulary of {vocabulary.num_tokens:,} tokens",
             *([] if words is None else [words]),
-            f"{(held * 4 + trained * 12) / 2**20:,.0f} MiB for weights, gradients and AdamW's moments, "
-            f"{held * 4 / 2**20:,.0f} MiB for the average",
+            f"{learnt / 2**20:,.0f} MiB for weights, gradients and AdamW's moments, {average / 2**20:,.0f} MiB for the "
+            "average",
         ]
     )
 
 
 # --- memory
-
-_FLOAT = 4
-_KEPT = 2 * _FLOAT  # for each weight: itself and its average
-_TRAINED = 3 * _FLOAT  # for each weight that is trained: its gradient and two moments
-_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-
-
-def find_memory(device: torch.device) -> int:
-    """The bytes of memory that a process can have at most: the device's, or the machine's within its control group.
-
-    The ranks of a job on one machine share its memory, unless each has a GPU.
-    """
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")] if hasattr(os, "sysconf") else []
-    for path in _GROUPS:
-        text = path.read_text(encoding="ascii").strip() if path.is_file() else ""
-        limits += [int(text)] if text.isdecimal() else []
-    return min(limits, default=1 << 62) // job().local_size
 
 
 def count_parameters(network: nn.Module) -> int:
@@ -76,63 +140,43 @@ def count_parameters(network: nn.Module) -> int:
     return sum(value.numel() for value in network.parameters())
 
 
-def _counts(network: nn.Module, training: Training) -> tuple[int, int, int]:
-    """The weights of a plain network, those with the adapters that it will have, and how many of these are trained."""
-    count, trained = count_parameters(network), num_trained(network, training)
-    return count, count + (trained if training.lora else 0), trained
-
-
-def _width_of(network: nn.Module) -> int:
-    """The numbers of a position's vector."""
-    return max((part.head.in_features for part in network.modules() if isinstance(part, Network)), default=1)
-
-
-def count_trained_bytes(recipe: Recipe, vocabulary: Vocabulary) -> int:
-    """The bytes of everything that a training keeps for its weights, over all ranks that share them."""
-    count, held, trained = _counts(outline(recipe, vocabulary), recipe.training)
-    return held * _KEPT + trained * _TRAINED + (count * _FLOAT if recipe.distillation is not None else 0)
-
-
-def check_training(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str, divided: int = 1) -> None:
-    """Refuse a training whose weights, of which a rank has 1 / ``divided``, and vectors do not fit into memory."""
-    network, settings = outline(recipe, vocabulary), recipe.training
-    batch = min(settings.micro_batch or settings.batch_size, -(-settings.batch_size // job().size))
-    count, weights = count_parameters(network), count_trained_bytes(recipe, vocabulary) // divided
-    _check(
-        f"training {recipe.name} ({count:,} parameters, {batch:,} x {recipe.data.length:,} tokens at a time)",
-        weights,
-        batch * recipe.data.length * _width_of(network) * 2 * _FLOAT,
-        torch.device(device),
-        "take a smaller backbone" if weights > find_memory(torch.device(device)) else "set training.micro_batch lower",
-    )
-
-
-def check_network(recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str) -> None:
-    """Refuse a network whose weights do not fit into memory."""
-    count = count_parameters(outline(recipe, vocabulary))
-    _check(f"a network of {count:,} parameters", count * _FLOAT, 0, torch.device(device), "take a smaller model")
-
-
 def check_sampling(network: nn.Module, batch: int, length: int, device: torch.device) -> None:
     """Refuse samples whose vectors do not fit into memory."""
     _check(
         f"sampling {batch:,} sequences of {length:,} tokens at a time",
         count_parameters(network) * _FLOAT,
-        batch * length * _width_of(network) * 2 * _FLOAT,
-        device,
+        _vector_bytes(network, batch * length),
+        _find_memory(device),
         "take a smaller length or batch size",
     )
 
 
-def _check(what: str, weights: int, vectors: int, device: torch.device, remedy: str) -> None:
-    """Refuse what needs more bytes for weights and vectors than there are; the message says what would fit."""
-    there = find_memory(device)
-    if weights + vectors <= there:
-        return
-    share = max(0, there - weights) / vectors if vectors else 0.0
-    fits = f"; {share:.2g} of the batch would fit" if 0 < share < 1 else ""
-    needed = _in_words(weights + vectors)
-    raise ValueError(f"{what} needs at least {needed} of memory, and there are {_in_words(there)}{fits}: {remedy}")
+def _vector_bytes(network: nn.Module, positions: int) -> int:
+    """The bytes of two vectors for each position."""
+    width = max((part.head.in_features for part in network.modules() if isinstance(part, Network)), default=1)
+    return 2 * _FLOAT * positions * width
+
+
+def _find_memory(device: torch.device) -> int:
+    """The bytes of memory that a process can have at most: the device's, or the machine's within its control group.
+
+    The ranks of a job on one machine share its memory, unless each has a GPU.
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")] if hasattr(os, "sysconf") else []
+    texts = [path.read_text(encoding="ascii").strip() for path in _GROUPS if path.is_file()]
+    limits += [int(text) for text in texts if text.isdecimal()]
+    return min(limits, default=1 << 62) // job().local_size
+
+
+def _check(what: str, weights: int, vectors: int, there: int, remedy: str) -> None:
+    """Refuse what needs more bytes for weights and vectors than are ``there``; the message says what would fit."""
+    if weights + vectors > there:
+        share = max(0, there - weights) / vectors if vectors else 0.0
+        fits = f"; {share:.2g} of the batch would fit" if 0 < share < 1 else ""
+        needed, present = (_in_words(count) for count in (weights + vectors, there))
+        raise ValueError(f"{what} needs at least {needed} of memory, and there are {present}{fits}: {remedy}")
 
 
 def _in_words(count: int) -> str:

@@ -34,11 +34,12 @@ def changes(before: Sequence[int] | None, after: Sequence[int]) -> dict[int, int
 
 @dataclass(frozen=True)
 class Moment:
-    """A sample after a step."""
+    """A sample after a step, and what the step has changed."""
 
     step: int
     alpha: float
     tokens: tuple[int, ...]
+    changed: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,13 @@ class Recording:
     mask_id: int | None
     vocabulary: dict[int, str]
     samples: tuple[TracedSample, ...]
+
+    def sample(self, index: int) -> TracedSample:
+        """The sample with this index."""
+        there = {sample.index: sample for sample in self.samples if sample.frames}
+        if index not in there:
+            raise ValueError(f"the trace has no sample {index}: choose from {', '.join(map(str, there)) or 'none'}")
+        return there[index]
 
 
 class Trace:
@@ -130,14 +138,6 @@ def read_trace(path: Path) -> Recording:
         raise ValueError(f"{path} is damaged ({reason}): write the trace again") from None
 
 
-def chosen_sample(recording: Recording, index: int) -> TracedSample:
-    """The sample with this index."""
-    there = {sample.index: sample for sample in recording.samples if sample.frames}
-    if index not in there:
-        raise ValueError(f"the trace has no sample {index}: choose from {', '.join(map(str, there)) or 'none'}")
-    return there[index]
-
-
 def _sample(sample: dict[str, object], known: set[int | None]) -> TracedSample:
     """A sample of a file, its differences added up."""
     tokens: list[int] = []
@@ -154,7 +154,8 @@ def _sample(sample: dict[str, object], known: set[int | None]) -> TracedSample:
             if _count(place) > len(tokens):
                 raise ValueError(f"place {place} at step {step} of sample {index} is beyond its {len(tokens)} tokens")
             tokens[place : place + 1] = [token]
-        moments.append(Moment(step, float(frame["alpha"]), tuple(tokens)))
+        before = moments[-1].tokens if moments else None
+        moments.append(Moment(step, float(frame["alpha"]), tuple(tokens), changes(before, tokens)))
     return TracedSample(index, tuple(moments), _of(str, sample["text"]))
 
 
@@ -172,21 +173,18 @@ def _count(value: object) -> int:
     return value
 
 
-def visible(text: str) -> str:
-    """The text without anything that moves a cursor: a new line is "⏎", other control characters are pictures."""
+def visible(text: str, kept: str = "") -> str:
+    """The text without anything that moves a cursor: a new line is "⏎", other control characters are pictures.
+
+    Characters that are ``kept`` stay as they are.
+
+    >>> visible("two\\n\\tlines \\x1b[31m", kept="\\n\\t")
+    'two\\n\\tlines ␛[31m'
+    """
 
     def picture(character: str) -> str:
         if character.isspace() and ord(character) > 0x9F:
             return " "
         return _PICTURES.get(character, PART)
 
-    return "".join(character if character.isprintable() else picture(character) for character in text)
-
-
-def harmless(text: str) -> str:
-    """The text as a terminal can show it: lines and tabs stay, what would move the cursor or colour it is a picture.
-
-    >>> harmless("two\\n\\tlines \\x1b[31m")
-    'two\\n\\tlines ␛[31m'
-    """
-    return "".join(each if each in "\n\t" else visible(each) for each in text)
+    return "".join(each if each.isprintable() or each in kept else picture(each) for each in text)

@@ -1,22 +1,43 @@
-"""A trained model as the parts that everything about it is computed from: recipe, weights, tokenizer.
+"""A trained model as the parts that everything about it is computed from, read from a run or from a folder of its own.
 
-``Model`` (model.py) is this with all that a trained model does. The modules that do one thing each (sampling, the model
-card, publishing) take a ``TrainedModel`` and so need not import the others.
+``Model`` (model.py) is a ``TrainedModel`` with all that a trained model does. The modules that do one thing each
+(sampling, the model card, publishing) take a ``TrainedModel`` and so need not import the others.
+
+What must hold: the names and shapes of the weights are compared with those of the network before either is allocated;
+whatever is wrong with a folder ends in one line.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import nn
 
-from duality.protocols import Measure, Process, Sampler, Schedule
+from duality.files.atomic import file_sha256
+from duality.files.progress import Reporter
+from duality.hub import package
+from duality.hub.fetch import ModelSource
+from duality.hub.package import INSIDE, PretrainedConfig
+from duality.models import folder as folders
+from duality.models.size import Outline
+from duality.protocols import Measure, Process, Sampler, Schedule, Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.samplers.choice import sampler_named
 from duality.tokenizers.tokenizer import Tokenizer
+from duality.training import checkpoint
+from duality.training.adapters import merge_adapters
+from duality.training.checkpoint import Shapes, Tensors
+from duality.training.state import load_weights
+
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_LISTED = 40  # names of tensors in a message
+_AGAIN = "fetch the folder again"
 
 
 @dataclass(frozen=True)
@@ -92,3 +113,135 @@ class TrainedModel:
         if eta is not None:
             raise ValueError(f"eta is {eta}, and the model's own sampler has none: it is the strength of a psi sampler")
         return self.sampler
+
+
+# --- reading one
+
+
+def network(
+    recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str = "cpu", weights: Tensors | None = None
+) -> nn.Module:
+    """The network of a recipe, with these ``weights``, which are not trained any more, or untrained.
+
+    The first weights of an untrained one depend on the recipe's seed only.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.training.seed)
+        made = recipe.method.network(recipe.backbone, vocabulary).to(device)
+    if weights is None:
+        return made
+    load_weights(made, weights)
+    return made.requires_grad_(False)
+
+
+def read_model(
+    source: ModelSource,
+    report: Reporter,
+    weights: Literal["ema", "model"],
+    round: int | None,
+    step: int | None,
+    device: torch.device,
+) -> TrainedModel:
+    """The model of a run, or one that is alone in a folder; ``load`` has the arguments."""
+    if weights not in ("ema", "model"):
+        raise ValueError(f"weights is {weights!r}: choose 'ema' (averaged) or 'model' (raw)")
+    if round is not None and step is not None:
+        raise ValueError(f"round {round} and step {step}: each says which weights to load; leave one of them out")
+    folder, groups = source.folder, (weights,)
+    if package.exists(folder) and not folders.exists(folder):
+        if round is not None or step is not None:
+            raise ValueError(
+                f"{source.place} is a model alone: it has neither rounds nor other steps than its own; leave them out"
+            )
+        config = package.read_config(folder)
+        if config.weights != weights:
+            raise ValueError(f"{source.place} has the weights {config.weights!r} alone, and {weights!r} were asked for")
+        return read_pretrained(source, config, device)
+    recipe, tokenizer = folders.read_recipe(folder), folders.read_tokenizer(folder)
+    names = tuple(folders.read_identity(folder)["labels"])
+    if round is not None:
+        path: Path | None = _find_round(folder, recipe, round, groups)
+    elif step is not None:
+        path = checkpoint.kept_step(folder / "checkpoints", step, groups)
+    else:
+        path = checkpoint.newest_intact(folder / "checkpoints", report, groups)
+    if path is None:
+        raise ValueError(
+            f"{folder} has no checkpoint yet: train it first (duality train {recipe.name} --out {folder} --resume)"
+        )
+    folders.check_tokenizer(path, tokenizer, folder)
+    vocabulary = Vocabulary(tokenizer.vocab_size, len(names))
+    outline = Outline(recipe, vocabulary)
+    saved = checkpoint.load(path, groups, outline.shapes(adapters=True))
+    outline.check(device)
+    made = network(recipe, vocabulary, device, merge_adapters(saved.groups[weights], recipe.training))
+    origin = Origin(str(folder.resolve()), checkpoint.checksum_of(path, weights) or "", weights, folder)
+    return TrainedModel(recipe, saved.step, made, tokenizer, names, origin)
+
+
+def _find_round(folder: Path, recipe: Recipe, number: int, groups: Sequence[str]) -> Path:
+    """The checkpoint of the weights after round ``number``, whose ``groups`` of tensors are intact."""
+    there = folders.list_rounds(folder, recipe)
+    if recipe.distillation is None:
+        raise ValueError(f"{folder} is no distillation: it has no rounds; leave the round out")
+    if number not in there:
+        raise ValueError(f"{folder} has no round {number}: there are {', '.join(map(str, there))}")
+    path = folder / folders.ROUNDS / f"step-{number * recipe.distillation.round_steps:08d}"
+    problem = checkpoint.damage(path, groups)
+    if problem is not None:
+        raise ValueError(f"{path} is damaged ({problem}): restore it from a backup, or look at another round")
+    return path
+
+
+def read_pretrained(source: ModelSource, config: PretrainedConfig, device: torch.device) -> TrainedModel:
+    """A model that is alone in a folder."""
+    folder, tokenizer = source.folder, folders.read_tokenizer(source.folder)
+    found = (tokenizer.vocab_size, tokenizer.fingerprint)
+    if found != (config.num_tokens, config.tokenizer_sha256):
+        raise ValueError(
+            f"{source.place} was trained with a vocabulary of {config.num_tokens} tokens (fingerprint "
+            f"{config.tokenizer_sha256[:12]}), but {folder / package.TOKENIZER} has {found[0]} "
+            f"({found[1][:12]}): put back the file that belongs to it"
+        )
+    path = folder / package.WEIGHTS
+    if not path.is_file():
+        raise ValueError(f"{source.place} has no {path.name}: {_AGAIN}")
+    vocabulary = Vocabulary(config.num_tokens, len(config.label_names))
+    outline = Outline(config.recipe, vocabulary)
+    _check_tensors(path, {f"{INSIDE}{name}": shape for name, shape in outline.shapes().items()})
+    digest = file_sha256(path)
+    if config.weights_sha256 not in (None, digest):
+        raise ValueError(f"{path} is not the file that {package.CONFIG} was written for (sha256): {_AGAIN}")
+    tensors = {name.removeprefix(INSIDE): value.float() for name, value in load_file(path).items()}
+    outline.check(device)
+    made = network(config.recipe, vocabulary, device, tensors)
+    place = source.place if source.commit else str(folder.resolve())
+    origin = Origin(place, digest, config.weights, folder, source.commit)
+    return TrainedModel(config.recipe, config.step, made, tokenizer, config.label_names, origin)
+
+
+def _check_tensors(path: Path, expected: Shapes) -> None:
+    """Refuse a file whose tensors are not those of the network, by the names, shapes and types at its beginning."""
+    try:
+        with safe_open(path, framework="pt") as content:
+            slices = {name: content.get_slice(name) for name in content.keys()}  # noqa: SIM118
+            found = {name: (tuple(part.get_shape()), str(part.get_dtype())) for name, part in slices.items()}
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is no valid safetensors file ({error}): {_AGAIN}") from None
+    both = sorted(found.keys() & expected.keys())
+    problems = {
+        "missing": sorted(expected.keys() - found.keys()),
+        "unknown": sorted(found.keys() - expected.keys()),
+        "of another shape": [
+            f"{name} {found[name][0]} instead of {expected[name]}" for name in both if found[name][0] != expected[name]
+        ],
+        "no numbers that weights can be": [
+            f"{name} {found[name][1]}" for name in both if found[name][1] not in _FLOATS
+        ],
+    }
+    words = []
+    for kind, names in ((kind, names) for kind, names in problems.items() if names):
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        words.append(f"{len(names)} {kind}: {', '.join(f'{name:.200}' for name in names[:_LISTED])}{more}")
+    if words:
+        raise ValueError(f"the tensors of {path} do not fit the network of its config.json ({'; '.join(words)})")

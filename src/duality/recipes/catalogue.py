@@ -15,8 +15,8 @@ recipe.json with a field too few or too many is refused.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -105,8 +105,22 @@ def _settings_in(table: dict[str, object], prefix: str = "") -> Iterator[tuple[s
 # --- settings
 
 
-def modify(base: Recipe, assignments: tuple[str, ...]) -> Recipe:
-    """``base`` with ``field=value`` assignments applied, checked together at the end, in any order."""
+def modify(
+    base: Recipe, assignments: Sequence[str] = (), corpus: str | Path | None = None, column: str | None = None
+) -> Recipe:
+    """``base`` with ``field=value`` assignments applied, checked together at the end, in any order.
+
+    Before that it gets another corpus and another key or column of the text, if these are given; a path is made
+    absolute so that the run can be resumed from anywhere.
+    """
+    if corpus is not None:
+        from duality.data.places import make_absolute
+
+        if not str(corpus).strip() or corpus == Path():  # which is the present folder
+            raise ValueError("the corpus is empty: give a file, a folder, or a name that `duality data list` shows")
+        base = replace(base, data=replace(base.data, corpus=make_absolute(corpus)))
+    if column is not None:
+        base = replace(base, data=replace(base.data, column=column))
     settings = []
     for assignment in assignments:
         path, separator, text = (part.strip() for part in assignment.partition("="))

@@ -27,9 +27,9 @@ from duality.data.places import find_evaluated_part, has_columns, is_there
 from duality.files.atomic import atomic_folder
 from duality.files.progress import Reporter, silent
 from duality.hub import package
-from duality.models.folder import CORPUS, DATA, is_imported, read_identity, read_recipe, read_tokenizer, with_corpus
-from duality.models.provenance import corpus_identity
+from duality.models.folder import CORPUS, DATA, is_imported, read_identity, read_recipe, read_tokenizer
 from duality.ranks import job
+from duality.recipes.catalogue import modify
 from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
 from duality.tokenizers.specs import FROM_FILES
@@ -60,7 +60,7 @@ def corpus_of_run(
             f"{folder / CORPUS} is of another tokenizer than {folder / FILE}: put back the files that belong to the run"
         )
     if moved_to is not None:
-        recipe = with_corpus(recipe, moved_to)
+        recipe = modify(recipe, corpus=moved_to)
     else:
         check_present(folder, recipe)
         if Path(recipe.data.corpus).exists():
@@ -151,14 +151,14 @@ def with_data(recipe: Recipe, data: DataInMemory, folder: Path) -> Recipe:
     own = replace(recipe.data, column=TEXT_COLUMN)  # of the file that was written
     if tokenizer is not None:
         own = replace(own, tokenizer=tokenizer)
-    return with_corpus(replace(recipe, data=own), path)
+    return modify(replace(recipe, data=own), corpus=path)
 
 
 def _check_corpus(folder: Path, corpus: Corpus, moved_to: str | None = None) -> None:
     """Refuse to continue on other tokens than the run began with; ``moved_to`` is where its corpus is said to be."""
     if is_imported(folder):
         return
-    found = corpus_identity(corpus)
+    found = corpus.checksums()
     own = {"text": found.get("text"), **read_identity(folder)}
     if own != {"text": own["text"], **found}:
         raise _another_corpus(folder, moved_to)

@@ -36,7 +36,6 @@ from duality.models.folder import (
     checksums,
     exists,
     hash_parameters,
-    is_finetuning,
     read_base,
     read_recipe,
     write_recipe,
@@ -92,8 +91,9 @@ def check_folder(folder: Path, resume: bool) -> None:
 
 def check_new_weights(folder: Path) -> None:
     """Refuse new weights where a distillation or a finetuning was begun and not completed: its weights are there."""
-    if (folder / BASE).exists():
-        kind, how = ("finetuning", "train --from") if is_finetuning(folder) else ("distillation", "distill")
+    record = read_base(folder)
+    if record is not None:
+        kind, how = ("finetuning", "train --from") if "weights" in record else ("distillation", "distill")
         raise ValueError(
             f"{folder} holds the beginning of a {kind}: complete it with `duality {how}`, choose another --out (out=), "
             "or delete it"
@@ -206,7 +206,7 @@ def check_base(folder: Path, name: str, base: Path, report: Reporter) -> None:
     if record is None:
         report(f"{folder} has no base.json, which says what it began from: {base} is not compared with it")
         return
-    if is_finetuning(folder):
+    if "weights" in record:
         raise ValueError(f"{folder} is a finetuning of {record.get('source')}, no distillation: choose another --out")
     began = {group: record.get(group) for group in WEIGHTS}
     kept = base / "checkpoints" / f"step-{record['step']:08d}"
@@ -231,7 +231,7 @@ def check_base(folder: Path, name: str, base: Path, report: Reporter) -> None:
 def check_source(folder: Path, place: str, report: Reporter) -> None:
     """Refuse to continue the finetuning in ``folder`` from another model than it began from."""
     record = read_base(folder)
-    if record is None or not is_finetuning(folder):
+    if record is None or "weights" not in record:
         raise ValueError(
             f"{folder} did not begin as a finetuning: continue it without --from (start=), or choose another --out "
             "(out=)"

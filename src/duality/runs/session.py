@@ -29,11 +29,10 @@ from duality.files.atomic import flush_to_disk, no_empty_folder, write_atomicall
 from duality.files.lock import locked
 from duality.files.progress import Reporter, silent
 from duality.hub.fetch import model_source
-from duality.models.folder import ROUNDS, STREAM, exists, is_finetuning, read_recipe, write_base, write_facts
+from duality.models.folder import BASE, ROUNDS, STREAM, code_version, exists, read_recipe, write_facts
 from duality.models.model import Model, network
 from duality.models.plan import operations_per_second
-from duality.models.provenance import code_version, corpus_facts, corpus_identity
-from duality.models.size import describe_trained
+from duality.models.size import Outline
 from duality.protocols import Vocabulary
 from duality.ranks import job, saving_group
 from duality.recipes import catalogue
@@ -45,13 +44,12 @@ from duality.runs.start import (
     begin_distillation,
     begin_finetuning,
     check_checkpoint,
-    layout_for,
     make_state,
     phases_of,
 )
 from duality.runs.trackers.tracker import NO_TRACKERS, Tracker, Trackers, trackers_named
 from duality.training import checkpoint
-from duality.training.adapters import is_adapter, merge_adapters
+from duality.training.adapters import merge_adapters
 from duality.training.devices import device_named
 from duality.training.loop import StepRecord, fit, interruptible, phase_at
 from duality.training.metrics import append_metrics, log_row, plot_losses, read_metrics, rewind_metrics
@@ -107,18 +105,22 @@ class TrainingPlan:
         with ExitStack() as held:
             before = place.once(lambda: self._enter(held, report))
             corpus = place.in_turn(lambda: self._read_corpus(before, report))
-            place.agree(corpus_facts(corpus), "give all ranks the same text")
+            place.agree({"corpus": _shorten(corpus.checksums())}, "give all ranks the same text")
             batches = make_loader(recipe, corpus, folder / STREAM)
             for line in describe_corpus(recipe, corpus):
                 report(line)
             path = place.once(lambda: checkpoint.newest_intact(folder / "checkpoints", report))
             if path is not None:
                 check_checkpoint(path, recipe, corpus, folder)
-            state = make_state(recipe, corpus, where, layout_for(recipe, corpus, where))
+            state = make_state(recipe, corpus, where)
+            outline = Outline(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names)))
+            words = outline.describe_trained()
+            if words is not None:
+                report(f"{outline.parameters:,} parameters; {words}")
             if before is None:
                 # only now: what cannot be trained leaves no run
-                place.once(lambda: write_facts(recipe, folder, corpus.tokenizer, corpus_identity(corpus)))
-            self._report_trained(state, report)
+                place.once(lambda: write_facts(recipe, folder, corpus.tokenizer, corpus.checksums()))
+            peak = operations_per_second(recipe, where)
             if path is not None:
                 parts = checkpoint.parts_of(path)
                 saved = checkpoint.load(path, None if parts is None else ())
@@ -132,16 +134,15 @@ class TrainingPlan:
                     report(f"resuming at step {state.step} of {recipe.training.steps}")
             if isinstance(batches, StreamLoader):
                 held.enter_context(batches)
-            session = Session(recipe, folder, corpus, state, where, watch, trackers, changes)
+            session = Session(recipe, folder, corpus, state, where, watch, trackers, changes, peak)
             return session.run(batches, report)
 
     def _check_job(self) -> None:
         """Refuse a job that cannot train this recipe, or whose ranks do not have the same recipe and code."""
         recipe, place = self.recipe, job()
         if not place.alone:
-            written = json.dumps(catalogue.to_json(recipe), sort_keys=True)
             versions = {
-                "recipe": hashlib.sha256(written.encode("utf-8")).hexdigest()[:12],
+                "recipe": _shorten(catalogue.to_json(recipe)),
                 "version of the code": code_version(),
                 "version of torch": torch.__version__,
             }
@@ -185,13 +186,13 @@ class TrainingPlan:
             found = begin_distillation(self.base, self.recipe, report)
         else:
             found = begin_finetuning(str(self.start), self.recipe, folder, report)
-        write_base(folder, found.record)
+        write_atomically(folder / BASE, json.dumps(found.record, indent=1))
         session = Session(found.recipe, folder, found.corpus, found.state, "cpu")
         if found.recipe.distillation is not None:
             session.save_round()
         session.save()
         session.saver.wait()
-        write_facts(found.recipe, folder, found.corpus.tokenizer, corpus_identity(found.corpus))
+        write_facts(found.recipe, folder, found.corpus.tokenizer, found.corpus.checksums())
 
     def _read_corpus(self, before: Recipe | None, report: Reporter) -> Corpus:
         """The corpus of a new run, or that of the run in the folder, which was trained as ``before``."""
@@ -200,14 +201,10 @@ class TrainingPlan:
         moved_to = None if self.recipe.data.corpus == before.data.corpus else self.recipe.data.corpus
         return corpus_of_run(self.folder, self.recipe, report, moved_to)
 
-    def _report_trained(self, state: TrainState, report: Reporter) -> None:
-        """Say how many of the weights are trained, if not all are."""
-        weights = dict(state.model.named_parameters())
-        count = sum(value.numel() for name, value in weights.items() if not is_adapter(name))
-        trained = sum(value.numel() for value in weights.values() if value.requires_grad)
-        words = describe_trained(self.recipe, count, trained)
-        if words is not None:
-            report(f"{count:,} parameters; {words}")
+
+def _shorten(facts: object) -> str:
+    """What all ranks of a job must have in common, in short: the beginning of a checksum."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode("utf-8")).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -223,6 +220,8 @@ class Session:
     trackers: Trackers = NO_TRACKERS
     changes: tuple[str, ...] = ()
     """What of the recipe has changed since the run was last trained."""
+    peak: tuple[float, float] | None = None
+    """Operations of a token, and those of the device in a second, if they are known."""
     saver: Saver = field(default_factory=Saver)
 
     def run(self, batches: Batches, report: Reporter) -> Outcome:
@@ -230,7 +229,6 @@ class Session:
         training, state, place = self.recipe.training, self.state, job()
         phases = phases_of(self.recipe, self.corpus, state.teacher)
         place.once(lambda: rewind_metrics(self.folder, state.step))
-        peak = operations_per_second(self.recipe, torch.device(self.device))
         first, stopped = state.step, 0
 
         with self.saver, self.trackers.tracking(self.recipe, self.folder, first), interruptible() as request:
@@ -245,7 +243,7 @@ class Session:
                 if last or stopped or record.step % training.log_every == 0:
                     elapsed = time.monotonic() - started
                     rate = record.num_tokens * (record.step - first) / elapsed
-                    self.log(log_row(record, first, elapsed, rate, peak))
+                    self.log(log_row(record, first, elapsed, rate, self.peak))
                 if self.recipe.distillation is not None and record.step % self.recipe.distillation.round_steps == 0:
                     self.save_round()
                 if record.step % training.save_every == 0:
@@ -254,7 +252,8 @@ class Session:
                     self.evaluate()
                 return not stopped
 
-            if state.step == 0 and place.once(lambda: is_finetuning(self.folder) and not self.is_evaluated()):
+            finetuned = self.recipe.distillation is None and (self.folder / BASE).exists()
+            if state.step == 0 and place.once(lambda: finetuned and not self.is_evaluated()):
                 self.evaluate()  # what it begins from
             started = time.monotonic()
             if state.step < training.steps:

@@ -28,22 +28,21 @@ from duality.files.progress import Reporter
 from duality.hub import package
 from duality.hub.fetch import model_source
 from duality.models.folder import STREAM, check_tokenizer, checksums, exists, hash_parameters, read_recipe
-from duality.models.load import read_pretrained
 from duality.models.model import Model, load, network
-from duality.models.size import check_training, count_trained_bytes, find_memory
+from duality.models.size import Outline
+from duality.models.trained import read_pretrained
 from duality.protocols import Phase, Vocabulary
 from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.corpus import count_vocabulary, make_loader, prepare_corpus
 from duality.recipes.derive import method_phases
 from duality.recipes.recipe import Recipe
-from duality.recipes.shapes import outline, parameter_shapes, trained_shapes
 from duality.runs.corpus import check_present, corpus_of_run
 from duality.tokenizers.specs import KeptTokenizer, original
 from duality.tokenizers.tokenizer import NumberTokenizer
 from duality.training import checkpoint
 from duality.training.adapters import is_adapter, merge_adapters, plain_name
-from duality.training.parallel import SINGLE, Layout, layout_of, put
+from duality.training.parallel import SINGLE, Layout, put
 from duality.training.state import TrainState, copy_into, load_weights
 
 _FREE = ("backbone.dropout:", "backbone.embedding_std:")  # of the fields of a backbone: the weights mean the same
@@ -67,32 +66,24 @@ def phases_of(recipe: Recipe, corpus: Corpus, teacher: nn.Module | None) -> tupl
     return recipe.distillation.phases(recipe.method, num_tokens, teacher)
 
 
-def layout_for(recipe: Recipe, corpus: Corpus, device: torch.device) -> Layout:
-    """How the weights of a recipe lie on the ranks."""
-    needed = count_trained_bytes(recipe, _sizes(corpus))
-    return layout_of(recipe.parallel, job(), device, needed, find_memory(device))
-
-
 def check_checkpoint(path: Path, recipe: Recipe, corpus: Corpus, folder: Path) -> None:
     """Refuse a checkpoint of another tokenizer or network, before the network takes any memory."""
-    check_tokenizer(checkpoint.load(path, ()), corpus.tokenizer, folder)
-    shapes = trained_shapes(recipe, _sizes(corpus))
+    check_tokenizer(path, corpus.tokenizer, folder)
+    shapes = Outline(recipe, count_vocabulary(recipe.data, corpus)).shapes(adapters=True)
     checkpoint.check_shapes(checkpoint.shapes_of_group(path, "model"), shapes)
 
 
-def make_state(recipe: Recipe, corpus: Corpus, device: torch.device | str, layout: Layout = SINGLE) -> TrainState:
-    """The state before the first step; with a teacher's network, if the recipe is a distillation."""
-    vocabulary = _sizes(corpus)
-    check_training(recipe, vocabulary, device, layout.divided)
-    model, teacher = network(recipe, count_vocabulary(recipe.data, corpus), device), None
+def make_state(recipe: Recipe, corpus: Corpus, device: torch.device | str, layout: Layout | None = None) -> TrainState:
+    """The state before the first step; with a teacher's network, if the recipe is a distillation.
+
+    It lies on the ranks of the job as the recipe says, if no ``layout`` is given.
+    """
+    vocabulary = count_vocabulary(recipe.data, corpus)
+    layout = Outline(recipe, vocabulary).lay_out(device, layout)
+    model, teacher = network(recipe, vocabulary, device), None
     if recipe.distillation is not None:
-        teacher = network(recipe, vocabulary, device)
+        teacher = network(recipe, replace(vocabulary, counts=None), device)
     return TrainState.fresh(model, recipe.training, teacher, layout)
-
-
-def _sizes(corpus: Corpus) -> Vocabulary:
-    """The sizes of a corpus's vocabulary, without the counts of its tokens."""
-    return Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names))
 
 
 # --- a distillation
@@ -123,11 +114,12 @@ def begin_distillation(base: Path, recipe: Recipe, report: Reporter) -> _Beginni
     else:
         own = read_recipe(folder)
         check_checkpoint(path, own, corpus, folder)
-        checkpoint.check_shapes(*(parameter_shapes(each, _sizes(corpus)) for each in (own, recipe)))
+        vocabulary = count_vocabulary(recipe.data, corpus)
+        checkpoint.check_shapes(*(Outline(each, vocabulary).shapes() for each in (own, recipe)))
         saved = checkpoint.load(path, ("model", "ema"))
         model, ema = (merge_adapters(saved.groups[group], own.training) for group in ("model", "ema"))
         record = {"run": str(folder.resolve()), "step": saved.step, **checksums(path)}
-    state = make_state(recipe, corpus, "cpu")
+    state = make_state(recipe, corpus, "cpu", SINGLE)
     phases_of(recipe, corpus, state.teacher)  # what cannot be distilled leaves no run behind
     load_weights(state.model, model)
     copy_into(state.ema, ema)
@@ -181,7 +173,7 @@ def fit_to_source(source: StartingPoint, recipe: Recipe) -> Recipe:
     changes = catalogue.differences(own, wanted)
     fixed = [each for each in changes if each.startswith(("backbone", "data.tokenizer", "data.labels:"))]
     vocabulary = Vocabulary(source.tokenizer.vocab_size, len(source.label_names))
-    networks = (outline(replace(each, backbone=own.backbone), vocabulary) for each in (own, wanted))
+    networks = (Outline(replace(each, backbone=own.backbone), vocabulary).network for each in (own, wanted))
     if own.method != wanted.method and len({str(list(_structure(each))) for each in networks}) > 1:
         fixed += [each for each in changes if each.startswith("method")]
     found = [each for each in fixed if not each.startswith(_FREE)]
@@ -216,7 +208,7 @@ def begin_finetuning(place: str, recipe: Recipe, folder: Path, report: Reporter)
             "all of them"
         )
     make_loader(recipe, corpus, folder / STREAM)  # refuses a text that is too short
-    state, weights = make_state(recipe, corpus, "cpu"), dict(model.denoiser.named_parameters())
+    state, weights = make_state(recipe, corpus, "cpu", SINGLE), dict(model.denoiser.named_parameters())
     own = {name: value for name, value in state.model.named_parameters() if not is_adapter(name)}
     checkpoint.check_shapes(
         {name: tuple(value.shape) for name, value in weights.items()},

@@ -25,7 +25,7 @@ from duality.files.lock import locked
 from duality.files.progress import Reporter, silent
 from duality.hub.fetch import model_source
 from duality.hub.package import read_config
-from duality.models.folder import exists, read_recipe, with_column, with_corpus
+from duality.models.folder import exists, read_recipe
 from duality.models.model import Model, load
 from duality.recipes import catalogue
 from duality.recipes.config import build
@@ -80,12 +80,12 @@ def plan_training(request: TrainRequest) -> TrainingPlan:
     base, folder = _first_recipe(request.recipe, source, changes, out, resume)
     if source is not None and request.recipe is None and data is None and not (resume and exists(folder)):
         raise ValueError(f"nothing to finetune {start} on: give a text with --data (data=), or name a recipe")
-    chosen = with_column(catalogue.modify(base, changes), request.column)
+    chosen = catalogue.modify(base, changes)
     place = None
     if source is not None:
         chosen, place = fit_to_source(source, chosen), source.place
     if data is None or isinstance(data, (str, Path)):
-        chosen = with_corpus(chosen, chosen.data.corpus if data is None else data)
+        chosen = catalogue.modify(chosen, (), chosen.data.corpus if data is None else data, request.column)
         return TrainingPlan(chosen, folder, resume, start=place)
     if request.column is not None:
         raise ValueError(f"column={request.column!r} belongs to files; data from memory has no columns: leave it out")
@@ -188,13 +188,11 @@ def plan_distillation(request: DistillRequest) -> TrainingPlan:
         held = read_recipe(target)
         asked = with_rounds(held, int(str(given["rounds"]))) if "rounds" in given else held
         rounds = (f"distillation.{field}={value}" for field, value in given.items())
-        again = catalogue.modify(asked, (*rounds, *fields))
-        return TrainingPlan(again if corpus is None else with_corpus(again, corpus), target, True, source.pinned)
+        return TrainingPlan(catalogue.modify(asked, (*rounds, *fields), corpus), target, True, source.pinned)
     required_sampler(base.method, 2, name)  # refuses a model that it does not fit
     distillation = build(kind, {"round_steps": default_round_steps(base.training.steps), **given})
     chosen = derive_distillation(base, distillation, _step_of(folder))
-    chosen = catalogue.modify(chosen if corpus is None else with_corpus(chosen, corpus), fields)
-    return TrainingPlan(chosen, target, request.resume, source.pinned)
+    return TrainingPlan(catalogue.modify(chosen, fields, corpus), target, request.resume, source.pinned)
 
 
 def _step_of(folder: Path) -> int:

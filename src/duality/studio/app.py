@@ -25,7 +25,7 @@ from starlette.types import ASGIApp
 
 import duality
 from duality.diffusion.gaussian import level, level_slope
-from duality.models.player import shell
+from duality.models.picture import shell
 from duality.studio import completions, openapi, schemas
 from duality.studio.generation import Check, Emit, Event, generate, judge_text, measure_surprisal
 from duality.studio.library import Library
