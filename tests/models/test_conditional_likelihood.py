@@ -34,7 +34,7 @@ from duality.diffusion.schedules import LogLinear, Polynomial
 from duality.methods.bert_mouth import _PseudoLikelihood
 from duality.models.model import Model
 from duality.models.requests import ScoreRequest
-from duality.models.scoring import Passage, TextLikelihood, cut_windows, make_passage, measure_tokens, sum_tokens
+from duality.models.scoring import Passage, TextLikelihood, cut_windows, make_passage, measure_tokens
 from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.discrete_time import DiscreteTimeBound
 from duality.objectives.next_token import NextToken
@@ -52,10 +52,10 @@ SEQUENCES = torch.tensor([[0, 0, 0], [0, 1, 2], [2, 1, 1]])
 def measured(denoiser: AnyDenoiser, measure: Measure, x: Tensor, known: int, num_draws: int = 2048) -> TextLikelihood:
     """The likelihood of the tokens x behind the first ``known`` ones."""
     row = Passage(x[known:].numpy(), x[:known].numpy())
-    draws = measure_tokens(
+    (draws,) = measure_tokens(
         denoiser, measure, [row], len(x), ScoreRequest(num_draws, batch_size=1024), torch.device("cpu")
     )
-    return sum_tokens(measure.kind, draws)[0]
+    return TextLikelihood.of(draws, measure.kind)
 
 
 def toy(process: Process, known: int) -> Oracle:

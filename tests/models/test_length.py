@@ -19,7 +19,8 @@ from duality.evaluation.samples import Case
 from duality.evaluation.sweep import RunSampler, held_out_text
 from duality.models import sampling as writing
 from duality.models.model import Model
-from duality.models.sampling import _end_of_known, _row_between, row_with_blanks
+from duality.models.requests import SampleRequest
+from duality.models.sampling import _end_of_known, known_tokens, row_with_blanks
 from duality.recipes import corpus as recipe_corpus
 from duality.tokenizers.tokenizer import ByteTokenizer
 from duality.training.metrics import read_metrics
@@ -86,7 +87,8 @@ def test_other_text_is_cut_into_documents_as_the_run_s_own(
 
 
 def prepared_summary(recipe: duality.Recipe) -> list[str]:
-    return recipe_corpus._summarise(recipe.data, recipe_corpus.prepare_corpus(recipe, quiet))
+    lines = recipe_corpus.describe_corpus(recipe, recipe_corpus.prepare_corpus(recipe, quiet))
+    return lines[:-1]  # the last one says how often the training sees it
 
 
 def test_the_summary_of_a_corpus(lines: Path, novel: Path) -> None:
@@ -197,12 +199,10 @@ def test_filled_text_keeps_what_is_known(
     assert sample.text == text
 
 
-def test_where_the_known_tokens_end() -> None:
-    tokenizer = ByteTokenizer()
-    assert _end_of_known(_row_between(tokenizer, 8, "", "")) == 0
-    assert _end_of_known(_row_between(tokenizer, 8, "abc", "")) == 3
-    assert _end_of_known(_row_between(tokenizer, 8, "", "z")) == 8
-    assert _end_of_known(row_with_blanks(tokenizer, "a _ b _", "_", 2, lambda length: None)) == 7
+def test_where_the_known_tokens_end(bytes_model: Model) -> None:
+    for prompt, suffix, end in (("", "", 0), ("abc", "", 3), ("", "z", 8)):
+        assert _end_of_known(known_tokens(bytes_model, SampleRequest(length=8, prompt=prompt, suffix=suffix))) == end
+    assert _end_of_known(row_with_blanks(ByteTokenizer(), "a _ b _", "_", 2, lambda length: None)) == 7
 
 
 def test_an_empty_sample_is_empty(bytes_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from support.runs import ROOT
 from duality.models.size import describe
 from duality.networks import SIZES
 from duality.recipes.catalogue import (
-    _choices,
+    _NAMED,
     _components,
     differences,
     from_json,
@@ -39,9 +39,9 @@ def test_recipes_round_trip_through_json(name: str) -> None:
     assert from_json(json.loads(json.dumps(to_json(chosen)))) == chosen
 
 
-@pytest.mark.parametrize("name", _choices())
+@pytest.mark.parametrize("name", [name for registry in _NAMED for name in registry])
 def test_every_named_component_round_trips(name: str) -> None:
-    component = _choices()[name]()
+    component = next(registry[name] for registry in _NAMED if name in registry)()
     assert from_jsonable(json.loads(json.dumps(to_jsonable(component))), _components()) == component
 
 

@@ -20,7 +20,6 @@ from torch import Tensor
 from duality.denoisers.clamp import in_context
 from duality.fused.lazy import belief_of
 from duality.models.model import Model
-from duality.models.sampling import with_label
 from duality.models.scoring import Passage, Window, batch_windows, cut_windows, draw_noise, pad_windows
 from duality.protocols import Denoiser
 
@@ -43,7 +42,7 @@ def _most_likely(model: Model, rows: Sequence[Window], label: str | None) -> Ten
     """The most likely token at each place of windows of one shape, (B, L); known places have no meaning."""
     x, real, known = pad_windows(rows, model.device)
     valid = real if rows[0].shape[1] else None
-    denoiser = with_label(model.denoiser, label, None, model.label_names, model.device)
+    denoiser = model.with_label(label)
     one = torch.ones(len(rows), dtype=torch.float64, device=model.device)
     if model.measure.kind == "exact":
         return belief_of(denoiser, x, one, valid).argmax_states()

@@ -32,7 +32,6 @@ from duality.models.sampling import (
     Watch,
     Wrap,
     known_tokens,
-    with_label,
     with_memo,
     write_around,
 )
@@ -40,16 +39,16 @@ from duality.models.scoring import (
     Passage,
     TextLikelihood,
     TokenSurprisal,
-    list_surprisals,
     make_passage,
+    mean_and_stderr,
     measure_tokens,
-    sum_tokens,
 )
 from duality.models.trained import TrainedModel, read_model
 from duality.models.trained import network as network
 from duality.protocols import Denoiser, Grid, Sampler, Score, Tail
 from duality.samplers.generate import generate
 from duality.samplers.grids import LINEAR
+from duality.tokenizers.pieces import Pieces
 from duality.training.devices import device_named
 
 if TYPE_CHECKING:
@@ -217,7 +216,7 @@ class Model(TrainedModel):
 
     def score(self, rows: Sequence[Passage], request: ScoreRequest) -> list[TextLikelihood]:
         """``log_likelihood`` of tokens: each passage has its own context, seed and manner to be cut into windows."""
-        return sum_tokens(self.measure.kind, self._token_nats(rows, request))
+        return [TextLikelihood.of(draws, self.measure.kind) for draws in self._token_nats(rows, request)]
 
     def surprisal(self, text: str, **options: Unpack[ScoreOptions]) -> list[TokenSurprisal]:
         """The nats of each token of a text, in 16 draws if ``num_draws`` says no other number.
@@ -231,11 +230,13 @@ class Model(TrainedModel):
         request = ScoreRequest(**options)
         row = Passage(self.tokenizer.encode(text), seed=request.seed)
         (draws,) = self._token_nats([row], request)
-        return list_surprisals(self.tokenizer, row, draws, self.measure.kind)
+        ids, (nats, stderr) = row.ids.tolist(), mean_and_stderr(draws, self.measure.kind)
+        texts = Pieces(self.tokenizer).per_token(ids)
+        return [TokenSurprisal(*entry) for entry in zip(ids, texts, nats.tolist(), stderr.tolist())]
 
     def _token_nats(self, rows: Sequence[Passage], request: ScoreRequest) -> list[Tensor]:
         """The nats of every token at every draw."""
-        denoiser = with_label(self.denoiser, request.label, None, self.label_names, self.device)
+        denoiser = self.with_label(request.label)
         return measure_tokens(denoiser, self.measure, rows, self.length, request, self.device)
 
     # --- looking inside
@@ -247,7 +248,7 @@ class Model(TrainedModel):
         The vector of an autoregressive model at a position is what it predicts that token from: it has read the tokens
         before it. A Gaussian model reads vectors instead of tokens, and is refused.
         """
-        denoiser = with_label(self.denoiser, label, None, self.label_names, self.device)
+        denoiser = self.with_label(label)
         z = torch.as_tensor(tokens, device=self.device)
         z = z[None] if z.ndim == 1 else z
         if z.ndim != 2 or z.is_floating_point() or not 0 < alpha <= 1:

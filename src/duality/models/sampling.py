@@ -19,12 +19,11 @@ row.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 
 from duality.denoisers.clamp import Clamped, ClampedScore
-from duality.denoisers.conditioning import Guided, with_labels
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.memo import Memoized
 from duality.denoisers.wrapping import network_of, unwrap
@@ -32,8 +31,6 @@ from duality.models.requests import FillRequest, SampleChoices, SampleRequest
 from duality.models.size import check_sampling
 from duality.models.trained import TrainedModel
 from duality.protocols import AnyDenoiser, Denoiser, Score, Tail, VectorDenoiser
-from duality.recipes.recipe import Generation
-from duality.registry import suggestion
 from duality.samplers.choice import grid_named
 from duality.samplers.generate import Frame, batches
 from duality.tokenizers.tokenizer import Tokenizer, text_before_end
@@ -79,38 +76,40 @@ class Sample:
         return made | ({"full_text": self.full_text} if full else {}) | {"tokens": self.tokens}
 
 
-def _resolve_generation(choices: SampleChoices, standard: Generation) -> Generation:
-    """How a model is sampled: as was chosen, and where nothing was (None) as its recipe says.
-
-    Another sampler than the recipe's has its own number of steps.
-
-    >>> _resolve_generation(SampleChoices(temperature=0.8), Generation(steps=8, tail="posterior"))
-    Generation(steps=8, sampler='own', tail='posterior', temperature=0.8)
-    >>> _resolve_generation(SampleChoices(sampler="psi-loop"), Generation(steps=8)).steps is None
-    True
-    """
-    own = choices.sampler is None or choices.sampler == standard.sampler
-    return Generation(
-        steps=standard.steps if choices.steps is None and own else choices.steps,
-        sampler=standard.sampler if choices.sampler is None else choices.sampler,
-        tail=standard.tail if choices.tail is None else choices.tail,
-        temperature=standard.temperature if choices.temperature is None else choices.temperature,
-    )
-
-
 def known_tokens(model: TrainedModel, request: SampleRequest | FillRequest) -> Row:
-    """The tokens of a request that are known; what the model cannot do, or the machine cannot hold, is refused."""
+    """The tokens of a request that are known; what the model cannot do, or the machine cannot hold, is refused.
+
+    Tokens behind those that the model writes, of a suffix or after a blank, need a model that can look ahead.
+    """
     tokenizer, batch = model.tokenizer, min(request.num, request.batch_size)
+    if isinstance(request, FillRequest):
+        what = "fill"
+    else:
+        what = "suffix" if request.suffix else "keep" if request.keep else ""
+    if what and isinstance(unwrap(model.denoiser), VectorDenoiser):
+        raise ValueError(f"{what} with a Gaussian model: {_NO_TOKENS_IN_VECTORS}")
+    if what and network_of(model.denoiser).causal:
+        raise ValueError(
+            f"{what} with an autoregressive model: it writes from left to right and cannot look ahead; use a prompt "
+            "only, or sample a diffusion model"
+        )
 
     def check_length(length: int) -> None:
         check_sampling(model.denoiser, batch, length, model.device)
 
     if isinstance(request, FillRequest):
-        _check_can_infill(model.denoiser, "fill")
         return row_with_blanks(tokenizer, request.text, request.blank, request.tokens_per_blank, check_length)
     length = model.length if request.length is None else request.length
     check_length(length)
-    row = _row_between(tokenizer, length, request.prompt, request.suffix)
+    if length < 1:
+        raise ValueError(f"length is {length}: a sample needs at least 1 token")
+    first, last = tokenizer.encode(request.prompt).tolist(), tokenizer.encode(request.suffix).tolist()
+    free = length - len(first) - len(last)
+    if free < 0:
+        raise ValueError(
+            f"prompt and suffix have {length - free} tokens, the sample {length}: shorten them or raise the length"
+        )
+    row: Row = [*first, *[None] * free, *last]
     for place, token in request.keep.items():
         if not (0 <= place < length and 0 <= token < tokenizer.vocab_size):
             raise ValueError(
@@ -118,8 +117,6 @@ def known_tokens(model: TrainedModel, request: SampleRequest | FillRequest) -> R
                 f"{tokenizer.vocab_size - 1}"
             )
         row[place] = token
-    if request.suffix or request.keep:
-        _check_can_infill(model.denoiser, "suffix" if request.suffix else "keep")
     return row
 
 
@@ -131,12 +128,22 @@ def write_around(
     each: SampleWatch | None = None,
     wrap: Wrap | None = None,
 ) -> list[Sample]:
-    """The samples around the known tokens of a row; ``each`` gets every one as soon as its batch is written."""
-    how = _resolve_generation(choices, model.recipe.generation)
+    """The samples around the known tokens of a row; ``each`` gets every one as soon as its batch is written.
+
+    What was not chosen (None) is as the recipe says.
+    """
+    standard = model.recipe.generation
+    if choices.sampler not in (None, standard.sampler):
+        standard = replace(standard, steps=None)  # another sampler than the recipe's has its own number of steps
+    chosen = {field.name: getattr(choices, field.name) for field in fields(standard)}
+    how = replace(standard, **{name: value for name, value in chosen.items() if value is not None})
     sampler = model.named_sampler(how.sampler, choices.eta)
     steps = sampler.steps(len(row)) if how.steps is None else how.steps
-    denoiser = with_label(model.denoiser, choices.label, choices.guidance, model.label_names, model.device)
-    denoiser = with_memo(_with_known(transform(denoiser, choices.top_p, how.temperature), row, model))
+    denoiser = transform(model.with_label(choices.label, choices.guidance), choices.top_p, how.temperature)
+    end = _end_of_known(row)
+    if end:
+        denoiser = _with_known(denoiser, row, model)
+    denoiser = with_memo(denoiser)
     made = batches(
         denoiser if wrap is None else wrap(denoiser),
         model.schedule,
@@ -151,7 +158,6 @@ def write_around(
         device=model.device,
         watch=watch,
     )
-    end = _end_of_known(row)
     samples: list[Sample] = []
     for tokens in (tokens for batch in made for tokens in batch.tolist()):
         text, full_text = text_before_end(model.tokenizer, tokens, end), model.tokenizer.decode(tokens)
@@ -174,65 +180,34 @@ def _end_of_known(row: Row) -> int:
     return max((place for place, token in enumerate(row, 1) if token is not None), default=0)
 
 
-def _row_between(tokenizer: Tokenizer, length: int, prompt: str, suffix: str) -> Row:
-    """A row of ``length`` tokens that begins with the prompt and ends with the suffix."""
-    if length < 1:
-        raise ValueError(f"length is {length}: a sample needs at least 1 token")
-    first, last = tokenizer.encode(prompt).tolist(), tokenizer.encode(suffix).tolist()
-    free = length - len(first) - len(last)
-    if free < 0:
-        raise ValueError(
-            f"prompt and suffix have {length - free} tokens, the sample {length}: shorten them or raise the length"
-        )
-    return [*first, *[None] * free, *last]
-
-
 def row_with_blanks(
     tokenizer: Tokenizer, text: str, blank: str, tokens_per_blank: int | None, check_length: Callable[[int], None]
 ) -> Row:
-    """The text with ``tokens_per_blank`` unknown tokens in place of every blank; None is ``_tokens_of_a_word``.
+    """The text with ``tokens_per_blank`` unknown tokens in place of every blank.
 
+    If not given, they are as many as a word of the text has on average, with the space beside it, rounded up.
     ``check_length`` may refuse the number of tokens, before a row of so many is made.
+
+    >>> from duality.tokenizers.tokenizer import ByteTokenizer
+    >>> row_with_blanks(ByteTokenizer(), "The _ sat on the _.", "_", None, lambda length: None).count(None)
+    8
     """
     if not blank or blank not in text:
         raise ValueError(f"the text {text!r} has no blank {blank!r}: write one where the model is to fill in")
     if tokens_per_blank is not None and tokens_per_blank < 1:
         raise ValueError(f"tokens_per_blank is {tokens_per_blank}: a blank has at least 1 token")
-    texts = text.split(blank)
-    first, *others = [tokenizer.encode(part).tolist() for part in texts]
-    count = _tokens_of_a_word(tokenizer, texts) if tokens_per_blank is None else tokens_per_blank
+    parts = text.split(blank)
+    first, *others = [tokenizer.encode(part).tolist() for part in parts]
+    words = sum(len(part.split()) for part in parts)
+    if tokens_per_blank is None and not words:
+        raise ValueError("the text has no word beside its blanks that shows how long a blank is: give tokens_per_blank")
+    count = tokens_per_blank or -(-sum(map(len, (first, *others))) // words)
     check_length(len(first) + sum(count + len(ids) for ids in others))
     return [*first, *(token for ids in others for token in (*[None] * count, *ids))]
 
 
-def _tokens_of_a_word(tokenizer: Tokenizer, parts: list[str]) -> int:
-    """How many tokens a word of these texts has on average, with the space beside it, rounded up.
-
-    >>> from duality.tokenizers.tokenizer import ByteTokenizer
-    >>> _tokens_of_a_word(ByteTokenizer(), ["The ", " sat on the ", "."])
-    4
-    """
-    words = sum(len(part.split()) for part in parts)
-    if not words:
-        raise ValueError("the text has no word beside its blanks that shows how long a blank is: give tokens_per_blank")
-    return -(-sum(len(tokenizer.encode(part)) for part in parts) // words)
-
-
-def _check_can_infill(denoiser: AnyDenoiser, what: str) -> None:
-    """Refuse a model that cannot use known tokens behind the ones it writes."""
-    if isinstance(unwrap(denoiser), VectorDenoiser):
-        raise ValueError(f"{what} with a Gaussian model: {_NO_TOKENS_IN_VECTORS}")
-    if network_of(denoiser).causal:
-        raise ValueError(
-            f"{what} with an autoregressive model: it writes from left to right and cannot look ahead; use a prompt "
-            "only, or sample a diffusion model"
-        )
-
-
 def _with_known(denoiser: AnyDenoiser, row: Row, model: TrainedModel) -> AnyDenoiser:
     """The denoiser that is certain of the known tokens."""
-    if not _end_of_known(row):
-        return denoiser
     tokens = torch.tensor([0 if token is None else token for token in row], device=model.device)
     known = torch.tensor([token is not None for token in row], device=model.device)
     process = model.recipe.method.process(model.tokenizer.vocab_size)
@@ -241,30 +216,6 @@ def _with_known(denoiser: AnyDenoiser, row: Row, model: TrainedModel) -> AnyDeno
     if isinstance(denoiser, Score) and process is not None:
         return ClampedScore(denoiser, process, tokens, known)
     raise ValueError(f"prompt and suffix with a {type(denoiser).__name__}: {_NO_TOKENS_IN_VECTORS}")
-
-
-# --- label and guidance
-
-
-def with_label(
-    denoiser: AnyDenoiser, label: str | None, guidance: float | None, names: tuple[str, ...], device: torch.device
-) -> AnyDenoiser:
-    """The denoiser for a label, or guided towards it; ``names`` are the labels that the model was trained with."""
-    if label is None and guidance is None:
-        return denoiser
-    if not names:
-        raise ValueError(
-            "label and guidance need a class-conditional model, and this one was trained without labels: train one on "
-            "labelled text with --set data.labels=true data.packing=document"
-        )
-    if label is None:
-        raise ValueError(f"guidance without label: say towards which of {', '.join(names)}")
-    if label not in names:
-        raise ValueError(f"unknown label {label!r}: {suggestion(label, names)}")
-    number = names.index(label)
-    if guidance is None:
-        return with_labels(denoiser, torch.tensor([number], device=device))
-    return Guided(denoiser, number, guidance)  # which refuses a model without a belief
 
 
 # --- filters and memo

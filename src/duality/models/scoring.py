@@ -39,7 +39,6 @@ from duality.denoisers.clamp import in_context
 from duality.models.requests import ScoreRequest
 from duality.noise import Noise
 from duality.protocols import AnyDenoiser, Kind, Measure
-from duality.tokenizers.pieces import Pieces
 from duality.tokenizers.tokenizer import Ids, Tokenizer
 
 
@@ -60,6 +59,12 @@ class TextLikelihood:
     def nats_per_token(self) -> float:
         return self.nats / self.num_tokens
 
+    @staticmethod
+    def of(draws: Tensor, kind: Kind) -> TextLikelihood:
+        """The likelihood of a text from the nats of its tokens at every draw, (D, number of tokens)."""
+        mean, stderr = mean_and_stderr(draws.sum(1), kind)
+        return TextLikelihood(float(mean), draws.shape[1], float(stderr), kind)
+
 
 @dataclass(frozen=True)
 class TokenSurprisal:
@@ -71,10 +76,10 @@ class TokenSurprisal:
     stderr: float
 
 
-def _mean_and_stderr(draws: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
+def mean_and_stderr(draws: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
     """The mean of draws (D, ...) that are in the order of their times, and its standard error.
 
-    >>> mean, stderr = _mean_and_stderr(torch.tensor([1.0, 5.0]), "bound")
+    >>> mean, stderr = mean_and_stderr(torch.tensor([1.0, 5.0]), "bound")
     >>> float(mean), float(stderr)
     (3.0, 2.0)
     """
@@ -177,7 +182,10 @@ def measure_tokens(
     request: ScoreRequest,
     device: torch.device,
 ) -> list[Tensor]:
-    """For each passage the nats of its tokens at every draw, (D, number of tokens) float64."""
+    """For each passage the nats of its tokens at every draw, (D, number of tokens) float64, end terms included.
+
+    Windows of one shape are measured together, each at its own draw.
+    """
     if request.num_draws < 1 or request.batch_size < 1:
         raise ValueError(f"num_draws is {request.num_draws}, batch_size {request.batch_size}: each must be at least 1")
     for number, each in enumerate(passages):
@@ -187,7 +195,17 @@ def measure_tokens(
     found = [torch.zeros(count, len(each.ids), dtype=torch.float64) for each in passages]
     pairs = [(window, draw) for window in cut_windows(passages, length) for draw in range(count)]
     for some in batch_windows(pairs, request.batch_size):
-        nats = _measure_windows(denoiser, measure, some, count, device)
+        _, with_padding, with_known = some[0][0].shape
+        x, real, known = pad_windows([window for window, _ in some], device)
+        valid, reader = real if with_padding else None, denoiser
+        if with_known:
+            reader, valid = in_context(denoiser, x, known, valid), real & ~known
+        draws = torch.tensor([draw for _, draw in some], device=device)
+        offsets = draw_noise([(window, 0) for window, _ in some], device).fold("time of a window").uniform("offset")
+        noise, times = draw_noise(some, device).fold("score"), (draws + offsets) / count
+        ends = measure.ends(reader, x, noise, valid)
+        diffusion = measure(reader, x, times, noise, valid).nats
+        nats = (diffusion.double() + ends.prior.double() + ends.reconstruction.double()).cpu()
         for (window, draw), row in zip(some, nats, strict=True):
             paid = row[window.known : len(window.ids)]
             found[window.text][draw, window.first : window.first + len(paid)] = paid
@@ -199,22 +217,6 @@ def batch_windows(pairs: Sequence[tuple[Window, int]], batch_size: int) -> Itera
     for _, alike in groupby(sorted(pairs, key=lambda pair: pair[0].shape), key=lambda pair: pair[0].shape):
         while some := list(islice(alike, batch_size)):
             yield some
-
-
-def sum_tokens(kind: Kind, draws: Sequence[Tensor]) -> list[TextLikelihood]:
-    """The likelihood of each passage from the nats of its tokens at every draw."""
-    found = []
-    for nats in draws:
-        mean, stderr = _mean_and_stderr(nats.sum(1), kind)
-        found.append(TextLikelihood(float(mean), nats.shape[1], float(stderr), kind))
-    return found
-
-
-def list_surprisals(tokenizer: Tokenizer, row: Passage, draws: Tensor, kind: Kind) -> list[TokenSurprisal]:
-    """Each token of a passage and its nats, from those at every draw (D, number of tokens)."""
-    ids, (nats, stderr) = row.ids.tolist(), _mean_and_stderr(draws, kind)
-    texts = Pieces(tokenizer).per_token(ids)
-    return [TokenSurprisal(*entry) for entry in zip(ids, texts, nats.tolist(), stderr.tolist())]
 
 
 def pad_windows(
@@ -240,24 +242,3 @@ def draw_noise(rows: Sequence[tuple[Window, int]], device: torch.device) -> Nois
     if len(set(sources)) == 1:
         return Noise.of(*sources[0], numbers)
     return Noise(torch.cat([Noise.of(*source, numbers[[row]]).keys for row, source in enumerate(sources)]))
-
-
-def _measure_windows(
-    denoiser: AnyDenoiser,
-    measure: Measure,
-    pairs: Sequence[tuple[Window, int]],
-    num_draws: int,
-    device: torch.device,
-) -> Tensor:
-    """The nats (B, L) of windows of one shape, each at its own draw, end terms included; those of known tokens too."""
-    _, with_padding, with_known = pairs[0][0].shape
-    x, real, known = pad_windows([window for window, _ in pairs], device)
-    valid = real if with_padding else None
-    if with_known:
-        denoiser, valid = in_context(denoiser, x, known, valid), real & ~known
-    draws = torch.tensor([draw for _, draw in pairs], device=device)
-    offsets = draw_noise([(window, 0) for window, _ in pairs], device).fold("time of a window").uniform("offset")
-    noise, times = draw_noise(pairs, device).fold("score"), (draws + offsets) / num_draws
-    ends = measure.ends(denoiser, x, noise, valid)
-    diffusion = measure(denoiser, x, times, noise, valid).nats
-    return (diffusion.double() + ends.prior.double() + ends.reconstruction.double()).cpu()

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
 
+from duality.denoisers.conditioning import Guided, with_labels
 from duality.files.atomic import file_sha256
 from duality.files.progress import Reporter
 from duality.hub import package
@@ -26,8 +27,9 @@ from duality.hub.fetch import ModelSource
 from duality.hub.package import INSIDE, PretrainedConfig
 from duality.models import folder as folders
 from duality.models.size import Outline
-from duality.protocols import Measure, Process, Sampler, Schedule, Vocabulary
+from duality.protocols import AnyDenoiser, Measure, Process, Sampler, Schedule, Vocabulary
 from duality.recipes.recipe import Recipe
+from duality.registry import suggestion
 from duality.samplers.choice import sampler_named
 from duality.tokenizers.tokenizer import Tokenizer
 from duality.training import checkpoint
@@ -113,6 +115,25 @@ class TrainedModel:
         if eta is not None:
             raise ValueError(f"eta is {eta}, and the model's own sampler has none: it is the strength of a psi sampler")
         return self.sampler
+
+    def with_label(self, label: str | None, guidance: float | None = None) -> AnyDenoiser:
+        """The denoiser for a label that the model was trained with, or guided towards it."""
+        names = self.label_names
+        if label is None and guidance is None:
+            return self.denoiser
+        if not names:
+            raise ValueError(
+                "label and guidance need a class-conditional model, and this one was trained without labels: train one "
+                "on labelled text with --set data.labels=true data.packing=document"
+            )
+        if label is None:
+            raise ValueError(f"guidance without label: say towards which of {', '.join(names)}")
+        if label not in names:
+            raise ValueError(f"unknown label {label!r}: {suggestion(label, names)}")
+        number = names.index(label)
+        if guidance is None:
+            return with_labels(self.denoiser, torch.tensor([number], device=self.device))
+        return Guided(self.denoiser, number, guidance)  # which refuses a model without a belief
 
 
 # --- reading one

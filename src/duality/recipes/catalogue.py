@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 from duality.diffusion import GAUSSIAN_SCHEDULES, SCHEDULES
@@ -50,13 +51,8 @@ def _components() -> Registry:
     """The classes that the JSON of a recipe may name."""
     classes = dict(_CLASSES)
     for registry in (*_NAMED, DISTILLATIONS):
-        classes.update(registry.classes())
+        classes |= registry.classes()
     return Registry("component", classes)
-
-
-def _choices() -> dict[str, Entry]:
-    """What makes each component that a setting may choose, by its name."""
-    return {name: registry[name] for registry in _NAMED for name in registry}
 
 
 # --- recipes by name
@@ -146,8 +142,8 @@ def _with_settings(base: Recipe, settings: Iterable[tuple[str, object]]) -> Reci
         if isinstance(before, dict):
             node[leaf] = component(_chosen(str(value), hint, path, before))
         else:
-            given = parse(value, hint) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
-            node[leaf] = to_jsonable(check(given, hint, path))
+            given = parse(value, hint) if isinstance(value, str) else value
+            node[leaf] = to_jsonable(check(tuple(given) if isinstance(given, list) else given, hint, path))
     changed = from_jsonable(data, kinds)
     assert isinstance(changed, Recipe), "a component keeps its type"
     return changed
@@ -163,22 +159,20 @@ def _field(node: dict[str, Json], name: str, path: str) -> Json:
 
 def _chosen(text: str, hint: object, path: str, before: dict[str, Json]) -> object:
     """The component for a field that a text names: one of a registry, or a tokenizer by its place."""
+
+    def fits(value: object) -> bool:
+        try:
+            return check(value, hint, "") is not None
+        except ValueError:
+            return False
+
     registry = next((registry for registry in _NAMED if text in registry), None)
     found = tokenizer_at(text) if registry is None else registry[text]()
-    if found is not None and _fits(found, hint):
+    if found is not None and fits(found):
         return found
-    ready = (name for name, make in _choices().items() if _fits(make(), hint))
+    ready = (name for registry in _NAMED for name in registry if fits(registry[name]()))
     parts = ", ".join(f"{path}.{name}" for name in before if name != "type")
     raise ValueError(f"{path} is {text!r}: choose from {', '.join(ready)}" + (f", or set {parts}" if parts else ""))
-
-
-def _fits(value: object, hint: object) -> bool:
-    """Whether a component may be the value of a field of this type."""
-    try:
-        check(value, hint, "")
-    except ValueError:
-        return False
-    return True
 
 
 # --- JSON
@@ -192,26 +186,20 @@ def to_json(chosen: Recipe) -> Json:
 def from_json(data: Json) -> Recipe:
     """The recipe that ``to_json`` wrote."""
     if isinstance(data, dict):
-        found = data.get("format")
+        data = dict(data)
+        found = data.pop("format", None)
         if found != FORMAT:
             raise ValueError(f"the recipe has format {found!r}, this version reads {FORMAT}")
-        data = {name: value for name, value in data.items() if name != "format"}
     loaded = from_jsonable(data, _components())
     if not isinstance(loaded, Recipe):
         raise ValueError(f"this is a {type(loaded).__name__}, not a recipe: the file is not a run's recipe.json")
     return loaded
 
 
-def differences(left: Recipe, right: Recipe) -> list[str]:
-    """Where two recipes differ, as ``path: left -> right``."""
-
-    def walk(a: object, b: object, path: str) -> list[str]:
-        if type(a) is type(b) and is_dataclass(a):
-            return [
-                line
-                for field in fields(a)
-                for line in walk(getattr(a, field.name), getattr(b, field.name), f"{path}.{field.name}".lstrip("."))
-            ]
-        return [] if a == b else [f"{path}: {a!r} -> {b!r}"]
-
-    return walk(left, right, "")
+def differences(left: object, right: object, path: str = "") -> list[str]:
+    """Where two recipes, or parts of recipes that are found at ``path``, differ, as ``path: left -> right``."""
+    if type(left) is type(right) and is_dataclass(left):
+        names = [field.name for field in fields(left)]
+        parts = (differences(getattr(left, name), getattr(right, name), f"{path}.{name}".lstrip(".")) for name in names)
+        return list(chain.from_iterable(parts))
+    return [] if left == right else [f"{path}: {left!r} -> {right!r}"]

@@ -118,7 +118,6 @@ def parse(text: str, hint: object) -> object:
     if hint is str or get_origin(hint) is Literal:
         return text
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except json.JSONDecodeError:
         return {"none": None, "true": True, "false": False}.get(text.lower(), text)
-    return tuple(value) if isinstance(value, list) else value

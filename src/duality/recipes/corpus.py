@@ -125,57 +125,48 @@ def _count_tokens(rows: Sequences, first: int, last: int, block: int = 1 << 14) 
     return counts
 
 
-def _summarise(data: Data, corpus: Corpus) -> list[str]:
-    """The facts of a corpus in sentences: what a training on it begins with; a warning, if one is due."""
-    train, held_out = corpus.train, corpus.validation
+def describe_corpus(recipe: Recipe, corpus: Corpus) -> list[str]:
+    """What a training begins with, in sentences: the facts of its corpus, a warning if one is due, and how it is read.
+
+    The last ones say how often the training will see the corpus, and which files are not in it.
+    """
+    data, training, train, held_out = recipe.data, recipe.training, corpus.train, corpus.validation
+    rows = make_sequences(data, train, corpus.tokenizer)
     unit = "line" if has_only_lines(data.corpus, data.documents) else "document"
     lines = [
         f"{train.num_documents:,} {unit}{'s' * (train.num_documents > 1)} ({len(train):,} tokens) to train on, "
         f"{held_out.num_documents:,} ({len(held_out):,} tokens) for validation"
     ]
-    if data.packing == "wrap":
-        return lines
-    lengths, rows = np.diff(train.document_ends, prepend=0), make_sequences(data, train, corpus.tokenizer)
-    median, cut = float(np.median(lengths)), int((lengths > data.length).sum())
-    lines.append(
-        f"a {unit} has {median:g} tokens in the median, with its end-of-text; {cut:,} are longer than a sequence of "
-        f"{data.length} and are cut into several rows"
-    )
-    if rows.models_padding:
-        share = rows.num_padding / (len(rows) * data.length)
-        lines.append(f"what follows the end of a document, {share:.0%} of all positions, is end-of-text tokens")
-    elif median < data.length / 2:
+    if data.packing == "document":
+        lengths = np.diff(train.document_ends, prepend=0)
+        median, cut = float(np.median(lengths)), int((lengths > data.length).sum())
         lines.append(
-            "warning: most positions are padding, which data.padding=ignore leaves out: the model will not learn where "
-            "a document ends; set data.padding=model"
+            f"a {unit} has {median:g} tokens in the median, with its end-of-text; {cut:,} are longer than a sequence "
+            f"of {data.length} and are cut into several rows"
         )
-    return lines
-
-
-def describe_corpus(recipe: Recipe, corpus: Corpus) -> list[str]:
-    """What a training begins with: the summary, how often it will see the corpus, and which files are not in it."""
-    training, rows = recipe.training, make_sequences(recipe.data, corpus.train, corpus.tokenizer)
-    epochs = training.steps * training.batch_size / len(rows) if len(rows) else 0.0
-    if recipe.data.stream:
-        return [
-            *_summarise(recipe.data, corpus),
-            f"these are the first {recipe.data.stream:,} documents; the others are read as many at a time while "
-            f"training goes on: {training.steps:,} steps of {training.batch_size} sequences of {rows.length} tokens",
-        ]
-    lines = [
-        *_summarise(recipe.data, corpus),
-        f"{training.steps:,} steps of {training.batch_size} sequences are {epochs:.3g} epochs of the {len(rows):,} "
-        f"sequences of {rows.length} tokens",
-    ]
-    mixed = _mix_order(recipe.data, corpus, training.seed)
-    if mixed is not None:
-        seen = training.steps * training.batch_size
-        lines[-1:] = [
+        if rows.models_padding:
+            share = rows.num_padding / (len(rows) * data.length)
+            lines.append(f"what follows the end of a document, {share:.0%} of all positions, is end-of-text tokens")
+        elif median < data.length / 2:
+            lines.append(
+                "warning: most positions are padding, which data.padding=ignore leaves out: the model will not learn "
+                "where a document ends; set data.padding=model"
+            )
+    taken = f"{training.steps:,} steps of {training.batch_size} sequences"
+    if data.stream:
+        others = f"the others are read as many at a time while training goes on: {taken} of {rows.length} tokens"
+        return [*lines, f"these are the first {data.stream:,} documents; {others}"]
+    seen, mixed = training.steps * training.batch_size, _mix_order(data, corpus, training.seed)
+    if mixed is None:
+        epochs = seen / len(rows) if len(rows) else 0.0
+        lines.append(f"{taken} are {epochs:.3g} epochs of the {len(rows):,} sequences of {rows.length} tokens")
+    else:
+        lines += [
             f"{share.weight:.1%} of the sequences are of {share.corpus}: {share.weight * seen / size:.3g} epochs of "
             f"its {size:,} sequences of {rows.length} tokens"
-            for share, size in zip(shares_of(recipe.data.corpus), np.diff(mixed.ends, prepend=0).tolist())
+            for share, size in zip(shares_of(data.corpus), np.diff(mixed.ends, prepend=0).tolist())
         ]
-    skipped = list_skipped(recipe.data.corpus) if Path(recipe.data.corpus).is_dir() else []
+    skipped = list_skipped(data.corpus) if Path(data.corpus).is_dir() else []
     return [*lines, describe_skipped(skipped)] if skipped else lines
 
 
