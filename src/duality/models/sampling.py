@@ -19,7 +19,7 @@ row.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -31,6 +31,7 @@ from duality.models.requests import FillRequest, SampleChoices, SampleRequest
 from duality.models.size import check_sampling
 from duality.models.trained import TrainedModel
 from duality.protocols import AnyDenoiser, Denoiser, Score, Tail, VectorDenoiser
+from duality.recipes.recipe import Generation
 from duality.samplers.choice import grid_named
 from duality.samplers.generate import Frame, batches
 from duality.tokenizers.tokenizer import Tokenizer, text_before_end
@@ -132,11 +133,11 @@ def write_around(
 
     What was not chosen (None) is as the recipe says.
     """
-    standard = model.recipe.generation
-    if choices.sampler not in (None, standard.sampler):
-        standard = replace(standard, steps=None)  # another sampler than the recipe's has its own number of steps
-    chosen = {field.name: getattr(choices, field.name) for field in fields(standard)}
-    how = replace(standard, **{name: value for name, value in chosen.items() if value is not None})
+    settings = dict(vars(model.recipe.generation))
+    if choices.sampler not in (None, settings["sampler"]):
+        settings["steps"] = None  # another sampler than the recipe's has its own number of steps
+    settings |= {name: chosen for name in settings if (chosen := getattr(choices, name)) is not None}
+    how = Generation(**settings)
     sampler = model.named_sampler(how.sampler, choices.eta)
     steps = sampler.steps(len(row)) if how.steps is None else how.steps
     denoiser = transform(model.with_label(choices.label, choices.guidance), choices.top_p, how.temperature)
