@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from duality.files.system_processes import is_running, own_process, process_number
+from duality.files.atomic import is_running, own_process
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -202,12 +202,12 @@ class _Connection:
     saving: ProcessGroup
     """For a thread that writes a checkpoint while training sends messages of its own."""
     processes: Sequence[str]
-    """The process of every rank (files/system_processes.py)."""
+    """The process of every rank (files/atomic.py)."""
 
     def gone(self) -> list[str]:
         """The ranks of this machine whose processes have ended."""
         return [
-            f"rank {rank} (process {process_number(process)})"
+            f"rank {rank} (process {process.split('-')[1]})"
             for rank, process in enumerate(self.processes)
             if is_running(process) is False
         ]

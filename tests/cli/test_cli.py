@@ -23,7 +23,7 @@ from duality.cli.main import _spread, main
 from duality.data.corpus import prepare
 from duality.data.store import TokenStore
 from duality.files.atomic import file_sha256
-from duality.files.manifest import seal
+from duality.files.cache import seal
 from duality.models import folder, requests
 from duality.protocols import Tail
 from duality.recipes.catalogue import recipe

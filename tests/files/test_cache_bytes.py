@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.named import fetch, sources
 from duality.data.store import TokenStore
-from duality.files import manifest
 from duality.files.archives import Member, Package, Source
+from duality.files.cache import RECORD
 from duality.tokenizers.library import load_tokenizer
 from duality.tokenizers.specs import BPE
 from duality.tokenizers.tokenizer import ByteTokenizer
@@ -131,7 +131,7 @@ def test_the_corpus_is_the_same_whatever_happened_to_its_files(
             if content is not None:
                 path.write_bytes(content)
             if record is not None and "stores" in path.parts:
-                (cache / "stores" / path.relative_to(cache / "stores").parts[0] / manifest.RECORD).write_bytes(record)
+                (cache / "stores" / path.relative_to(cache / "stores").parts[0] / RECORD).write_bytes(record)
         prepared = prepare(template.text, BPE(260), cache=cache)
         assert prepared.train[:].tolist() == template.train
         assert prepared.validation[:].tolist() == template.validation

@@ -11,8 +11,7 @@ from support.faults import faults
 
 from duality.cli.main import _explain, main
 from duality.data.corpus import Corpus, prepare
-from duality.files.cache import cache_errors
-from duality.files.manifest import verify
+from duality.files.cache import cache_errors, verify
 from duality.tokenizers.specs import BPE, Bytes
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from duality.files import atomic, system_processes
+from duality.files import atomic
 from duality.files.atomic import (
     _A_DAY,
     PARTIAL,
@@ -65,7 +65,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_writer(tmp_path: Path
         assert len(hidden(tmp_path)) == 2  # it runs still
         process.send_signal(signal.SIGKILL)
         deadline = time.monotonic() + 30
-        while system_processes._start_of(process.pid) != -1 and time.monotonic() < deadline:  # until it is a zombie
+        while atomic._start_of(process.pid) != -1 and time.monotonic() < deadline:  # until it is a zombie
             time.sleep(0.01)
         (tmp_path / "other").rename(tmp_path / "first")
         write_again(tmp_path)
@@ -89,7 +89,7 @@ def test_a_number_that_another_process_has_by_now_is_no_owner(tmp_path: Path) ->
 
 
 def test_another_host_is_left_alone_for_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = system_processes.own_process()
+    process = atomic.own_process()
     monkeypatch.setattr(atomic, "own_process", lambda: f"0123abcd{process[8:]}")
     theirs = temporary_name(tmp_path / "store")
     theirs.mkdir()
@@ -118,7 +118,7 @@ def test_foreign_hidden_files_are_never_removed(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_folder_is_continued_under_its_own_name_only(tmp_path: Path) -> None:
-    machine, pid, start = system_processes.own_process().split("-")
+    machine, pid, start = atomic.own_process().split("-")
     left = tmp_path / f"{PARTIAL}store.2.{machine}-{pid}-{int(start) - 1}-9ab2c4"
     left.mkdir()
     (left / UNFINISHED).write_text("{}")
@@ -135,7 +135,7 @@ def test_a_long_name_of_many_bytes_can_be_written_and_continued(
     name = "\u8bdd" * 80
     write_atomically(tmp_path / name, "whole")
     assert (tmp_path / name).read_text() == "whole"
-    machine, pid, start = system_processes.own_process().split("-")
+    machine, pid, start = atomic.own_process().split("-")
     monkeypatch.setattr(atomic, "own_process", lambda: f"{machine}-{pid}-{int(start) - 1}")
     left = temporary_name(tmp_path / f"{name}a")
     monkeypatch.undo()

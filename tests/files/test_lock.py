@@ -20,8 +20,8 @@ from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
 from duality.files import lock
+from duality.files.atomic import own_process
 from duality.files.lock import LOCK, _Holder, _RunLocked, holder_of, locked
-from duality.files.system_processes import own_process
 from duality.training.metrics import read_metrics
 
 WRONG = '{"process": "x", "host": "x", "since": "x", "command": "x"}'

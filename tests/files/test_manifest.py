@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from duality.data.corpus import Corpus, encode_corpus, prepare
-from duality.files import manifest
+from duality.files import cache as cache_module
 from duality.files.atomic import file_sha256
 from duality.tokenizers.specs import BPE, Characters
 from duality.tokenizers.tokenizer import ByteTokenizer, CharTokenizer
@@ -28,7 +28,7 @@ def cache(tmp_path: Path) -> Path:
 @pytest.fixture
 def fine_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system whose times are exact: a file is old enough to be recorded at once."""
-    monkeypatch.setattr(manifest, "CLOCK_STEP", 0)
+    monkeypatch.setattr(cache_module, "CLOCK_STEP", 0)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(path.name)
         return file_sha256(path)
 
-    monkeypatch.setattr(manifest, "file_sha256", counted)
+    monkeypatch.setattr(cache_module, "file_sha256", counted)
     return names
 
 
@@ -176,7 +176,7 @@ def test_a_file_that_was_written_a_moment_ago_is_not_recorded(cache: Path, novel
 @pytest.mark.parametrize("record", [b"", b"{}", b"[]", b"null", b"\xff", b'{"files": 3}', b'{"tokenizer.json": {}}'])
 def test_a_damaged_record_is_ignored(record: bytes, cache: Path, novel: Path) -> None:
     expected = ids(prepare(novel, BPE(300), cache=cache))
-    (folder_of(cache) / manifest.RECORD).write_bytes(record)
+    (folder_of(cache) / cache_module.RECORD).write_bytes(record)
     overwrite(folder_of(cache) / "train" / "shard-00000.bin")
     assert ids(prepare(novel, BPE(300), cache=cache)) == expected
 
@@ -184,11 +184,11 @@ def test_a_damaged_record_is_ignored(record: bytes, cache: Path, novel: Path) ->
 @pytest.mark.usefixtures("fine_clock")
 def test_a_cache_that_cannot_be_written_is_verified_each_time(cache: Path, novel: Path, hashed: list[str]) -> None:
     prepare(novel, BPE(300), cache=cache)
-    record = folder_of(cache) / manifest.RECORD
+    record = folder_of(cache) / cache_module.RECORD
     record.unlink(missing_ok=True)
     record.mkdir()  # like a folder without permissions, for root too
     for _ in range(2):
         hashed.clear()
         prepare(novel, BPE(300), cache=cache, progress=pytest.fail)
         assert "shard-00000.bin" in hashed
-    assert [path.name for path in folder_of(cache).iterdir() if path.name.startswith(".")] == [manifest.RECORD]
+    assert [path.name for path in folder_of(cache).iterdir() if path.name.startswith(".")] == [cache_module.RECORD]

@@ -23,9 +23,8 @@ import pytest
 
 from duality.cli.main import main
 from duality.data.named import fetch, sources
-from duality.files import package_index
-from duality.files.archives import Member, Package, Source
-from duality.files.package_index import _parse_settings
+from duality.files import archives
+from duality.files.archives import Member, Package, Source, _parse_settings
 
 TEXT = b"It was a dark and stormy night.\n" * 100
 NAME = "evil_tale-1.0.tar.gz"
@@ -129,7 +128,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_INDEX_URL", state.url)
-    monkeypatch.setattr(package_index, "PAUSE", 0.0)
+    monkeypatch.setattr(archives, "PAUSE", 0.0)
     yield state
     server.shutdown()
     server.server_close()

@@ -202,7 +202,7 @@ def _prepare(recipe: Recipe, workers: int | None) -> Iterator[str]:
 def _describe_folder(folder: Path, data: Data) -> _Rows:
     """What is in a folder of prepared tokens, whose checksums are compared."""
     from duality.data.store import TokenStore
-    from duality.files.manifest import verify
+    from duality.files.cache import verify
 
     if (folder / "manifest.json").is_file():
         verify(folder)

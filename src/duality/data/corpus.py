@@ -48,8 +48,7 @@ from duality.data.survey import CorpusSize, count_bytes, join_sizes, survey, tak
 from duality.data.write import write_store
 from duality.files import DocumentRule
 from duality.files.atomic import atomic_folder, readable_size, remove, write_atomically
-from duality.files.cache import cache_errors, cache_folder
-from duality.files.manifest import seal, verify
+from duality.files.cache import cache_errors, cache_folder, seal, verify
 from duality.files.progress import Reporter, silent, working
 from duality.tokenizers.library import load_tokenizer
 from duality.tokenizers.specs import BPE, FROM_FILES, TokenizerSpec

@@ -1,15 +1,12 @@
 """Files: what is written to the disk is complete or absent, and who writes it is known.
 
-    atomic            a file or a folder under a temporary name, which is renamed when it is complete; checksums
-    system_processes  a text for a process, by which another one knows whether it still runs
-    manifest          the size and the checksum of every file of a folder, compared before the folder is used
-    lock              one training at a time in a run folder
-    cache             the folder of what was fetched and prepared, removing it, and errors that say what to do about it
-    archives          files of packages of the package index, fetched by checksum
-    package_index     the client of the index: where pip looks, and nothing of a package is run
-    json_files        JSON that somebody else may have written, bounded in size and depth
-    kept_scores       scores of samples that are not computed twice
-    progress          what long work reports: messages and how much is done
+    atomic        a file or a folder under a temporary name, which is renamed when it is complete; checksums
+    lock          one training at a time in a run folder
+    cache         the folder of what was fetched and prepared: sealing and removing it, errors that say what to do
+    archives      files of packages of the package index, fetched by checksum from where pip looks; nothing is run
+    json_files    JSON that somebody else may have written, bounded in size and depth
+    kept_scores   scores of samples that are not computed twice
+    progress      what long work reports: messages and how much is done
 
 What must hold: after a crash at any moment, a file has its old or its new content.
 """

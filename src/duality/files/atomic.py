@@ -1,9 +1,13 @@
-"""Files that are complete or absent: checksums, flushing to the disk, atomic replacement.
+"""Files that are complete or absent: checksums, flushing to the disk, atomic replacement; and which process writes.
 
 A folder or a file is written under another name beside its target, flushed to the disk, then renamed. The other name
-says which process writes (system_processes.py):
+says which process writes, so that another one knows whether it still runs:
 
     .partial-corpus.json.1f0c53a2-4711-88123-9ab2c4         .partial-<name>.<process>-<random>
+                         1f0c53a2-4711-88123                <machine>-<number>-<its start>
+
+A number alone does not tell a process: it means something within one start of one machine or container, and after the
+end of a process another one gets it.
 
 The next process that writes to the same folder removes what dead processes have left there. A folder with a file
 ``UNFINISHED``, which says how far it is, is kept for a week, so that somebody can continue it. Of a process of another
@@ -11,8 +15,8 @@ machine it is not known whether it runs: its files are left alone until nothing 
 
 What must hold: a file written with ``atomic_file`` or ``write_atomically`` has its old content or its new content at
 every moment, also after a crash; a folder written with ``atomic_folder`` is complete or absent; a block that fails
-leaves the old content and no temporary file; nothing but a regular file is ever replaced. The files of a process that
-runs are never removed, nor any file whose name is not of this form.
+leaves the old content and no temporary file; nothing but a regular file is ever replaced. A process that runs is never
+said to be dead: its files are never removed, nor any file whose name is not of this form.
 """
 
 from __future__ import annotations
@@ -24,17 +28,20 @@ import os
 import re
 import secrets
 import shutil
+import socket
+import subprocess
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TextIO
-
-from duality.files.system_processes import PROCESS, is_running, own_process
 
 # What the operating system says if there is no room, on the disk or in the user's share of it.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 PARTIAL = ".partial-"
+PROCESS = r"[0-9a-f]{8}-[0-9]{1,10}-[0-9]{1,20}"
 UNFINISHED = "progress.json"
 _A_DAY = 86_400.0
 _LEFTOVER = re.compile(rf"{re.escape(PARTIAL)}.*\.({PROCESS})-[0-9a-f]{{6}}")
@@ -116,6 +123,57 @@ def no_empty_folder(path: Path) -> Iterator[None]:
             with suppress(OSError):  # it holds something, or was never made
                 each.rmdir()
         raise
+
+
+def own_process() -> str:
+    """What this process is called."""
+    return _name_of(os.getpid())
+
+
+@cache
+def _name_of(pid: int) -> str:
+    """What a process that began once is called, here; the start is 0 if it is not known."""
+    return f"{_this_machine()}-{pid}-{max(0, _start_of(pid) or 0)}"
+
+
+def is_running(process: str) -> bool | None:
+    """Whether a process runs; None if that cannot be known here, for one of another machine or on Windows."""
+    if os.name == "nt" or not re.fullmatch(PROCESS, process) or not process.startswith(_this_machine()):
+        return None  # Windows has no signal that only asks
+    pid, start = map(int, process.split("-")[1:])
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass  # it belongs to another user
+    began = _start_of(pid)
+    return began is None or (began != -1 and start in (0, began))
+
+
+def _start_of(pid: int) -> int | None:
+    """A number for when a process began; -1 if it has ended, None if it is not known."""
+    try:
+        if Path("/proc/self/stat").exists():
+            text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+            state, *fields = text.rpartition(")")[2].split()  # the name of the program, in brackets, may be anything
+            return -1 if state in "ZX" else int(fields[18])
+        listing = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, check=False).stdout
+        return zlib.crc32(listing.strip()) if listing.strip() else -1
+    except OSError:  # no such process, one that is hidden, or no such command
+        return None
+
+
+@cache
+def _this_machine() -> str:
+    """What distinguishes machines, their starts and their containers."""
+    parts = [socket.gethostname()]
+    try:
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    except OSError:
+        pass  # no Linux
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "replace")).hexdigest()[:8]
 
 
 def temporary_name(path: Path) -> Path:

@@ -36,20 +36,18 @@ def parse_json(data: bytes, where: str, remedy: str = RESTORE) -> object:
     """JSON as plain data; ``where`` is the name of the file for errors."""
     try:
         found: object = json.loads(data.decode("utf-8"))
+        level, depth = [found], 0
+        while level and depth <= DEEPEST:
+            nested = (each for each in level if isinstance(each, (dict, list)))
+            level = [item for each in nested for item in (each.values() if isinstance(each, dict) else each)]
+            depth += 1
+        if depth <= DEEPEST:
+            return found
+        problem = f"it is nested more than {DEEPEST} levels deep"
     except UnicodeDecodeError as error:
-        raise ValueError(f"{where} is damaged (byte {error.start} is not UTF-8 text): {remedy}") from None
+        problem = f"byte {error.start} is not UTF-8 text"
     except RecursionError:
-        raise ValueError(f"{where} is damaged (it is nested too deeply): {remedy}") from None
+        problem = "it is nested too deeply"
     except ValueError as error:  # also a number with thousands of digits
-        raise ValueError(f"{where} is damaged ({error}): {remedy}") from None
-    level, depth = [found], 0
-    while level:
-        depth += 1
-        if depth > DEEPEST:
-            raise ValueError(f"{where} is damaged (it is nested more than {DEEPEST} levels deep): {remedy}")
-        level = [
-            item
-            for each in level
-            for item in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
-        ]
-    return found
+        problem = str(error)
+    raise ValueError(f"{where} is damaged ({problem}): {remedy}")

@@ -3,7 +3,7 @@
     with locked(folder): ...        refuses with the holder's process, host and time if another training has the folder
 
 The lock is the file ``training.lock``. Its holder has it locked with flock, which the system releases when the process
-ends, however it ends, and has written into it who it is: process (system_processes.py), host, since when, command.
+ends, however it ends, and has written into it who it is: process (atomic.py), host, since when, command.
 Two cases remain in which flock alone does not decide:
 
     no flock on this file system      the file is made by one process only; whether a holder on this host runs is known
@@ -32,9 +32,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from duality.files.atomic import PROCESS, is_running, own_process
 from duality.files.json_files import KIB, read_json
 from duality.files.progress import Reporter, silent
-from duality.files.system_processes import PROCESS, is_running, own_process, process_number
 
 LOCK = "training.lock"
 BEAT = 10.0  # seconds between two signs of life
@@ -65,7 +65,7 @@ class _Holder:
     @property
     def pid(self) -> int:
         """The number of the process."""
-        return process_number(self.process)
+        return int(self.process.split("-")[1])
 
     @property
     def is_here(self) -> bool:
