@@ -20,9 +20,9 @@ from benchmarks.models import Scale, network_of
 from benchmarks.rows import Report, Row, Size, spaced
 from benchmarks.timing import Runner, Spread, take_turns
 from duality.data.documents import Document
+from duality.data.encode import write_store
 from duality.data.loader import Loader
 from duality.data.packing import Sequences
-from duality.data.write import write_store
 from duality.denoisers.memo import Memoized
 from duality.methods.ar import AR
 from duality.methods.duo import Duo

@@ -15,8 +15,8 @@ from support import session
 from support.runs import ROOT, small_recipe
 
 from duality.data.documents import Document
+from duality.data.encode import write_store
 from duality.data.store import TokenStore
-from duality.data.write import write_store
 from duality.fused import lazy, loss
 from duality.tokenizers.tokenizer import ByteTokenizer
 

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duality.data.documents import Document
+from duality.data.encode import write_store
 from duality.data.loader import Loader
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
-from duality.data.write import write_store
 from duality.tokenizers.tokenizer import ByteTokenizer
 
 MakeStore = Callable[..., TokenStore]

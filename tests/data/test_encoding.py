@@ -19,10 +19,9 @@ from duality.data import encode as encoding
 from duality.data import survey
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import Document
-from duality.data.encode import Count, cut_at_borders, encode_documents
+from duality.data.encode import Count, cut_at_borders, encode_documents, write_store
 from duality.data.packing import Sequences
 from duality.data.survey import take_evenly
-from duality.data.write import write_store
 from duality.files import progress
 from duality.tokenizers.specs import BPE, Characters, Numbers
 from duality.tokenizers.tokenizer import ByteTokenizer, Text8Tokenizer, Tokenizer

@@ -14,11 +14,11 @@ import pytest
 
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import Document, read_documents
+from duality.data.encode import write_store
 from duality.data.named import sources
 from duality.data.places import CorpusSpec, _find_author, identity
-from duality.data.split import _Split
 from duality.data.store import TokenStore
-from duality.data.write import write_store
+from duality.data.survey import _Split
 from duality.files.archives import Member, Package, Source
 from duality.tokenizers.specs import Bytes
 from duality.tokenizers.tokenizer import ByteTokenizer

@@ -11,8 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from duality.data.loader import Loader
-from duality.data.mixtures import epoch_order
+from duality.data.loader import Loader, epoch_order
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
 

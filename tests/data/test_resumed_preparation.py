@@ -22,10 +22,10 @@ KILLS = int(os.environ.get("DUALITY_TEST_KILLS", "8"))
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from duality.data import encode, write
+from duality.data import encode
 from duality.data.corpus import prepare
 from duality.tokenizers.specs import BPE
-encode.BATCH_CHARACTERS, encode.PART_CHARACTERS, write.SAVED_BATCHES = 1 << 13, 1 << 11, 2
+encode.BATCH_CHARACTERS, encode.PART_CHARACTERS, encode.SAVED_BATCHES = 1 << 13, 1 << 11, 2
 slow = encode._encode_batch
 def slowly(parts, tokenizer):
     time.sleep(float(sys.argv[3]))

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from duality.data import DEFAULT_SOURCE, named
+from duality.data import DEFAULT_SOURCE
 from duality.data.named import fetch, sources
+from duality.data.readers import conversions
 from duality.files.archives import Member, Package, Source
 from duality.files.cache import cache_folder
 
@@ -115,7 +116,7 @@ def test_text_with_another_checksum_is_refused(
 ) -> None:
     source, data = tale
     place_by_hand(tmp_path, source, data)
-    monkeypatch.setattr(named, "clean_book", str.upper)
+    monkeypatch.setattr(conversions, "clean_book", str.upper)
     with pytest.raises(ValueError, match="has not the checksums expected"):
         fetch("tale", cache=tmp_path)
     assert list((tmp_path / "sources").iterdir()) == []

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duality.data.documents import Document
-from duality.data.split import _cut_position, _Split, check_split, choose_split
+from duality.data.survey import _cut_position, _Split, check_split, choose_split
 
 FRACTIONS = st.floats(0.01, 0.99)
 

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duality.data import write
+from duality.data import encode
 from duality.data.documents import Document
-from duality.data.store import Shard, TokenStore
-from duality.data.write import write_store
-from duality.files.atomic import atomic_folder
+from duality.data.encode import write_store
+from duality.data.store import TokenStore
+from duality.files.atomic import atomic_folder, file_sha256
 from duality.tokenizers.specs import BPE
 from duality.tokenizers.tokenizer import ByteTokenizer
 
@@ -178,7 +178,7 @@ import os, sys
 from pathlib import Path
 from duality.data.documents import Document
 from duality.tokenizers.tokenizer import ByteTokenizer
-from duality.data.write import write_store
+from duality.data.encode import write_store
 def documents():
     for name in ("one", "two", "three"):  # each is more than is encoded at a time; the next two are read meanwhile
         yield Document(name, ("some text " * 250_000,))
@@ -207,15 +207,12 @@ def test_a_failing_writer_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_store_that_differs_from_its_index_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    finish = write._Writing.finish
-
-    def damaged(writing: write._Writing) -> tuple[Shard, ...]:
-        shards = finish(writing)
-        path = writing.folder / shards[0].name
+    def damage(path: Path) -> str:
+        sha256 = file_sha256(path)
         path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
-        return shards
+        return sha256
 
-    monkeypatch.setattr(write._Writing, "finish", damaged)
+    monkeypatch.setattr(encode, "file_sha256", damage)
     with pytest.raises(ValueError, match=r"shard-00000\.bin is damaged: its sha256 has changed"):
         write_store(tmp_path / "store", [Document("", ("whole",))], ByteTokenizer())
     assert list(tmp_path.iterdir()) == []

@@ -16,8 +16,8 @@ from support.runs import small_recipe
 
 from duality.data.corpus import prepare
 from duality.data.documents import Document
+from duality.data.encode import write_store
 from duality.data.packing import Sequences
-from duality.data.write import write_store
 from duality.denoisers.readouts import MeanDenoiser
 from duality.diffusion import draws
 from duality.diffusion.processes import Uniform

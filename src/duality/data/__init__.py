@@ -2,21 +2,18 @@
 
     named            named corpora: texts of the package index and datasets of the literature, the table corpora.json
     detokenizers     benchmarks that are published as separate words, as ordinary text
-    mixtures         several corpora in one, each with its share
-    places           from the string that names a corpus to its files
+    places           from the string that names a corpus, or a mixture of several, to its files
     documents        the documents of a corpus: files, folders, named corpora and datasets
-    split            the documents for training and for validation
     memory           texts and tensors given from Python, written as a corpus
     store            the ids on the disk, mapped into memory, in shards
-    encode           the documents as ids, in parallel
-    write            documents written as a store
-    survey           what is in a corpus, and the sample of it that BPE is trained on
+    encode           the documents as ids, in parallel, and written as a store
+    survey           a corpus before it is tokenized: what is in it, its two parts, the sample that BPE is trained on
     corpus           a corpus read, split, tokenized and stored in one call, kept in the cache
     packing          the ids of a store as rows of one length, with padding
-    loader           the rows as batches: a pure function of (seed, step)
+    loader           the rows as batches, of a mixture each corpus with its share: a pure function of (seed, step)
     stream           a corpus that is read some documents at a time while a training goes on
 
-The folder readers/ has a module for each kind of file: text, records, molecules, books, datasets of the hub.
+The folder readers/ has a module for each kind of file: text, records, datasets of the hub, what named sources have.
 
     corpus = prepare("austen", BPE(2048))
     loader = Loader(Sequences(corpus.train, length=128), batch_size=32, seed=1)

@@ -31,21 +31,20 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from duality.data import TEXT_COLUMN
-from duality.data.documents import Document, check_rule, read_documents
+from duality.data.documents import Document, read_documents
+from duality.data.encode import num_bytes_of, write_store
 from duality.data.named import PartName
-from duality.data.places import CorpusSpec, corpora_of, find_held_out_part, has_only_lines, identity, locate
+from duality.data.places import CorpusSpec, find_held_out_part, has_only_lines, identity, locate, shares_of
 from duality.data.readers.text import COMPRESSIONS
-from duality.data.split import check_split, choose_split
 from duality.data.store import FORMAT, TokenStore
-from duality.data.survey import CorpusSize, count_bytes, join_sizes, survey, take_evenly
-from duality.data.write import write_store
+from duality.data.survey import CorpusSize, check_split, choose_split, join_sizes, survey, take_evenly
 from duality.files import DocumentRule
 from duality.files.atomic import atomic_folder, readable_size, remove, write_atomically
 from duality.files.cache import cache_errors, cache_folder, seal, verify
@@ -61,6 +60,7 @@ VERSION = 2  # of the steps from text to ids, as far as the rest of the key does
 
 Documents = Callable[[], Iterator[Document]]
 SplitRule = Literal["auto", "document", "position"]
+Choices = Mapping[str, str | float | list[str]]
 T = TypeVar("T")
 
 
@@ -94,39 +94,34 @@ class Corpus:
 
 @dataclass(frozen=True)
 class _Reading:
-    """How the documents of a corpus are read; of a corpus that is streamed, only the first ones."""
+    """How the documents of a corpus are read and written; of a corpus that is streamed, only the first ones."""
 
     documents: DocumentRule
     column: str
+    eos: bool
     stream: int
     cache: Path | None
     progress: Reporter
 
+    def choices(self) -> Choices:
+        """What a document is, as a part of the key: only what differs from the defaults is named in it."""
+        defaults = {"documents": "auto", "column": TEXT_COLUMN, "eos": True, "stream": 0}
+        return {name: getattr(self, name) for name, usual in defaults.items() if getattr(self, name) != usual}
+
     def read(self, spec: CorpusSpec, part: PartName | None = None) -> Iterator[Document]:
         """The documents of a corpus, or of a part of a dataset."""
-        start = 0 if self.stream else None
-        chosen = (spec, self.documents, self.column)
+        start, chosen = 0 if self.stream else None, (spec, self.documents, self.column)
         found = read_documents(*chosen, part=part, start=start, cache=self.cache, progress=self.progress)
         return islice(found, self.stream or None)
-
-    def choices(self, eos: bool) -> dict[str, str | float | list[str]]:
-        """What a document is, as a part of the key: only what differs from the defaults is named in it."""
-        check_rule(self.documents)
-        chosen: list[tuple[str, str | float, str | float]]
-        chosen = [("documents", self.documents, "auto"), ("column", self.column, TEXT_COLUMN)]
-        chosen += [("eos", eos, True), ("stream", self.stream, 0)]
-        return {name: value for name, value, default in chosen if value != default}
 
     def split(
         self, spec: CorpusSpec, split: SplitRule, validation: float, labels: bool
     ) -> tuple[dict[str, Documents], CorpusSize]:
         """How the documents for training and for validation are read, any number of times, and the size of both."""
         own = find_held_out_part(spec, streamed=self.stream > 0) if split == "auto" else None
+        parts: dict[str, Documents]
         if own is not None:
-            parts: dict[str, Documents] = {
-                "train": partial(self.read, spec, "train"),
-                "validation": partial(self.read, spec, own),
-            }
+            parts = {"train": partial(self.read, spec, "train"), "validation": partial(self.read, spec, own)}
             for name, part in parts.items():
                 if next(part(), None) is None:
                     raise ValueError(f"the part for {name} of {spec!s} has no documents; give one that has")
@@ -134,16 +129,49 @@ class _Reading:
         size = survey(self.read(spec), labels)
         by = "document" if split == "auto" and has_only_lines(spec, self.documents) else split
         rule = choose_split(by, validation, size.num_documents)
-        if next(rule.select(self.read(spec), held_out=True), None) is None:
-            raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
-        return {
+        parts = {
             "train": lambda: rule.select(self.read(spec), held_out=False),
             "validation": lambda: rule.select(self.read(spec), held_out=True),
-        }, size
+        }
+        if next(parts["validation"](), None) is None:
+            raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
+        return parts, size
 
+    def train(self, tokenizer: TokenizerSpec | Tokenizer, documents: Iterable[Document], size: CorpusSize) -> Tokenizer:
+        """The tokenizer itself, or the one that its specification makes from the documents, of which there is ``size``.
 
-def accept(sha256: str) -> None:
-    """Any text is right."""
+        BPE is trained on a sample of them if they are many.
+        """
+        if not isinstance(tokenizer, TokenizerSpec):
+            return tokenizer
+        num_bytes = size.num_bytes
+        texts: Iterator[str] = (piece for document in documents for piece in document.pieces)
+        if isinstance(tokenizer, BPE) and size.sample_bytes < num_bytes:
+            num_bytes, whole = size.sample_bytes, f"{size.num_bytes / 1e6:,.0f} MB"
+            self.progress(
+                f"the tokenizer is trained on a sample: {num_bytes / 1e6:,.0f} of {whole}, evenly spread over the text"
+            )
+            texts = take_evenly(texts, *size.sample_shares)
+        with working(self.progress, "training the tokenizer", num_bytes, "bytes") as advance:
+
+            def count_bytes() -> Iterator[str]:
+                for text in texts:
+                    yield text
+                    advance(num_bytes_of(text))
+
+            return tokenizer.train(count_bytes(), cache=self.cache, progress=self.progress)
+
+    def encode(
+        self, target: Path, parts: Mapping[str, Documents], tokenizer: Tokenizer, names: tuple[str, ...], num_bytes: int
+    ) -> None:
+        """Write a store of each part, as far as a process that was killed has not written it."""
+        with working(self.progress, "encoding", num_bytes, "bytes") as advance:
+            for name, documents in parts.items():
+                if (target / name).exists():
+                    advance(TokenStore.open(target / name).num_bytes)
+                else:
+                    found = documents()
+                    write_store(target / name, found, tokenizer, label_names=names, advance=advance, eos=self.eos)
 
 
 def prepare(
@@ -159,16 +187,16 @@ def prepare(
     stream: int = 0,
     cache: Path | None = None,
     progress: Reporter = silent,
-    check_text: Callable[[str], None] = accept,
+    check_text: Callable[[str], None] | None = None,
 ) -> Corpus:
     """The corpus, split and tokenized; it comes from the cache if it was prepared before.
 
     Of one that is streamed (stream.py), only the first ``stream`` documents.
     """
     check_split(split, validation)
-    reading = _Reading(documents, column, stream, cache, progress)
-    choices = {"validation": validation, "split": split, "labels": labels, **reading.choices(eos)}
-    corpora = corpora_of(spec)
+    reading = _Reading(documents, column, eos, stream, cache, progress)
+    corpora: list[CorpusSpec] = [share.corpus for share in shares_of(spec)] or [spec]
+    choices = {"validation": validation, "split": split, "labels": labels, **reading.choices()}
     if len(corpora) > 1:  # whose parts are split one by one
         choices["mixture"] = True
     if isinstance(tokenizer, FROM_FILES):  # what is in the files decides, not where they are
@@ -179,28 +207,23 @@ def prepare(
         """Write the tokenizer and both stores, as far as a process that was killed has not written them."""
         each = [reading.split(one, split, validation, labels) for one in corpora]
         size = join_sizes([found for _, found in each])
-        check_text(size.sha256)
+        if check_text is not None:
+            check_text(size.sha256)
         if len(each) > 1 and not (target / GROUPS).exists():
             counts = [sum(1 for _ in parts["train"]()) for parts, _ in each]
             write_atomically(target / GROUPS, json.dumps(counts))
         progress(f"the tokenizer is {tokenizer}")
 
         def read(part: str) -> Iterator[Document]:
-            return (document for parts, _ in each for document in parts[part]())
+            return chain.from_iterable(parts[part]() for parts, _ in each)
 
         if not (target / TOKENIZER).exists():
-            texts = (piece for document in read("train") for piece in document.pieces)
-            made = _train_tokenizer(tokenizer, texts, size.part(1 - validation), cache, progress)
+            share = {name: round((1 - validation) * getattr(size, name)) for name in ("num_bytes", "num_unbroken")}
+            made = reading.train(tokenizer, read("train"), replace(size, **share))
             write_atomically(target / TEXT, json.dumps({"sha256": size.sha256}))
             made.save(target)
-        trained = load_tokenizer(target)
-        with working(progress, "encoding", size.num_bytes, "bytes") as advance:
-            for part in ("train", "validation"):
-                if (target / part).exists():
-                    advance(TokenStore.open(target / part).num_bytes)
-                else:
-                    names = size.label_names
-                    write_store(target / part, read(part), trained, label_names=names, advance=advance, eos=eos)
+        parts = {part: partial(read, part) for part in ("train", "validation")}
+        reading.encode(target, parts, load_tokenizer(target), size.label_names, size.num_bytes)
 
     with cache_errors(cache_folder(cache), f"preparing {spec!s}", lambda: _describe_room(spec, tokenizer, stream)):
         return _from_cache(folder, _open_corpus, build, progress)
@@ -223,18 +246,15 @@ def encode_corpus(
     ``part`` is the part of a dataset that has parts: only its documents are in the store.
     """
     names = label_names or ()
-    reading = _Reading(documents, column, 0, cache, progress)
-    folder = _store_folder(
-        cache, spec, tokenizer, {"split": "none", "labels": list(names), **reading.choices(eos)}, part
-    )
+    reading = _Reading(documents, column, eos, 0, cache, progress)
+    choices = {"split": "none", "labels": list(names), **reading.choices()}
+    folder = _store_folder(cache, spec, tokenizer, choices, part)
 
     def build(target: Path) -> None:
         """Write the store."""
         progress(f"encoding {spec!s}")
         size = survey(reading.read(spec, part), False)
-        with working(progress, "encoding", size.num_bytes, "bytes") as advance:
-            found = reading.read(spec, part)
-            write_store(target / "all", found, tokenizer, label_names=names, advance=advance, eos=eos)
+        reading.encode(target, {"all": partial(reading.read, spec, part)}, tokenizer, names, size.num_bytes)
 
     with cache_errors(cache_folder(cache), f"encoding {spec!s}", lambda: _describe_room(spec, tokenizer)):
         return _from_cache(folder, lambda found: _open_store(found / "all", tokenizer), build, progress)
@@ -259,28 +279,11 @@ def _open_store(folder: Path, tokenizer: Tokenizer) -> TokenStore:
     return store
 
 
-def _train_tokenizer(
-    tokenizer: TokenizerSpec | Tokenizer, texts: Iterable[str], size: CorpusSize, cache: Path | None, progress: Reporter
-) -> Tokenizer:
-    """The tokenizer itself, or the one that its specification makes from the texts, of which there is ``size``."""
-    if not isinstance(tokenizer, TokenizerSpec):
-        return tokenizer
-    num_bytes = size.num_bytes
-    if isinstance(tokenizer, BPE) and size.sample_bytes < num_bytes:
-        num_bytes, whole = size.sample_bytes, f"{size.num_bytes / 1e6:,.0f} MB"
-        progress(
-            f"the tokenizer is trained on a sample: {num_bytes / 1e6:,.0f} of {whole}, evenly spread over the text"
-        )
-        texts = take_evenly(texts, *size.sample_shares)
-    with working(progress, "training the tokenizer", num_bytes, "bytes") as advance:
-        return tokenizer.train(count_bytes(texts, advance), cache=cache, progress=progress)
-
-
 def _store_folder(
     cache: Path | None,
     spec: CorpusSpec,
     tokenizer: TokenizerSpec | Tokenizer,
-    choices: Mapping[str, str | float | list[str]],
+    choices: Choices,
     part: PartName | None = None,
 ) -> Path:
     """The folder of the cache for one request; its name is the hash of everything that the content depends on."""

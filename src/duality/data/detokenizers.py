@@ -49,17 +49,11 @@ def _before_space(marks: str) -> tuple[Rule, ...]:
     return tuple((f" {mark} ", f"{mark} ") for mark in marks)
 
 
-def _trim_inside(*pairs: str) -> tuple[Rule, ...]:
-    """White space directly inside brackets, or inside two equal quotes, is removed."""
+def _inside(pattern: str, *pairs: str) -> tuple[Rule, ...]:
+    """What the pattern finds inside brackets, or two equal quotes, is replaced by its group; <> stands for the pair."""
     return tuple(
-        (re.compile(rf"\{pair[0]}\s*([^\{pair[1]}]*?)\s*\{pair[1]}"), rf"{pair[0]}\1{pair[1]}") for pair in pairs
-    )
-
-
-def _tighten_inside(*pairs: str) -> tuple[Rule, ...]:
-    """The two spaces directly inside innermost brackets, or two equal quotes, are removed if both are there."""
-    return tuple(
-        (re.compile(rf"\{pair[0]} ([^\{pair[0]}\{pair[1]}]+) \{pair[1]}"), rf"{pair[0]}\1{pair[1]}") for pair in pairs
+        (re.compile(pattern.replace("<", f"\\{pair[0]}").replace(">", f"\\{pair[1]}")), rf"{pair[0]}\1{pair[1]}")
+        for pair in pairs
     )
 
 
@@ -80,7 +74,7 @@ WIKITEXT: tuple[Rule, ...] = (
     (re.compile(r"/' [0-9]/"), "/'[0-9]/"),  # a slip of the original: the replacement is these very characters
     *((f" @{mark}@ ", mark) for mark in "-,."),
     *_before_space(":;.!?,"),
-    *_trim_inside("()", "[]", "{}", '""', "''"),
+    *_inside(r"<\s*([^>]*?)\s*>", "()", "[]", "{}", '""', "''"),  # white space directly inside is removed
     *(("= " * (number - 1) + "=", "=" * number) for number in (4, 3, 2)),
     (" ° ", "°"),
     (" \n", "\n"),
@@ -101,7 +95,7 @@ LM1B: tuple[Rule, ...] = (
     (re.compile(r" !$"), "!"),
     *_before_space(",:;"),
     (" / ", "/"),
-    *_tighten_inside('""', "''", "()", "[]"),
+    *_inside("< ([^<>]+) >", '""', "''", "()", "[]"),  # innermost ones lose both spaces, if both are there
     ("$ ", "$"),
     ("£ ", "£"),
 )
@@ -118,11 +112,6 @@ def _lambada(text: str) -> str:
     '\\n"Yes," she said'
     """
     return "\n" + _rewrite((("“", '"'), ("”", '"')), text).strip()
-
-
-def _scientific_papers(text: str) -> str:
-    """The rules of WikiText, then those of One Billion Words."""
-    return _rewrite(LM1B, _rewrite(WIKITEXT, text))
 
 
 def _ag_news(text: str) -> str:
@@ -142,6 +131,6 @@ DETOKENIZERS: dict[str, Detokenizer] = {
     "wikitext": partial(_rewrite, WIKITEXT),
     "lm1b": partial(_rewrite, LM1B),
     "lambada": _lambada,
-    "scientific-papers": _scientific_papers,
+    "scientific-papers": partial(_rewrite, WIKITEXT + LM1B),
     "ag-news": _ag_news,
 }

@@ -40,8 +40,8 @@ from pathlib import Path
 from duality.data import TEXT_COLUMN
 from duality.data.detokenizers import DETOKENIZERS
 from duality.data.named import Dataset, PartName
-from duality.data.places import CorpusFile, CorpusSpec, Place, find_dataset, locate
-from duality.data.readers.hub import stream_rows
+from duality.data.places import CorpusFile, CorpusSpec, Place, locate
+from duality.data.readers.hub import describe_hub, load_splits
 from duality.data.readers.records import has_records, make_record, read_records
 from duality.data.readers.text import Excerpt, TextFile, decode_lines, read_lines
 from duality.files import DocumentRule
@@ -55,6 +55,16 @@ class Document:
     name: str
     pieces: Iterable[str]
     label: str | None = None
+
+    def require_label(self) -> str:
+        """Its label; a document without one is an error."""
+        if self.label is None:
+            raise ValueError(
+                f"the document {self.name} has no label, and labels were requested: write a string or a whole number "
+                'under the key "label" of a .jsonl line, or give a folder whose text files are in subfolders named by '
+                "their label, or request no labels"
+            )
+        return self.label
 
 
 def read_documents(
@@ -73,11 +83,12 @@ def read_documents(
     ``start`` they are those from this number on, for a corpus that is streamed: of a dataset of the hub they are read
     as they are needed and not kept.
     """
-    check_rule(rule)
-    found = None if start is None else find_dataset(spec)
-    if start is not None and found is not None and found[0].on_hub:
-        return _stream_rows(found[1], start, column, part)
-    places = [(place, place.files(part, cache, progress)) for place in locate(spec)]
+    if rule not in ("auto", "lines"):
+        raise ValueError(f"a document is 'auto' or 'lines'; got {rule!r}")
+    located = locate(spec)
+    if start is not None and len(located) == 1 and located[0].on_hub:
+        return _stream_rows(located[0], start, column, part)
+    places = [(place, place.files(part, cache, progress)) for place in located]
     files = [file for _, those in places for file in those]
     if all(file.path.stat().st_size == 0 for file in files):
         raise ValueError(f"the corpus {spec!s} is empty ({len(files)} file(s) of 0 bytes); give one with text in it")
@@ -90,20 +101,20 @@ def read_documents(
     return islice(documents, start, None)
 
 
-def _stream_rows(dataset: Dataset, start: int, column: str, part: PartName | None) -> Iterator[Document]:
-    """The documents of a dataset of the hub from number ``start`` on."""
+def _stream_rows(place: Place, start: int, column: str, part: PartName | None) -> Iterator[Document]:
+    """The documents of a dataset of the hub from number ``start`` on, read as they are needed and not kept."""
+    dataset = place.dataset
+    assert dataset is not None, "it is on the hub"
     if dataset.reader == "text":
         raise ValueError(f"{dataset.name} is one long text on the hub, which cannot be streamed: set data.stream=0")
-    rows = stream_rows(*dataset.at_hub, "train" if part is None else dataset.part(part).split, start)
+    split, there = "train" if part is None else dataset.part(part).split, load_splits(*dataset.at_hub, streaming=True)
+    if split not in there:
+        name, config, _ = dataset.at_hub
+        raise ValueError(f"{describe_hub(name, config)} has no split {split!r}: it has {', '.join(there)}")
     chosen, read = _choose_reading(dataset, column)
-    records = (make_record(row, chosen, dataset.name, number) for number, row in enumerate(rows, start + 1))
+    rows = enumerate(there[split].skip(start), start + 1)
+    records = (make_record(row, chosen, dataset.name, number) for number, row in rows)
     return (Document(f"{dataset.name}:{number}", (read(text),), label) for number, text, label in records)
-
-
-def check_rule(rule: str) -> None:
-    """Refuse a rule that does not exist."""
-    if rule not in ("auto", "lines"):
-        raise ValueError(f"a document is 'auto' or 'lines'; got {rule!r}")
 
 
 def _choose_reading(dataset: Dataset | None, column: str) -> tuple[str, Callable[[str], str]]:

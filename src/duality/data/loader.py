@@ -5,14 +5,21 @@ epochs, one after another, are an endless list of sequences; step s takes places
 
     epoch 0: 3 0 4 1 2 | epoch 1: 1 4 2 0 3 | ...         B = 2:  (3 0) (4 1) (2 1) (4 2) (0 3) ...
 
-A mixture of corpora (mixtures.py) has an order of its own, ``mixed``, in which each corpus has its share.
+A mixture of corpora (places.py) has an order of its own, ``mixed``, in which each corpus has its share.
+``MixedOrder`` says which sequence is at which place of a training:
+
+    place n   ->  its group, by a pattern of PERIOD places that is shuffled once and repeated
+              ->  how many places before n have the same group
+              ->  the sequence at that place of the group's own epochs, each of which has every sequence once
 
 The loader has no state: a resumed run requests a later step, and one of many processes requests its rows of the
 batch. ``Prefetch`` makes the batch of the next step in a thread while the current one is used; the batches are the
 same with and without it.
 
 What must hold: every epoch has every sequence exactly once, also if a batch lies across the border of two
-epochs or is larger than an epoch; the rows of a batch do not depend on how it is sliced.
+epochs or is larger than an epoch; the rows of a batch do not depend on how it is sliced. Of a mixture, each corpus has
+its share in every PERIOD places, to a thousandth; within a corpus every sequence comes once in each of its epochs; the
+order is a pure function of the seed and the place.
 """
 
 from __future__ import annotations
@@ -20,14 +27,79 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from duality.data.mixtures import MixedOrder, visit_epochs
-from duality.data.packing import Sequences
+from duality.data.packing import Places, Sequences
+
+PERIOD = 1000
+
+
+@lru_cache(maxsize=16)  # the current epoch and, if a batch lies across the border, the next one; of each corpus
+def epoch_order(seed: int, epoch: int, count: int) -> Places:
+    """The order in which an epoch visits ``count`` sequences; read-only, as it is cached."""
+    key = np.array([seed, epoch], dtype=np.uint64)
+    order = np.random.Generator(np.random.Philox(key=key)).permutation(count)
+    order.setflags(write=False)
+    return order
+
+
+def _visit_epochs(seed: int, places: Places, count: int, first: int = 0) -> Places:
+    """The sequences at some places of the epochs of ``count`` sequences, one after another from epoch ``first`` on."""
+    epochs, within = np.divmod(places, count)
+    chosen = np.empty(len(places), dtype=np.int64)
+    for epoch in np.unique(epochs).tolist():
+        here = epochs == epoch
+        chosen[here] = epoch_order(seed, first + epoch, count)[within[here]]
+    return chosen
+
+
+@dataclass(frozen=True)
+class MixedOrder:
+    """The order of a mixture whose groups of sequences end at ``ends``, one behind the other."""
+
+    ends: tuple[int, ...]
+    weights: tuple[float, ...]
+    seed: int
+
+    @cached_property
+    def counts(self) -> Places:
+        """How many places of a period each group has: its share, at least one."""
+        exact = np.array(self.weights) * PERIOD
+        counts = np.maximum(1, np.floor(exact)).astype(np.int64)
+        order = np.argsort(-(exact - counts), kind="stable")
+        for place in range(PERIOD - int(counts.sum())):
+            counts[order[place % len(order)]] += 1
+        while counts.sum() > PERIOD:  # many groups with tiny shares
+            counts[np.argmax(counts)] -= 1
+        result: Places = counts
+        return result
+
+    @cached_property
+    def pattern(self) -> tuple[Places, Places]:
+        """The group of each place of a period, and how many places before it that group has."""
+        groups = epoch_order(self.seed, (1 << 64) - 1, PERIOD)
+        groups = np.repeat(np.arange(len(self.counts)), self.counts)[groups]
+        same = groups[:, None] == groups[None, :]
+        return groups, np.tril(same, -1).sum(1)
+
+    def sequences(self, places: Places) -> Places:
+        """The sequences at some places."""
+        groups, before = self.pattern
+        periods, slots = np.divmod(places, PERIOD)
+        chosen = groups[slots]
+        ranks = periods * self.counts[chosen] + before[slots]
+        starts = (0, *self.ends[:-1])
+        found = np.empty(len(places), dtype=np.int64)
+        for group in np.unique(chosen).tolist():
+            here, size = chosen == group, self.ends[group] - starts[group]
+            # no two groups, nor a corpus alone, have the same orders
+            found[here] = starts[group] + _visit_epochs(self.seed, ranks[here], size, group + 1 << 40)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +164,7 @@ class Loader:
         numbers = np.arange(first, first + self.batch_size)
         if self.mixed is not None:
             return self.mixed.sequences(numbers)
-        return visit_epochs(self.seed, numbers, count)
+        return _visit_epochs(self.seed, numbers, count)
 
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
         """The batch of a step, or some rows of it, for one of many processes or a micro-batch."""

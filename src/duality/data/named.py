@@ -24,20 +24,24 @@ because Python 3.10 has no reader of TOML.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache as once
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
-from duality.data.readers.gutenberg import clean_book
-from duality.data.readers.smiles import canonical_lines, explain_other_text, rdkit
+from duality.data.readers.conversions import canonical_lines, explain_other_text, rdkit, read_book
 from duality.files.archives import Conversion, Source, fetch_files, read_sources
 from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
 
 DATA_VARIABLE = "DUALITY_DATA"
 HUB = "hf:"
+_TABLE = Path(__file__).with_name("corpora.json")
+_CONVERSIONS = {
+    "gutenberg": Conversion(read_book),
+    "smiles": Conversion(canonical_lines, check=rdkit, other_text=explain_other_text),
+}
 
 PartName = Literal["train", "validation", "test"]
 Reader = Literal["lines", "text", "records"]
@@ -110,30 +114,25 @@ class Dataset:
 
 
 @once
-def _read_table() -> tuple[dict[str, Source], dict[str, Dataset]]:
-    """The sources and the datasets of corpora.json by name."""
+def sources() -> dict[str, Source]:
+    """The named texts of the package index."""
+    return read_sources(_TABLE)
+
+
+@once
+def datasets() -> dict[str, Dataset]:
+    """The datasets of the literature."""
 
     def frozen(value: object) -> object:
         return tuple(map(frozen, value)) if isinstance(value, list) else value
 
-    path = Path(__file__).with_name("corpora.json")
-    text = path.read_text(encoding="utf-8")
+    text = _TABLE.read_text(encoding="utf-8")
     table = json.loads(text, object_hook=lambda entry: {key: frozen(value) for key, value in entry.items()})
-    known = {}
+    found = {}
     for name, entry in table["datasets"].items():
         parts = {part: Part(**fields) for part, fields in entry["parts"].items()}
-        known[name] = Dataset(name, **{**entry, "parts": parts})
-    return read_sources(path), known
-
-
-def sources() -> dict[str, Source]:
-    """The named texts of the package index."""
-    return _read_table()[0]
-
-
-def datasets() -> dict[str, Dataset]:
-    """The datasets of the literature."""
-    return _read_table()[1]
+        found[name] = Dataset(name, **{**entry, "parts": parts})
+    return found
 
 
 def hub_dataset(spec: str) -> Dataset:
@@ -166,14 +165,4 @@ def fetch(name: str, *, cache: Path | None = None, progress: Reporter = silent) 
     if name not in sources():
         raise ValueError(f"no named corpus {name!r}: {suggestion(name, sources())}")
     source, instead = sources()[name], "use your own text with --data FILE"
-    conversions = {
-        "gutenberg": Conversion(_clean_text),
-        "smiles": Conversion(canonical_lines, check=rdkit, other_text=explain_other_text),
-    }
-    return fetch_files(source, "sources", instead, cache, progress, conversions.get(source.kind))
-
-
-def _clean_text(streams: Sequence[IO[bytes]], _progress: Reporter) -> str:
-    """A book without the frame of its publisher. The books are Latin-1; all but five of their letters are ASCII."""
-    (stream,) = streams
-    return clean_book(stream.read().decode("latin-1"))
+    return fetch_files(source, "sources", instead, cache, progress, _CONVERSIONS.get(source.kind))

@@ -3,8 +3,15 @@
     locate("lm1b=/data/lm1b")  ->  [Place(path, dataset)]    one for each corpus of a list or of a mixture
     place.files(part="test")   ->  its files, each with how it is read
 
-A path that exists is a file or a folder. If there is none, the string is a mixture (mixtures.py), a dataset of the hub,
-or a named corpus (named.py).
+A path that exists is a file or a folder. If there is none, the string is a mixture, a dataset of the hub, or a named
+corpus (named.py). A mixture is several corpora in one, each with the share of the sequences that a training takes from
+it:
+
+    data.corpus=[books.txt:0.7,lm1b:0.3]        seven of ten sequences are of the books
+
+The tokens of a mixture are one store, corpus after corpus; each is split for validation by its own rule, and one
+tokenizer is trained on all of them. The shares are no part of the store: they decide in which order the loader visits
+it (loader.py).
 
 What must hold: the files of a folder are sorted by their paths; a file that is no text by its ending is refused with
 what to do; what identifies a corpus (``identity``) changes with every file of it, and is the same in every release,
@@ -19,11 +26,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from duality.data.mixtures import shares_of
 from duality.data.named import DATA_VARIABLE, HUB, Dataset, PartName, datasets, fetch, hub_dataset, sources
-from duality.data.readers.hub import fetch_parts, load_splits
+from duality.data.readers.hub import fetch_splits, load_splits
 from duality.data.readers.records import ARROW_ENDINGS, FASTA_ENDINGS, TABLE_ENDINGS, has_records
-from duality.data.readers.text import COMPRESSIONS, ending_of, has_mark
+from duality.data.readers.text import COMPRESSIONS, ending_of, open_bytes
 from duality.files import DocumentRule
 from duality.files.archives import Source
 from duality.files.progress import Reporter, silent
@@ -86,54 +92,95 @@ class Place:
         self, part: PartName | None = None, cache: Path | None = None, progress: Reporter = silent
     ) -> list[CorpusFile]:
         """Its files; of a dataset with parts those of the ``part``, or those of all parts, each once."""
-        if self.dataset is not None:
-            paths = self._dataset_files(self.dataset, part, cache, progress)
-            return [CorpusFile(str(path), _check_ending(path), dataset=self.dataset) for path in paths]
-        if self.source is not None:
-            source = self.source
-            fetched = fetch(source.name, cache=cache, progress=progress)
-            return [CorpusFile(path.name, path, _find_author(source, path.name), source.documents) for path in fetched]
-        assert self.path is not None, "neither a dataset nor a source"
-        if not self.path.is_dir():
-            return [CorpusFile(str(self.path), _check_ending(self.path))]
-        names, _ = _list_folder(self.path)
-        if not names:
-            endings = (*_TEXT_ENDINGS, *TABLE_ENDINGS, *ARROW_ENDINGS, *FASTA_ENDINGS)
-            allowed = f"{', '.join(endings)}, and these followed by {' or '.join(COMPRESSIONS)}"
-            raise ValueError(f"the folder {self.path} has no text files; looked for are {allowed}")
-        labels = (name.partition("/")[0] if "/" in name else None for name in names)
-        return [CorpusFile(name, self.path / name, label) for name, label in zip(names, labels)]
+        dataset, source, path = self.dataset, self.source, self.path
+        if source is not None:
+            paths = fetch(source.name, cache=cache, progress=progress)
+            if dataset is None:
+                rule = source.documents
+                return [CorpusFile(path.name, path, _find_author(source, path.name), rule) for path in paths]
+            parts = dataset.parts.values() if part is None else [dataset.part(part)]
+            patterns = [pattern for each in parts for pattern in each.files]
+            paths = [path for path in paths if any(fnmatch(path.name, pattern) for pattern in patterns)]
+        elif path is None:
+            assert dataset is not None, "neither a path nor a source nor a dataset"
+            paths = _hub_files(dataset, part, progress)
+        elif not path.is_dir():
+            paths = [path]
+        elif dataset is not None:
+            paths = _part_files(dataset, part, path)
+        else:
+            names, _ = _list_folder(path)
+            if not names:
+                endings = (*_TEXT_ENDINGS, *TABLE_ENDINGS, *ARROW_ENDINGS, *FASTA_ENDINGS)
+                allowed = f"{', '.join(endings)}, and these followed by {' or '.join(COMPRESSIONS)}"
+                raise ValueError(f"the folder {path} has no text files; looked for are {allowed}")
+            return [CorpusFile(name, path / name, name.partition("/")[0] if "/" in name else None) for name in names]
+        for path in paths:
+            if (ending := ending_of(path)) in _NO_TEXT:
+                raise ValueError(f"{path} is no text file ({ending}): {_NO_TEXT[ending]}")
+        return [CorpusFile(str(path), path, dataset=dataset) for path in paths]
 
-    def _dataset_files(
-        self, dataset: Dataset, part: PartName | None, cache: Path | None, progress: Reporter
-    ) -> list[Path]:
-        """The files of a dataset."""
-        names = list(dataset.parts) if part is None else [part]
-        if self.source is not None:
-            patterns = [pattern for name in names for pattern in dataset.part(name).files]
-            fetched = fetch(self.source.name, cache=cache, progress=progress)
-            return [path for path in fetched if any(fnmatch(path.name, pattern) for pattern in patterns)]
-        if self.path is None:
-            there = fetch_parts(*dataset.at_hub, progress)
-            chosen = [dataset.part(name).split for name in names]
-            if part is not None and chosen[0] not in there:
-                raise ValueError(f"{dataset.name} has no part {chosen[0]!r} on the hub: it has {', '.join(there)}")
-            return [path for split in dict.fromkeys(chosen) for path in there.get(split, [])]
-        if not self.path.is_dir():
-            return [self.path]
-        if part is None:  # as many parts as there are, but at least one
-            names = [name for name in names if dataset.parts[name].find_in(self.path)] or names[:1]
-        found: dict[Path, None] = {}
-        for name in names:
-            files = dataset.part(name).find_in(self.path)
-            if files is None:
-                there_are = ", ".join(sorted(path.name for path in self.path.iterdir())[:8]) or "nothing"
-                raise ValueError(
-                    f"{self.path} has no file of the part {name!r} of {dataset.name}: looked for "
-                    f"{' or '.join(dataset.parts[name].files)}, found {there_are}; {dataset.how_to_get()}"
-                )
-            found.update(dict.fromkeys(files[1]))
-        return list(found)
+
+def _hub_files(dataset: Dataset, part: PartName | None, progress: Reporter) -> list[Path]:
+    """The files of a dataset of the hub."""
+    there = fetch_splits(*dataset.at_hub, progress)
+    splits = [dataset.part(name).split for name in (dataset.parts if part is None else [part])]
+    if part is not None and splits[0] not in there:
+        raise ValueError(f"{dataset.name} has no part {splits[0]!r} on the hub: it has {', '.join(there)}")
+    return [path for split in dict.fromkeys(splits) for path in there.get(split, [])]
+
+
+def _part_files(dataset: Dataset, part: PartName | None, folder: Path) -> list[Path]:
+    """The files of a dataset in a folder; of all parts, those of as many as there are, but of one at least."""
+    names = [part] if part is not None else [name for name, each in dataset.parts.items() if each.find_in(folder)]
+    found: dict[Path, None] = {}
+    for name in names or list(dataset.parts)[:1]:
+        files = dataset.part(name).find_in(folder)
+        if files is None:
+            there_are = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
+            raise ValueError(
+                f"{folder} has no file of the part {name!r} of {dataset.name}: looked for "
+                f"{' or '.join(dataset.parts[name].files)}, found {there_are}; {dataset.how_to_get()}"
+            )
+        found.update(dict.fromkeys(files[1]))
+    return list(found)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """A corpus of a mixture and its weight."""
+
+    corpus: str
+    weight: float
+
+
+def shares_of(spec: object) -> tuple[_Share, ...]:
+    """The corpora of a mixture with weights that add up to 1; none if this is no mixture, or a path that exists.
+
+    >>> shares_of("[a.txt:3,hf:owner/name:text:1]")
+    (_Share(corpus='a.txt', weight=0.75), _Share(corpus='hf:owner/name:text', weight=0.25))
+    >>> shares_of("a.txt")
+    ()
+    """
+    text = spec.strip() if isinstance(spec, str) else ""
+    if not (text.startswith("[") and text.endswith("]")) or Path(str(spec)).exists():
+        return ()
+    rule = "write a mixture as [CORPUS:WEIGHT,CORPUS:WEIGHT], such as [books.txt:0.7,lm1b:0.3]"
+    weights: dict[str, float] = {}
+    parts = text[1:-1].split(",")
+    for part in parts:
+        corpus, _, number = part.strip().rpartition(":")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = 0.0
+        if not corpus or not 0 < weight < float("inf"):
+            raise ValueError(f"{part.strip()!r} is no corpus with a positive weight; {rule}")
+        weights[corpus] = weight
+    if len(parts) < 2 or len(weights) < len(parts):
+        raise ValueError(f"{text} has fewer than two corpora, or one twice; {rule}")
+    total = sum(weights.values())
+    return tuple(_Share(corpus, weight / total) for corpus, weight in weights.items())
 
 
 def locate(spec: CorpusSpec) -> list[Place]:
@@ -191,13 +238,6 @@ def make_absolute(spec: str | Path) -> str:
     return f"{dataset}={Path(where).expanduser().resolve()}" if where and dataset in datasets() else str(spec)
 
 
-def corpora_of(spec: CorpusSpec) -> list[CorpusSpec]:
-    """The corpora of a mixture, or the corpus itself."""
-    if isinstance(spec, str) and not Path(spec).expanduser().exists():
-        return [share.corpus for share in shares_of(spec)] or [spec]
-    return [spec]
-
-
 def identity(
     spec: CorpusSpec, *, labels: bool = False, part: PartName | None = None, stream: bool = False
 ) -> list[list[str | int | None]]:
@@ -217,11 +257,11 @@ def identity(
             if stream and place.on_hub:
                 continue
         for file in place.files(part):
-            status, ending = file.path.stat(), ending_of(file.path)
+            status = file.path.stat()
+            with open_bytes(file.path) as (_, mark):
+                more = [*["table"] * (ending_of(file.path) in TABLE_ENDINGS), *["mark"] * (mark > 0)]
             label = [file.label] if labels else []
-            table = ["table"] if ending in TABLE_ENDINGS else []
-            mark = ["mark"] if ending not in ARROW_ENDINGS and has_mark(file.path) else []
-            found.append([str(file.path.resolve()), status.st_size, status.st_mtime_ns, *label, *table, *mark])
+            found.append([str(file.path.resolve()), status.st_size, status.st_mtime_ns, *label, *more])
     return found
 
 
@@ -244,7 +284,7 @@ def _choose_part(dataset: Dataset, usual: PartName) -> PartName | None:
     """The usual part of a named dataset; of any other dataset of the hub, the first of validation and test it has."""
     if not dataset.name.startswith(HUB):
         return usual
-    there = fetch_parts(*dataset.at_hub)
+    there = fetch_splits(*dataset.at_hub)
     return "validation" if "validation" in there else "test" if "test" in there else None
 
 
@@ -305,14 +345,6 @@ def _list_folder(folder: Path) -> tuple[list[str], list[str]]:
     chosen = next((names for names in each if names), [])
     skipped = set(every) - set(chosen)
     return chosen, [name for name in every if name in skipped]
-
-
-def _check_ending(path: Path) -> Path:
-    """The path itself; a file that is no text by its ending is an error."""
-    ending = ending_of(path)
-    if ending in _NO_TEXT:
-        raise ValueError(f"{path} is no text file ({ending}): {_NO_TEXT[ending]}")
-    return path
 
 
 def _find_author(source: Source, file: str) -> str | None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -70,8 +70,33 @@ class TokenStore:
 
     @classmethod
     def open(cls, folder: str | Path) -> TokenStore:
-        """The store in a folder; a missing file or a file of the wrong size is an error."""
-        store = _read_index(Path(folder))
+        """The store that index.json describes; a missing file or a file of the wrong size is an error.
+
+        Values that no store has, such as names of other files, are refused.
+        """
+        folder = Path(folder)
+        path = folder / INDEX
+        if not path.is_file():
+            raise ValueError(f"{folder} is no token store: it has no {INDEX}; make one with write_store or prepare")
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if (version := content["format"]) == FORMAT:
+                shards = tuple(Shard(**shard) for shard in content.pop("shards"))
+                store = cls(folder, shards=shards, label_names=tuple(content.pop("label_names")), **content)
+                names = ("vocab_size", "num_tokens", "num_documents", "num_characters", "num_bytes")
+                counts = tuple(getattr(store, name) for name in names)
+                if store.dtype not in ("<u2", "<u4") or any(type(count) is not int or count < 0 for count in counts):
+                    raise ValueError(f"it has the type {store.dtype!r} and the counts {counts}")
+                for number, shard in enumerate(shards):
+                    size = shard.num_tokens
+                    if shard.name != f"shard-{number:05d}.bin" or type(size) is not int or size < 0:
+                        raise ValueError(f"it has a shard {shard.name!r} of {size!r} tokens")
+                if sum(shard.num_tokens for shard in shards) != store.num_tokens:
+                    raise ValueError(f"its shards do not have {store.num_tokens} tokens together")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{path} is damaged ({error}); delete the folder and make it again") from None
+        if version != FORMAT:
+            raise ValueError(f"{path} has the format {version}, not {FORMAT}; delete the folder and make it again")
         for path, expected, _ in store._files():
             found = path.stat().st_size if path.is_file() else 0
             if found != expected:
@@ -79,11 +104,6 @@ class TokenStore:
                     f"{path} is damaged: {found} bytes, not {expected}; delete the folder and make it again"
                 )
         return store
-
-    def write_index(self) -> None:
-        """Write index.json."""
-        content = {name: value for name, value in asdict(self).items() if name != "folder"}
-        (self.folder / INDEX).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
     def verify(self) -> None:
         """Read all files and compare their checksums; a difference is an error."""
@@ -139,28 +159,3 @@ class TokenStore:
             done += len(part)
             number += 1
         return ids
-
-
-def _read_index(folder: Path) -> TokenStore:
-    """The store that index.json describes; values that no store has, such as names of other files, are refused."""
-    path = folder / INDEX
-    if not path.is_file():
-        raise ValueError(f"{folder} is no token store: it has no {INDEX}; make one with write_store or prepare")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if (found := content["format"]) == FORMAT:
-            shards = tuple(Shard(**shard) for shard in content.pop("shards"))
-            store = TokenStore(folder, shards=shards, label_names=tuple(content.pop("label_names")), **content)
-            names = ("vocab_size", "num_tokens", "num_documents", "num_characters", "num_bytes")
-            counts = tuple(getattr(store, name) for name in names)
-            if store.dtype not in ("<u2", "<u4") or any(type(count) is not int or count < 0 for count in counts):
-                raise ValueError(f"it has the type {store.dtype!r} and the counts {counts}")
-            for number, shard in enumerate(shards):
-                if shard.name != f"shard-{number:05d}.bin" or type(shard.num_tokens) is not int or shard.num_tokens < 0:
-                    raise ValueError(f"it has a shard {shard.name!r} of {shard.num_tokens!r} tokens")
-            if sum(shard.num_tokens for shard in shards) != store.num_tokens:
-                raise ValueError(f"its shards do not have {store.num_tokens} tokens together")
-            return store
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}); delete the folder and make it again") from None
-    raise ValueError(f"{path} has the format {found}, not {FORMAT}; delete the folder and make it again")

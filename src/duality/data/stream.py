@@ -35,11 +35,10 @@ import numpy.typing as npt
 import torch
 
 from duality.data.documents import Document
-from duality.data.loader import Batch, Loader
-from duality.data.mixtures import epoch_order
+from duality.data.encode import write_store
+from duality.data.loader import Batch, Loader, epoch_order
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
-from duality.data.write import write_store
 from duality.files.atomic import write_atomically
 from duality.tokenizers.tokenizer import Tokenizer
 

@@ -1,10 +1,22 @@
-"""What is in a corpus: how much text, of which kind, its checksum, its first texts; the sample that BPE is trained on.
+"""A corpus before it is tokenized: what is in it, its parts for training and validation, the sample for BPE.
+
+A survey says how much text there is, of which kind, its checksum and its first texts. The parts are split by one of:
+
+    by document    the last documents, a fraction ``validation`` of their number, at least one
+    by position    the last fraction of each document, so that every book is in both parts
+
+By position, the cut is at the line end nearest to the exact place, else at the nearest space, if this leaves the
+validation part between half and three halves of the requested size (and the border is within 4096 characters). Else
+the cut is at the exact place, or at the nearer end of the number that the exact place lies in.
+
+The sample that BPE is trained on:
 
     all text up to 128 MB; of more, 128 MB that are evenly spread
     of text without spaces (words of more than 256 characters: DNA, Chinese without punctuation) at most 8 MB
 
 What must hold: a survey reads a corpus once and in order; the sample is the same each time; a corpus within both bounds
-is its own sample, unchanged.
+is its own sample, unchanged. The two parts together are the corpus, without overlap; they depend on the documents only;
+a part of a document has its label; no number of up to 20 digits is cut in two, so that corpora of ids can be split.
 """
 
 from __future__ import annotations
@@ -14,15 +26,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 from duality.data import TEXT_COLUMN
 from duality.data.documents import Document, read_documents
 from duality.data.encode import PART_CHARACTERS, cut_at_borders, num_bytes_of
 from duality.data.places import CorpusSpec, list_skipped, locate
-from duality.data.readers.text import Excerpt
-from duality.data.write import require_label
+from duality.data.readers.text import DIGITS, LONGEST_NUMBER, Excerpt
 from duality.files import DocumentRule
-from duality.files.progress import Advance, Reporter, silent
+from duality.files.progress import Reporter, silent
 from duality.tokenizers.library import LONGEST_WORD
 
 # The pairs of BPE are trained on at most so much text, which is more than any named corpus has, and on at most so much
@@ -31,6 +43,8 @@ SAMPLE_BYTES = 128_000_000
 UNBROKEN_BYTES = 8_000_000
 
 EXAMPLE_CHARACTERS = 400
+MANY_DOCUMENTS = 100
+FARTHEST_BORDER = 4096
 
 _BORDER = b"\xff"  # no byte of UTF-8: two documents are never the same bytes as one
 
@@ -60,11 +74,6 @@ class CorpusSize:
         share, unbroken = self.sample_shares
         return round(share * (self.num_bytes - self.num_unbroken) + unbroken * self.num_unbroken)
 
-    def part(self, share: float) -> CorpusSize:
-        """The size of a share of the text; the checksum stays that of all."""
-        numbers = {name: round(share * getattr(self, name)) for name in ("num_characters", "num_bytes", "num_unbroken")}
-        return replace(self, **numbers)
-
 
 def survey(documents: Iterable[Document], labels: bool) -> CorpusSize:
     """Count what is in the documents, which are read once."""
@@ -73,8 +82,8 @@ def survey(documents: Iterable[Document], labels: bool) -> CorpusSize:
     for document in documents:
         num_documents += 1
         if labels:
-            names.add(require_label(document))
-            digest.update(require_label(document).encode("utf-8") + _BORDER)
+            names.add(document.require_label())
+            digest.update(document.require_label().encode("utf-8") + _BORDER)
         for piece in document.pieces:
             data = piece.encode("utf-8")
             digest.update(data)
@@ -141,8 +150,69 @@ def _find_unbroken_words(text: str) -> list[str]:
     return [word for word in text.split() if len(word) > LONGEST_WORD]
 
 
-def count_bytes(texts: Iterable[str], advance: Advance) -> Iterator[str]:
-    """The same texts; ``advance`` is called with the bytes of each."""
-    for text in texts:
-        yield text
-        advance(num_bytes_of(text))
+@dataclass(frozen=True)
+class _Split:
+    """A rule that cuts a corpus of ``num_documents`` documents into two parts."""
+
+    by: Literal["document", "position"]
+    validation: float
+    num_documents: int
+
+    @property
+    def num_training(self) -> int:
+        """The number of documents for training, if the split is by document."""
+        return self.num_documents - max(1, round(self.num_documents * self.validation))
+
+    def select(self, documents: Iterable[Document], held_out: bool) -> Iterator[Document]:
+        """The part for training, or the one held out; a document that is too short to be cut is not in the latter."""
+        for number, document in enumerate(documents):
+            if self.by == "document":
+                if (number >= self.num_training) == held_out:
+                    yield document
+                continue
+            cut, end = _cut_position(document, self.validation)
+            if cut < end or not held_out:
+                span = (cut, end) if held_out else (0, cut)
+                yield replace(document, pieces=Excerpt(document.pieces, *span))
+
+
+def check_split(by: str, validation: float) -> None:
+    """Refuse a split that no corpus can have."""
+    if by not in ("auto", "document", "position"):
+        raise ValueError(f"a split is 'auto', 'document' or 'position'; got {by!r}")
+    if not 0 < validation < 1:
+        raise ValueError(f"the validation fraction must be between 0 and 1; got {validation}")
+
+
+def choose_split(by: Literal["auto", "document", "position"], validation: float, num_documents: int) -> _Split:
+    """The requested split; "auto" is by document if there are many."""
+    check_split(by, validation)
+    if by == "auto":
+        by = "document" if num_documents >= MANY_DOCUMENTS else "position"
+    split = _Split(by, validation, num_documents)
+    if by == "document" and split.num_training < 1:
+        raise ValueError(
+            f"a split by document with validation {validation} leaves nothing to train on: the corpus has "
+            f"{num_documents} document(s); use split='position', a smaller fraction or more documents"
+        )
+    return split
+
+
+def _cut_position(document: Document, validation: float) -> tuple[int, int]:
+    """Where the validation part of a document begins and ends, in characters."""
+    end = sum(len(piece) for piece in document.pieces)
+    exact = round(end * (1 - validation))
+    reach = min(FARTHEST_BORDER, int(end * min(validation, 1 - validation) / 2))
+    window = "".join(Excerpt(document.pieces, exact - reach, exact + reach))
+    line_ends = [place + 1 for place, character in enumerate(window) if character == "\n"]
+    spaces = [place for place, character in enumerate(window) if character == " "]
+    if line_ends or spaces:
+        return exact - reach + min(line_ends or spaces, key=lambda place: abs(place - reach)), end
+    # the exact place or, if it lies inside a number, the nearer end of the number
+    before = "".join(Excerpt(document.pieces, exact - LONGEST_NUMBER, exact))
+    after = "".join(Excerpt(document.pieces, exact, exact + LONGEST_NUMBER))
+    digits_before = len(before) - len(before.rstrip(DIGITS))
+    digits_after = len(after) - len(after.lstrip(DIGITS))
+    if not (digits_before and digits_after) or digits_before + digits_after > LONGEST_NUMBER:
+        return exact, end
+    return exact - digits_before if digits_before <= digits_after else exact + digits_after, end

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from duality.data.mixtures import epoch_order
+from duality.data.loader import epoch_order
 from duality.data.packing import Sequences
 from duality.evaluation.judge import Judge
 from duality.evaluation.samples import Case, Row

@@ -32,7 +32,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from duality.data.readers.smiles import rdkit, version
+from duality.data.readers.conversions import rdkit, rdkit_version
 from duality.evaluation.scorers import Numbers, ScorerContext, Texts
 from duality.files.atomic import read_checked, readable_size, write_checked
 from duality.files.cache import cache_errors, cache_folder
@@ -76,7 +76,7 @@ class Molecules:
     def version(self) -> str:
         """The version of RDKit and the training texts decide the numbers."""
         known = "" if self.context is None else f", training texts {self.context.training_id[:12]}"
-        return f"RDKit {version()}{known}"
+        return f"RDKit {rdkit_version()}{known}"
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -17,13 +17,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from duality.data.corpus import Corpus, accept, prepare
+from duality.data.corpus import Corpus, prepare
 from duality.data.documents import Document, read_documents
-from duality.data.loader import Loader
-from duality.data.mixtures import MixedOrder, shares_of
+from duality.data.loader import Loader, MixedOrder
 from duality.data.named import PartName
 from duality.data.packing import Sequences
-from duality.data.places import find_held_out_part, has_only_lines, list_skipped
+from duality.data.places import find_held_out_part, has_only_lines, list_skipped, shares_of
 from duality.data.store import TokenStore
 from duality.data.stream import StreamLoader
 from duality.files.progress import Reporter, silent
@@ -35,7 +34,7 @@ from duality.tokenizers.tokenizer import Tokenizer
 def prepare_corpus(
     recipe: Recipe,
     report: Reporter = silent,
-    check_text: Callable[[str], None] = accept,
+    check_text: Callable[[str], None] | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> Corpus:
     """The corpus of a recipe, split and tokenized; ``check_text`` may refuse its text by its checksum before.

@@ -14,8 +14,8 @@ import pytest
 
 from duality.data.corpus import prepare
 from duality.data.named import fetch, sources
-from duality.data.readers import smiles
-from duality.data.readers.smiles import canonical_lines
+from duality.data.readers import conversions as smiles
+from duality.data.readers.conversions import canonical_lines
 from duality.data.survey import inspect
 from duality.files.archives import Member, Package, Source
 from duality.files.cache import cache_folder
@@ -91,7 +91,7 @@ def test_another_version_of_rdkit_is_named(tiny: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(
         smiles, "_make_canonical", lambda text, _: chem.MolToSmiles(chem.MolFromSmiles(text), kekuleSmiles=True)
     )
-    monkeypatch.setattr(smiles, "version", lambda: "2020.01.1")
+    monkeypatch.setattr(smiles, "rdkit_version", lambda: "2020.01.1")
     with pytest.raises(ValueError) as caught:
         fetch("tiny", cache=tiny)
     text = str(caught.value)

@@ -9,14 +9,12 @@ What must hold: a dataset that cannot be had is one line that says why and what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 from duality.files.progress import Reporter, silent
-
-_INSTALL = "pip install 'diffusion-duality[data]'"
 
 
 class _Split(Protocol):
@@ -27,34 +25,30 @@ class _Split(Protocol):
     def skip(self, n: int) -> Iterable[Mapping[str, object]]: ...
 
 
-def fetch_parts(
+def describe_hub(name: str, config: str | None) -> str:
+    """A dataset of the hub, for messages."""
+    return f"the dataset {name}" + (f" ({config})" if config else "")
+
+
+def fetch_splits(
     name: str, config: str | None = None, revision: str | None = None, progress: Reporter = silent
 ) -> dict[str, list[Path]]:
     """The files of Arrow of each split of a dataset, fetched if they are not there."""
-    progress(f"looking for {_describe(name, config)} on the Hugging Face hub")
+    progress(f"looking for {describe_hub(name, config)} on the Hugging Face hub")
     found = load_splits(name, config, revision, streaming=False)
     return {str(split): [Path(file["filename"]) for file in part.cache_files] for split, part in found.items()}
-
-
-def stream_rows(
-    name: str, config: str | None, revision: str | None, split: str, start: int = 0
-) -> Iterator[Mapping[str, object]]:
-    """The rows of a split from number ``start`` on, read from the hub as they are needed and not kept."""
-    there = load_splits(name, config, revision, streaming=True)
-    if split not in there:
-        raise ValueError(f"{_describe(name, config)} has no split {split!r}: it has {', '.join(there)}")
-    yield from there[split].skip(start)
 
 
 @cache
 def load_splits(name: str, config: str | None, revision: str | None, streaming: bool) -> Mapping[str, _Split]:
     """The splits of a dataset as the library has them, once for each process; an error says what to do."""
-    what = _describe(name, config)
+    what = describe_hub(name, config)
     try:
         import datasets
     except ImportError:
         raise ValueError(
-            f"{what} is on the Hugging Face hub, and the library `datasets` is not installed: {_INSTALL}"
+            f"{what} is on the Hugging Face hub, and the library `datasets` is not installed: "
+            "pip install 'diffusion-duality[data]'"
         ) from None
     try:
         found: Mapping[str, _Split] = datasets.load_dataset(name, config, revision=revision, streaming=streaming)
@@ -65,8 +59,3 @@ def load_splits(name: str, config: str | None, revision: str | None, streaming: 
             "HF_HUB_OFFLINE if it is set; or download the dataset and give its folder"
         ) from None
     return found
-
-
-def _describe(name: str, config: str | None) -> str:
-    """A dataset of the hub, for messages."""
-    return f"the dataset {name}" + (f" ({config})" if config else "")

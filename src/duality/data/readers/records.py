@@ -20,7 +20,6 @@ import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from duality.data import TEXT_COLUMN
 from duality.data.readers.text import decode_lines, ending_of, open_bytes
@@ -80,9 +79,10 @@ def _read_json_lines(path: Path, column: str, label: str | None) -> Iterator[Rec
                 if not isinstance(record, dict):
                     raise ValueError(f"{where}: no {column!r} (got {_describe_kind(record)}); {rule}")
                 if column not in record:
+                    listed, near = _list_names(sorted(record), column)
                     raise ValueError(
-                        f"{where}: no {column!r} (got the keys {_list_names(sorted(record))}); {rule}: choose another "
-                        f"key with --column NAME (data.column){_suggest_name(column, record)}"
+                        f"{where}: no {column!r} (got the keys {listed}); {rule}: choose another key with --column "
+                        f"NAME (data.column){near}"
                     )
                 text = _check_text(record[column], column, where, "change the line")
                 yield number, text, _make_label(record.get(_LABEL_COLUMN), label)
@@ -125,11 +125,10 @@ def _read_table(path: Path, ending: str, column: str, label: str | None) -> Iter
     csv.field_size_limit(_LONGEST_VALUE)
     # Strict: otherwise a quotation mark that is never closed takes the rest of the file into one value.
     reader = csv.reader(decode_lines(path), delimiter=separator, strict=True)
-    names: list[str] | None = None
-    number = 1
+    names, number = list[str](), 1
     try:
         for row in reader:
-            if row and names is None:
+            if row and not names:
                 names = row
                 if column not in names:
                     more = f", and put {separators} between the columns of a {ending} file"
@@ -137,7 +136,7 @@ def _read_table(path: Path, ending: str, column: str, label: str | None) -> Iter
                 for name in (column, _LABEL_COLUMN):
                     if names.count(name) > 1:
                         raise ValueError(f"{path} has the column {name!r} twice; rename one of them in its first row")
-            elif row and names is not None:
+            elif row:
                 if len(row) != len(names):
                     raise ValueError(
                         f"{path}, line {number}: {len(row)} value(s), but the first row names {len(names)} columns; "
@@ -151,38 +150,21 @@ def _read_table(path: Path, ending: str, column: str, label: str | None) -> Iter
             f"{path}, line {reader.line_num}: not CSV ({error}); write a value with quotation marks in it as "
             '"..." and each mark inside as ""'
         ) from None
-    if names is None:
+    if not names:
         raise ValueError(f"{path} has no first row with the names of its columns; write one, such as id,{column}")
 
 
 def _no_column(name: str, names: Iterable[str], column: str, more: str = "") -> ValueError:
     """The error of a table without the column."""
+    listed, near = _list_names(list(names), column)
     return ValueError(
-        f"{name} has no column {column!r}: its columns are {_list_names(list(names))}; choose one with --column NAME "
-        f"(data.column){_suggest_name(column, names)}{more}"
+        f"{name} has no column {column!r}: its columns are {listed}; choose one with --column NAME (data.column)"
+        f"{near}{more}"
     )
-
-
-class _Batch(Protocol):
-    """Some rows of a table of Arrow."""
-
-    def select(self, columns: list[str]) -> _Batch: ...
-    def to_pylist(self) -> list[dict[str, object]]: ...
 
 
 def _read_arrow(path: Path, ending: str, column: str, label: str | None) -> Iterator[Record]:
     """The records of the rows of a table of Arrow."""
-    names, batches = _open_arrow(path, ending)
-    if column not in names:
-        raise _no_column(str(path), names, column)
-    chosen = [name for name in dict.fromkeys((column, _LABEL_COLUMN)) if name in names]
-    rows = (row for batch in batches for row in batch.select(chosen).to_pylist())
-    for number, row in enumerate(rows, 1):
-        yield make_record(row, column, str(path), number, label)
-
-
-def _open_arrow(path: Path, ending: str) -> tuple[list[str], Iterable[_Batch]]:
-    """The names of the columns of a table of Arrow, and its rows in batches."""
     try:
         import pyarrow as arrow
         from pyarrow import parquet
@@ -194,17 +176,24 @@ def _open_arrow(path: Path, ending: str) -> tuple[list[str], Iterable[_Batch]]:
     try:
         if ending == ".parquet":
             table = parquet.ParquetFile(path)
-            return table.schema_arrow.names, table.iter_batches(batch_size=1024)
-        source = arrow.memory_map(str(path))
-        try:
-            file = arrow.ipc.open_file(source)
-        except arrow.ArrowInvalid:
-            stream = arrow.ipc.open_stream(source)  # as the library `datasets` keeps its tables
-            return stream.schema.names, stream
-        return file.schema.names, (file.get_batch(number) for number in range(file.num_record_batches))
+            names, batches = table.schema_arrow.names, table.iter_batches(batch_size=1024)
+        else:
+            source = arrow.memory_map(str(path))
+            try:
+                file = arrow.ipc.open_file(source)
+                batches = (file.get_batch(number) for number in range(file.num_record_batches))
+            except arrow.ArrowInvalid:
+                file = batches = arrow.ipc.open_stream(source)  # as the library `datasets` keeps its tables
+            names = file.schema.names
     except (arrow.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path} is no whole {ending} file ({reason}); make or download it again") from None
+    if column not in names:
+        raise _no_column(str(path), names, column)
+    chosen = [name for name in dict.fromkeys((column, _LABEL_COLUMN)) if name in names]
+    rows = (row for batch in batches for row in batch.select(chosen).to_pylist())
+    for number, row in enumerate(rows, 1):
+        yield make_record(row, column, str(path), number, label)
 
 
 def _read_fasta(path: Path) -> Iterator[tuple[int, str]]:
@@ -226,13 +215,9 @@ def _read_fasta(path: Path) -> Iterator[tuple[int, str]]:
         yield start, "".join(parts)
 
 
-def _suggest_name(name: str, names: Iterable[str]) -> str:
-    """': did you mean ...?' if a name is close to one of these."""
-    text = suggestion(name, names)
-    return f": {text}" if text.startswith("did you mean") else ""
-
-
-def _list_names(names: Sequence[str]) -> str:
-    """The names in quotation marks; of many the first ones."""
+def _list_names(names: Sequence[str], wanted: str) -> tuple[str, str]:
+    """The names in quotation marks, of many the first ones; and ': did you mean ...?' if one is close to the wanted."""
     shown = ", ".join(repr(name if len(name) <= 40 else name[:37] + "...") for name in names[:_SHOWN_NAMES])
-    return shown + (f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else "")
+    listed = shown + (f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else "")
+    text = suggestion(wanted, names)
+    return listed, f": {text}" if text.startswith("did you mean") else ""

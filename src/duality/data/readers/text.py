@@ -52,19 +52,18 @@ class TextFile:
         for chunk in decode_lines(self.path, self.piece_bytes):
             held += chunk
             border = _LAST_BORDER.match(held)
-            # Text without any border is cut at its end or before a number there: the memory in use stays small.
-            end = border.end() if border else _before_number(held)
+            if border is None:
+                # Text without any border is cut at its end, so that the memory in use stays small, or before the
+                # digits there, which the next piece may continue.
+                end = len(held.rstrip(DIGITS))
+                end = end if len(held) - end <= LONGEST_NUMBER else len(held)
+            else:
+                end = border.end()
             if end > 0:
                 yield held[:end]
             held = held[end:]
         if held:
             yield held
-
-
-def _before_number(text: str) -> int:
-    """The length of a text without the digits at its end, which the next piece may continue."""
-    end = len(text.rstrip(DIGITS))
-    return end if len(text) - end <= LONGEST_NUMBER else len(text)
 
 
 @dataclass(frozen=True)
@@ -164,12 +163,6 @@ def _open_zstandard(path: Path, _mode: str) -> Iterator[io.BufferedReader]:
         ) from None
     with arrow.input_stream(str(path), compression="zstd") as unpacked:
         yield io.BufferedReader(unpacked, PIECE_BYTES)
-
-
-def has_mark(path: Path) -> bool:
-    """Whether a file begins with a byte order mark; its first bytes are read."""
-    with open_bytes(path) as (_, mark):
-        return mark > 0
 
 
 def ending_of(path: Path) -> str:
