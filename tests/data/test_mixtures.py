@@ -14,7 +14,8 @@ from support.runs import quiet, small_recipe
 
 from duality.data.corpus import prepare
 from duality.data.loader import PERIOD, Loader, MixedOrder
-from duality.data.places import make_absolute, shares_of
+from duality.data.named import shares_of
+from duality.data.places import make_absolute
 from duality.recipes.corpus import _mix_order, count_vocabulary, describe_corpus, make_sequences, prepare_corpus
 from duality.tokenizers.specs import Bytes
 

@@ -1,8 +1,8 @@
 """Data: from the name of a corpus to batches of ids.
 
-    named            named corpora: texts of the package index and datasets of the literature, the table corpora.json
+    named            texts of the package index, datasets of the literature (corpora.json), mixtures of several corpora
     detokenizers     benchmarks that are published as separate words, as ordinary text
-    places           from the string that names a corpus, or a mixture of several, to its files
+    places           from the string that names a corpus to its files
     documents        the documents of a corpus: files, folders, named corpora and datasets
     memory           texts and tensors given from Python, written as a corpus
     store            the ids on the disk, mapped into memory, in shards

@@ -7,7 +7,7 @@ The tokenizer is trained on the training part only, BPE on a sample of it if it 
 in the cache folder under the sha256 of everything it depends on: the files (path, size, time of change) or the source's
 checksums, what a document is, the tokenizer, the split, the labels, the format.
 
-Of a mixture (mixtures.py) every corpus is split by its own rule; the stores have one behind the other.
+Of a mixture (named.py) every corpus is split by its own rule; the stores have one behind the other.
 A dataset with parts of its own (named.py) is not split: its parts are used as they are, if ``split`` is "auto".
 Without ``eos`` no end-of-text follows a document in the stores.
 
@@ -40,8 +40,8 @@ from typing import Literal, TypeVar
 from duality.data import TEXT_COLUMN
 from duality.data.documents import Document, read_documents
 from duality.data.encode import num_bytes_of, write_store
-from duality.data.named import PartName
-from duality.data.places import CorpusSpec, find_held_out_part, has_only_lines, identity, locate, shares_of
+from duality.data.named import PartName, shares_of
+from duality.data.places import CorpusSpec, find_held_out_part, has_only_lines, identity, locate
 from duality.data.readers.text import COMPRESSIONS
 from duality.data.store import FORMAT, TokenStore
 from duality.data.survey import CorpusSize, check_split, choose_split, join_sizes, survey, take_evenly

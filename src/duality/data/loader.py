@@ -5,7 +5,7 @@ epochs, one after another, are an endless list of sequences; step s takes places
 
     epoch 0: 3 0 4 1 2 | epoch 1: 1 4 2 0 3 | ...         B = 2:  (3 0) (4 1) (2 1) (4 2) (0 3) ...
 
-A mixture of corpora (places.py) has an order of its own, ``mixed``, in which each corpus has its share.
+A mixture of corpora (named.py) has an order of its own, ``mixed``, in which each corpus has its share.
 ``MixedOrder`` says which sequence is at which place of a training:
 
     place n   ->  its group, by a pattern of PERIOD places that is shuffled once and repeated

@@ -17,6 +17,14 @@ folder, of the hub or of its source; nothing else is split off. A single file is
 by the dataset's reader and detokenizer. Reader: "lines" has a document in each line; "text" one document, detokenized
 line by line, without its blank lines; "records" the rows of a table (.jsonl, .csv, .parquet ...), or whole text files.
 
+A mixture is several corpora in one, each with the share of the sequences that a training takes from it:
+
+    data.corpus=[books.txt:0.7,lm1b:0.3]        seven of ten sequences are of the books
+
+The tokens of a mixture are one store, corpus after corpus; each is split for validation by its own rule, and one
+tokenizer is trained on all of them. The shares are no part of the store: they decide in which order the loader visits
+it (loader.py).
+
 What must hold: a part never has text of another one; the table is not read before a corpus is named. The table is JSON,
 because Python 3.10 has no reader of TOML.
 """
@@ -158,6 +166,43 @@ def hub_dataset(spec: str) -> Dataset:
         hub=name,
         config=config or None,
     )
+
+
+@dataclass(frozen=True)
+class _Share:
+    """A corpus of a mixture and its weight."""
+
+    corpus: str
+    weight: float
+
+
+def shares_of(spec: object) -> tuple[_Share, ...]:
+    """The corpora of a mixture with weights that add up to 1; none if this is no mixture, or a path that exists.
+
+    >>> shares_of("[a.txt:3,hf:owner/name:text:1]")
+    (_Share(corpus='a.txt', weight=0.75), _Share(corpus='hf:owner/name:text', weight=0.25))
+    >>> shares_of("a.txt")
+    ()
+    """
+    text = spec.strip() if isinstance(spec, str) else ""
+    if not (text.startswith("[") and text.endswith("]")) or Path(str(spec)).exists():
+        return ()
+    rule = "write a mixture as [CORPUS:WEIGHT,CORPUS:WEIGHT], such as [books.txt:0.7,lm1b:0.3]"
+    weights: dict[str, float] = {}
+    parts = text[1:-1].split(",")
+    for part in parts:
+        corpus, _, number = part.strip().rpartition(":")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = 0.0
+        if not corpus or not 0 < weight < float("inf"):
+            raise ValueError(f"{part.strip()!r} is no corpus with a positive weight; {rule}")
+        weights[corpus] = weight
+    if len(parts) < 2 or len(weights) < len(parts):
+        raise ValueError(f"{text} has fewer than two corpora, or one twice; {rule}")
+    total = sum(weights.values())
+    return tuple(_Share(corpus, weight / total) for corpus, weight in weights.items())
 
 
 def fetch(name: str, *, cache: Path | None = None, progress: Reporter = silent) -> list[Path]:

@@ -4,14 +4,7 @@
     place.files(part="test")   ->  its files, each with how it is read
 
 A path that exists is a file or a folder. If there is none, the string is a mixture, a dataset of the hub, or a named
-corpus (named.py). A mixture is several corpora in one, each with the share of the sequences that a training takes from
-it:
-
-    data.corpus=[books.txt:0.7,lm1b:0.3]        seven of ten sequences are of the books
-
-The tokens of a mixture are one store, corpus after corpus; each is split for validation by its own rule, and one
-tokenizer is trained on all of them. The shares are no part of the store: they decide in which order the loader visits
-it (loader.py).
+corpus (named.py).
 
 What must hold: the files of a folder are sorted by their paths; a file that is no text by its ending is refused with
 what to do; what identifies a corpus (``identity``) changes with every file of it, and is the same in every release,
@@ -26,7 +19,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from duality.data.named import DATA_VARIABLE, HUB, Dataset, PartName, datasets, fetch, hub_dataset, sources
+from duality.data.named import DATA_VARIABLE, HUB, Dataset, PartName, datasets, fetch, hub_dataset, shares_of, sources
 from duality.data.readers.hub import fetch_splits, load_splits
 from duality.data.readers.records import ARROW_ENDINGS, FASTA_ENDINGS, TABLE_ENDINGS, has_records
 from duality.data.readers.text import COMPRESSIONS, ending_of, open_bytes
@@ -144,43 +137,6 @@ def _part_files(dataset: Dataset, part: PartName | None, folder: Path) -> list[P
             )
         found.update(dict.fromkeys(files[1]))
     return list(found)
-
-
-@dataclass(frozen=True)
-class _Share:
-    """A corpus of a mixture and its weight."""
-
-    corpus: str
-    weight: float
-
-
-def shares_of(spec: object) -> tuple[_Share, ...]:
-    """The corpora of a mixture with weights that add up to 1; none if this is no mixture, or a path that exists.
-
-    >>> shares_of("[a.txt:3,hf:owner/name:text:1]")
-    (_Share(corpus='a.txt', weight=0.75), _Share(corpus='hf:owner/name:text', weight=0.25))
-    >>> shares_of("a.txt")
-    ()
-    """
-    text = spec.strip() if isinstance(spec, str) else ""
-    if not (text.startswith("[") and text.endswith("]")) or Path(str(spec)).exists():
-        return ()
-    rule = "write a mixture as [CORPUS:WEIGHT,CORPUS:WEIGHT], such as [books.txt:0.7,lm1b:0.3]"
-    weights: dict[str, float] = {}
-    parts = text[1:-1].split(",")
-    for part in parts:
-        corpus, _, number = part.strip().rpartition(":")
-        try:
-            weight = float(number)
-        except ValueError:
-            weight = 0.0
-        if not corpus or not 0 < weight < float("inf"):
-            raise ValueError(f"{part.strip()!r} is no corpus with a positive weight; {rule}")
-        weights[corpus] = weight
-    if len(parts) < 2 or len(weights) < len(parts):
-        raise ValueError(f"{text} has fewer than two corpora, or one twice; {rule}")
-    total = sum(weights.values())
-    return tuple(_Share(corpus, weight / total) for corpus, weight in weights.items())
 
 
 def locate(spec: CorpusSpec) -> list[Place]:

@@ -23,8 +23,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from duality.data.named import datasets
-from duality.data.places import shares_of
+from duality.data.named import datasets, shares_of
 from duality.denoisers.readouts import CausalDenoiser
 from duality.files.atomic import file_sha256, new_folder
 from duality.files.json_files import MIB, parse_json, read_bounded

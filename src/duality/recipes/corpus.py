@@ -20,9 +20,9 @@ import torch
 from duality.data.corpus import Corpus, prepare
 from duality.data.documents import Document, read_documents
 from duality.data.loader import Loader, MixedOrder
-from duality.data.named import PartName
+from duality.data.named import PartName, shares_of
 from duality.data.packing import Sequences
-from duality.data.places import find_held_out_part, has_only_lines, list_skipped, shares_of
+from duality.data.places import find_held_out_part, has_only_lines, list_skipped
 from duality.data.store import TokenStore
 from duality.data.stream import StreamLoader
 from duality.files.progress import Reporter, silent

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from duality.data import DEFAULT_SOURCE, TEXT_COLUMN, Padding
-from duality.data.places import shares_of
+from duality.data.named import shares_of
 from duality.files import DocumentRule
 from duality.protocols import Backbone, Distillation, Method, Tail
 from duality.tokenizers.specs import BPE, TokenizerSpec
