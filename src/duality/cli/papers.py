@@ -49,12 +49,12 @@ def reproduce(
         workers: processes at the same time.
         threads: threads of each process; the digits of the report depend on it.
     """
-    from duality.papers.duo.reproduce import run
-    from duality.papers.duo.reproduce.domains import read_budget
+    from duality.papers.duo.reproduce import report, run
+    from duality.papers.duo.reproduce.claims import read_domains
 
-    chosen = read_budget(budget, seeds, domains, base_seeds, judge)
-    found = run.reproduce(out, chosen, claims, workers=workers, threads=threads, report=say)
-    print(run.verdict_table(found))
+    chosen = read_domains(budget, seeds, domains, base_seeds, judge)
+    found = run.reproduce(out, budget, chosen, claims, workers=workers, threads=threads, report=say)
+    print(report.verdict_table(found))
     say(f"the report is {out / 'report.html'} (and report.md)")
     return 0
 

@@ -10,6 +10,17 @@ What the paper says and what is tried are JSON files, with the fields of the cla
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 Entry = dict[str, Any]  # an object of one of these files
+
+
+def read_entries(name: str) -> Any:
+    """The content of one of these files; a list that is a field is a tuple, as the classes have it."""
+
+    def fields(entry: Entry) -> Entry:
+        return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+
+    return json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"), object_hook=fields)

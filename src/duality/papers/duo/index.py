@@ -19,12 +19,10 @@ and compares every label, heading and number with the source, where that is pres
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from duality.papers.duo import Entry
+from duality.papers.duo import Entry, read_entries
 
 DEVICES = "--devices 8 --memory 80GB --peak 989T --mfu 0.4"
 NONE = "-"  # what the paper prints where it has no number
@@ -182,23 +180,22 @@ def trainings() -> Iterator[Training]:
         yield from measured.trainings
 
 
-def _tuples(entry: Entry) -> Entry:
-    """The fields of an object of paper.json; a list is a tuple, and the names of trainings are these trainings."""
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
-    if "trainings" in fields:
-        fields["trainings"] = tuple(_LISTED.get(name) or Training(name, name) for name in fields["trainings"])
-    return fields
+def _with_trainings(entry: Entry) -> Entry:
+    """The fields of an object of paper.json; the names of trainings are these trainings."""
+    found = (_LISTED.get(name) or Training(name, name) for name in entry.get("trainings", ()))
+    return {**entry, "trainings": tuple(found)}
 
 
 def _table(entry: Entry) -> Table:
     """A table of paper.json."""
     rows = tuple(_Row(**{**row, "numbers": tuple(row["numbers"].split())}) for row in entry["rows"])
-    series = tuple(_Series(**_tuples(each)) for each in entry["series"])
-    return Table(**{**_tuples(entry), "rows": rows, "series": series})
+    return Table(
+        **{**entry, "rows": rows, "series": tuple(_Series(**_with_trainings(each)) for each in entry["series"])}
+    )
 
 
-_CONTENT = json.loads(Path(__file__).with_name("paper.json").read_text(encoding="utf-8"))
-_LISTED = {name: Training(name, **_tuples(entry)) for name, entry in _CONTENT["trainings"].items()}
+_CONTENT = read_entries("paper.json")
+_LISTED = {name: Training(name, **entry) for name, entry in _CONTENT["trainings"].items()}
 TABLES: dict[int, Table] = {entry["number"]: _table(entry) for entry in _CONTENT["tables"]}
-FIGURES: dict[int, _Figure] = {entry["number"]: _Figure(**_tuples(entry)) for entry in _CONTENT["figures"]}
-REMARKS = tuple(_Remark(**_tuples(entry)) for entry in _CONTENT["remarks"])
+FIGURES: dict[int, _Figure] = {entry["number"]: _Figure(**_with_trainings(entry)) for entry in _CONTENT["figures"]}
+REMARKS = tuple(_Remark(**_with_trainings(entry)) for entry in _CONTENT["remarks"])

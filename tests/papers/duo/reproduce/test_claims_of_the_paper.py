@@ -7,10 +7,9 @@ import re
 import pytest
 
 from duality.papers.duo.index import FIGURES, TABLES
-from duality.papers.duo.reproduce.claims import Claim, read_claims
-from duality.papers.duo.reproduce.domains import read_budget
+from duality.papers.duo.reproduce.claims import Claim, read_claims, read_domains
 
-CLAIMS = {each.name: each for domain in read_budget("full").domains for each in read_claims((), domain)}
+CLAIMS = {each.name: each for domain in read_domains("full") for each in read_claims((), domain)}
 
 
 def named_tables(claim: Claim) -> set[int]:

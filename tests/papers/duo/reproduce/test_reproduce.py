@@ -18,12 +18,20 @@ import torch
 
 from duality.evaluation.frontiers import Curve, Point, Values
 from duality.files.atomic import json_text
-from duality.papers.duo.reproduce.claims import Arm, Likelihoods, Samples, read_claims
-from duality.papers.duo.reproduce.domains import Amount, Base, Budget, Domain, Student, _Seeds, read_budget
+from duality.papers.duo.reproduce.claims import (
+    Amount,
+    Arm,
+    Base,
+    Domain,
+    Likelihoods,
+    Samples,
+    Student,
+    read_claims,
+    read_domains,
+)
 from duality.papers.duo.reproduce.findings import Evidence, Finding, _decide, _paired_interval
 from duality.papers.duo.reproduce.report import _make_page
-from duality.papers.duo.reproduce.run import _jobs_of, reproduce
-from duality.papers.duo.reproduce.work import Train
+from duality.papers.duo.reproduce.run import Train, _jobs_of, reproduce
 from duality.training.round_changes import RoundChanges
 
 SIZE = ("backbone=nano", "data.tokenizer=bytes", "data.length=12", "data.packing=document", "data.split=document")
@@ -35,8 +43,8 @@ def words(texts: list[str]) -> dict[str, list[float]]:
     return {"letters": [float(text.isalpha()) for text in texts], "size": [float(len(text)) for text in texts]}
 
 
-def tiny(folder: Path) -> Budget:
-    """A budget of seconds."""
+def tiny(folder: Path) -> Domain:
+    """A domain with an amount of seconds."""
     text = folder / "words.txt"
     text.write_text("".join(f"word{number} and more\n" for number in range(60)))
     changes = (f"data.corpus={text}", "data.documents=lines", *SIZE, *SHORT)
@@ -51,7 +59,7 @@ def tiny(folder: Path) -> Budget:
     short = {"short-duo-plain": Base("duo-laptop", (*changes, "method.curriculum=0"))}
     short["short-duo-window"] = Base("duo-laptop", (*changes, "method.curriculum=0.5", "method.tau=0"))
     short["short-duo-curriculum"] = Base("duo-laptop", (*changes, "method.curriculum=0.5", "method.tau=0.1"))
-    domain = Domain(
+    return Domain(
         name="words",
         title="Words",
         quality="letters",
@@ -63,11 +71,8 @@ def tiny(folder: Path) -> Budget:
         judge=None,
         models={**bases, **students, **short},
         length=12,
-        amount=Amount(
-            _Seeds(1, 1, 2), num=3, few_num=3, temperatures=(0.5, 1.0), few=(2, 8), many=12, sequences=3, draws=40
-        ),
+        amount=Amount(1, 1, 2, num=3, few_num=3, temperatures=(0.5, 1.0), few=(2, 8), many=12, sequences=3, draws=40),
     )
-    return Budget("quick", (domain,))
 
 
 CLAIMS = ("curriculum", "variance", "teacher")
@@ -75,7 +80,7 @@ CLAIMS = ("curriculum", "variance", "teacher")
 
 def reproduced(folder: Path, said: list[str]) -> dict[str, dict[str, list[Finding]]]:
     """The tiny reproduction in a folder."""
-    return reproduce(folder / "out", tiny(folder), CLAIMS, report=said.append)
+    return reproduce(folder / "out", "quick", [tiny(folder)], CLAIMS, report=said.append)
 
 
 @pytest.fixture(scope="module")
@@ -134,19 +139,19 @@ def test_a_killed_reproduction_goes_on_and_reports_the_same(done: Path, tmp_path
 
 
 def test_a_run_of_other_settings_is_refused(tmp_path: Path) -> None:
-    budget = tiny(tmp_path)
-    model = budget.domains[0].models["duo"]
+    domain = tiny(tmp_path)
+    model = domain.models["duo"]
     assert isinstance(model, Base)
-    Train(tmp_path, "duo", 1, model, 1, 1.0)(print, lambda units: None)
+    Train(Evidence(tmp_path, domain), "duo", 1, 1.0)(print, lambda units: None)
     other = replace(model, changes=(*model.changes, "training.learning_rate=0.5"))
+    changed = replace(domain, models={"duo": other})
     with pytest.raises(ValueError, match=r"other settings.*learning_rate.*choose another --out"):
-        Train(tmp_path, "duo", 1, other, 1, 1.0)(print, lambda units: None)
+        Train(Evidence(tmp_path, changed), "duo", 1, 1.0)(print, lambda units: None)
 
 
 def test_every_claim_of_every_budget_names_models_that_exist() -> None:
     for name in ("quick", "full"):
-        budget = read_budget(name)
-        for domain in budget.domains:
+        for domain in read_domains(name):
             for claim in read_claims((), domain):
                 assert claim.comparisons, claim.name
                 likelihoods = [each for each in claim.comparisons if isinstance(each, Likelihoods)]
@@ -156,30 +161,30 @@ def test_every_claim_of_every_budget_names_models_that_exist() -> None:
 
 
 def test_the_jobs_of_a_budget_need_only_jobs_and_train_each_model_once() -> None:
-    (domain,) = read_budget("quick").domains
-    jobs = _jobs_of(Path("out"), domain, read_claims((), domain))
+    (domain,) = read_domains("quick")
+    jobs = _jobs_of(Evidence(Path("out"), domain, read_claims((), domain)))
     names = [job.name for job in jobs]
     assert len(set(names)) == len(names)
     assert all(need in names for job in jobs for need in job.needs)
-    assert sum(name.startswith("molecules: train duo-posterior") for name in names) == domain.amount.seeds.students
+    assert sum(name.startswith("molecules: train duo-posterior") for name in names) == domain.amount.students
 
 
 def test_one_domain_of_a_budget_can_be_chosen() -> None:
-    assert [domain.name for domain in read_budget("full", domains=("prose",)).domains] == ["prose"]
+    assert [domain.name for domain in read_domains("full", names=("prose",))] == ["prose"]
     with pytest.raises(ValueError, match=r"no domain 'prose' in the budget quick: it has molecules"):
-        read_budget("quick", domains=("prose",))
+        read_domains("quick", names=("prose",))
 
 
 def test_another_judge() -> None:
-    molecules, prose = read_budget("full", judge="gpt2-large").domains
+    molecules, prose = read_domains("full", judge="gpt2-large")
     assert (molecules.judge, prose.judge) == (None, "gpt2-large")
     with pytest.raises(ValueError, match="no samples are judged here"):
-        read_budget("quick", judge="gpt2-large")
+        read_domains("quick", judge="gpt2-large")
 
 
 def test_the_numbers_of_seeds_can_be_chosen() -> None:
     def seeds(every: int | None = None, bases: int | None = None) -> tuple[int, int, int]:
-        found = read_budget("full", every, base_seeds=bases).domains[0].amount.seeds
+        found = read_domains("full", every, base_seeds=bases)[0].amount
         return found.bases, found.students, found.short
 
     assert seeds(2) == (2, 2, 2)
@@ -209,7 +214,7 @@ class Known(Evidence):
 
 
 def test_speed_at_equal_quality_is_that_of_the_first_arm_that_is_as_good(tmp_path: Path) -> None:
-    (domain,) = read_budget("quick").domains
+    (domain,) = read_domains("quick")
     evidence, ar = Known(tmp_path, domain), Arm("ar", None)
     arms = tuple(Arm("duo", steps) for steps in (2, 8, 32))
     found = evidence.decide(Samples("equal quality", arms, ar, "not given"))
@@ -224,7 +229,7 @@ def test_speed_at_equal_quality_is_that_of_the_first_arm_that_is_as_good(tmp_pat
 
 
 def test_an_unknown_claim_is_refused_with_the_names_there_are() -> None:
-    molecules, prose = read_budget("full").domains
+    molecules, prose = read_domains("full")
     with pytest.raises(ValueError, match=r"no claim 'tail'.*tails"):
         read_claims(("tail",), molecules)
     assert [claim.name for claim in read_claims(("rounds", "sdtt"), molecules)] == ["rounds", "sdtt"]

@@ -1,4 +1,15 @@
-"""The claims of the paper, each as comparisons that code can decide.
+"""What a reproduction tries: the claims of the paper, each as comparisons that code can decide, and on which data.
+
+    molecules   QM9 SMILES: quality is the share of valid ones, decided by RDKit; diversity is novelty
+    prose       novels: quality is Gen PPL under a language model, diversity is the entropy of a sample's tokens
+
+domains.json holds the domains and the budgets, with the fields of these classes. A model has a key, such as "duo" or
+"duo-posterior", under which the claims name it, and one run folder per seed. The keys of the short runs begin with
+"short-": the models of Table 1 and of the curriculum's ablation, trained for equally many steps by the changes that
+stand under "short"; those of the ablation have the paper's window and schedule, so that only the curriculum differs.
+The judge of prose reads about three samples of 64 tokens a second, so there are few settings and few samples; at
+temperature 0.5 a draw has as little entropy as a greedy tail at 1. The budget "full" has twice the samples of
+molecules: the error of novelty moves a whole curve, and decides how wide an interval is.
 
     Likelihoods   the first model has fewer nats per token of held-out text than the second
     Variances     the gradients of the first objective vary less than those of the second, at the same weights
@@ -18,19 +29,15 @@ Likelihoods and variances are those of the short runs of the models, where there
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from duality.papers.duo import Entry
+from duality.papers.duo import Entry, read_entries
 from duality.protocols import Tail
 from duality.registry import suggestion
-
-if TYPE_CHECKING:
-    from duality.papers.duo.reproduce.domains import Amount, Domain
+from duality.training.round_changes import RoundChanges
 
 RULE = (
     "The 95 % interval of the difference decides: it excludes zero in the claimed direction (shows), it excludes zero "
@@ -40,6 +47,89 @@ RULE = (
     "seeds and samples. As good as another means: the interval of the difference contains zero, or is on the better "
     "side of it."
 )
+
+
+# --- data and models
+
+
+@dataclass(frozen=True)
+class Base:
+    """A model that is trained from the beginning: a recipe, with changes as in ``--set``."""
+
+    recipe: str
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Student:
+    """A model that is distilled from the base under the key ``base``."""
+
+    base: str
+    method: str
+    rounds: RoundChanges
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much is measured: seeds, samples, temperatures, numbers of steps, held-out sequences, draws of a gradient.
+
+    The first three are how many seeds there are: of bases, of students and of the short runs that compare likelihoods.
+    ``num`` samples are written by each seed of a model in each setting, ``few_num`` if it has at most 8 steps; a model
+    with one seed writes twice as many. ``tail_steps`` are the numbers of steps at which tails are compared. ``without``
+    names claims that are not tried here.
+    """
+
+    bases: int
+    students: int
+    short: int
+    num: int = 256
+    few_num: int = 512
+    temperatures: tuple[float, ...] = (0.5, 0.75, 1.0, 1.25, 1.5)
+    few: tuple[int, ...] = (2, 4, 8, 16, 32)
+    tail_steps: tuple[int, ...] = (4, 8)
+    many: int = 128
+    sequences: int = 512
+    draws: int = 120
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Data, measures and models. ``better`` says in which direction the quality is better.
+
+    ``unit`` is what a difference of quality is counted in, ``scale`` how many of them are 1.
+    """
+
+    name: str
+    title: str
+    quality: str
+    better: Literal["higher", "lower"]
+    unit: str
+    scale: float
+    diversity: str
+    scorer: str | None
+    judge: str | None
+    models: Mapping[str, Base | Student]
+    length: int
+    amount: Amount
+
+    def seeds(self, key: str) -> range:
+        """The seeds of a model, from 1."""
+        amount, distilled = self.amount, isinstance(self.models[key], Student)
+        count = amount.students if distilled else amount.short if key.startswith("short-") else amount.bases
+        return range(1, count + 1)
+
+    def base_seed(self, seed: int) -> int:
+        """The seed of the base that a student with ``seed`` is distilled from."""
+        return (seed - 1) % self.amount.bases + 1
+
+    def rounds_of(self, key: str) -> int:
+        """How many rounds the distillation of a student has."""
+        model = self.models[key]
+        return (model.rounds.rounds or 0) if isinstance(model, Student) else 0
+
+
+# --- claims
 
 
 @dataclass(frozen=True)
@@ -135,14 +225,59 @@ class Claim:
         return [arm for each in compared for arm in (*each.arms, each.other)]
 
 
+# --- what is in the files
+
+
+def read_domains(
+    budget: str,
+    seeds: int | None = None,
+    names: tuple[str, ...] = (),
+    base_seeds: int | None = None,
+    judge: str | None = None,
+) -> tuple[Domain, ...]:
+    """The domains of a budget; ``seeds`` replaces all its numbers of seeds, ``base_seeds`` that of sampled models.
+
+    ``names`` are the domains that are wanted (none: all); ``judge`` is another one than the default.
+    """
+    for field, value in (("seeds", seeds), ("base_seeds", base_seeds)):
+        if value is not None and value < 1:
+            raise ValueError(f"{field} is {value}: it must be at least 1")
+    content = read_entries("reproduce/domains.json")
+    if budget not in content["budgets"]:
+        raise ValueError(f"no budget {budget!r}: choose quick (molecules) or full (molecules and prose)")
+    known, chosen = content["budgets"][budget], list[Domain]()
+    for name in names or known:
+        if name not in known:
+            raise ValueError(
+                f"no domain {name!r} in the budget {budget}: it has {', '.join(known)}; full has prose too"
+            )
+        entry, given = content["domains"][name], known[name]
+        short, own, models = entry.pop("short", ()), entry.pop("amount", {}), dict[str, Base | Student]()
+        for key, model in entry.pop("models").items():
+            if "base" in model:
+                models[key] = Student(**{**model, "rounds": RoundChanges(**model["rounds"])})
+            else:
+                changes = short if key.startswith("short-") else ()
+                models[key] = Base(model["recipe"], (*changes, *model.get("changes", ())))
+        numbers, usual = given.pop("seeds"), entry.pop("judge")
+        bases, *others = numbers if seeds is None else (seeds,) * 3
+        amount = Amount(base_seeds or bases, *others, **{**own, **given})
+        chosen.append(Domain(name, models=models, amount=amount, judge=usual and (judge or usual), **entry))
+    if judge is not None and all(domain.judge is None for domain in chosen):
+        raise ValueError(f"--judge {judge}: no samples are judged here; it is for prose, which --budget full has")
+    return tuple(chosen)
+
+
 def read_claims(names: tuple[str, ...], domain: Domain) -> list[Claim]:
     """The claims of these names that are tried on a domain; all if there are none."""
-    content = json.loads(Path(__file__).with_name("claims.json").read_text(encoding="utf-8"))
-    tried = {entry["name"]: entry for entry in content if entry["name"] not in domain.amount.without}
+    amount = domain.amount
+    tried = {
+        entry["name"]: entry for entry in read_entries("reproduce/claims.json") if entry["name"] not in amount.without
+    }
     for name in names:
-        if name not in (*tried, *domain.amount.without):
+        if name not in (*tried, *amount.without):
             raise ValueError(f"no claim {name!r}: {suggestion(name, tried)}")
-    found, amount = [], domain.amount
+    found = []
     for entry in (tried[name] for name in names or tried if name in tried):
         title = entry["title"].format(many=amount.many, most=max(amount.few))
         comparisons = tuple(each for group in entry["comparisons"] for each in _read_group(group, domain))
@@ -153,16 +288,20 @@ def read_claims(names: tuple[str, ...], domain: Domain) -> list[Claim]:
 def _read_group(group: Entry, domain: Domain) -> Iterator[Comparison]:
     """The comparisons of a group of rows, for each of its numbers of steps."""
     amount, kind = domain.amount, group["kind"]
+
+    def model(key: str) -> str:
+        """The key of the short run of a model, or the model's own if there is none."""
+        return f"short-{key}" if f"short-{key}" in domain.models else key
+
     for steps in _list_steps(group.get("steps", "any"), amount):
         for first, second, *printed in group["rows"]:
-            figure: str | dict[str, str] = printed[0] if printed else "beyond the paper"
+            figure = printed[0] if printed else "beyond the paper"
             paper = figure if isinstance(figure, str) else figure.get(str(steps), "not given")
             if kind == "likelihoods":
-                pair = _find_short_run(first, domain), _find_short_run(second, domain)
-                if set(pair) <= set(domain.models):
-                    yield Likelihoods(*pair, paper)
+                if {model(first), model(second)} <= set(domain.models):
+                    yield Likelihoods(model(first), model(second), paper)
             elif kind == "variances":
-                yield Variances(_find_short_run(group["model"], domain), group["statistic"], first, second, paper)
+                yield Variances(model(group["model"]), group["statistic"], first, second, paper)
             elif kind == "rounds":
                 rounds = [Arm(first, steps, round=number) for number in range(1, domain.rounds_of(first))]
                 for number, (before, after) in enumerate(pairwise([Arm(second, steps), *rounds, Arm(first, steps)]), 1):
@@ -174,18 +313,13 @@ def _read_group(group: Entry, domain: Domain) -> Iterator[Comparison]:
                 yield Samples(kind, arms, _read_arm(second, steps, amount), paper)
 
 
-def _list_steps(which: str | list[int], amount: Amount) -> tuple[int, ...]:
+def _list_steps(which: str | tuple[int, ...], amount: Amount) -> tuple[int, ...]:
     """The numbers of steps that a group has."""
-    few, many = amount.few, amount.many
-    named = {"few": few, "many": (many,), "few and many": (*few, many), "most": (max(few),), "any": (0,)}
-    if isinstance(which, str):
-        return amount.tail_steps if which == "tail_steps" else named[which]
-    return tuple(each for each in which if each in few)
-
-
-def _find_short_run(model: str, domain: Domain) -> str:
-    """The key of the short run of a model, or the model's own if there is none."""
-    return f"short-{model}" if f"short-{model}" in domain.models else model
+    few, many = amount.few, (amount.many,)
+    if not isinstance(which, str):
+        return tuple(each for each in which if each in few)
+    named = {"few": few, "many": many, "few and many": few + many, "most": (max(few),), "any": (0,)}
+    return {**named, "tail_steps": amount.tail_steps}[which]
 
 
 def _read_arm(entry: str | Entry, steps: int, amount: Amount) -> Arm:

@@ -1,7 +1,14 @@
 """Findings: what the stored likelihoods and samples say about each comparison of a claim, and the verdict.
 
-What must hold: every number and verdict here is computed from files (``work``), so that it is the same when it is
-computed again; nothing is trained or sampled.
+The results of a domain are kept by the key of a model and its seed:
+
+    OUT/runs/<key>-<seed>/                  the run folders
+    OUT/likelihoods/<key>-<seed>.json       nats per token of held-out text
+    OUT/variances/<key>-<seed>.json         variances of gradients, of several objectives
+    OUT/samples/<key>-<seed>/               a sweep's folder: samples, scores, quality.json
+
+What must hold: every number and verdict here is computed from these files, so that it is the same when it is computed
+again; nothing is trained or sampled.
 """
 
 from __future__ import annotations
@@ -20,9 +27,9 @@ from duality.evaluation.frontiers import Curve, difference
 from duality.evaluation.samples import Case, Row, read_rows
 from duality.evaluation.statistics import NORMAL, t_quantile
 from duality.papers.duo import Entry
-from duality.papers.duo.reproduce.claims import Arm, Claim, Comparison, Likelihoods, Samples, Variances
-from duality.papers.duo.reproduce.domains import Domain, result_path, run_folder
+from duality.papers.duo.reproduce.claims import Arm, Claim, Comparison, Domain, Likelihoods, Samples, Variances
 
+_CHEAP = 8  # steps: a sample costs little, and more of them can be written
 _TIME = "of the milliseconds per sample"
 
 Verdict = Literal["shows", "contradicts", "undecided at this budget"]
@@ -58,46 +65,89 @@ class Evidence:
     domain: Domain
     claims: Sequence[Claim] = ()
 
+    def path(self, kind: str, key: str, seed: int) -> Path:
+        """Where the run of a model with a seed is, its samples, or its likelihood or variances."""
+        name = f"{key}-{seed}"
+        return self.out / kind / (name if kind in ("runs", "samples") else f"{name}.json")
+
+    def cases(self, arm: Arm, seed: int) -> list[Case]:
+        """The cases of an arm with one seed: one for each temperature."""
+        run, amount = self.path("runs", arm.model, seed), self.domain.amount
+        steps = self.domain.length if arm.steps is None else arm.steps
+        num = amount.few_num if steps <= _CHEAP else amount.num
+        return [
+            Case(
+                label=run.name if arm.round is None else f"{run.name}, round {arm.round}",
+                run=run,
+                steps=steps,
+                num=num * (2 if len(self.domain.seeds(arm.model)) == 1 else 1),
+                length=self.domain.length,
+                round=arm.round,
+                sampler=arm.sampler,
+                tail=arm.tail,
+                temperature=temperature,
+            )
+            for temperature in amount.temperatures
+        ]
+
     @cached_property
     def findings(self) -> dict[str, list[Finding]]:
         """The findings of the claims, by name."""
         return {claim.name: [self.decide(each) for each in claim.comparisons] for claim in self.claims}
 
     def decide(self, comparison: Comparison) -> Finding:
-        """What the results say about a comparison."""
+        """What the results say about a comparison.
+
+        Likelihoods are compared seed by seed, and fewer nats are claimed. Variances are divided, the first by the
+        second, and less than 1 is claimed.
+        """
         if isinstance(comparison, Likelihoods):
-            return self._compare_likelihoods(comparison)
+            pair, seeds = (comparison.first, comparison.second), self.domain.seeds(comparison.first)
+            one, other = ([self._read("likelihoods", key, seed) for seed in seeds] for key in pair)
+            nats = [fmean(each["nats"] for each in found) for found in (one, other)]
+            differences = [(a["nats"] - b["nats"], math.hypot(a["stderr"], b["stderr"])) for a, b in zip(one, other)]
+            return _decide_pairs(comparison, (math.exp(nats[0]), math.exp(nats[1])), differences, "nats per token")
         if isinstance(comparison, Variances):
-            return self._compare_variances(comparison)
+            first, second, key = comparison.first, comparison.second, comparison.statistic
+            found = [self._read("variances", comparison.model, seed) for seed in self.domain.seeds(comparison.model)]
+            means = [fmean(each["values"][name][key] for each in found) for name in (first, second)]
+            ratios = [each["log_ratios"][key][first][second] for each in found]
+            return _decide_pairs(comparison, (means[0], means[1]), ratios, "of the variance")
         if comparison.kind == "speed":
             return self.compare_speed(comparison)
         return self._compare_quality(comparison) if comparison.kind == "better" else self._compare_equals(comparison)
 
     def _read(self, kind: str, key: str, seed: int) -> Entry:
         """The likelihood or the variances of a model with a seed, as kept."""
-        found: Entry = json.loads(result_path(self.out, kind, key, seed).read_text(encoding="utf-8"))
+        found: Entry = json.loads(self.path(kind, key, seed).read_text(encoding="utf-8"))
         return found
 
-    def _compare_likelihoods(self, comparison: Likelihoods) -> Finding:
-        """Nats of the first minus those of the second, seed by seed; fewer nats are claimed."""
-        seeds = self.domain.seeds(comparison.first)
-        one, other = (
-            [self._read("likelihoods", key, seed) for seed in seeds] for key in (comparison.first, comparison.second)
-        )
-        figures = math.exp(fmean(each["nats"] for each in one)), math.exp(fmean(each["nats"] for each in other))
-        differences = [(a["nats"] - b["nats"], math.hypot(a["stderr"], b["stderr"])) for a, b in zip(one, other)]
-        return _decide_pairs(comparison, figures, differences, "nats per token")
-
-    def _compare_variances(self, comparison: Variances) -> Finding:
-        """The variance of the first objective divided by that of the second, over seeds; less than 1 is claimed."""
-        first, second, key = comparison.first, comparison.second, comparison.statistic
-        seeds = self.domain.seeds(comparison.model)
-        found = [self._read("variances", comparison.model, seed) for seed in seeds]
-        one, other = (fmean(each["values"][name][key] for each in found) for name in (first, second))
-        ratios = [each["log_ratios"][key][first][second] for each in found]
-        return _decide_pairs(comparison, (one, other), ratios, "of the variance")
-
     # --- samples
+
+    @cached_property
+    def _rows(self) -> dict[str, tuple[Row, Path]]:
+        """The rows of all samples that the claims need, with their folders, by the keys of their cases."""
+        models = dict.fromkeys(arm.model for claim in self.claims for arm in claim.arms())
+        folders = [self.path("samples", model, seed) for model in models for seed in self.domain.seeds(model)]
+        return {row.key: (row, folder) for row, folder in read_rows(folders).items()}
+
+    def rows(self, arm: Arm) -> dict[Row, Path]:
+        """The rows of an arm, one for each seed and temperature, with the folders of their samples."""
+        return dict(self._rows[case.key] for seed in self.domain.seeds(arm.model) for case in self.cases(arm, seed))
+
+    def read_curves(self, arm: Arm) -> list[Curve]:
+        """Quality against diversity over temperatures: a curve for each seed."""
+        return curves_of(self.rows(arm), self.domain.quality, self.domain.diversity)
+
+    def mean(self, arm: Arm, measure: str, temperature: float = 1.0) -> float:
+        """A measure of an arm at a temperature, the mean over seeds: one of its rows' own, or a scorer's column."""
+        found = [row.measure(measure)[0] for row in self.rows(arm) if row.temperature == temperature]
+        return fmean(math.nan if value is None else value for value in found)
+
+    def describe(self, arm: Arm) -> str:
+        """Quality and diversity at temperature 1, as the paper gives them, over all seeds."""
+        quality, diversity = self.mean(arm, self.domain.quality), self.mean(arm, self.domain.diversity)
+        return f"{quality * max(self.domain.scale, 1):.1f} at {diversity:.3f}"
 
     def _compare_quality(self, comparison: Samples) -> Finding:
         """Quality of the first minus that of the second at equal diversity."""
@@ -106,58 +156,16 @@ class Evidence:
         points = f"{self.describe(first)} and {self.describe(second)}"
         if found is None:
             return _leave_undecided(comparison, domain.unit, "no equal diversity", points)
+        figures = found.first * domain.scale, found.second * domain.scale
         ends = found.value * domain.scale, found.low * domain.scale, found.high * domain.scale
         at = f"{domain.diversity} {found.at:.3f}{' (nearest common)' if found.clipped else ''}"
         verdict = _decide(found.low, found.high, domain.better)
-        figures = found.first * domain.scale, found.second * domain.scale
         return Finding(comparison.statement, comparison.paper, *figures, *ends, domain.unit, verdict, at, points)
-
-    def read_curves(self, arm: Arm) -> list[Curve]:
-        """Quality against diversity over temperatures: a curve for each seed."""
-        found = []
-        for seed in self.domain.seeds(arm.model):
-            places = dict.fromkeys(self.read_rows(arm, seed), self.samples_folder(arm, seed))
-            found += curves_of(places, self.domain.quality, self.domain.diversity)
-        return found
-
-    def mean(self, arm: Arm, measure: str, temperature: float = 1.0) -> float:
-        """A measure of an arm at a temperature, the mean over seeds: one of its rows' own, or a scorer's column."""
-        found = [row.measure(measure)[0] for row in self._rows_at(arm, temperature)]
-        return fmean(math.nan if value is None else value for value in found)
-
-    def describe(self, arm: Arm) -> str:
-        """Quality and diversity at temperature 1, as the paper gives them, over all seeds."""
-        quality, diversity = self.mean(arm, self.domain.quality), self.mean(arm, self.domain.diversity)
-        return f"{quality * max(self.domain.scale, 1):.1f} at {diversity:.3f}"
-
-    def samples_folder(self, arm: Arm, seed: int) -> Path:
-        """The folder of a run's samples."""
-        return self.out / "samples" / run_folder(self.out, arm.model, seed).name
-
-    def read_rows(self, arm: Arm, seed: int) -> list[Row]:
-        """The rows of an arm with one seed, one for each temperature; real text has none here."""
-        wanted = {case.key for case in cases_of(arm, seed, self.out, self.domain)}
-        folder = self.samples_folder(arm, seed)
-        if folder not in self._rows:
-            self._rows[folder] = list(read_rows([folder]))
-        return [row for row in self._rows[folder] if row.key in wanted]
-
-    @cached_property
-    def _rows(self) -> dict[Path, list[Row]]:
-        """All rows of the folders that were read."""
-        return {}
-
-    def _rows_at(self, arm: Arm, temperature: float = 1.0) -> list[Row]:
-        """The rows of an arm at a temperature, one for each seed."""
-        rows = (row for seed in self.domain.seeds(arm.model) for row in self.read_rows(arm, seed))
-        return [row for row in rows if row.temperature == temperature]
-
-    # --- speed
 
     def compare_speed(self, comparison: Samples) -> Finding:
         """Seconds per sample of the first divided by those of the second, with the quality of both."""
         arms = comparison.arms[0], comparison.other
-        first, second = ([row.seconds_per_sample for row in self._rows_at(arm)] for arm in arms)
+        first, second = ([row.seconds_per_sample for row in self.rows(arm) if row.temperature == 1.0] for arm in arms)
         logs = [(math.log(a / b), 0.0) for a in first for b in second]
         points = " and ".join(map(self.describe, arms))
         return _decide_pairs(comparison, (1000 * fmean(first), 1000 * fmean(second)), logs, _TIME, points)
@@ -216,23 +224,3 @@ def _paired_interval(differences: Sequence[tuple[float, float]]) -> tuple[float,
     if count < 3:
         return fmean(values), own
     return fmean(values), t_quantile(count - 1) * stdev(values) / math.sqrt(count)
-
-
-def cases_of(arm: Arm, seed: int, out: Path, domain: Domain) -> list[Case]:
-    """The cases of an arm with one seed: one for each temperature."""
-    run = run_folder(out, arm.model, seed)
-    steps = domain.length if arm.steps is None else arm.steps
-    return [
-        Case(
-            label=run.name if arm.round is None else f"{run.name}, round {arm.round}",
-            run=run,
-            steps=steps,
-            num=domain.amount.samples(steps, len(domain.seeds(arm.model))),
-            length=domain.length,
-            round=arm.round,
-            sampler=arm.sampler,
-            tail=arm.tail,
-            temperature=temperature,
-        )
-        for temperature in domain.amount.temperatures
-    ]

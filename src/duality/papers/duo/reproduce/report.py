@@ -11,7 +11,7 @@ import base64
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -38,7 +38,10 @@ h2 { margin-top: 2em; } h3 { margin-top: 1.6em; }
 
 
 def write_report(out: Path, budget: str, chapters: Sequence[Evidence]) -> None:
-    """Write report.md, report.html and the figures: a chapter for each domain."""
+    """Write report.md, report.html and the figures.
+
+    A chapter for each domain: what is measured and how much of it, how many verdicts there are of each kind, claims.
+    """
     names = (f"{each.domain.name} ({', '.join(claim.name for claim in each.claims)})" for each in chapters)
     parts = [
         "# The paper's claims, tried again",
@@ -48,7 +51,17 @@ def write_report(out: Path, budget: str, chapters: Sequence[Evidence]) -> None:
         "judge) and are not comparable in size, only in order. A claim of this project says: beyond the paper.",
     ]
     for evidence in chapters:
-        parts += [f"## {evidence.domain.title}", _introduction(evidence)]
+        domain, every = evidence.domain, [finding for rows in evidence.findings.values() for finding in rows]
+        amount, judge = domain.amount, "" if domain.judge is None else f" under {domain.judge}"
+        parts += [
+            f"## {domain.title}",
+            f"Quality is {domain.quality}{judge} ({domain.better} is better), diversity is {domain.diversity}. Of "
+            f"{len(every)} comparisons: {count_verdicts(every)} Training seeds: {amount.bases} of the models that are "
+            f"sampled, {amount.students} of each distillation, {amount.short} of the short runs that compare "
+            f"likelihoods. Samples in each setting and for each seed: {amount.few_num} at 8 steps and fewer, "
+            f"{amount.num} at more, twice as many where a model has one seed. "
+            f"Temperatures: {', '.join(map(str, amount.temperatures))}.",
+        ]
         parts += [f"![{title}]({path.name})" for title, path in _draw_pictures(out, evidence)]
         for claim in evidence.claims:
             found = evidence.findings[claim.name]
@@ -59,19 +72,10 @@ def write_report(out: Path, budget: str, chapters: Sequence[Evidence]) -> None:
     write_atomically(out / "report.html", _make_page(text, out))
 
 
-def _introduction(evidence: Evidence) -> str:
-    """What is measured in a domain and how much of it, and how many verdicts there are of each kind."""
-    domain, every = evidence.domain, [finding for rows in evidence.findings.values() for finding in rows]
-    judge = "" if domain.judge is None else f" under {domain.judge}"
-    amount, seeds = domain.amount, domain.amount.seeds
-    return (
-        f"Quality is {domain.quality}{judge} ({domain.better} is better), diversity is {domain.diversity}. Of "
-        f"{len(every)} comparisons: {count_verdicts(every)} Training seeds: {seeds.bases} of the models that are "
-        f"sampled, {seeds.students} of each distillation, {seeds.short} of the short runs that compare likelihoods. "
-        f"Samples in each setting and for each seed: {amount.few_num} at 8 steps and fewer, {amount.num} at more, "
-        "twice as many where a model has one seed. "
-        f"Temperatures: {', '.join(map(str, amount.temperatures))}."
-    )
+def verdict_table(found: Mapping[str, Mapping[str, Sequence[Finding]]]) -> str:
+    """How often each verdict was found, for each claim: what the terminal shows."""
+    rows = [(name, claim, count_verdicts(rows)) for name, claims in found.items() for claim, rows in claims.items()]
+    return table([("data", "claim", "verdicts"), *rows])
 
 
 def count_verdicts(rows: Sequence[Finding]) -> str:
@@ -138,8 +142,9 @@ def _draw_pictures(out: Path, evidence: Evidence) -> list[tuple[str, Path]]:
         _plot_frontiers(frontier, evidence, found[-1][1])
     shown = [arm for arm in frontier if arm.model == "duo-posterior" and arm.steps == _SHOWN]
     if domain.scorer == "molecules" and shown:
-        row = next(row for row in evidence.read_rows(shown[0], 1) if row.temperature == 1.0)
-        texts = read_samples(sample_path(evidence.samples_folder(shown[0], 1), row), row).texts
+        rows = evidence.rows(shown[0]).items()
+        row, folder = next((row, folder) for row, folder in rows if row.temperature == 1.0)  # of the first seed
+        texts = read_samples(sample_path(folder, row), row).texts
         picture = next(path for path in Molecules().draw(texts, out / "molecules") if path.suffix == ".png")
         found.append((f"the first samples of {shown[0].words}", picture))
     return found

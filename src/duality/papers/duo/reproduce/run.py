@@ -1,38 +1,151 @@
-"""A reproduction from beginning to end: jobs, findings, report.
+"""A reproduction from beginning to end: jobs that train, measure and sample models; findings; report.
 
-    OUT/<domain>/runs, likelihoods, samples      what the jobs keep (``domains``)
+    OUT/<domain>/runs, likelihoods, samples      what the jobs keep (``findings``)
     OUT/report.md, report.html, *.png            the report (``report``)
     OUT/findings.json                            every comparison with its figures and its verdict
 
-What must hold: killed at any point and started again it continues; the report depends on the kept files alone and is
-the same to the digit for the same seeds and numbers of workers' threads, but for what is measured in seconds.
+What must hold: killed at any point and started again it continues, and work that is done is not done again; a folder
+that holds another run than the one wanted is refused; the report depends on the kept files alone and is the same to the
+digit for the same seeds and numbers of workers' threads, but for what is measured in seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 
-from duality.evaluation.tables import table
+import duality
+from duality.evaluation.judge import find_judge
+from duality.evaluation.samples import Case
+from duality.evaluation.scorers import find_scorers
+from duality.evaluation.sweep import RunSampler, Sweep
 from duality.files.atomic import json_text, output_folder, write_atomically
-from duality.files.progress import Reporter, working
-from duality.papers.duo.reproduce.claims import Arm, Claim, Likelihoods, Variances, read_claims
-from duality.papers.duo.reproduce.domains import Base, Budget, Domain, Student
-from duality.papers.duo.reproduce.findings import Evidence, Finding, cases_of
-from duality.papers.duo.reproduce.jobs import Job, execute
-from duality.papers.duo.reproduce.report import count_verdicts, write_report
-from duality.papers.duo.reproduce.work import BATCH, Train, Write
+from duality.files.progress import Reporter, silent, working
+from duality.models.folder import exists, read_recipe
+from duality.papers.duo.reproduce.claims import Base, Domain, Likelihoods, Student, Variances, read_claims
+from duality.papers.duo.reproduce.findings import Evidence, Finding
+from duality.papers.duo.reproduce.jobs import Advance, Job, Stopped, execute
+from duality.papers.duo.reproduce.report import write_report
+from duality.papers.duo.variance.gradients import ALL, LOSS, TOP
+from duality.papers.duo.variance.objectives import PAPER_WINDOW
+from duality.papers.duo.variance.settings import VarianceSettings
+from duality.papers.duo.variance.study import measure_variance
 from duality.recipes import catalogue
 from duality.recipes.corpus import prepare_corpus
+from duality.runs.corpus import sequences_of_run
+from duality.runs.requests import DistillRequest
+from duality.runs.session import TrainingPlan
+from duality.runs.train import plan_distillation
+from duality.training import checkpoint
 
+_BATCH = 128  # samples at a time; the samples do not depend on it
 _SAMPLING = 1 / 3  # the cost of a token in a sampling step, if that of a token in a training step is 1
 _DISTILLING = 4 / 3  # a step of distillation also calls the teacher
 
 
+@dataclass(frozen=True)
+class Train:
+    """Train or distill the model ``key`` with a seed, or finish it, and measure what is asked for.
+
+    ``unit`` is the cost of a step. The likelihood is that of held-out text; variances are those of the gradients of
+    ``objectives``, at the last weights. How much is measured is the domain's ``amount``.
+    """
+
+    kept: Evidence
+    key: str
+    seed: int
+    unit: float
+    likelihood: bool = False
+    objectives: tuple[str, ...] = ()
+
+    def __call__(self, report: Reporter, advance: Advance) -> None:
+        """Train to the last step and measure, each once."""
+        folder = self.kept.path("runs", self.key, self.seed)
+        plan = self._plan(folder)
+        if checkpoint.latest_step(folder / "checkpoints") < plan.recipe.training.steps:
+            report(f"training {folder.name}, {plan.recipe.training.steps} steps")
+            outcome = plan.run(device="cpu", watch=lambda record: advance(self.unit))
+            if outcome.signal:
+                raise Stopped(f"{folder} was stopped at step {outcome.step}")
+        for kind, wanted, measure in (
+            ("likelihoods", self.likelihood, self._likelihood),
+            ("variances", self.objectives, self._variances),
+        ):
+            path = self.kept.path(kind, self.key, self.seed)
+            if wanted and not path.is_file():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, json.dumps(measure(folder)))
+
+    def _plan(self, folder: Path) -> TrainingPlan:
+        """The training; a folder with a run of another recipe is refused, but for how it is sampled by default."""
+        domain, seed = self.kept.domain, self.seed
+        model = domain.models[self.key]
+        if isinstance(model, Base):
+            wanted = TrainingPlan(duality.recipe(model.recipe, (f"training.seed={seed}", *model.changes)), folder)
+        else:
+            base = self.kept.path("runs", model.base, domain.base_seed(seed))
+            wanted = plan_distillation(DistillRequest(base, model.method, model.rounds, folder, seed=seed))
+        if not exists(folder):
+            return wanted
+        held = read_recipe(folder)
+        differences = catalogue.differences(held, replace(wanted.recipe, generation=held.generation))
+        if differences:
+            raise ValueError(
+                f"{folder} holds a run with other settings than this reproduction needs "
+                f"({'; '.join(differences[:3])}): choose another --out, or delete that folder"
+            )
+        return TrainingPlan(held, folder, True, wanted.base)
+
+    def _likelihood(self, folder: Path) -> dict[str, object]:
+        """Nats per token of held-out text."""
+        model, limit = duality.load(folder, device="cpu"), self.kept.domain.amount.sequences
+        found = model.likelihood(sequences_of_run(model, folder), num_draws=4, limit=limit)
+        return {"nats": found.nats_per_token, "stderr": found.stderr, "kind": found.kind, "tokens": found.num_tokens}
+
+    def _variances(self, folder: Path) -> dict[str, object]:
+        """Every statistic, and for every two objectives the logarithm of the ratio with its standard error."""
+        draws = self.kept.domain.amount.draws
+        settings = VarianceSettings(self.objectives, draws, window=PAPER_WINDOW)
+        found = {row.objective: row.statistics.by_name for row in measure_variance([folder], settings, device="cpu")}
+        values: dict[str, dict[str, float]] = {name: {} for name in found}
+        logs: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
+        for key, first, second in product((ALL, TOP, LOSS), found, found):
+            own = found[first][key]
+            ratio = own.over(found[second][key])
+            if ratio is None:
+                raise ValueError("one of two variances may be 0, so that they have no ratio: take more draws")
+            values[first][key] = own.value
+            logs.setdefault(key, {}).setdefault(first, {})[second] = math.log(ratio.value), ratio.stderr / ratio.value
+        return {"draws": draws, "values": values, "log_ratios": logs}
+
+
+@dataclass(frozen=True)
+class _Write:
+    """The samples of all cases of one run, with their scores; ``unit`` is the cost of a step of a batch."""
+
+    out: Path
+    cases: Sequence[Case]
+    domain: Domain
+    unit: float
+
+    def __call__(self, report: Reporter, advance: Advance) -> None:
+        """Write and score what is not there yet."""
+        run, scorer, reader = self.cases[0].run, self.domain.scorer, self.domain.judge
+        scorers = find_scorers(() if scorer is None else (scorer,), run, report)
+        judge = None if reader is None else find_judge(reader, "cpu", silent)
+        sweep = Sweep(self.out, RunSampler("cpu", report, _BATCH), silent, judge, None, scorers)
+        report(f"sampling {run.name}, {len(self.cases)} settings")
+        sweep.measure(self.cases, lambda count: advance(count * self.unit))
+
+
 def reproduce(
     out: Path,
-    budget: Budget,
+    budget: str,
+    domains: Sequence[Domain],
     names: tuple[str, ...] = (),
     *,
     workers: int = 2,
@@ -41,13 +154,13 @@ def reproduce(
 ) -> dict[str, dict[str, list[Finding]]]:
     """Do all that these claims need (none: all), decide them, and write the report; the findings by domain and claim.
 
-    ``workers`` processes with ``threads`` threads each do the work.
+    ``workers`` processes with ``threads`` threads each do the work. ``budget`` is the name of the domains' amounts.
     """
     if workers < 1 or threads < 1:
         raise ValueError(f"workers is {workers}, threads {threads}: each must be at least 1")
-    chapters = [Evidence(out / domain.name, domain, read_claims(names, domain)) for domain in budget.domains]
-    jobs = [job for each in chapters for job in _jobs_of(each.out, each.domain, each.claims)]
-    for domain in budget.domains:
+    chapters = [Evidence(out / domain.name, domain, read_claims(names, domain)) for domain in domains]
+    jobs = [job for each in chapters for job in _jobs_of(each)]
+    for domain in domains:
         base = next(model for model in domain.models.values() if isinstance(model, Base))
         prepare_corpus(catalogue.recipe(base.recipe), report)  # once, before several processes need it
     output_folder(out)
@@ -60,71 +173,50 @@ def reproduce(
         for name, claims in found.items()
     }
     write_atomically(out / "findings.json", json_text(kept, indent=1))  # a figure that there is not is null
-    write_report(out, budget.name, chapters)
+    write_report(out, budget, chapters)
     return found
 
 
-def _jobs_of(out: Path, domain: Domain, claims: Sequence[Claim]) -> list[Job]:
+def _jobs_of(kept: Evidence) -> list[Job]:
     """The jobs of a domain, what takes long first: each model is trained and measured, then sampled, as claims need."""
-    compared = [each for claim in claims for each in claim.comparisons]
+    domain, amount = kept.domain, kept.domain.amount
+    compared = [each for claim in kept.claims for each in claim.comparisons]
     likelihoods = {key for each in compared if isinstance(each, Likelihoods) for key in (each.first, each.second)}
     variances = [each for each in compared if isinstance(each, Variances)]
-    arms = dict.fromkeys(arm for claim in claims for arm in claim.arms())
+    arms = dict.fromkeys(arm for claim in kept.claims for arm in claim.arms())
     sampled = {arm.model for arm in arms}
     bases = {model.base for key in sampled if isinstance(model := domain.models[key], Student)}
-    keys = likelihoods | {each.model for each in variances} | sampled | bases
+    costs = {
+        key: _training_cost(domain, key) for key in likelihoods | {each.model for each in variances} | sampled | bases
+    }
     found: list[Job] = []
-    for key in sorted(keys, key=lambda key: (-_steps(key, domain), key)):
+    for key, (unit, steps) in sorted(costs.items(), key=lambda each: (-each[1][1], each[0])):
         named = [name for each in variances if each.model == key for name in (each.first, each.second)]
-        objectives, sequences = tuple(dict.fromkeys(named)), domain.amount.sequences if key in likelihoods else 0
-        own = [arm for arm in arms if arm.model == key]
-        found += [_training_job(out, domain, key, seed, sequences, objectives) for seed in domain.seeds(key)]
-        found += [_sampling_job(out, domain, key, seed, own) for seed in domain.seeds(key) if own]
+        objectives, model = tuple(dict.fromkeys(named)), domain.models[key]
+        for seed in domain.seeds(key):
+            name, cost = f"{domain.name}: train {key}-{seed}", unit * (steps + amount.draws * len(objectives))
+            needs: tuple[str, ...] = ()
+            if isinstance(model, Student):
+                needs = (f"{domain.name}: train {model.base}-{domain.base_seed(seed)}",)
+            found.append(Job(name, needs, cost, Train(kept, key, seed, unit, key in likelihoods, objectives)))
+        for seed in domain.seeds(key) if key in sampled else ():
+            cases = [case for arm in arms if arm.model == key for case in kept.cases(arm, seed)]
+            cases.sort(key=lambda case: -1 if case.round is None else case.round)  # each round is loaded once
+            each_step = _BATCH * domain.length * _SAMPLING
+            cost = each_step * sum(case.steps * -(-case.num // _BATCH) for case in cases)
+            work = _Write(kept.path("samples", key, seed), cases, domain, each_step)
+            needs = (f"{domain.name}: train {key}-{seed}",)
+            found.append(Job(f"{domain.name}: samples {key}-{seed}", needs, cost, work))
     return found
 
 
-def _training_job(out: Path, domain: Domain, key: str, seed: int, sequences: int, objectives: tuple[str, ...]) -> Job:
-    """Train a model with a seed and measure its likelihood and variances, unless there is nothing to measure."""
-    model, amount, base_seed = domain.models[key], domain.amount, domain.amount.seeds.base_seed(seed)
+def _training_cost(domain: Domain, key: str) -> tuple[float, int]:
+    """The cost of a training step of a model, and how many steps it has."""
+    model = domain.models[key]
     base = domain.models[model.base] if isinstance(model, Student) else model
     assert isinstance(base, Base)
     recipe = catalogue.recipe(base.recipe, base.changes)
     unit = float(recipe.training.batch_size * recipe.data.length)
-    needs: tuple[str, ...] = ()
     if isinstance(model, Student):
-        unit *= _DISTILLING
-        needs = (_name(domain, "train", model.base, base_seed),)
-    work = Train(out, key, seed, model, base_seed, unit, sequences, objectives, amount.draws)
-    cost = unit * (_steps(key, domain) + amount.draws * len(objectives))
-    return Job(_name(domain, "train", key, seed), needs, cost, work)
-
-
-def _steps(key: str, domain: Domain) -> int:
-    """The training steps of a model."""
-    model = domain.models[key]
-    if isinstance(model, Base):
-        return catalogue.recipe(model.recipe, model.changes).training.steps
-    return domain.rounds_of(key) * (model.rounds.round_steps or 0)
-
-
-def _sampling_job(out: Path, domain: Domain, key: str, seed: int, arms: Sequence[Arm]) -> Job:
-    """Write and score all samples of a model that some claim needs."""
-    cases = [case for arm in arms for case in cases_of(arm, seed, out, domain)]
-    cases.sort(key=lambda case: -1 if case.round is None else case.round)  # each round is loaded once
-    unit = BATCH * domain.length * _SAMPLING
-    cost = unit * sum(case.steps * -(-case.num // BATCH) for case in cases)
-    work = Write(out / "samples" / cases[0].run.name, tuple(cases), domain.scorer, domain.judge, unit)
-    return Job(_name(domain, "samples", key, seed), (_name(domain, "train", key, seed),), cost, work)
-
-
-def _name(domain: Domain, kind: str, key: str, seed: int) -> str:
-    """The name of a job."""
-    return f"{domain.name}: {kind} {key}-{seed}"
-
-
-def verdict_table(found: Mapping[str, Mapping[str, Sequence[Finding]]]) -> str:
-    """How often each verdict was found, for each claim: what the terminal shows."""
-    lines = [("data", "claim", "verdicts")]
-    for name, claims in found.items():
-        lines += [(name, claim, count_verdicts(rows)) for claim, rows in claims.items()]
-    return table(lines)
+        return unit * _DISTILLING, domain.rounds_of(key) * (model.rounds.round_steps or 0)
+    return unit, recipe.training.steps
