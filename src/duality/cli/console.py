@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from duality.files.progress import Pace, Show, lines_to
+from duality.files.progress import Pace, Show, report_line
 
 if TYPE_CHECKING:
     from duality.samplers.generate import Frame
@@ -42,7 +43,7 @@ class _Messages:
         There is one live display on a terminal: work inside other work adds a bar to it.
         """
         if not sys.stderr.isatty():
-            yield lines_to(self)
+            yield partial(report_line, self)
             return
         texts = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("amount", "note"))
         columns = (TextColumn("{task.description}"), BarColumn(), *texts, TimeRemainingColumn())

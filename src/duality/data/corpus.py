@@ -21,7 +21,7 @@ The checksum of the whole text (survey.py) is kept beside the stores; ``check_te
 text that is not in the cache is tokenized, and may refuse it.
 
 What must hold: the same request finds the same folder and reads no text; another tokenizer, split or file finds
-another folder; a folder of the cache that was changed in any way (manifest.py) is made again, with a message; labels
+another folder; a folder of the cache that was changed in any way (cache.py) is made again, with a message; labels
 are kept only if they are requested; a preparation that was killed is continued, and gives the same bytes.
 """
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 INTERVAL = 30.0  # seconds between two lines
@@ -114,15 +115,16 @@ class _Display(Protocol):
     def showing(self) -> AbstractContextManager[Show]: ...
 
 
-def lines_to(report: Reporter) -> Show:
-    """Reports a line of the work whenever some of it is done and a line is due."""
-    return lambda pace, note: report(pace.line(note)) if pace.done and pace.due() else None
+def report_line(report: Reporter, pace: Pace, note: str) -> None:
+    """Report a line of the work if some of it is done and a line is due."""
+    if pace.done and pace.due():
+        report(pace.line(note))
 
 
 @contextmanager
 def working(report: Reporter, label: str, total: float, unit: str = "") -> Iterator[Advance]:
     """Show work that is done in parts, as the reporter can; what is yielded is called after each of them."""
-    with report.showing() if isinstance(report, _Display) else nullcontext(lines_to(report)) as show:
+    with report.showing() if isinstance(report, _Display) else nullcontext(partial(report_line, report)) as show:
         pace = Pace(label, total, unit)
         show(pace, "")
 

@@ -45,11 +45,6 @@ class Pieces:
         # Behind itself, a piece of a word has the space, or loses the "##", that it has behind others.
         return alone if PART in alone else self._decode((index, index)).removeprefix(alone)
 
-    def read_ahead(self, num_tokens: int) -> None:
-        """Read the first tokens of a vocabulary, 10 microseconds each, so that they are known when they are needed."""
-        for index in range(num_tokens):
-            self.of(index)
-
     def cells(self, ids: Sequence[int]) -> list[Cell]:
         """The row as the smallest runs of tokens that can be read."""
         made: list[Cell] = []

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import tokenizers as library
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from duality.tokenizers.fast_pairs import byte_characters
 from duality.tokenizers.library import LibraryTokenizer
@@ -64,31 +65,28 @@ def transformers_files(tokenizer: Tokenizer, extra: ExtraState, length: int) -> 
 
 def _library_form(tokenizer: Tokenizer) -> library.Tokenizer | None:
     """The same tokenizer as one of the library; None if there is no such."""
-    replace = library.normalizers.Replace
+    replace = normalizers.Replace
     if isinstance(tokenizer, LibraryTokenizer):
         content = json.loads(tokenizer.library.to_str())
         # what is put around a text, cut off or filled up is no part of our ids
-        return library.Tokenizer.from_str(
-            json.dumps(content | {"post_processor": None, "truncation": None, "padding": None})
-        )
+        content |= {"post_processor": None, "truncation": None, "padding": None}
+        return library.Tokenizer.from_str(json.dumps(content))
     if isinstance(tokenizer, ByteTokenizer):
-        made = library.Tokenizer(library.models.BPE(byte_characters(), []))  # the character that it writes for a byte
-        made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        made.decoder = library.decoders.ByteLevel()
+        made = library.Tokenizer(models.BPE(byte_characters(), []))  # the character that it writes for a byte
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = decoders.ByteLevel()
     elif isinstance(tokenizer, SymbolTokenizer):
         made = _words(tokenizer.symbols)
         # what the pattern does not find is unknown
-        made.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(tokenizer.pattern), "isolated")
-        made.decoder = library.decoders.Fuse()
+        made.pre_tokenizer = pre_tokenizers.Split(library.Regex(tokenizer.pattern), "isolated")
+        made.decoder = decoders.Fuse()
         if tokenizer.aliases:
-            groups = tokenizer.aliases.items()
-            made.normalizer = library.normalizers.Sequence(
-                [replace(library.Regex(f"[{group}]"), symbol) for symbol, group in groups]
-            )
+            groups = [replace(library.Regex(f"[{group}]"), symbol) for symbol, group in tokenizer.aliases.items()]
+            made.normalizer = normalizers.Sequence(groups)
     elif isinstance(tokenizer, NumberTokenizer) and tokenizer.num_values <= MOST_WORDS:
         made = _words([str(value) for value in range(tokenizer.num_values)])
         made.normalizer = replace(library.Regex(r"(?<!\S)0+(?=\d)"), "")
-        made.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
+        made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     else:
         return None
     if tokenizer.separator is not None:
@@ -99,4 +97,4 @@ def _library_form(tokenizer: Tokenizer) -> library.Tokenizer | None:
 
 def _words(words: Sequence[str]) -> library.Tokenizer:
     """Words with the ids 0, 1, ...; another word is an error, because there is no token for unknown words."""
-    return library.Tokenizer(library.models.WordLevel({word: index for index, word in enumerate(words)}))
+    return library.Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}))
