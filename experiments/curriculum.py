@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 
-from duality.evaluation.statistics import t_quantile
+from duality.evaluation.metrics import t_quantile
 from duality.files.atomic import write_atomically
 from duality.files.progress import Reporter
 from duality.papers.duo.reproduce.jobs import Advance, Job, execute

@@ -14,8 +14,8 @@ from support.judges import table_judge
 from support.runs import quiet
 from support.sweep_rows import row
 
-from duality.evaluation.frontier_report import _default_measures, curves_of, frontiers, plot_frontiers, write_frontiers
-from duality.evaluation.frontiers import difference
+from duality.evaluation.figures import plot_frontiers, write_frontiers
+from duality.evaluation.frontiers import _default_measures, curves_of, difference, frontiers
 from duality.evaluation.samples import Case, Row, Samples, Score, read_rows
 from duality.evaluation.scorers import FunctionScorer
 from duality.evaluation.sweep import Advance, Sweep

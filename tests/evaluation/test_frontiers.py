@@ -14,14 +14,16 @@ from support.runs import quiet
 from torch import Tensor
 
 from duality.evaluation import frontiers
-from duality.evaluation.frontier_report import _curve_rows, _values_of, curves_of
 from duality.evaluation.frontiers import (
     Curve,
     Difference,
     Point,
     Values,
-    _MeanCurve,
+    _curve_rows,
+    _interpolate,
+    _values_of,
     _widen_by,
+    curves_of,
     difference,
 )
 from duality.evaluation.metrics import distinct, entropies
@@ -175,7 +177,7 @@ def test_interpolation_against_a_loop() -> None:
     source = torch.Generator().manual_seed(3)
     x, y = torch.rand(2, 30, 5, generator=source, dtype=torch.float64)
     at = torch.rand(30, generator=source, dtype=torch.float64)
-    found = _MeanCurve((1.0,) * 5, y, x).quality_at(at)
+    found = _interpolate(x, y, at)
 
     def by_hand(xs: Tensor, ys: Tensor, where: float) -> float:
         pairs: list[tuple[float, float]] = sorted(zip(xs.tolist(), ys.tolist()))

@@ -20,6 +20,7 @@ from support.judges import generative_perplexity, table_judge
 
 from duality.evaluation.judge import _token_nats
 from duality.evaluation.metrics import (
+    bootstrap,
     distinct,
     distinct_shares,
     mauve,
@@ -27,7 +28,6 @@ from duality.evaluation.metrics import (
     self_repetition,
     unigram_entropy,
 )
-from duality.evaluation.statistics import bootstrap
 
 
 def test_misuse_is_refused() -> None:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from duality.evaluation.judge import Judge
-from duality.evaluation.metrics import perplexity
-from duality.evaluation.statistics import Estimate
+from duality.evaluation.metrics import Estimate, perplexity
 
 BOS = 256
 

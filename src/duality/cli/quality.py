@@ -70,7 +70,7 @@ def quality(
         corpus: where the corpus of the first run is now, if it was moved or the model is from elsewhere.
         json: print the rows as JSON instead of the tables.
     """
-    from duality.evaluation.frontier_report import has_frontiers
+    from duality.evaluation.frontiers import has_frontiers
     from duality.evaluation.sweep import measure_runs
     from duality.files.atomic import json_text
 
@@ -116,9 +116,9 @@ def plot(
         diversity: entropy, distinct_1, distinct_2, distinct_3, or a column of a scorer such as novelty; if not given,
             novelty if it was measured, or entropy.
     """
-    from duality.evaluation.figures import draw
-    from duality.evaluation.frontier_report import frontiers as frontiers_of
-    from duality.evaluation.frontier_report import has_frontiers, plot_frontiers
+    from duality.evaluation.figures import draw, plot_frontiers
+    from duality.evaluation.frontiers import frontiers as frontiers_of
+    from duality.evaluation.frontiers import has_frontiers
     from duality.evaluation.samples import read_rows
     from duality.evaluation.tables import several_temperatures, short_table
 

@@ -134,8 +134,7 @@ def _measure_run(
 ) -> _ComparedRecipe:
     """The row of a run that has been trained."""
     case = request.case(recipe)
-    model = sampler.model(case)
-    corpus = job().in_turn(lambda: prepare_corpus(recipe, report))
+    model, corpus = sampler.model(case), job().in_turn(lambda: prepare_corpus(recipe, report))
     parts = (corpus.validation, corpus.train)
     held_out, train = (make_sequences(recipe.data, part, corpus.tokenizer) for part in parts)
     report(f"measuring {recipe.name}")
@@ -148,10 +147,7 @@ def _measure_run(
         parameters=sum(value.numel() for value in model.denoiser.parameters()),
         tokens_seen=_tokens_seen(train, recipe),
         seconds=_training_seconds(case.run),
-        kind=result.kind,
-        perplexity=result.perplexity,
-        perplexity_stderr=result.perplexity_stderr,
-        bits_per_byte=result.bits_per_byte,
+        **{name: getattr(result, name) for name in ("kind", "perplexity", "perplexity_stderr", "bits_per_byte")},
         samples=None if sweep is None else sweep.row(case),
     )
 
@@ -170,9 +166,6 @@ def _training_seconds(folder: Path) -> float:
     """Wall time of training, summed over its sessions; metrics.jsonl counts the seconds of each from 0."""
     last = {row.get("since", 0): float(row["seconds"]) for row in read_metrics(folder) if "seconds" in row}
     return sum(last.values(), 0.0)
-
-
-# --- the table
 
 
 def table_lines(rows: Sequence[_ComparedRecipe]) -> list[list[str]]:

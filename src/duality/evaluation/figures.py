@@ -3,17 +3,22 @@
 ``draw`` shows Gen PPL and entropy against the number of steps, or against rounds of distillation. A line is a model
 with the settings that differ among the rows; its band is the interval. Real text is a dashed line. Without a judge
 there are the first column of a scorer, if there is one, and entropy. Of several temperatures these figures show the one
-nearest to 1; ``frontier_report`` draws them all. matplotlib is imported when a figure is drawn.
+nearest to 1; ``plot_frontiers`` draws them all. matplotlib is imported when a figure is drawn.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
-from duality.evaluation.tables import columns, group_rows, has_rounds, round_of, score_columns
+import torch
+
+from duality.evaluation.frontiers import Frontiers, Values, frontiers
+from duality.evaluation.metrics import bootstrap
+from duality.evaluation.tables import columns, group_rows, has_rounds, score_columns
+from duality.files.atomic import json_text, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,15 +30,8 @@ _HUES = ("Blues", "Oranges", "Greens", "Reds", "Purples", "Greys")
 _DASHES = ("-", "--", "-.", ":")
 
 
-class _Style(TypedDict):
-    """Colour and dashes of a line, by the names that matplotlib has for them."""
-
-    color: tuple[float, float, float, float]
-    ls: str
-
-
-def style(number: int, place: int, count: int) -> _Style:
-    """The style of line ``place`` of ``count`` (light to dark) in column ``number``."""
+def style(number: int, place: int, count: int) -> dict[str, Any]:
+    """The colour and dashes of line ``place`` of ``count`` (light to dark) in column ``number``, for matplotlib."""
     from matplotlib import colormaps
 
     depth = 0.7 if count == 1 else 0.35 + 0.6 * place / (count - 1)
@@ -55,12 +53,8 @@ def canvas(count: int = 1) -> tuple[Figure, list[Axes]]:
 def label_of_measure(name: str, rows: Sequence[Row]) -> str:
     """A measure in words, as an axis shows it."""
     judges = ", ".join(sorted({row.judge for row in rows if row.judge is not None}))
-    words = {
-        "gen_ppl": f"Gen PPL under {judges}",
-        "nats": "nats per token under the judge",
-        "entropy": "entropy of a sample's tokens (nats)",
-    }
-    return words.get(name, name)
+    words = {"nats": "nats per token under the judge", "entropy": "entropy of a sample's tokens (nats)"}
+    return f"Gen PPL under {judges}" if name == "gen_ppl" else words.get(name, name)
 
 
 def use_log_scale(axes: Axes) -> None:
@@ -82,9 +76,6 @@ def save(figure: Figure, target: Path, height: float | None = None) -> None:
     if named:
         figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=wide, fontsize=8)
     figure.savefig(target, dpi=130)
-
-
-# --- rows against steps or rounds
 
 
 def draw(rows: Sequence[Row], steps: Path, rounds: Path | None = None) -> None:
@@ -110,19 +101,15 @@ def _plot_rows(rows: Sequence[Row], target: Path, over_rounds: bool = False) -> 
     if over_rounds and not has_rounds(rows):
         raise ValueError("no row has a round: there is nothing to draw; measure a distilled run")
 
-    def group(row: Row) -> int:
-        return -row.steps if over_rounds else round_of(row)
-
     def across(row: Row) -> int:
-        return round_of(row) if over_rounds else row.steps
+        return (row.round or 0) if over_rounds else row.steps
 
     quality = ["gen_ppl"] if any(row.judge is not None for row in rows) else score_columns(rows)[:1]
-    measures = [*quality, "entropy"]
-    figure, panels = canvas(len(measures))
+    figure, panels = canvas(len(quality) + 1)
     temperatures = {row.temperature for row in rows if not row.real}
     if temperatures != {1.0} and len(temperatures) == 1:
         figure.suptitle(f"temperature {temperatures.pop():g}", fontsize=9)
-    for axes, measure in zip(panels, measures, strict=True):
+    for axes, measure in zip(panels, [*quality, "entropy"], strict=True):
         ticks = sorted({across(row) for row in rows if not row.real})
         axes.set(xlabel="round of distillation" if over_rounds else "steps", ylabel=label_of_measure(measure, rows))
         if not over_rounds:
@@ -132,13 +119,11 @@ def _plot_rows(rows: Sequence[Row], target: Path, over_rounds: bool = False) -> 
         if measure == "gen_ppl":
             use_log_scale(axes)
         for number, (name, column) in enumerate(columns(rows).items()):
-            lines = group_rows(column, group)
-            for place, (_, same) in enumerate(lines):
+            lines = group_rows(column, lambda row: -row.steps if over_rounds else row.round or 0)
+            for place, same in enumerate(lines):
                 line, look = sorted(same, key=across), style(number, place, len(lines))
-                if over_rounds:
-                    label = f"{name}, {line[0].steps} steps"
-                else:
-                    label = name if line[0].round is None else f"{name}, round {line[0].round}"
+                rounds = "" if line[0].round is None else f", round {line[0].round}"
+                label = name + (f", {line[0].steps} steps" if over_rounds else rounds)
                 x = [across(row) for row in line]
                 # what was not measured leaves a gap
                 found = [[math.nan if part is None else part for part in row.measure(measure)] for row in line]
@@ -152,3 +137,45 @@ def _plot_rows(rows: Sequence[Row], target: Path, over_rounds: bool = False) -> 
             if value_of_text is not None:
                 axes.axhline(value_of_text, color="grey", ls="--", lw=1.2, label=row.label)
     save(figure, target)
+
+
+def write_frontiers(places: Mapping[Row, Path], out: Path) -> Frontiers:
+    """Write the figure, the table and its numbers into a folder."""
+    found = frontiers(places)
+    write_atomically(out / "frontiers.json", json_text(found.to_json(), indent=1))
+    write_atomically(out / "frontiers.md", found.markdown())
+    plot_frontiers(found, out / "frontiers.png")
+    return found
+
+
+def plot_frontiers(found: Frontiers, target: Path) -> None:
+    """Quality against diversity, as a PNG: a hue for each model, later settings darker, points with temperatures."""
+    figure, (axes,) = canvas()
+    axes.set(xlabel=label_of_measure(found.diversity, found.rows), ylabel=label_of_measure(found.quality, found.rows))
+    if found.quality == "gen_ppl":
+        use_log_scale(axes)
+    models = [row.model for row in found.settings]
+    hues = list(dict.fromkeys(models))
+    for place, (curve, model) in enumerate(zip(found.curves, models, strict=True)):
+        look = style(hues.index(model), models[:place].count(model), models.count(model))
+        points = sorted(curve.known, key=lambda each: float(each.diversity.totals.sum() / each.diversity.counts.sum()))
+        if not points:
+            continue
+        x, across = zip(*(_with_reach(point.diversity, found.diversity) for point in points))
+        y, along = zip(*(_with_reach(point.quality, found.quality) for point in points))
+        axes.errorbar(x, y, torch.tensor(along).T.numpy(), torch.tensor(across).T.numpy(), elinewidth=0.6, **look)
+        axes.plot(x, y, marker="o", ms=4, lw=1.6, label=curve.label, **look)
+        for point, *end in zip(points, x, y):
+            axes.annotate(f"{point.temperature:g}", tuple(end), (3, 3), textcoords="offset points", fontsize=6.5)
+    for row in found.rows:
+        ends = [row.measure(name)[0] for name in (found.diversity, found.quality)] if row.real else [None]
+        if None not in ends:
+            axes.plot(*ends, marker="*", ms=11, ls="", color="grey", label=row.label)
+    save(figure, target)
+
+
+def _with_reach(values: Values, name: str) -> tuple[float, list[float]]:
+    """A figure as it is shown, and how far its interval reaches below and above it; not at all if it is not known."""
+    found = bootstrap(values.totals, values.counts, torch.exp if name == "gen_ppl" else lambda mean: mean)
+    reach = [max(0.0, found.value - found.low), max(0.0, found.high - found.value)]
+    return found.value, reach if math.isfinite(found.stderr) else [0.0, 0.0]

@@ -98,8 +98,8 @@ class Judge:
         """For each text the sum of -log p over its tokens, and the number of tokens scored: 0 if it has none."""
         rows = self._rows(texts)
         totals, overlap = [0.0] * len(rows), self.context - self.context // 2
-        for batch in _batches([Passage(row[1:], row[:1], overlap=overlap) for row in rows], self.context):
-            ids, valid, known = pad_windows(batch, "cpu", len(batch[0].ids))
+        passages = [Passage(row[1:], row[:1], overlap=overlap) for row in rows]
+        for batch, ids, valid, known in self._batches(passages):
             logits = self.logits(ids.to(self.device), valid.long().to(self.device))
             nats = _token_nats(logits, ids.to(self.device)).cpu()
             found = torch.where((valid & ~known)[:, 1:], nats, 0.0).sum(-1).tolist()
@@ -119,8 +119,7 @@ class Judge:
         if not rows:
             raise ValueError(f"none of {len(texts)} texts has a token: a feature needs at least one text that has")
         found: dict[int, Tensor] = {}
-        for batch in _batches(rows, self.context):
-            ids, valid, _ = pad_windows(batch, "cpu", len(batch[0].ids))
+        for batch, ids, valid, _ in self._batches(rows):
             states = self.hidden(ids.to(self.device), valid.long().to(self.device)).float().cpu()
             found.update((window.text, state[len(window.ids) - 1]) for window, state in zip(batch, states))
         return torch.stack([found[index] for index in range(len(rows))])
@@ -137,6 +136,19 @@ class Judge:
                 raise ValueError(f"the judge {self.name!r} cannot read text {index}, {text[:80]!r}: {error}") from error
         return rows
 
+    def _batches(self, rows: Sequence[Passage]) -> Iterator[tuple[list[Window], Tensor, Tensor, Tensor]]:
+        """Windows, those of similar length together: their ids, which of these are real, and which are not scored.
+
+        With an overlap each id but the first is scored exactly once. Padding is on the right, where a causal model does
+        not see it.
+        """
+        waiting = sorted(cut_windows(rows, self.context), key=lambda window: -len(window.ids))
+        while waiting:
+            longest = len(waiting[0].ids)
+            count = max(1, _BATCH_TOKENS // longest)
+            yield waiting[:count], *pad_windows(waiting[:count], "cpu", longest)
+            waiting = waiting[count:]
+
 
 def _token_nats(logits: Tensor, ids: Tensor) -> Tensor:
     """-log p of each token but the first, (N, L - 1) in float64: logits at a position predict the next token."""
@@ -144,21 +156,7 @@ def _token_nats(logits: Tensor, ids: Tensor) -> Tensor:
     return nats.view(len(ids), -1).double()
 
 
-def _batches(rows: Sequence[Passage], context: int) -> Iterator[list[Window]]:
-    """Windows of at most ``context`` ids, those of similar length together and the longest of a batch first.
-
-    With an overlap each id but the first is scored exactly once.
-    """
-    waiting = sorted(cut_windows(rows, context), key=lambda window: -len(window.ids))
-    while waiting:
-        count = max(1, _BATCH_TOKENS // len(waiting[0].ids))
-        yield waiting[:count]
-        waiting = waiting[count:]
-
-
 # --- models of transformers as judges
-
-_Loaded = tuple[Any, Any, list[str]]
 
 
 def load_judge(
@@ -221,24 +219,22 @@ def _split_precision(spec: str) -> tuple[str, torch.dtype]:
     return name, _PRECISIONS[precision]
 
 
-def _locate(name: str | Path) -> tuple[str, dict[str, str]]:
+def _locate(name: str) -> tuple[str, dict[str, str]]:
     """The arguments of from_pretrained."""
     path = Path(name).expanduser()
     if path.suffix == ".gguf" and path.is_file():
         return str(path.parent), {"gguf_file": path.name}
-    if path.is_dir():
+    if path.is_dir() or (path.suffix != ".gguf" and re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name)):
         return str(path), {}
-    if path.suffix != ".gguf" and re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(name)):
-        return str(name), {}
-    raise ValueError(f"no judge at {str(name)!r}; {_CHOICES}")
+    raise ValueError(f"no judge at {name!r}; {_CHOICES}")
 
 
-def _from_pretrained(place: str, options: dict[str, str], precision: torch.dtype) -> _Loaded:
+def _from_pretrained(place: str, options: dict[str, str], precision: torch.dtype) -> tuple[Any, Any, list[str]]:
     """Tokenizer, model and the weights that it lacks: from this machine, else, if it is a name, from the hub."""
     import transformers
     from huggingface_hub import HfApi
 
-    def load_from(local_files_only: bool) -> _Loaded:
+    def load_from(local_files_only: bool) -> tuple[Any, Any, list[str]]:
         where = {**options, "local_files_only": local_files_only}
         weights = {"dtype": precision, "use_safetensors": True, "output_loading_info": True}
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)
@@ -280,8 +276,7 @@ def find_judge(spec: str, device: torch.device | str = "cpu", report: Reporter =
 
 def _judge_of(model: Model, name: str) -> Judge:
     """The judge that an autoregressive model is."""
-    tokenizer = model.tokenizer
-    separator = tokenizer.separator
+    tokenizer, separator = model.tokenizer, model.tokenizer.separator
     ending = [separator] if model.recipe.data.packing == "document" and separator is not None else []
 
     def logits(ids: Tensor, _valid: Tensor) -> Tensor:

@@ -74,7 +74,9 @@ class SweepRequest:
         """Sampler, tail, steps and temperature of each case of a model; steps None is the model's own number."""
         samplers = list_values("--sampler", "names", self.sampler, str)
         tails = list_values("--tail", "names", self.tail, str)
-        steps = list_values("--steps", "whole numbers", self.steps, _steps)
+        steps = list_values(
+            "--steps", "whole numbers", self.steps, lambda word: None if word == "own" else _whole(word)
+        )
         temperatures = list_values("--temperature", "numbers", self.temperature, float)
         return list(product(samplers, tails, steps, temperatures))
 
@@ -105,11 +107,6 @@ def list_values(flag: str, kind: str, given: str | Sequence[_Value], read: Calla
         except ValueError:
             raise ValueError(f"{flag} {word!r}: write {kind}, with commas between") from None
     return found
-
-
-def _steps(word: str) -> int | None:
-    """A word as a number of steps."""
-    return None if word == "own" else _whole(word)
 
 
 def _whole(word: str) -> int:

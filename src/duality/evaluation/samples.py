@@ -32,7 +32,6 @@ from duality.tokenizers.tokenizer import Tokenizer, text_before_end
 
 REAL_TEXT = "real text"
 MEASURES = ("gen_ppl", "nats", "entropy", "distinct_1", "distinct_2", "distinct_3")  # no column of a scorer is one
-_FORMAT = 2
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)  # what a damaged file of JSON leads to
 
 Interval = tuple[float | None, float | None, float | None]  # a value, and where its interval begins and ends
@@ -91,15 +90,13 @@ class Case:
     def to_json(self) -> dict[str, object]:
         """All fields, as JSON has them; a checkpoint only if one was chosen."""
         found = {**asdict(self), "run": str(self.run)}
-        if self.checkpoint is None:
-            del found["checkpoint"]
-        return found
+        return {name: value for name, value in found.items() if name != "checkpoint" or value is not None}
 
     @property
     def settings(self) -> dict[str, object]:
         """What decides the samples, the weights aside: all fields of a case but the label, also of a row."""
-        found, names = self.to_json(), {each.name for each in fields(Case)} - {"label"}
-        return {name: value for name, value in found.items() if name in names}
+        names = {each.name for each in fields(Case)} - {"label"}
+        return {name: value for name, value in self.to_json().items() if name in names}
 
     @property
     def key(self) -> str:
@@ -162,10 +159,15 @@ class Row(Case):
         """Whether this is real text."""
         return self.label == REAL_TEXT
 
+    @property
+    def model(self) -> tuple[Path, int | None, int | None]:
+        """What distinguishes models: the run, the round and the checkpoint."""
+        return self.run, self.round, self.checkpoint
+
     def measure(self, name: str) -> Interval:
         """One of ``MEASURES`` or a column of a scorer, with its interval; None where it is not known."""
-        if name in self.scores:
-            return self.scores[name].value, self.scores[name].low, self.scores[name].high
+        if score := self.scores.get(name):
+            return score.value, score.low, score.high
         if name == "nats":
             value, low, high = (None if each is None else math.log(each) for each in self.measure("gen_ppl"))
             return value, low, high
@@ -209,9 +211,6 @@ def cut_real_text(sequences: Sequences, tokenizer: Tokenizer, num: int) -> Sampl
     return Samples(tokens, [text_before_end(tokenizer, row) for row in tokens.tolist()], 0.0, 0.0, REAL_TEXT)
 
 
-# --- files of samples
-
-
 def sample_path(out: Path, case: Case) -> Path:
     """The file that keeps the samples of a case, or real text, in the folder of a sweep."""
     return out / "samples" / ("real-text.jsonl" if case.label == REAL_TEXT else f"{case.key}.jsonl")
@@ -225,7 +224,7 @@ def write_samples(path: Path, case: Case, samples: Samples) -> None:
             f"{tuple(samples.tokens.shape)}"
         )
     cost = {"seconds_per_sample": samples.seconds_per_sample, "nfe": samples.nfe}
-    lines: list[dict[str, object]] = [{"format": _FORMAT, "case": case.to_json(), "weights": samples.weights, **cost}]
+    lines: list[dict[str, object]] = [{"format": 2, "case": case.to_json(), "weights": samples.weights, **cost}]
     for index, (tokens, text) in enumerate(zip(samples.tokens.tolist(), samples.texts)):
         lines.append({"index": index, "seed": case.seed, "tokens": tokens, "text": text})
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -264,15 +263,11 @@ def _parse_samples(path: Path, case: Case) -> tuple[dict[str, object], Samples]:
     """The settings in the file of a case, and its samples; an error if the file is not whole."""
     head, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     settings = {name: value for name, value in head["case"].items() if name != "label"}
-    tokens = torch.tensor([line["tokens"] for line in lines])
-    texts = [str(line["text"]) for line in lines]
+    tokens, texts = torch.tensor([line["tokens"] for line in lines]), [str(line["text"]) for line in lines]
     samples = Samples(tokens, texts, float(head["seconds_per_sample"]), float(head["nfe"]), head["weights"])
     if [line["index"] for line in lines] != list(range(case.num)) or tuple(tokens.shape) != (case.num, case.length):
         raise ValueError(f"{len(lines)} of {case.num} samples, tokens {tuple(tokens.shape)}")
     return settings, samples
-
-
-# --- files of rows
 
 
 def read_rows(paths: Sequence[Path]) -> dict[Row, Path]:

@@ -28,8 +28,8 @@ import numpy as np
 import torch
 
 from duality.evaluation import SCORERS
+from duality.evaluation.metrics import bootstrap
 from duality.evaluation.samples import MEASURES, Score
-from duality.evaluation.statistics import bootstrap
 from duality.files.atomic import file_sha256
 from duality.files.progress import Reporter, silent
 from duality.models.folder import read_identity, read_recipe
@@ -125,9 +125,6 @@ def find_scorer(spec: str, context: ScorerContext | None = None) -> Scorer:
     return FunctionScorer(spec, made, file_sha256(Path(file))[:12] if file and Path(file).is_file() else "")
 
 
-# --- the numbers of a scorer
-
-
 def key_of(scorer: Scorer) -> str:
     """The key of a scorer's numbers in the file of scores."""
     return f"{scorer.name} ({scorer.version})" if scorer.version else scorer.name
@@ -135,7 +132,8 @@ def key_of(scorer: Scorer) -> str:
 
 def score_texts(scorer: Scorer, texts: Texts) -> dict[str, Column]:
     """The numbers of texts, checked, as they are kept: for each column a number for each text, None for NaN."""
-    found, who = scorer(texts), f"the scorer {scorer.name!r}"
+    found: object = scorer(texts)
+    who = f"the scorer {scorer.name!r}"
     if not isinstance(found, Mapping) or not found:
         got = "no column" if isinstance(found, Mapping) else f"a {type(found).__name__}"
         raise ValueError(f"{who} gave {got}: it must return a dictionary with a list of numbers for each column")
@@ -144,31 +142,31 @@ def score_texts(scorer: Scorer, texts: Texts) -> dict[str, Column]:
             f"{who} gave the columns {', '.join(map(str, found))}, and says that it has {', '.join(scorer.columns)}: "
             "both must be the same"
         )
-    for name in found:
+    columns: dict[str, Column] = {name: [] for name in found}
+    for name, values in found.items():
         if not isinstance(name, str) or not name or name in MEASURES:
             raise ValueError(f"{who} has a column {name!r}: a column has a name, and none of {', '.join(MEASURES)}")
-    return {name: _check_column(f"the column {name!r} of {who}", found[name], len(texts)) for name in found}
-
-
-def _check_column(where: str, values: object, num: int) -> Column:
-    """The numbers of a column, one for each text, as JSON has them."""
-    if not isinstance(values, Iterable):
-        raise ValueError(f"{where} is a {type(values).__name__}: it must be a list of numbers")
-    listed = list(values)
-    if len(listed) != num:
-        raise ValueError(f"{where} has {len(listed)} numbers for {num} texts: it must have one for each text")
-    column: Column = []
-    for place, value in enumerate(listed):
-        if isinstance(value, np.generic) or (isinstance(value, torch.Tensor) and value.numel() == 1):
-            value = value.item()
-        if value is not None and not isinstance(value, (int, float)):
+        where = f"the column {name!r} of {who}"
+        if not isinstance(values, Iterable):
+            raise ValueError(f"{where} is a {type(values).__name__}: it must be a list of numbers")
+        listed = list(values)
+        if len(listed) != len(texts):
             raise ValueError(
-                f"{where} has {value!r} for text {place}: it must be a number, or NaN if the text has none"
+                f"{where} has {len(listed)} numbers for {len(texts)} texts: it must have one for each text"
             )
-        if value is not None and math.isinf(value):
-            raise ValueError(f"{where} is infinite for text {place}: give a finite number, or NaN if the text has none")
-        column.append(None if value is None or math.isnan(value) else float(value))
-    return column
+        for place, value in enumerate(listed):
+            if isinstance(value, np.generic) or (isinstance(value, torch.Tensor) and value.numel() == 1):
+                value = value.item()
+            if value is not None and not isinstance(value, (int, float)):
+                raise ValueError(
+                    f"{where} has {value!r} for text {place}: it must be a number, or NaN if the text has none"
+                )
+            if value is not None and math.isinf(value):
+                raise ValueError(
+                    f"{where} is infinite for text {place}: give a finite number, or NaN if the text has none"
+                )
+            columns[name].append(None if value is None or math.isnan(value) else float(value))
+    return columns
 
 
 def totals_and_counts(column: Sequence[float | None]) -> tuple[torch.Tensor, torch.Tensor]:

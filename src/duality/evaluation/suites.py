@@ -141,9 +141,6 @@ def evaluate_suite(
     return outcomes
 
 
-# --- the table
-
-
 def suite_table(suite: _Suite, outcomes: Sequence[_Outcome], name: str) -> list[list[str]]:
     """The table of a suite: its headings, and ours, each number with its standard error."""
     ours = []

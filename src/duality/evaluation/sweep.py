@@ -7,7 +7,7 @@
 ``measure_runs`` measures every combination of samplers, tails, numbers of steps and temperatures, for each run and
 round. A run of a distillation has its rounds; any other run has one model. ``eta`` belongs to some samplers only; the
 cases of the others are without it. The real text is that of the first run's corpus, in sequences as long as its
-samples. With more than one temperature the frontiers are drawn and compared too (``frontier_report``).
+samples. With more than one temperature the frontiers are drawn and compared too (``frontiers``).
 
 What must hold: both commands sample runs by ``RunSampler`` and compare with ``held_out_text``, and nothing else; saved
 samples are not made again, and a judge or scorer does not score the same samples again, unless the weights, the
@@ -23,16 +23,15 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Protocol, cast, get_args
+from typing import Protocol, get_args
 
 import torch
 from torch import Tensor
 
-from duality.data.corpus import Corpus
 from duality.data.places import is_there
 from duality.denoisers.wrapping import count_calls, network_of
-from duality.evaluation.figures import draw
-from duality.evaluation.frontier_report import has_frontiers, write_frontiers
+from duality.evaluation.figures import draw, write_frontiers
+from duality.evaluation.frontiers import has_frontiers
 from duality.evaluation.judge import Judge, find_judge, weights_id
 from duality.evaluation.metrics import distinct, mauve, mauve_obstacle, perplexity, self_repetition, unigram_entropy
 from duality.evaluation.requests import SweepRequest, has_eta
@@ -58,6 +57,7 @@ from duality.files.progress import Reporter, silent, working
 from duality.hub.fetch import model_source
 from duality.models.folder import list_rounds, read_recipe
 from duality.models.model import Model, load
+from duality.models.requests import SampleRequest
 from duality.models.sampling import transform
 from duality.models.size import check_sampling
 from duality.noise import check_seed
@@ -216,9 +216,6 @@ def check_cases(cases: Sequence[Case]) -> None:
         raise ValueError("a setting stands twice among those to measure: name each once")
 
 
-# --- runs
-
-
 class RunSampler:
     """The sweep's source of samples for cases that name run folders. One model is loaded at a time."""
 
@@ -245,21 +242,13 @@ class RunSampler:
     def sample(self, case: Case, advance: Advance) -> Samples:
         """The samples of a case, with the network calls counted."""
         model = self.model(case)
+        elsewhere = ("label", "run", "round", "checkpoint")  # what a case says of the model
+        wanted = {name: value for name, value in vars(case).items() if name not in elsewhere}
         with count_calls(network_of(model.denoiser)) as calls:
             start = time.perf_counter()
-            found = model.sample(
-                case.num,
-                steps=case.steps,
-                length=case.length,
-                tail=cast(Tail, case.tail),
-                sampler=case.sampler,
-                eta=case.eta,
-                grid=case.grid,
-                top_p=case.top_p,
-                temperature=case.temperature,
-                seed=case.seed,
-                batch_size=self.batch_size,
-                watch=lambda frame: advance(1) if frame.step else None,  # frame 0 is the start, before any step
+            # frame 0 is the start, before any step
+            found = model.write(
+                SampleRequest(**wanted, batch_size=self.batch_size), lambda frame: advance(1) if frame.step else None
             )
             seconds = time.perf_counter() - start
         tokens, texts = torch.tensor([sample.tokens for sample in found]), [sample.text for sample in found]
@@ -296,10 +285,9 @@ def held_out_text(
         report(f"no real text: {name}, the corpus of {run.name}, is not here; --corpus says where it is")
         return None
 
-    def read() -> Corpus:
-        return prepare_corpus(recipe, report) if run is None else corpus_of_run(run, recipe, report, moved_to)
-
-    corpus = job().in_turn(read)
+    corpus = job().in_turn(
+        lambda: prepare_corpus(recipe, report) if run is None else corpus_of_run(run, recipe, report, moved_to)
+    )
     found = cut_real_text(make_sequences(data, corpus.validation, corpus.tokenizer, length), corpus.tokenizer, num)
     if found is None:
         report(f"no real text: no sequence of the validation set of {name} has {length} tokens")
@@ -354,6 +342,7 @@ def _cases_of(runs: Sequence[Path], request: SweepRequest) -> list[Case]:
         raise ValueError("nothing to measure: name run folders, such as runs/demo")
     check_seed(request.seed)
     names, cases = run_names(runs), list[Case]()
+    shared = {name: getattr(request, name) for name in ("num", "seed", "grid", "top_p", "checkpoint")}
     for each in runs:
         run = model_source(each).folder
         recipe = read_recipe(run)
@@ -366,17 +355,13 @@ def _cases_of(runs: Sequence[Path], request: SweepRequest) -> list[Case]:
                 label=label_of(names[each], number, request.checkpoint),
                 run=run,
                 steps=own_steps if steps is None else steps,
-                num=request.num,
                 length=length,
-                seed=request.seed,
                 round=number,
                 sampler=sampler,
                 eta=request.eta if has_eta(sampler) else None,
                 tail=tail,
-                grid=request.grid,
-                top_p=request.top_p,
                 temperature=temperature,
-                checkpoint=request.checkpoint,
+                **shared,
             )
             cases.append(case)
     return cases

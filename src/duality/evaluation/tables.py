@@ -8,12 +8,11 @@ columns of the first scorer if there is one. A dash means "not measured".
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `duality recipes --table` needs no torch
     from duality.evaluation.samples import Interval, Row
-
-T = TypeVar("T", int, float, tuple[float, ...])
 
 SHORT = {"gen_ppl": "Gen PPL", "entropy": "entropy"}  # the measures of the short table, and their heads
 _SETTINGS = {
@@ -39,42 +38,32 @@ _DETAILS = {  # head, field of a row and how it is written
 }  # fmt: skip
 
 
-# --- rows in groups
-
-
 def columns(rows: Sequence[Row], together: Collection[str] = ()) -> dict[str, list[Row]]:
     """Rows of samples by model and by the settings that differ among them; steps and rounds share a column.
 
     The settings ``together`` share a column too.
     """
     sampled = [row for row in rows if not row.real]
-    apart = {name: words for name, words in _SETTINGS.items() if name not in together}
-    differing = [name for name in apart if len({getattr(row, name) for row in sampled}) > 1]
+    apart = [name for name in _SETTINGS if name not in together and len({getattr(row, name) for row in sampled}) > 1]
     found: dict[str, list[Row]] = {}
     for row in sampled:
-        settings = [(apart[name], getattr(row, name)) for name in differing]
-        words = [words.format(value) for words, value in settings if value is not None]
+        words = [_SETTINGS[name].format(getattr(row, name)) for name in apart if getattr(row, name) is not None]
         found.setdefault(", ".join([_model_of(row), *words]), []).append(row)
     for name, column in found.items():
-        places = {(row.steps, round_of(row), *(getattr(row, each) for each in together)) for row in column}
+        places = {(row.steps, row.round or 0, *(getattr(row, each) for each in together)) for row in column}
         if len(places) < len(column):
             raise ValueError(f"two rows of {name} have the same steps and round: give each run a label of its own")
     return found
 
 
-def group_rows(rows: Sequence[Row], by: Callable[[Row], T]) -> list[tuple[T, list[Row]]]:
-    """Rows by a number, in its order."""
-    return [(value, [row for row in rows if by(row) == value]) for value in sorted({by(row) for row in rows})]
+def group_rows(rows: Sequence[Row], by: Callable[[Row], Any]) -> list[list[Row]]:
+    """Rows that are alike in a number, or in several, in its order."""
+    return [list(alike) for _, alike in groupby(sorted(rows, key=by), by)]
 
 
 def _model_of(row: Row) -> str:
     """The label without its round."""
     return row.label if row.round is None else row.label.removesuffix(f", round {row.round}")
-
-
-def round_of(row: Row) -> int:
-    """The round of distillation; 0 for a model that was not distilled."""
-    return row.round or 0
 
 
 def has_rounds(rows: Sequence[Row]) -> bool:
@@ -90,9 +79,6 @@ def several_temperatures(rows: Sequence[Row]) -> bool:
 def score_columns(rows: Sequence[Row]) -> list[str]:
     """The columns of scorers, in the order in which they first stand."""
     return list(dict.fromkeys(name for row in rows for name in row.scores))
-
-
-# --- tables
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
@@ -122,13 +108,13 @@ def short_table(rows: Sequence[Row]) -> str:
     scores = [score for row in rows for score in row.scores.items()]
     if scores and all(row.judge is None for row in rows):
         measures = list(dict.fromkeys(name for name, score in scores if score.scorer == scores[0][1].scorer))
-    leading: dict[str, Callable[[Row], float]] = {"round": round_of} if has_rounds(rows) else {}
+    leading: dict[str, Callable[[Row], float]] = {"round": lambda row: row.round or 0} if has_rounds(rows) else {}
     leading["steps"] = lambda row: row.steps
     if several_temperatures(rows):
         leading["temperature"] = lambda row: row.temperature
     lines = [[*leading, *(f"{name}: {SHORT.get(measure, measure)}" for name in found for measure in measures)]]
     sampled = [row for row in rows if not row.real]
-    for _, same in group_rows(sampled, lambda row: (round_of(row), -row.steps, row.temperature)):
+    for same in group_rows(sampled, lambda row: (row.round or 0, -row.steps, row.temperature)):
         line = [str(of(same[0])) for of in leading.values()]
         for column in found.values():
             match = [row for row in same if row in column]
@@ -152,10 +138,10 @@ def full_table(rows: Sequence[Row]) -> str:
 def remarks(rows: Sequence[Row]) -> list[str]:
     """Sentences that belong to a table: which judge, how many samples, and the measures of real text."""
     sampled = [row for row in rows if not row.real]
-    counts, lengths = (
-        ", ".join(map(str, sorted(each))) for each in ({row.num for row in sampled}, {row.length for row in sampled})
+    counts, lengths, judges = (
+        ", ".join(map(str, sorted({getattr(row, name) for row in sampled} - {None})))
+        for name in ("num", "length", "judge")
     )
-    judges = ", ".join(sorted({row.judge for row in sampled if row.judge is not None}))
     scorers = "; ".join(dict.fromkeys(score.scorer for row in sampled for score in row.scores.values()))
     empty = sum(row.empty for row in sampled)
     lines = [f"{counts} samples of {lengths} tokens in each setting; entropy in nats, over the model's own tokens."]

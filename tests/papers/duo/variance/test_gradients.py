@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from duality.evaluation.statistics import t_quantile
+from duality.evaluation.metrics import t_quantile
 from duality.papers.duo.variance.gradients import (
     _MEMORY,
     ALL,

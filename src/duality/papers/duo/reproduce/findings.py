@@ -22,10 +22,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Literal
 
-from duality.evaluation.frontier_report import curves_of
-from duality.evaluation.frontiers import Curve, difference
+from duality.evaluation.frontiers import Curve, curves_of, difference
+from duality.evaluation.metrics import NORMAL, t_quantile
 from duality.evaluation.samples import Case, Row, read_rows
-from duality.evaluation.statistics import NORMAL, t_quantile
 from duality.papers.duo import Entry
 from duality.papers.duo.reproduce.claims import Arm, Claim, Comparison, Domain, Likelihoods, Samples, Variances
 

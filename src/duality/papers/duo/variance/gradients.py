@@ -38,7 +38,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duality.evaluation.statistics import Estimate, t_quantile
+from duality.evaluation.metrics import Estimate, t_quantile
 from duality.files.progress import Advance, unseen
 from duality.papers.duo.variance.settings import VarianceSettings
 

@@ -33,8 +33,8 @@ from duality.data.loader import Loader
 from duality.data.packing import Sequences
 from duality.diffusion.schedules import Dual
 from duality.evaluation.figures import canvas, save
+from duality.evaluation.metrics import Estimate
 from duality.evaluation.samples import run_names
-from duality.evaluation.statistics import Estimate
 from duality.evaluation.tables import cell, table
 from duality.files.atomic import json_text, output_folder, write_atomically
 from duality.files.progress import Advance, Reporter, silent, unseen, working
