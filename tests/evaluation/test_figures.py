@@ -38,11 +38,11 @@ def test_of_several_temperatures_the_one_nearest_to_1_is_drawn(tmp_path: Path) -
 
 
 def test_later_rounds_and_fewer_steps_are_darker() -> None:
-    shades = [sum(style(0, place, 4)["color"][:3]) for place in range(4)]
+    shades = [sum(style(0, place, 4)[0][:3]) for place in range(4)]
     assert shades == sorted(shades, reverse=True)
     assert len(set(shades)) == 4
     assert style(0, 0, 1) != style(1, 0, 1)
-    assert style(0, 0, 1)["ls"] != style(6, 0, 1)["ls"]
+    assert style(0, 0, 1)[1] != style(6, 0, 1)[1]
 
 
 def test_only_figures_with_rows_are_drawn(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,13 +30,13 @@ _HUES = ("Blues", "Oranges", "Greens", "Reds", "Purples", "Greys")
 _DASHES = ("-", "--", "-.", ":")
 
 
-def style(number: int, place: int, count: int) -> dict[str, Any]:
+def style(number: int, place: int, count: int) -> tuple[tuple[float, float, float, float], str]:
     """The colour and dashes of line ``place`` of ``count`` (light to dark) in column ``number``, for matplotlib."""
     from matplotlib import colormaps
 
     depth = 0.7 if count == 1 else 0.35 + 0.6 * place / (count - 1)
     hue = colormaps[_HUES[number % len(_HUES)]]
-    return {"color": hue(depth), "ls": _DASHES[number // len(_HUES) % len(_DASHES)]}
+    return hue(depth), _DASHES[number // len(_HUES) % len(_DASHES)]
 
 
 def canvas(count: int = 1) -> tuple[Figure, list[Axes]]:
@@ -121,17 +121,17 @@ def _plot_rows(rows: Sequence[Row], target: Path, over_rounds: bool = False) -> 
         for number, (name, column) in enumerate(columns(rows).items()):
             lines = group_rows(column, lambda row: -row.steps if over_rounds else row.round or 0)
             for place, same in enumerate(lines):
-                line, look = sorted(same, key=across), style(number, place, len(lines))
+                line, (colour, dashes) = sorted(same, key=across), style(number, place, len(lines))
                 rounds = "" if line[0].round is None else f", round {line[0].round}"
                 label = name + (f", {line[0].steps} steps" if over_rounds else rounds)
                 x = [across(row) for row in line]
                 # what was not measured leaves a gap
                 found = [[math.nan if part is None else part for part in row.measure(measure)] for row in line]
                 value, low, high = (list(part) for part in zip(*found))
-                axes.plot(x, value, marker="o", ms=4, lw=1.6, label=label, **look)
-                axes.fill_between(x, low, high, color=look["color"], alpha=0.13, lw=0)
+                axes.plot(x, value, marker="o", ms=4, lw=1.6, label=label, color=colour, ls=dashes)
+                axes.fill_between(x, low, high, color=colour, alpha=0.13, lw=0)
                 if len(line) == 1:  # a band needs two points
-                    axes.vlines(x, low, high, color=look["color"], alpha=0.5)
+                    axes.vlines(x, low, high, color=colour, alpha=0.5)
         for row in rows:
             value_of_text = row.measure(measure)[0] if row.real else None
             if value_of_text is not None:
@@ -157,14 +157,15 @@ def plot_frontiers(found: Frontiers, target: Path) -> None:
     models = [row.model for row in found.settings]
     hues = list(dict.fromkeys(models))
     for place, (curve, model) in enumerate(zip(found.curves, models, strict=True)):
-        look = style(hues.index(model), models[:place].count(model), models.count(model))
+        colour, dashes = style(hues.index(model), models[:place].count(model), models.count(model))
         points = sorted(curve.known, key=lambda each: float(each.diversity.totals.sum() / each.diversity.counts.sum()))
         if not points:
             continue
         x, across = zip(*(_with_reach(point.diversity, found.diversity) for point in points))
         y, along = zip(*(_with_reach(point.quality, found.quality) for point in points))
-        axes.errorbar(x, y, torch.tensor(along).T.numpy(), torch.tensor(across).T.numpy(), elinewidth=0.6, **look)
-        axes.plot(x, y, marker="o", ms=4, lw=1.6, label=curve.label, **look)
+        reach = torch.tensor(along).T.numpy(), torch.tensor(across).T.numpy()
+        axes.errorbar(x, y, *reach, elinewidth=0.6, color=colour, ls=dashes)
+        axes.plot(x, y, marker="o", ms=4, lw=1.6, label=curve.label, color=colour, ls=dashes)
         for point, *end in zip(points, x, y):
             axes.annotate(f"{point.temperature:g}", tuple(end), (3, 3), textcoords="offset points", fontsize=6.5)
     for row in found.rows:

@@ -159,6 +159,9 @@ def _token_nats(logits: Tensor, ids: Tensor) -> Tensor:
 # --- models of transformers as judges
 
 
+_Loaded = tuple[Any, Any, list[str]]
+
+
 def load_judge(
     spec: str, device: torch.device | str = "cpu", progress: Reporter = silent, *, cache: Path | None = None
 ) -> Judge:
@@ -229,12 +232,12 @@ def _locate(name: str) -> tuple[str, dict[str, str]]:
     raise ValueError(f"no judge at {name!r}; {_CHOICES}")
 
 
-def _from_pretrained(place: str, options: dict[str, str], precision: torch.dtype) -> tuple[Any, Any, list[str]]:
+def _from_pretrained(place: str, options: dict[str, str], precision: torch.dtype) -> _Loaded:
     """Tokenizer, model and the weights that it lacks: from this machine, else, if it is a name, from the hub."""
     import transformers
     from huggingface_hub import HfApi
 
-    def load_from(local_files_only: bool) -> tuple[Any, Any, list[str]]:
+    def load_from(local_files_only: bool) -> _Loaded:
         where = {**options, "local_files_only": local_files_only}
         weights = {"dtype": precision, "use_safetensors": True, "output_loading_info": True}
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # `duality recipes --table` needs no torch
     from duality.evaluation.samples import Interval, Row
@@ -56,7 +56,7 @@ def columns(rows: Sequence[Row], together: Collection[str] = ()) -> dict[str, li
     return found
 
 
-def group_rows(rows: Sequence[Row], by: Callable[[Row], Any]) -> list[list[Row]]:
+def group_rows(rows: Sequence[Row], by: Callable[[Row], int | tuple[float, ...]]) -> list[list[Row]]:
     """Rows that are alike in a number, or in several, in its order."""
     return [list(alike) for _, alike in groupby(sorted(rows, key=by), by)]
 
