@@ -10,8 +10,8 @@ import pytest
 from support import session
 from support.runs import quiet, small_recipe
 
+from duality.cli.evaluate import _Readers
 from duality.cli.main import main
-from duality.cli.quality import _Readers
 
 SCORES = """
 def lengths(texts):

@@ -15,7 +15,7 @@ from duality.fused.lazy import belief_of
 from duality.models.model import load
 from duality.protocols import AnyDenoiser
 from duality.samplers.generate import Frame
-from duality.studio.beliefs import Observed, _largest, read
+from duality.studio.generation import Observed, _largest
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -55,10 +55,11 @@ def test_the_reading_is_the_belief(shelf: Path, run: str, name: str) -> None:
         return watched[0]
 
     def see(frame: Frame) -> None:
-        last, place = watched[0].last, watched[0].place
-        if frame.step and last is not None:
+        reading = watched[0].read(frame.tokens, 3) if frame.step else None
+        if reading is not None:
+            place = reading.place
             tokens = frame.tokens if place is None else frame.tokens[:, place : place + 1]
-            found.append((read(last, tokens, 3), tokens, dense[0].log_p))
+            found.append((reading, tokens, dense[0].log_p))
 
     seen = model.sample(2, wrap=wrap, watch=see, **settings)
     assert [each.tokens for each in seen] == [each.tokens for each in model.sample(2, **settings)]

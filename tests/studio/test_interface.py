@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from support.studio import Json, Served, asked, studio_of
 
-from duality.studio.app import OPERATIONS, Studio, make_application
-from duality.studio.openapi import describe_interface
+from duality.studio.app import OPERATIONS, Studio, describe_interface, make_application
 from duality.studio.schemas import Limits
 from duality.studio.server import LOOPBACK
 

@@ -15,7 +15,7 @@ import pytest
 from support.studio import Json, Served, asked, studio_of
 
 from duality.cli.main import main
-from duality.cli.studio import _find_sources
+from duality.cli.sample import _find_sources
 from duality.models.model import load
 from duality.studio.app import Studio, make_application
 from duality.studio.library import Library

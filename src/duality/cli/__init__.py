@@ -4,11 +4,10 @@
     options    kinds of arguments that commands share
     console    messages, progress and tables
     watch      the live view of sampling
-    train      train, distill, plan             sample     sample, trace
-    evaluate   eval, compare                    quality    quality, plot
-    data       data                             lists      recipes, runs, consolidate
-    exchange   import, export, publish          studio     studio
-    papers     reproduce, variance, the tables of the paper
+    train      train, distill, plan                 sample     sample, trace, studio
+    evaluate   eval, compare, quality, plot         data       data
+    runs       runs, consolidate, import, export, publish
+    papers     recipes, reproduce, variance
 
 ``COMMANDS`` are the commands by name; each is a typed function, whose signature and docstring are its help. A command
 is imported when it is called, and modules that import torch are imported inside it, so that ``--help`` is immediate.
@@ -24,20 +23,20 @@ _HOMES = {
     "distill": "train:distill",
     "eval": "evaluate:evaluate",
     "sample": "sample:sample",
-    "quality": "quality:quality",
-    "plot": "quality:plot",
+    "quality": "evaluate:quality",
+    "plot": "evaluate:plot",
     "compare": "evaluate:compare",
     "plan": "train:plan",
-    "consolidate": "lists:consolidate",
-    "import": "exchange:import_model",
-    "export": "exchange:export_model",
-    "publish": "exchange:publish",
+    "consolidate": "runs:consolidate",
+    "import": "runs:import_model",
+    "export": "runs:export_model",
+    "publish": "runs:publish",
     "variance": "papers:variance",
     "reproduce": "papers:reproduce",
-    "runs": "lists:runs",
-    "recipes": "lists:recipes",
+    "runs": "runs:runs",
+    "recipes": "papers:recipes",
     "data": "data:data",
-    "studio": "studio:studio",
+    "studio": "sample:studio",
     "trace": "sample:trace",
 }
 

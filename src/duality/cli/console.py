@@ -92,11 +92,10 @@ def show_training(steps: int) -> Iterator[Callable[[StepRecord], None]]:
 def show_sampling(batches: int) -> Iterator[Callable[[Frame], None]]:
     """The steps of all batches of samples."""
     with say.showing() as show:
-        pace: Pace | None = None
+        pace = Pace("sampling", 0, "steps")
 
         def show_frame(frame: Frame) -> None:
-            nonlocal pace
-            pace = pace or Pace("sampling", frame.steps * batches, "steps")
+            pace.total = frame.steps * batches
             pace.add(min(1, frame.step))  # step 0 is the start
             show(pace, "")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from duality.recipes.recipe import Data, Recipe
 
 _EXAMPLES = 2  # sequences of a store that are shown
-_Rows = Iterable[tuple[str, str | Iterable[str]]]  # titles, each with a line or with several
+_Row = tuple[str, str | Iterable[str]]  # a title with a line, or with several
 
 
 def data(
@@ -69,7 +69,7 @@ def data(
             f"--column, --recipe and --set belong to `duality data show` and `data prepare`; leave them out of {action}"
         )
     if action == "prepare":
-        changes = (*_changes_of(tokenizer, length, (pack, no_pack), (eos, no_eos)), *assignments)
+        changes = _changes_of(tokenizer, length, (pack, no_pack), (eos, no_eos)) + assignments
         lines = _prepare(_resolve_recipe(name, column, recipe or "duo-laptop", changes), workers)
     elif action == "show":
         lines = _show(name, column, recipe, assignments)
@@ -82,7 +82,7 @@ def data(
 
 def _changes_of(
     tokenizer: str | None, length: int | None, pack: tuple[bool, bool], eos: tuple[bool, bool]
-) -> Iterator[str]:
+) -> tuple[str, ...]:
     """The fields of a recipe that the flags of `prepare` change; a pair is what --NAME and --no-NAME say."""
     for name, pair in (("pack", pack), ("eos", eos)):
         if all(pair):
@@ -94,15 +94,15 @@ def _changes_of(
         "data.eos": str(eos[0]).lower() if any(eos) else None,
         "data.padding": "ignore" if eos[1] and pack[1] else None,
     }
-    yield from (f"{field}={value}" for field, value in flags.items() if value is not None)
+    return tuple(f"{field}={value}" for field, value in flags.items() if value is not None)
 
 
-def _resolve_recipe(name: str, column: str | None, recipe: str, changes: Sequence[str]) -> Recipe:
+def _resolve_recipe(name: str, column: str | None, recipe: str, changes: tuple[str, ...]) -> Recipe:
     """The recipe on the corpus and with the changes that the flags choose."""
     from duality.recipes.catalogue import modify
     from duality.recipes.catalogue import recipe as find
 
-    base = find(recipe, tuple(changes))
+    base = find(recipe, changes)
     return modify(base, corpus=name or base.data.corpus, column=column)
 
 
@@ -138,18 +138,20 @@ def _fetch(name: str) -> Iterator[str]:
     source, size = sources()[chosen], sum(path.stat().st_size for path in files)
     yield f"{chosen}: {source.title}"
     unit = "one per line" if source.documents == "lines" else "one per file"
-    about: _Rows = [
+    rows: list[_Row] = [
         ("licence", source.license),
         ("size", f"{size / 1e6:.1f} MB in {len(files)} file{'s' * (len(files) > 1)}"),
         ("documents", f"{sum(1 for _ in read_documents(files, source.documents)):,}, {unit}"),
         ("files", map(str, files)),
         ("examples", (_excerpt(line) for _, line in islice(read_lines(files[0]), 3))),
     ]
-    yield from _align(about)
+    yield from _align(rows)
 
 
-def _show(name: str, column: str | None, recipe: str | None, assignments: Sequence[str]) -> Iterator[str]:
+def _show(name: str, column: str | None, recipe: str | None, assignments: tuple[str, ...]) -> Iterator[str]:
     """What is read of a corpus, with a recipe its tokens and epochs; or what is in a folder of prepared tokens."""
+    from duality.data.survey import inspect
+    from duality.recipes.corpus import describe_corpus, describe_skipped, prepare_corpus
     from duality.recipes.recipe import Data
 
     folder = Path(name).expanduser()
@@ -161,26 +163,20 @@ def _show(name: str, column: str | None, recipe: str | None, assignments: Sequen
     if assignments and recipe is None:
         raise ValueError("--set changes a field of a recipe: name one with --recipe, such as duo-laptop")
     chosen = None if recipe is None else _resolve_recipe(name, column, recipe, assignments)
-    return _align(list(_describe_corpus(name, column, chosen)))
-
-
-def _describe_corpus(name: str, column: str | None, recipe: Recipe | None) -> _Rows:
-    """Files, documents, size and first texts of a corpus; with a recipe, its tokens and epochs."""
-    from duality.data.survey import inspect
-    from duality.recipes.corpus import describe_corpus, describe_skipped, prepare_corpus
-    from duality.recipes.recipe import Data
-
-    data = recipe.data if recipe is not None else Data() if column is None else Data(column=column)
+    data = chosen.data if chosen is not None else Data() if column is None else Data(column=column)
     found = inspect(name, data.documents, data.column, progress=say)
-    size = found.size
-    yield "corpus", name
-    yield "files", [f"{len(found.files):,} read", *([describe_skipped(found.skipped)] if found.skipped else [])]
-    yield "documents", f"{size.num_documents:,}"
-    yield "text", f"{size.num_characters:,} characters, {size.num_bytes:,} bytes"
-    yield "tokens", f"{size.num_bytes + size.num_documents:,} if every byte is one (data.tokenizer=bytes)"
-    yield "examples", map(_excerpt, found.examples)
-    if recipe is not None:
-        yield "recipe", describe_corpus(recipe, prepare_corpus(recipe, say))
+    size, skipped = found.size, [describe_skipped(found.skipped)] if found.skipped else []
+    rows: list[_Row] = [
+        ("corpus", name),
+        ("files", [f"{len(found.files):,} read", *skipped]),
+        ("documents", f"{size.num_documents:,}"),
+        ("text", f"{size.num_characters:,} characters, {size.num_bytes:,} bytes"),
+        ("tokens", f"{size.num_bytes + size.num_documents:,} if every byte is one (data.tokenizer=bytes)"),
+        ("examples", map(_excerpt, found.examples)),
+    ]
+    if chosen is not None:
+        rows.append(("recipe", describe_corpus(chosen, prepare_corpus(chosen, say))))
+    return _align(rows)
 
 
 def _prepare(recipe: Recipe, workers: int | None) -> Iterator[str]:
@@ -192,14 +188,13 @@ def _prepare(recipe: Recipe, workers: int | None) -> Iterator[str]:
             raise ValueError(f"--workers {workers}: at least 1 thread encodes")
         os.environ["RAYON_NUM_THREADS"] = str(workers)
     corpus = prepare_corpus(recipe, say)
-    rows: list[tuple[str, str | Iterable[str]]] = [("corpus", recipe.data.corpus)]
-    rows.append(("kept in", str(corpus.train.folder.parent)))
+    rows: list[_Row] = [("corpus", recipe.data.corpus), ("kept in", str(corpus.train.folder.parent))]
     for title, store in (("train", corpus.train), ("validation", corpus.validation)):
         rows += [(title, ""), *_describe_store(store, recipe.data)]
     return _align(rows, 12)
 
 
-def _describe_folder(folder: Path, data: Data) -> _Rows:
+def _describe_folder(folder: Path, data: Data) -> Iterator[_Row]:
     """What is in a folder of prepared tokens, whose checksums are compared."""
     from duality.data.store import TokenStore
     from duality.files.cache import verify
@@ -216,7 +211,7 @@ def _describe_folder(folder: Path, data: Data) -> _Rows:
             yield from _describe_store(store, data)
 
 
-def _describe_store(store: TokenStore, data: Data) -> _Rows:
+def _describe_store(store: TokenStore, data: Data) -> Iterator[_Row]:
     """Counts, checksum, padding and first sequences of a store, cut as ``data`` says."""
     from duality.data.packing import Sequences
     from duality.tokenizers.library import load_tokenizer
@@ -267,7 +262,7 @@ def _clean_cache(kind: str, yes: bool) -> Iterator[str]:
     yield f"remove it: {again} --yes" + ("" if kind else "; one kind: duality data clean KIND --yes")
 
 
-def _align(rows: _Rows, width: int = 11) -> Iterator[str]:
+def _align(rows: Iterable[_Row], width: int = 11) -> Iterator[str]:
     """Lines with their titles before them; of several lines with one title, the first one has it."""
     for title, lines in rows:
         for number, line in enumerate([lines] if isinstance(lines, str) else lines):

@@ -1,27 +1,45 @@
-"""The commands `eval` and `compare`: the perplexity of a run on held-out or other text; of several recipes, alike."""
+"""The commands `eval`, `compare`, `quality` and `plot`: how well models predict text, how good their samples are."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
+from duality.cli import options
 from duality.cli.console import print_table, say, show_training
-from duality.cli.options import AnyModel, Assignments, Column, Device, Flag, KeptStep, Round, Weights
+from duality.cli.options import AnyModel, Assignments, Column, Device, Flag, Folders, KeptStep, Round, Weights
+from duality.evaluation.requests import SAMPLER_NAMES, SweepRequest, list_values
+from duality.files.atomic import json_text
+from duality.samplers import GRIDS
 
 if TYPE_CHECKING:
     from duality.models.likelihood import Likelihood
     from duality.models.model import Model
 
-Texts = Annotated[tuple[str, ...], UseAppendAction, arg(metavar="TEXT")]
+    SweepFlags = SweepRequest
+else:
+    _samplers = f"the model's own or others, with commas: {', '.join(SAMPLER_NAMES)}."
+    _grids = f"{', '.join(GRIDS)}; the one that suits the sampler if not given."
+    SweepFlags = options.make_flags(
+        SweepRequest,
+        **dict.fromkeys(("steps", "tail", "temperature", "rounds"), str),
+        sampler=Annotated[str, arg(help=_samplers)],
+        grid=Annotated[str | None, arg(help=_grids)],
+        checkpoint=KeptStep,
+    )
+
+_How = dict[str, Any]  # draws, limit, batch size and seed of a likelihood
 _DERIVED = ("perplexity", "perplexity_stderr", "bits_per_byte", "bits_per_character")
 
 
 def evaluate(
     run: AnyModel,
     /,
-    data: Texts = (),
+    data: Annotated[tuple[str, ...], UseAppendAction, arg(metavar="TEXT")] = (),
     suite: Literal["zero-shot", "lm1b", "owt", "text8"] | None = None,
     column: Column = None,
     split: Literal["validation", "train"] = "validation",
@@ -52,7 +70,6 @@ def evaluate(
         seed: seed of times and noise.
         json: print one JSON object instead of text.
     """
-    from duality.files.atomic import json_text
     from duality.files.progress import working
     from duality.models.model import load
     from duality.runs.corpus import sequences_of_run
@@ -62,28 +79,24 @@ def evaluate(
     if suite is None and len(data) > 1:
         raise ValueError(f"--data is given {len(data)} times: without --suite one text is evaluated; give one")
     model = load(run, say, device, weights, round_number, kept_step)
+    how: _How = {"num_draws": draws, "limit": limit, "batch_size": batch_size, "seed": seed}
     if suite is not None:
-        return _evaluate_on_suite(model, run, suite, data, (draws, limit, batch_size, seed), json)
+        return _evaluate_on_suite(model, run, suite, data, how, json)
     other = data[0] if data else None
     folder = run if model.origin is None else model.origin.folder
     sequences = sequences_of_run(model, folder, data=other, column=column, split=split, corpus=corpus, report=say)
     with working(say, "evaluating", min(limit or len(sequences), len(sequences)), "sequences") as advance:
-        result = model.likelihood(
-            sequences, num_draws=draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
-        )
+        result = model.likelihood(sequences, advance=advance, **how)
     facts = {"run": str(run), "step": model.step, "data": other or split}
     heading = f"{run}, step {model.step}, on {other or f'{split} of {corpus or model.recipe.data.corpus}'}"
     print(json_text(facts | _numbers(result)) if json else "\n".join([heading, *result.lines()]))
     return 0
 
 
-def _evaluate_on_suite(
-    model: Model, run: Path, name: str, data: tuple[str, ...], how: tuple[int, int | None, int, int], json: bool
-) -> int:
+def _evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...], how: _How, json: bool) -> int:
     """Print the table of a suite."""
     from duality.evaluation.suites import SUITES, evaluate_suite, suite_remarks, suite_table
     from duality.evaluation.tables import table
-    from duality.files.atomic import json_text
     from duality.models.folder import exists
     from duality.models.likelihood import KEPT
     from duality.papers.duo.index import published_rows
@@ -91,26 +104,16 @@ def _evaluate_on_suite(
     for each in data:
         if not all(each.partition("=")[1:]):
             raise ValueError(f"--data {each}: with --suite it says where a set is, such as --data ptb=FOLDER")
-    places = dict(each.split("=", 1) for each in data)
-    suite, (num_draws, limit, batch_size, seed) = SUITES[name], how
+    suite, places = SUITES[name], dict(each.split("=", 1) for each in data)
     keep = run / KEPT if exists(run) else None  # what is not a run is left as it is
-    outcomes = evaluate_suite(
-        model,
-        suite,
-        places,
-        num_draws=num_draws,
-        limit=limit,
-        batch_size=batch_size,
-        seed=seed,
-        keep=keep,
-        report=say,
-    )
+    outcomes = evaluate_suite(model, suite, places, keep=keep, report=say, **how)
     if json:
         found = {each.dataset: None if each.result is None else _numbers(each.result) for each in outcomes}
         missing = {each.dataset: each.missing for each in outcomes if each.result is None}
         print(json_text({"run": str(run), "step": model.step, "suite": name, "sets": found, "missing": missing}))
         return 0
-    print(f"{suite.title}\n{run}, step {model.step}, {num_draws} draws of time and noise for each sequence\n")
+    draws = f"{how['num_draws']} draws of time and noise for each sequence"
+    print(f"{suite.title}\n{run}, step {model.step}, {draws}\n")
     head, ours = suite_table(suite, outcomes, str(run))
     published = [] if suite.table is None else published_rows(suite.table, head[1:])
     print(table([head, ours, *published]))
@@ -181,3 +184,103 @@ def compare(
     print_table(head, lines)
     print("\n".join(remarks))
     return 0 if len(rows) == len(chosen) else 130
+
+
+@dataclass(frozen=True)
+class _Readers:
+    """Who reads the samples."""
+
+    judge: str | None = None
+    """smollm2 (fetched), a .gguf file, a Hugging Face folder or name (gpt2-large is the paper's), the folder of an
+    autoregressive run, or none; if not given, smollm2 without --score and none with it."""
+    score: str = "none"
+    """molecules (validity, uniqueness, novelty and diversity of SMILES; needs RDKit), an entry point of the group
+    duality.scorers, or a function of yours as module:function; several with commas."""
+
+    def resolve(self) -> tuple[str | None, tuple[str, ...]]:
+        """The judge and the scorers."""
+        scorers = () if self.score == "none" else tuple(list_values("--score", "names", self.score, str))
+        judge = self.judge or ("none" if scorers else "smollm2")
+        return None if judge == "none" else judge, scorers
+
+
+_REQUEST, _READ_BY = SweepFlags(), _Readers()
+
+
+def quality(
+    runs: Folders,
+    /,
+    request: Annotated[SweepFlags, arg(name="")] = _REQUEST,
+    readers: Annotated[_Readers, arg(name="")] = _READ_BY,
+    out: Path = Path("runs/quality"),
+    batch_size: int = 16,
+    corpus: str | None = None,
+    device: Device = "auto",
+    json: Flag = False,
+) -> int:
+    """Measure the samples of runs with a judge or with scorers; samples and scores that are kept in OUT are used again.
+
+    Args:
+        runs: run folders, folders of `duality publish`, or models of the Hugging Face hub (hf:OWNER/NAME@REVISION).
+        request: how the samples are made, in every combination of what is given with commas.
+        readers: who reads the samples.
+        out: a folder for samples, scores, the tables (quality.json, quality.md, frontiers.md) and the figures.
+        batch_size: samples at a time; the result does not depend on it.
+        corpus: where the corpus of the first run is now, if it was moved or the model is from elsewhere.
+        json: print the rows as JSON instead of the tables.
+    """
+    from duality.evaluation.frontiers import has_frontiers
+    from duality.evaluation.sweep import measure_runs
+
+    judge, scorers = readers.resolve()
+    measure = partial(measure_runs, runs, request, judge=judge, scorers=scorers, report=say)
+    rows = measure(out=out, device=device, batch_size=batch_size, corpus=corpus)
+    if json:
+        print(json_text([row.to_json() for row in rows]))
+    else:
+        for name in ("quality.md", *(["frontiers.md"] if has_frontiers(rows) else [])):
+            print((out / name).read_text(encoding="utf-8"))
+    say(f"samples, scores, tables and figures are in {out}")
+    return 0
+
+
+def plot(
+    tables: Annotated[tuple[Path, ...], Positional, arg(metavar="TABLE ...")],
+    /,
+    out: Path = Path("quality.png"),
+    rounds: Path | None = None,
+    frontiers: Path = Path("frontiers.png"),
+    quality: str | None = None,
+    diversity: str | None = None,
+) -> int:
+    """Draw what `duality quality` measured, from one or several of its folders or quality.json, and print the tables.
+
+    Args:
+        tables: folders of `duality quality`, or quality.json files.
+        out: the figure against steps.
+        rounds: a figure against rounds of distillation as well.
+        frontiers: the figure of quality against diversity, if there is more than one temperature.
+        quality: gen_ppl, or a column of a scorer such as validity; if not given, the first column of a scorer, or
+            gen_ppl.
+        diversity: entropy, distinct_1, distinct_2, distinct_3, or a column of a scorer such as novelty; if not given,
+            novelty if it was measured, or entropy.
+    """
+    from duality.evaluation.figures import draw, plot_frontiers
+    from duality.evaluation.frontiers import frontiers as frontiers_of
+    from duality.evaluation.frontiers import has_frontiers
+    from duality.evaluation.samples import read_rows
+    from duality.evaluation.tables import several_temperatures, short_table
+
+    if not tables:
+        raise ValueError("nothing to draw: name folders that `duality quality --out` made")
+    places = read_rows(tables)
+    rows = list(places)
+    draw(rows, out, rounds)
+    print(short_table(rows))
+    if (quality or diversity) and not several_temperatures(rows):
+        raise ValueError("frontiers need more than one temperature: measure with --temperature 0.6,0.8,1.0")
+    if quality or diversity or has_frontiers(rows):
+        found = frontiers_of(places, quality, diversity)
+        plot_frontiers(found, frontiers)
+        print(found.markdown())
+    return 0

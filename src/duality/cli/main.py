@@ -68,13 +68,12 @@ def _check_values(arguments: list[str]) -> None:
     for before, argument in zip(["", *arguments], arguments):
         name, equals, value = argument.partition("=")
         if not argument.strip():
-            if argument and before in _TEXTS:
-                continue
-            if before.startswith("--"):
-                raise ValueError(f"the value of {before} is empty: give one, or leave {before} out {remark}")
-            raise ValueError(f"an argument is empty: give its value, or leave it out {remark}")
-        empty = not value.strip() and not (value and name in _TEXTS)
-        if equals and empty and (name.startswith("--") or before == "--set"):
+            if not before.startswith("--"):
+                raise ValueError(f"an argument is empty: give its value, or leave it out {remark}")
+            name, value = before, argument
+        elif not (equals and (name.startswith("--") or before == "--set")):
+            continue
+        if not value.strip() and not (value and name in _TEXTS):
             raise ValueError(f"the value of {name} is empty: give one, or leave {name} out {remark}")
 
 
@@ -85,24 +84,19 @@ def main(arguments: list[str] | None = None) -> int:
 
     with _handle_errors(debug) as result, _raise_on_sigterm():
         _check_values(arguments)
-        _check_divided(arguments)
+        place, name = ranks.started_by_torchrun(), arguments[0] if arguments else ""
+        if not place.alone and name in COMMANDS and name not in DIVIDED:
+            if not place.first:
+                raise ranks.Refused
+            raise ValueError(
+                f"`duality {name}` runs in one process, and torchrun has started {place.size}: start it without "
+                f"torchrun; several are for {', '.join(DIVIDED)}"
+            )
         with ranks.join_job() as place, nullcontext() if place.first else _print_errors_only():
             with _handle_errors(debug) as own:
                 own.code = _run_command(arguments)
             result.code = own.code
     return result.code
-
-
-def _check_divided(arguments: list[str]) -> None:
-    """Refuse several processes for a command that does not divide its work over them."""
-    place, name = ranks.started_by_torchrun(), arguments[0] if arguments else ""
-    if not place.alone and name in COMMANDS and name not in DIVIDED:
-        if not place.first:
-            raise ranks.Refused
-        raise ValueError(
-            f"`duality {name}` runs in one process, and torchrun has started {place.size}: start it without torchrun; "
-            f"several are for {', '.join(DIVIDED)}"
-        )
 
 
 @contextmanager
@@ -155,16 +149,15 @@ def _run_command(arguments: list[str]) -> int:
     return code
 
 
-@dataclass
 class _Result:
     """The exit code of a command."""
 
-    code: int = FAULT
+    code = FAULT
 
 
 @contextmanager
 def _handle_errors(debug: bool) -> Iterator[_Result]:
-    """Turn an error in the block into an exit code and one line, which the first of several ranks prints."""
+    """Turn an error in the block into an exit ``code`` and one line, which the first of several ranks prints."""
     result = _Result()
     try:
         yield result

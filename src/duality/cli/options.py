@@ -16,52 +16,28 @@ from duality.samplers import GRIDS, SAMPLERS
 from duality.training import DISTILLATIONS
 
 _Request = TypeVar("_Request")
-Flag = Annotated[bool, FlagCreatePairsOff]
-Device = Annotated[Literal["auto", "cpu", "cuda"], arg(help="where to compute; auto takes a GPU if there is one.")]
 Name = Annotated[str, Positional, arg(metavar="RECIPE")]
 MaybeName = Annotated[str | None, Positional, arg(metavar="[RECIPE]")]
 Start = Annotated[str | None, arg(name="from", metavar="SOURCE")]
+Flag = Annotated[bool, FlagCreatePairsOff]
+Device = Annotated[Literal["auto", "cpu", "cuda"], arg(help="where to compute; auto takes a GPU if there is one.")]
 Folder = Annotated[Path, Positional, arg(metavar="RUN")]
-AnyModel = Annotated[
-    Path,
-    Positional,
-    arg(
-        metavar="RUN",
-        help="the run folder, a folder of `duality publish`, or a model of the Hugging Face hub "
-        "(hf:OWNER/NAME@REVISION).",
-    ),
-]
+_MODEL = "the run folder, a folder of `duality publish`, or a model of the Hugging Face hub (hf:OWNER/NAME@REVISION)."
+AnyModel = Annotated[Path, Positional, arg(metavar="RUN", help=_MODEL)]
 Folders = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...")]
 Assignments = Annotated[tuple[str, ...], UseAppendAction, arg(name="set", metavar="FIELD=VALUE")]
-Log = Annotated[
-    tuple[str, ...],
-    UseAppendAction,
-    arg(
-        name="log",
-        metavar="TRACKER",
-        help="show the training in TensorBoard (tensorboard) or Weights & Biases (wandb, which is offline; "
-        "wandb:online), or in a tracker of yours (module:Class); can be repeated.",
-    ),
-]
+_LOG = (
+    "show the training in TensorBoard (tensorboard) or Weights & Biases (wandb, which is offline; wandb:online), or in "
+    "a tracker of yours (module:Class); can be repeated."
+)
+Log = Annotated[tuple[str, ...], UseAppendAction, arg(name="log", metavar="TRACKER", help=_LOG)]
 Column = Annotated[str | None, arg(aliases=["--key"], metavar="NAME")]
 Weights = Annotated[Literal["ema", "model"], arg(help="averaged (ema) or raw (model) weights.")]
 Step = Annotated[int | None, arg(name="step", metavar="N")]
-KeptStep = Annotated[
-    int | None,
-    arg(
-        name="step",
-        metavar="N",
-        help="the weights at this training step instead of the newest; the run must have kept that checkpoint.",
-    ),
-]
-Round = Annotated[
-    int | None,
-    arg(
-        name="round",
-        metavar="N",
-        help="after this round of a distillation instead of the last; 0 is what it began from.",
-    ),
-]
+_STEP = "the weights at this training step instead of the newest; the run must have kept that checkpoint."
+KeptStep = Annotated[int | None, arg(name="step", metavar="N", help=_STEP)]
+_ROUND = "after this round of a distillation instead of the last; 0 is what it began from."
+Round = Annotated[int | None, arg(name="round", metavar="N", help=_ROUND)]
 if TYPE_CHECKING:  # a type checker knows no registries
     SamplerName = str
     GridName = str

@@ -1,4 +1,4 @@
-"""The commands `reproduce` and `variance`, and the tables of the paper: what ``duality.papers.duo`` does."""
+"""The commands `recipes`, `reproduce` and `variance`: recipes, the tables of the paper, what shows its claims."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tyro.conf import Positional, arg
 
 from duality.cli.console import print_table, say
 from duality.cli.options import Device, Flag, Folders, make_flags
+from duality.files.atomic import json_text
 from duality.papers.duo.variance.settings import VarianceSettings
 
 if TYPE_CHECKING:
@@ -18,11 +19,46 @@ else:
     VarianceFlags = make_flags(VarianceSettings, objectives=str, window=str, **_draws)
 
 _VARIANCE = VarianceFlags()
-Claims = Annotated[tuple[str, ...], Positional, arg(metavar="[CLAIM ...]")]
+
+
+def recipes(table: Annotated[int | None, arg(metavar="N")] = None) -> int:
+    """List the recipes, or the rows of a table of the paper with their recipes and commands.
+
+    Args:
+        table: a table of the paper by its number: its rows, the recipe of each, the paper's numbers and the commands
+            that give ours.
+    """
+    from duality.runs.listing import list_recipes
+
+    if table is not None:
+        _show_table(table)
+        return 0
+    rows = []
+    for each in list_recipes():
+        size, steps = f"{each.parameters / 1e6:.1f} M", f"{each.steps:,} x {each.batch_size} x {each.length}"
+        rows.append((each.name, size, steps, each.summary, each.source))
+    print_table(("recipe", "parameters", "steps x batch x length", "summary", "source"), rows)
+    return 0
+
+
+def _show_table(number: int) -> None:
+    """Print a table of the paper: rows, recipes, numbers, commands."""
+    from duality.papers.duo.index import table as table_numbered
+    from duality.papers.duo.page import paper_tables
+
+    chosen = table_numbered(number)
+    print(f"Table {number} of the paper: {chosen.title}\n")
+    for names, rows in paper_tables(chosen):
+        print_table(names, rows)
+        print()
+    for each in chosen.series:
+        where = each.model if each.row is None else f"row {each.row + 1}, {each.model}"
+        print(f"{where}: {', '.join(chosen.columns[column] for column in each.columns)}")
+        print("\n".join(f"  {command}" for command in each.commands))
 
 
 def reproduce(
-    claims: Claims = (),
+    claims: Annotated[tuple[str, ...], Positional, arg(metavar="[CLAIM ...]")] = (),
     /,
     budget: Literal["quick", "full"] = "quick",
     domains: tuple[Literal["molecules", "prose"], ...] = (),
@@ -77,26 +113,9 @@ def variance(
         out: a folder for variance.json, variance.md and variance.png.
         json: print the rows as JSON instead of the tables.
     """
-    from duality.files.atomic import json_text
     from duality.papers.duo.variance.study import measure_variance
 
     rows = measure_variance(runs, request, out=out, device=device, corpus=corpus, report=say)
     print(json_text([row.to_json() for row in rows]) if json else (out / "variance.md").read_text(encoding="utf-8"))
     say(f"tables and figure are in {out}")
     return 0
-
-
-def show_table(number: int) -> None:
-    """Print a table of the paper: rows, recipes, numbers, commands."""
-    from duality.papers.duo.index import table as table_numbered
-    from duality.papers.duo.page import paper_tables
-
-    chosen = table_numbered(number)
-    print(f"Table {number} of the paper: {chosen.title}\n")
-    for names, rows in paper_tables(chosen):
-        print_table(names, rows)
-        print()
-    for each in chosen.series:
-        where = each.model if each.row is None else f"row {each.row + 1}, {each.model}"
-        print(f"{where}: {', '.join(chosen.columns[column] for column in each.columns)}")
-        print("\n".join(f"  {command}" for command in each.commands))

@@ -1,9 +1,9 @@
-"""The commands `sample` and `trace`: write text with a run, watch it being written, keep every step and show it."""
+"""The commands `sample`, `trace` and `studio`: write text with a run, watch it being written, keep every step."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +17,9 @@ from duality.models.requests import SampleRequest
 from duality.ranks import job
 
 if TYPE_CHECKING:
-    from duality.models.model import Model
+    from duality.hub.fetch import ModelSource
     from duality.models.sampling import Sample, SampleWatch, Watch
+    from duality.models.trace import Trace
     from duality.samplers.generate import Frame
 
     SampleFlags = SampleRequest
@@ -52,8 +53,11 @@ def sample(
         watch: show the tokens changing, step by step.
         trace: a file for every step of every sample, as JSON.
     """
+    from duality.cli.watch import Watcher
     from duality.files.atomic import regular_file
     from duality.models.model import load
+    from duality.models.trace import Trace
+    from duality.tokenizers.pieces import Pieces
 
     if (trace or watch) and not job().alone:
         raise ValueError(
@@ -63,13 +67,32 @@ def sample(
     if trace is not None:
         regular_file(trace)  # before anything is sampled that could not be kept
     model = load(run, say, device, round=round_number, step=kept_step)
+    pieces = Pieces(model.tokenizer, model.mask_id)
+    about = {"recipe": model.recipe.name, "trained_steps": model.step, "run": str(run), **vars(request)}
     with (
         _printing(model.step, request.num, json, full, later=watch) as each,
-        _display(model, watch, -(-request.num // max(request.batch_size, 1))) as show,
-        _tracing(model, trace, {"run": str(run), **vars(request)}, show) as see,
+        Watcher(stderr, pieces) if watch else show_sampling(-(-request.num // max(request.batch_size, 1))) as view,
+        _tracing(view.show if isinstance(view, Watcher) else view, trace, Trace(pieces, about), about) as see,
     ):
         model.write(replace(request, keep=_parse_kept_tokens(request.keep)), see, each)
     return 0
+
+
+@contextmanager
+def _tracing(show: Watch, path: Path | None, kept: Trace, about: dict[str, object]) -> Iterator[Watch]:
+    """``show``, and with a path also a file with every step, which is written at the end of the block."""
+
+    def see(frame: Frame) -> None:
+        show(frame)
+        if path is not None:
+            kept.add(frame)
+            about["steps"] = frame.steps
+
+    try:
+        yield see
+    finally:
+        if path is not None and kept.complete:  # all samples, unless something stopped it
+            kept.write(path, only_complete=True)
 
 
 def _parse_kept_tokens(entries: Iterable[object]) -> dict[int, int]:
@@ -119,44 +142,6 @@ def _printing(step: int, num: int, json: bool, full: bool, later: bool) -> Itera
             print(line)
 
 
-@contextmanager
-def _display(model: Model, text: bool, batches: int) -> Iterator[Watch]:
-    """What is shown of a step: the ``text`` itself, or else a bar."""
-    if not text:
-        with show_sampling(batches) as show:
-            yield show
-        return
-    from duality.cli.watch import Watcher
-    from duality.tokenizers.pieces import Pieces
-
-    with Watcher(stderr, Pieces(model.tokenizer, model.mask_id)) as watcher:
-        yield watcher.show
-
-
-@contextmanager
-def _tracing(model: Model, path: Path | None, about: dict[str, object], show: Watch) -> Iterator[Watch]:
-    """``show``, and with a path also a file with every step, which is written at the end of the block."""
-    if path is None:
-        yield show
-        return
-    from duality.models.trace import Trace
-    from duality.tokenizers.pieces import Pieces
-
-    known = {"recipe": model.recipe.name, "trained_steps": model.step, **about}
-    trace = Trace(Pieces(model.tokenizer, model.mask_id), known)
-
-    def see(frame: Frame) -> None:
-        show(frame)
-        trace.add(frame)
-        known["steps"] = frame.steps
-
-    try:
-        yield see
-    finally:
-        if trace.complete:  # all samples, unless something stopped it
-            trace.write(path, only_complete=True)
-
-
 def trace(
     files: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE")],
     /,
@@ -199,3 +184,75 @@ def trace(
         write_atomically(path, content)
         say(f"{path}: {readable_size(len(content.encode('utf-8')))}")
     return 0
+
+
+def studio(
+    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")] = (),
+    /,
+    host: str = "127.0.0.1",
+    port: int = 8321,
+    token: str | None = None,
+    judge: str | None = None,
+    device: Device = "auto",
+    open: Flag = False,
+) -> int:
+    """Open a page on which models write step by step, race, fill in, and are watched while they train.
+
+    Args:
+        runs: run folders, folders that hold some, folders of `duality publish`, or models of the Hugging Face hub
+            (hf:OWNER/NAME[@REVISION]); the folder runs if not given.
+        host: the address to listen at; one that other machines can reach needs a token.
+        port: the port to listen at; 0 takes a free one.
+        token: what a browser or a client must send; it is a part of the address that is printed.
+        judge: an autoregressive run, or the name of a language model, that scores texts in races.
+        open: open the page in the browser of this machine.
+    """
+    from duality.runs.listing import run_folders
+
+    try:
+        import pydantic  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise ValueError(
+            "the studio needs pydantic, starlette and uvicorn, which are not installed: pip install "
+            "'diffusion-duality[studio]'"
+        ) from None
+    from duality.evaluation.judge import find_judge
+    from duality.studio import app, library, server
+
+    folders, models = _find_sources(runs or (Path("runs"),))
+    found = sum(1 for source in folders for _ in run_folders(source)) + len(models)
+    server.check_token(host, token)
+    with server.listen(host, port) as listener:
+        shelf = library.Library(folders, device=device, models=models)
+        made = app.Studio(shelf, judge=None if judge is None else find_judge(judge, device, say))
+        address = server.format_address(host, listener.getsockname()[1], token)
+        say(f"the studio is at {address} ({found} run{'s' * (found != 1)}, and those to come); Ctrl-C ends it")
+        if open:
+            import webbrowser
+
+            webbrowser.open(address)
+        app.serve(made, listener, host, token)
+    return 0
+
+
+def _find_sources(sources: Sequence[Path]) -> tuple[list[Path], list[ModelSource]]:
+    """Folders in which runs are looked for, and models alone, which are fetched if the hub has them."""
+    from duality.hub.fetch import model_source
+    from duality.hub.package import is_ours, read_config
+
+    folders: list[Path] = []
+    models: list[ModelSource] = []
+    for source in sources:
+        if str(source).startswith("hf:") or is_ours(source):
+            found = model_source(source)
+            read_config(found.folder)
+            models.append(found)
+        elif source.is_dir():
+            folders.append(source)
+        else:
+            raise ValueError(
+                f"{source} is not a folder: give run folders, a folder that holds some, or hf:OWNER/NAME of the hub"
+            )
+    return folders, models

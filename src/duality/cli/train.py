@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,6 +13,7 @@ from tyro.conf import arg
 from duality.cli import options
 from duality.cli.console import print_table, say, show_training
 from duality.cli.options import Assignments, Device, DistillationName, Flag, Log, Name
+from duality.files.atomic import json_text
 from duality.ranks import divisors, job
 from duality.runs.requests import DistillRequest, TrainRequest
 from duality.training.round_changes import RoundChanges
@@ -130,7 +131,6 @@ def plan(
     """
     import torch
 
-    from duality.files.atomic import json_text
     from duality.models import plan as scaling
     from duality.models.folder import exists, read_recipe
     from duality.recipes import catalogue
@@ -150,63 +150,43 @@ def plan(
     sizes = scaling.count_sizes(chosen, where)
     rows = list(scaling.try_strategies(chosen, sizes, devices, room, where))
     speed = None if best is None else scaling.estimate_speed(chosen, sizes, devices, best * mfu)
-    found = _Plan(chosen, sizes, rows, room, speed, scaling.find_smallest(chosen, sizes, room, where))
+    least = scaling.find_smallest(chosen, sizes, room, where)
     if json:
-        print(json_text(found.to_json()))
+        strategies = [{**asdict(row), "memory": row.memory, "fits": row.is_within(room)} for row in rows]
+        smallest = least and {"devices": least.devices, "strategy": least.strategy}
+        about = {"recipe": chosen.name, "parameters": sizes.parameters, "trained": sizes.trained}
+        print(json_text({**about, "strategies": strategies, "speed": speed and asdict(speed), "smallest": smallest}))
     else:
-        found.print()
+        _print_plan(chosen, sizes, rows, room, speed, least)
     return 0
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What a training needs: a row for each strategy, the speed if a peak is given, the fewest devices of this room."""
-
-    recipe: Recipe
-    sizes: Sizes
-    rows: list[Fit]
-    room: float
-    speed: Speed | None
-    least: Fit | None
-
-    def to_json(self) -> dict[str, object]:
-        """Everything as one JSON object."""
-        return {
-            "recipe": self.recipe.name,
-            "parameters": self.sizes.parameters,
-            "trained": self.sizes.trained,
-            "strategies": [
-                {**asdict(row), "memory": row.memory, "fits": row.is_within(self.room)} for row in self.rows
-            ],
-            "speed": self.speed and asdict(self.speed),
-            "smallest": self.least and {"devices": self.least.devices, "strategy": self.least.strategy},
-        }
-
-    def print(self) -> None:
-        """Print the table and what follows from it."""
-        sizes, speed, least = self.sizes, self.speed, self.least
-        training, length = self.recipe.training, self.recipe.data.length
-        part = "" if sizes.trained == sizes.parameters else f", of which {sizes.trained / 1e6:,.2f} M are trained"
+def _print_plan(
+    recipe: Recipe, sizes: Sizes, rows: list[Fit], room: float, speed: Speed | None, least: Fit | None
+) -> None:
+    """Print what a training needs: a row for each strategy, the speed, the fewest devices of this room."""
+    training, length = recipe.training, recipe.data.length
+    part = "" if sizes.trained == sizes.parameters else f", of which {sizes.trained / 1e6:,.2f} M are trained"
+    print(
+        f"{recipe.name}: {sizes.parameters / 1e6:,.1f} M parameters{part}, {training.steps:,} steps of "
+        f"{training.batch_size} x {length:,} tokens, on {rows[0].devices} device(s) of "
+        f"{room / 1e9:,.1f} GB"
+    )
+    parts = ("state", "put together", "activations", "loss", "validation")
+    table = []
+    for row in rows:
+        name = row.strategy if row.shard in (1, row.devices) else f"{row.strategy}, groups of {row.shard}"
+        needs = (row.state, row.gathered, row.activations, row.loss, row.validation, row.memory)
+        sizes_of_parts = [f"{size / 1e9:,.2f}" for size in needs]
+        fit, times = "yes" if row.is_within(room) else "no", f"{row.micro_batch} x {row.accumulations}"
+        table.append([name, *sizes_of_parts, fit, times, f"{row.sent / 1e9:,.2f} GB"])
+    print_table(("strategy", *parts, "GB in all", "fits", "rows x times", "sent"), table, width=140)
+    if speed is not None:
         print(
-            f"{self.recipe.name}: {sizes.parameters / 1e6:,.1f} M parameters{part}, {training.steps:,} steps of "
-            f"{training.batch_size} x {length:,} tokens, on {self.rows[0].devices} device(s) of "
-            f"{self.room / 1e9:,.1f} GB"
+            f"{speed.tokens_per_second:,.0f} tokens per second, {speed.step_seconds:.3g} s a step, "
+            f"{speed.days:,.2f} days ({speed.operations / 1e9:,.2f} G operations for each token)"
         )
-        parts = ("state", "put together", "activations", "loss", "validation")
-        table = []
-        for row in self.rows:
-            name = row.strategy if row.shard in (1, row.devices) else f"{row.strategy}, groups of {row.shard}"
-            needs = (row.state, row.gathered, row.activations, row.loss, row.validation, row.memory)
-            sizes_of_parts = [f"{size / 1e9:,.2f}" for size in needs]
-            fit, times = "yes" if row.is_within(self.room) else "no", f"{row.micro_batch} x {row.accumulations}"
-            table.append([name, *sizes_of_parts, fit, times, f"{row.sent / 1e9:,.2f} GB"])
-        print_table(("strategy", *parts, "GB in all", "fits", "rows x times", "sent"), table, width=140)
-        if speed is not None:
-            print(
-                f"{speed.tokens_per_second:,.0f} tokens per second, {speed.step_seconds:.3g} s a step, "
-                f"{speed.days:,.2f} days ({speed.operations / 1e9:,.2f} G operations for each token)"
-            )
-        if least is None:
-            print("it fits on no number of such devices: take a smaller backbone, or --set training.recompute=true")
-        else:
-            print(f"the smallest number of such devices is {least.devices} ({least.strategy})")
+    if least is None:
+        print("it fits on no number of such devices: take a smaller backbone, or --set training.recompute=true")
+    else:
+        print(f"the smallest number of such devices is {least.devices} ({least.strategy})")

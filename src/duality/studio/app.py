@@ -1,7 +1,8 @@
 """The routes of the studio: HTTP around ``library``, ``generation`` and ``completions``.
 
-``OPERATIONS`` are the addresses of the interface: what each does, what it answers, and the function that does it. What
-must hold: every route but those of the page is described, and answers what is described; tests compare them.
+``OPERATIONS`` are the addresses of the interface: what each does, what it answers, and the function that does it;
+``describe_interface`` says the same in OpenAPI. What must hold: every route but those of the page is described, and
+answers what is described; tests compare them.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-from collections.abc import Awaitable
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from importlib import resources
+from types import FrameType
 from typing import TYPE_CHECKING, cast
 
 import torch
+import uvicorn
+from pydantic import TypeAdapter
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -26,13 +30,12 @@ from starlette.types import ASGIApp
 import duality
 from duality.diffusion.gaussian import level, level_slope
 from duality.models.picture import shell
-from duality.studio import completions, openapi, schemas
-from duality.studio.generation import Check, Emit, Event, generate, judge_text, measure_surprisal
+from duality.studio import completions, schemas
+from duality.studio.generation import Event, generate, judge_text, measure_surprisal
 from duality.studio.library import Library
-from duality.studio.openapi import Operation
 from duality.studio.queues import Queues
-from duality.studio.schemas import LIMITS, AnyForm, Cancelled, Limits, Refusal
-from duality.studio.server import Guard, answer, answer_error, encode_event, list_hosts, run_server
+from duality.studio.schemas import LIMITS, AnyForm, Cancelled, Form, Json, Limits, Refusal
+from duality.studio.server import Guard, answer, answer_error, encode_event, list_hosts
 
 if TYPE_CHECKING:
     from duality.evaluation.judge import Judge
@@ -73,10 +76,7 @@ class Studio:
 
     async def write(self, request: Request, own: schemas.Generate | schemas.Fill) -> ASGIApp:
         """Write text: as a stream of events, or as one answer."""
-
-        def work(emit: Emit, check: Check) -> None:
-            generate(self.library.load(own.run), own, emit, check)
-
+        work = partial(generate, self.library, own)
         if own.stream:
             return await self.queues.stream(request, own.run, work, lambda each: encode_event(each, each["type"]))
         found = await self.queues.collect(request, own.run, work)
@@ -85,49 +85,43 @@ class Studio:
 
     async def score(self, request: Request, own: schemas.Likelihood) -> ASGIApp:
         """The nats of a text."""
-
-        def work(emit: Emit, check: Check) -> None:
-            emit(measure_surprisal(self.library.load(own.run).model, own, check))
-
+        work = partial(measure_surprisal, self.library, own)
         return answer((await self.queues.collect(request, own.run, work))[0])
 
     async def ask_judge(self, request: Request, own: schemas.Judgement) -> ASGIApp:
         """The perplexity of a text under the judge."""
-        judge = self.judge
-        if judge is None:
+        if self.judge is None:
             raise Refusal(404, "this studio has no judge: start it with --judge and an autoregressive run, or a name")
-
-        def work(emit: Emit, check: Check) -> None:
-            emit(judge_text(judge, own.text, check))
-
-        return answer((await self.queues.collect(request, _JUDGE, work))[0])
+        return answer((await self.queues.collect(request, _JUDGE, partial(judge_text, self.judge, own)))[0])
 
     async def complete(self, request: Request, own: schemas.Completion) -> ASGIApp:
         """Write text, as OpenAI's completions."""
-        parts = completions.Parts(own, next(self.numbers))
+        work = partial(completions.complete, self.library, own, next(self.numbers))
 
-        def work(emit: Emit, check: Check) -> None:
-            completions.complete(self.library.load(own.model), own, emit, check)
-
-        def show(event: Event) -> str:
-            if event["type"] == "error":
-                return encode_event(event)
-            shown = "".join(map(encode_event, parts.split_event(event)))
-            return shown + ("data: [DONE]\n\n" if event["type"] == "usage" else "")
+        def show(part: Event) -> str:
+            if "usage" not in part:
+                return encode_event(part)
+            return (encode_event(part) if own.stream_options.get("include_usage") else "") + "data: [DONE]\n\n"
 
         if own.stream:
             return await self.queues.stream(request, own.model, work, show)
-        return answer(parts.make_answer(await self.queues.collect(request, own.model, work)))
+        *parts, last = await self.queues.collect(request, own.model, work)
+        return answer({**last, "choices": [choice for part in parts for choice in part["choices"]]})
 
-    def list_models(self) -> dict[str, object]:
+    def list_models(self) -> Json:
         """The runs, as OpenAI lists models."""
         about = {"object": "model", "created": 0, "owned_by": "duality"}
         return {"object": "list", "data": [{"id": name, **about} for name in self.library.find_runs()]}
 
     def routes(self) -> list[Route]:
-        """All routes: those of ``OPERATIONS``, and the files of the page."""
-        page = [Route(path, file, methods=["GET"]) for path, file in _page_files().items()]
-        return page + [self._route(path, operation) for path, operation in OPERATIONS.items()]
+        """All routes: operations; the files of the page, read once, and the empty one that it saves recordings into."""
+        found = [Route("/share.html", lambda _: Response(shell(), media_type="text/html"), methods=["GET"])]
+        for file in (resources.files("duality.studio") / "page").iterdir():
+            media = _MEDIA.get(file.name.rpartition(".")[2])
+            if media is not None:
+                path = "/" if file.name == "index.html" else f"/{file.name}"
+                found.append(Route(path, Response(file.read_bytes(), media_type=media), methods=["GET"]))
+        return found + [self._route(path, operation) for path, operation in OPERATIONS.items()]
 
     def _route(self, path: str, operation: Operation) -> Route:
         """The route of an operation: with a form it is sent a body, without one it may read files."""
@@ -140,6 +134,77 @@ class Studio:
             return await cast(Awaitable[ASGIApp], answered)
 
         return Route(path.replace("{run}", "{run:path}"), endpoint, methods=["GET" if form is None else "POST"])
+
+
+# --- the description of the interface
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What an address does: its answer; the form of its body if it is sent one, else what its query may have."""
+
+    about: str
+    answer: Json
+    call: Callable[..., object]
+    form: type[Form] | None = None
+    query: Mapping[str, str] = field(default_factory=dict)
+
+
+def describe_interface(version: str, operations: Mapping[str, Operation]) -> Json:
+    """The description in OpenAPI 3.1: what the addresses answer; the forms are those that are checked."""
+    paths: Json = {}
+    for path, each in operations.items():
+        content: Json = {"application/json": {"schema": each.answer}}
+        answers = {"200": {"description": each.about, "content": content}, "4XX": _REFUSED, "503": _REFUSED}
+        found: Json = {"summary": each.about, "responses": answers}
+        if each.form is None:
+            run = {"name": "run", "in": "path", "required": True, "schema": {"type": "string"}}
+            number = {"in": "query", "schema": {"type": "integer"}}
+            found["parameters"] = [run] if "{run}" in path else []
+            found["parameters"] += [{"name": name, "description": text, **number} for name, text in each.query.items()]
+        else:
+            if "stream" in each.form.model_fields:
+                content["text/event-stream"] = {"schema": {"type": "string"}}
+            body = {"application/json": {"schema": each.form.model_json_schema()}}
+            found["requestBody"] = {"required": True, "content": body}
+        paths[path] = {"get" if each.form is None else "post": found}
+    return {"openapi": "3.1.0", "info": {"title": "duality studio", "version": version}, "paths": paths}
+
+
+def _record(**properties: object) -> Json:
+    """An object with at least these properties: each a type, or a schema; in a list, for a list of these."""
+
+    def schema(kind: object) -> Json:
+        if isinstance(kind, list):
+            return {"type": "array", "items": schema(kind[0])}
+        return kind if isinstance(kind, dict) else TypeAdapter(kind).json_schema()  # type: ignore[arg-type]
+
+    schemas = {name: schema(kind) for name, kind in properties.items()}
+    return {"type": "object", "required": list(properties), "properties": schemas}
+
+
+_REFUSED = {
+    "description": "one sentence that says what is allowed",
+    "content": {"application/json": {"schema": _record(error=_record(message=str, type=str, code=int))}},
+}
+_SAMPLE = _record(
+    **dict.fromkeys(("text", "full_text", "tail"), str),
+    **dict.fromkeys(("index", "steps", "seed"), int),
+    **dict.fromkeys(("temperature", "token_entropy"), float),
+    tokens=[int],
+    pieces=dict,
+)
+_WRITTEN = _record(
+    **dict.fromkeys(("run", "command"), str),
+    **dict.fromkeys(("trained_steps", "num", "calls"), int),
+    mask=int | None,
+    seconds=float,
+    samples=[_SAMPLE],
+)
+_TOKEN = _record(token=int, text=str, nats=float | None, stderr=float | None)
+_CHOICE = _record(index=int, text=str, finish_reason=str | None, logprobs=dict | None)
+_USAGE = _record(prompt_tokens=int, completion_tokens=int, total_tokens=int)
+_AFTER = {"after": "only steps after this one"}
 
 
 # --- addresses
@@ -159,7 +224,7 @@ def _run_and_step(request: Request) -> tuple[str, int]:
 
 
 @lru_cache(64)
-def _operator_table(states: int, points: int = 201) -> dict[str, object]:
+def _operator_table(states: int, points: int = 201) -> Json:
     """The operator T of the paper: the signal of a Gaussian diffusion, the signal T of its argmax, the slope of T."""
     gaussian = torch.linspace(0, 1, points, dtype=torch.float64)
     inside = gaussian[1:-1]
@@ -176,73 +241,71 @@ def _operator_table(states: int, points: int = 201) -> dict[str, object]:
 OPERATIONS: dict[str, Operation] = {
     "/api/runs": Operation(
         "the runs, and what is known of them without loading them",
-        openapi.RUNS,
+        _record(runs=[_record(id=str, path=str, state=str, step=int | None, problem=str | None)], judge=str | None),
         lambda studio, _: {"runs": studio.library.describe_runs(), "judge": studio.judge and studio.judge.name},
     ),
     "/api/runs/{run}/recipe": Operation(
-        "the recipe of a run",
-        openapi.OBJECT,
-        lambda studio, request: studio.library.recipe(request.path_params["run"]),
-        parameters=(openapi.NAME,),
+        "the recipe of a run", _record(), lambda studio, request: studio.library.recipe(request.path_params["run"])
     ),
     "/api/runs/{run}/metrics": Operation(
         "the logged steps of a run",
-        openapi.METRICS,
+        _record(rows=[_record(step=int)]),
         lambda studio, request: {"rows": studio.library.metrics(*_run_and_step(request))},
-        parameters=(openapi.NAME, openapi.AFTER),
+        query=_AFTER,
     ),
     "/api/runs/{run}/samples": Operation(
         "the samples that a run wrote while it was trained",
-        openapi.SAMPLES,
+        _record(rows=[_record(step=int, texts=[str])]),
         lambda studio, request: {"rows": studio.library.samples(*_run_and_step(request))},
-        parameters=(openapi.NAME, openapi.AFTER),
+        query=_AFTER,
     ),
     "/api/operator": Operation(
         "the operator T of the paper, for a number of states",
-        openapi.OPERATOR,
+        _record(states=int, gaussian=[float], discrete=[float], slope=[float]),
         lambda _, request: _operator_table(_whole_number(request, "states", 8, 2, 1 << 20)),
-        parameters=(openapi.STATES,),
+        query={"states": "how many tokens; 8 if absent"},
     ),
     "/api/health": Operation(
         "whether the studio answers, and how much is waiting",
-        openapi.HEALTH,
+        _record(status=str, waiting=int, version=str),
         lambda studio, _: {"status": "ok", "waiting": studio.queues.count_waiting(), "version": duality.__version__},
     ),
     "/api/openapi.json": Operation(
-        "this description", openapi.OBJECT, lambda *_: openapi.describe_interface(duality.__version__, OPERATIONS)
+        "this description", _record(), lambda *_: describe_interface(duality.__version__, OPERATIONS)
     ),
-    "/v1/models": Operation("the runs, as OpenAI lists models", openapi.MODELS, lambda studio, _: studio.list_models()),
+    "/v1/models": Operation(
+        "the runs, as OpenAI lists models",
+        _record(object=str, data=[_record(id=str, object=str, created=int, owned_by=str)]),
+        lambda studio, _: studio.list_models(),
+    ),
     "/api/generate": Operation(
-        "write text; with stream, every step as an event", openapi.WRITTEN, Studio.write, schemas.Generate
+        "write text; with stream, every step as an event", _WRITTEN, Studio.write, schemas.Generate
     ),
     "/api/fill": Operation(
-        "fill in the blanks of a text; with stream, every step as an event",
-        openapi.WRITTEN,
-        Studio.write,
-        schemas.Fill,
+        "fill in the blanks of a text; with stream, every step as an event", _WRITTEN, Studio.write, schemas.Fill
     ),
-    "/api/likelihood": Operation("the nats of each token of a text", openapi.SCORED, Studio.score, schemas.Likelihood),
+    "/api/likelihood": Operation(
+        "the nats of each token of a text",
+        _record(run=str, kind=str, tokens=[_TOKEN], nats=float | None, bits_per_character=float | None),
+        Studio.score,
+        schemas.Likelihood,
+    ),
     "/api/judge": Operation(
         "the perplexity of a text under the judge that the studio was started with",
-        openapi.JUDGED,
+        _record(judge=str, perplexity=float | None),
         Studio.ask_judge,
         schemas.Judgement,
     ),
     "/v1/completions": Operation(
-        "write text, as OpenAI's completions", openapi.COMPLETED, Studio.complete, schemas.Completion
+        "write text, as OpenAI's completions",
+        _record(id=str, object=str, created=int, model=str, choices=[_CHOICE], usage=_USAGE, command=str),
+        Studio.complete,
+        schemas.Completion,
     ),
 }
 
 
-def _page_files() -> dict[str, Response]:
-    """The files of the page, read once, by their addresses; and the empty file that it saves recordings into."""
-    found = {"/share.html": Response(shell(), media_type="text/html")}
-    for file in (resources.files("duality.studio") / "page").iterdir():
-        media = _MEDIA.get(file.name.rpartition(".")[2])
-        if media is not None:
-            path = "/" if file.name == "index.html" else f"/{file.name}"
-            found[path] = Response(file.read_bytes(), media_type=media)
-    return found
+# --- the server
 
 
 def make_application(studio: Studio, hosts: tuple[str, ...] | None, token: str | None = None) -> Guard:
@@ -253,9 +316,23 @@ def make_application(studio: Studio, hosts: tuple[str, ...] | None, token: str |
 
 
 def serve(studio: Studio, listener: socket.socket, host: str, token: str | None) -> None:
-    """Answer until a signal comes."""
-    app = make_application(studio, list_hosts(host), token)
+    """Answer until a signal comes; the work ends before the server waits for its connections."""
+    config = uvicorn.Config(
+        make_application(studio, list_hosts(host), token),
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=studio.limits.connections,
+        timeout_graceful_shutdown=3,
+    )
+    server = uvicorn.Server(config)
+
+    def end(sig: int, frame: FrameType | None) -> None:
+        studio.queues.closing.set()
+        uvicorn.Server.handle_exit(server, sig, frame)
+
+    server.handle_exit = end  # type: ignore[method-assign]
     try:
-        run_server(app, listener, studio.limits.connections, studio.queues.closing.set)
+        server.run(sockets=[listener])
     finally:
         studio.queues.close()

@@ -22,34 +22,13 @@ from typing import TYPE_CHECKING
 from duality.denoisers.wrapping import network_of
 from duality.registry import one_line
 from duality.studio.generation import Check, Emit, Event, generate
-from duality.studio.schemas import Completion, Refusal
+from duality.studio.schemas import LIMITS, Completion, Generate, Refusal
 from duality.tokenizers.pieces import PART
 
 if TYPE_CHECKING:
-    from duality.studio.library import Loaded
+    from duality.studio.library import Library, Loaded
 
 _DIGITS = 12  # of a probability whose logarithm is given
-
-
-class Parts:
-    """The parts of an answer, which have its number, its time and its model in common."""
-
-    def __init__(self, request: Completion, number: int) -> None:
-        about = {"id": f"cmpl-{number}", "object": "text_completion", "created": int(time.time())}
-        self._head: Event = {**about, "model": request.model}
-        self._with_usage = request.stream_options.get("include_usage")
-
-    def make_answer(self, events: list[Event]) -> Event:
-        """The answer of a request without a stream."""
-        *choices, last = events
-        choices = [each["choice"] for each in choices]
-        return {**self._head, "choices": choices, "usage": last["usage"], "command": last["command"]}
-
-    def split_event(self, event: Event) -> list[Event]:
-        """The parts of a stream that an event becomes."""
-        if event["type"] == "choice":
-            return [{**self._head, "choices": [event["choice"]]}]
-        return [self.make_answer([event])] if self._with_usage else []
 
 
 class _Choices:
@@ -57,17 +36,17 @@ class _Choices:
 
     def __init__(self, loaded: Loaded, request: Completion, emit: Emit) -> None:
         self.tokenizer, self.pieces, self.request, self.emit = loaded.model.tokenizer, loaded.pieces, request, emit
+        self.opening = request.prompt if isinstance(request.prompt, str) else "".join(request.prompt)
+        stops = [request.stop] if isinstance(request.stop, str) else request.stop
+        self._stops, encode = [stop for stop in stops if stop], self.tokenizer.encode
         try:
-            self.prompt, suffix = (
-                self.tokenizer.encode(text).tolist() for text in (request.prompt_text, request.suffix)
-            )
+            self.prompt, suffix = encode(self.opening).tolist(), encode(request.suffix).tolist()
         except ValueError as error:
             raise Refusal(400, one_line(error)) from None
         self.num_suffix, self.command, self.num_tokens = len(suffix), "", 0
         causal = network_of(loaded.model.denoiser).causal
         self.piecewise = request.stream and causal and request.logprobs is None
         self._before = self.tokenizer.decode(self.prompt)
-        self._opening = request.prompt_text if request.echo else ""
         self._beliefs: dict[int, Event] = {}
         self._sent: dict[int, str] = {}
 
@@ -96,7 +75,7 @@ class _Choices:
         if separator is not None and ended:
             body = body[: body.index(separator)]
         text = self._text(body)
-        places = [text.find(stop) for stop in self.request.stops if stop in text]
+        places = [text.find(stop) for stop in self._stops if stop in text]
         if places:
             text, ended = text[: min(places)], True
             while body and len(self._text(body[:-1])) >= len(text):
@@ -108,50 +87,56 @@ class _Choices:
         return self.tokenizer.decode([*self.prompt, *body]).removeprefix(self._before)
 
     def _send(self, index: int, tokens: list[int], complete: bool) -> None:
-        """What has not been sent of a choice; while it is written, nothing that later tokens could still change."""
+        """Send what has not been sent of a choice; while it is written, nothing that later tokens could still change.
+
+        With a complete choice is what the model believed of its tokens, if that was asked for.
+        """
         text, body, ended = self._cut(tokens)
         known = self._sent.get(index, "")
         if not complete:
             if not ended:
                 text = text.rstrip(PART)
-                text = text[: max(0, len(text) - max((len(stop) for stop in self.request.stops), default=1) + 1)]
+                text = text[: max(0, len(text) - max(map(len, self._stops), default=1) + 1)]
             if len(text) <= len(known) or not text.startswith(known):
                 return
             self._sent[index] = text
-        choice: Event = {"index": index, "text": text[len(known) :] if known else self._opening + text}
-        choice |= {"finish_reason": None, "logprobs": None}
+        opening = self.opening if self.request.echo and not known else ""
+        choice: Event = {"index": index, "text": opening + text[len(known) :], "finish_reason": None, "logprobs": None}
         if complete:
             self.num_tokens += len(body)
             choice["finish_reason"] = "stop" if ended else "length"
-            if self.request.logprobs is not None and index in self._beliefs:
-                choice["logprobs"] = self._logprobs(body, self._beliefs[index])
-        self.emit({"type": "choice", "choice": choice})
-
-    def _logprobs(self, body: list[int], belief: Event) -> Event:
-        """What the model believed of the tokens, in the form of OpenAI."""
-        places, count = slice(len(self.prompt), len(self.prompt) + len(body)), self.request.logprobs
-        texts = self.pieces.per_token(body)
-        starts = accumulate(map(len, texts), initial=len(self.request.prompt_text))
-        best = belief["best"][places] if count else []
-        top = [{self.pieces.of(token): _logarithm(p) for token, p in each[:count] if p > 0} for each in best]
-        return {
-            "tokens": texts,
-            "token_logprobs": [_logarithm(p) for p in belief["belief"][places]],
-            "top_logprobs": top or None,
-            "text_offset": list(starts)[:-1],
-        }
+            count, belief = self.request.logprobs, self._beliefs.get(index)
+            if count is not None and belief is not None:
+                places, texts = slice(len(self.prompt), len(self.prompt) + len(body)), self.pieces.per_token(body)
+                starts = list(accumulate(map(len, texts), initial=len(self.opening)))[:-1]
+                best = belief["best"][places] if count else []
+                top = [{self.pieces.of(token): _logarithm(p) for token, p in each[:count] if p > 0} for each in best]
+                own = [_logarithm(p) for p in belief["belief"][places]]
+                about = {"tokens": texts, "token_logprobs": own, "top_logprobs": top or None, "text_offset": starts}
+                choice["logprobs"] = about
+        self.emit(choice)
 
 
-def complete(loaded: Loaded, request: Completion, emit: Emit, check: Check) -> None:
-    """Emit every choice as soon as it is complete, or piece by piece, and at last how many tokens there were."""
-    choices = _Choices(loaded, request, emit)
-    stream = choices.piecewise or request.logprobs is not None
+def complete(library: Library, request: Completion, number: int, emit: Emit, check: Check) -> None:
+    """Emit every choice as soon as it is complete, or piece by piece, and at last how many tokens there were.
+
+    Each is a part of an answer; all of them have its ``number``, its time and its model.
+    """
+    about = {"id": f"cmpl-{number}", "object": "text_completion", "created": int(time.time()), "model": request.model}
+    choices = _Choices(library.load(request.model), request, lambda choice: emit({**about, "choices": [choice]}))
     num_prompt = len(choices.prompt)
-    generation = request.to_generation(num_prompt + choices.num_suffix, stream)
-    generate(loaded, generation, choices.take, check, _DIGITS)
+    length = num_prompt + choices.num_suffix + request.max_tokens
+    if length > LIMITS.length:
+        raise Refusal(400, f"prompt, max_tokens and suffix are {length} tokens: at most {LIMITS.length} are allowed")
+    if request.best_of not in (None, request.n):
+        raise Refusal(400, f"best_of is {request.best_of} and n is {request.n}: leave best_of out, all are returned")
+    shared = request.model_dump(include={"steps", "sampler", "tail", "temperature", "top_p", "seed", "suffix"})
+    shared |= {"run": request.model, "prompt": choices.opening, "length": length, "num": request.n}
+    shared |= {"stream": choices.piecewise or request.logprobs is not None, "alternatives": request.logprobs or 0}
+    generate(library, Generate.model_construct(None, **shared), choices.take, check, _DIGITS)
     usage = {"prompt_tokens": num_prompt, "completion_tokens": choices.num_tokens}
     usage["total_tokens"] = sum(usage.values())
-    emit({"type": "usage", "usage": usage, "command": choices.command})
+    emit({**about, "choices": [], "usage": usage, "command": choices.command})
 
 
 def _logarithm(probability: float) -> float:

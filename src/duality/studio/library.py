@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -20,16 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duality.files.json_files import MIB, parse_json, read_bounded
-from duality.hub.package import CONFIG
+from duality.hub.package import CONFIG, read_config
+from duality.models.folder import read_identity, read_recipe
+from duality.models.model import Model, load
 from duality.registry import one_line, suggestion
 from duality.runs.listing import newest_step, overview, run_folders
 from duality.studio.schemas import LIMITS, Limits, Refusal
+from duality.tokenizers.pieces import Pieces
 from duality.training.metrics import read_metrics
 
 if TYPE_CHECKING:
     from duality.hub.fetch import ModelSource
-    from duality.models.model import Model
-    from duality.tokenizers.pieces import Pieces
 
 Rows = list[dict[str, object]]
 
@@ -52,17 +52,12 @@ class Library:
     """The runs below some folders, or runs themselves; and models alone."""
 
     def __init__(
-        self,
-        sources: Sequence[Path],
-        limits: Limits = LIMITS,
-        device: str = "auto",
-        models: Sequence[ModelSource] = (),
+        self, sources: Sequence[Path], limits: Limits = LIMITS, device: str = "auto", models: Sequence[ModelSource] = ()
     ) -> None:
         self.sources, self.limits, self.device = tuple(sources), limits, device
         self.models = {model.folder.resolve(): model for model in models}
-        self._loaded: OrderedDict[Path, Loaded] = OrderedDict()
-        hub = {path: model.place.removeprefix("hf:") for path, model in self.models.items() if model.commit}
-        self._names: dict[Path, str] = hub
+        self._loaded: dict[Path, Loaded] = {}
+        self._names = {path: model.place.removeprefix("hf:") for path, model in self.models.items() if model.commit}
         self._found: tuple[float, dict[str, Path]] = (-1.0, {})
         self._lock = threading.Lock()
 
@@ -92,55 +87,62 @@ class Library:
         return found[run]
 
     def describe_runs(self) -> Rows:
-        """What is known of every run without loading it."""
-        found: Rows = []
+        """What is known of every run, trained or not, and of models alone, without loading them; what can be asked."""
+        rows: Rows = []
         for name, folder in self.find_runs().items():
+            recipe = None
             try:
-                about = _describe(folder, folder in self.models)
+                if folder in self.models:
+                    config = read_config(folder)
+                    recipe, labels = config.recipe, config.label_names
+                    about = {"state": "published", "recipe": recipe.name, "step": config.step, "steps": config.step}
+                else:
+                    about = asdict(overview(folder, folder.parent))
+                    if about["state"] != "unreadable" and about["step"] is not None:
+                        recipe, labels = read_recipe(folder), read_identity(folder)["labels"]
             except (ValueError, OSError) as error:  # damaged, or deleted while it was looked at
-                about = {"state": "unreadable", "step": None, "problem": one_line(error)}
-            found.append({**about, "id": name, "path": str(folder)})
-        return found
+                recipe, about = None, {"state": "unreadable", "step": None, "problem": one_line(error)}
+            if recipe is not None:
+                about |= {"method": type(recipe.method).__name__, "length": recipe.data.length, "labels": list(labels)}
+                about |= {"distilled": recipe.distillation is not None, "generation": asdict(recipe.generation)}
+                about["infills"] = recipe.method.process(2) is not None  # others write from left to right, or vectors
+            rows.append({**about, "id": name, "path": str(folder)})
+        return rows
 
     def load(self, run: str) -> Loaded:
-        """A run with its newest checkpoint; the models that were not used for long are forgotten."""
+        """A run with its newest checkpoint, read again if a training has replaced the checkpoint meanwhile.
+
+        The models that were not used for long are forgotten.
+        """
         folder = self.find_run(run)
         newest = _newest_step(folder)
         with self._lock:
-            kept = self._loaded.get(folder)
+            kept = self._loaded.pop(folder, None)
             if kept is not None and kept.newest == newest:
-                self._loaded.move_to_end(folder)
+                self._loaded[folder] = kept  # the last one is the one that was used last
                 return kept
-            self._loaded.pop(folder, None)  # the memory of the older weights is free before the newer ones are read
-        made = self._load(run, folder)
+        del kept  # the memory of the older weights is free before the newer ones are read
+        while True:
+            try:
+                model = load(folder, device=self.device)
+                break
+            except (ValueError, OSError) as error:
+                before, newest = newest, _newest_step(folder)
+                if newest in (before, None):
+                    raise Refusal(409, f"the run {run} cannot be loaded: {one_line(error)}") from None
+        pieces = Pieces(model.tokenizer, model.mask_id)
+        for index in range(min(model.tokenizer.vocab_size, _READ_AHEAD)):  # 10 microseconds each
+            pieces.of(index)
+        alone, here = self.models.get(folder), Path.cwd()
+        # a run below the folder in which the studio was started has a short path in a command
+        path = folder.relative_to(here) if folder.is_relative_to(here) else folder
+        source = str(alone.pinned if alone is not None and alone.commit else path)
         with self._lock:
-            self._loaded[folder] = made
+            made = self._loaded[folder] = Loaded(model, pieces, source, newest)
             gone = [path for path in self._loaded if not path.is_dir()]
             for path in [*gone, *list(self._loaded)[: max(0, len(self._loaded) - self.limits.models)]]:
                 self._loaded.pop(path, None)
         return made
-
-    def _load(self, run: str, folder: Path) -> Loaded:
-        """Read a run; again, if a training has replaced the checkpoint meanwhile."""
-        from duality.models.model import load as load_model
-        from duality.tokenizers.pieces import Pieces
-
-        while True:
-            newest = _newest_step(folder)
-            try:
-                model = load_model(folder, device=self.device)
-            except (ValueError, OSError) as error:
-                if _newest_step(folder) not in (newest, None):
-                    continue
-                raise Refusal(409, f"the run {run} cannot be loaded: {one_line(error)}") from None
-            alone = self.models.get(folder)
-            here = Path.cwd()  # in which the studio was started: a run below it has a short path in a command
-            path = folder.relative_to(here) if folder.is_relative_to(here) else folder
-            source = str(alone.pinned if alone is not None and alone.commit else path)
-            pieces = Pieces(model.tokenizer, model.mask_id)
-            for index in range(min(model.tokenizer.vocab_size, _READ_AHEAD)):  # 10 microseconds each
-                pieces.of(index)
-            return Loaded(model, pieces, source, newest)
 
     def recipe(self, run: str) -> object:
         """The recipe of a run, as it is in its folder."""
@@ -154,10 +156,10 @@ class Library:
         """The logged steps of a run after one, as many as the limits allow, with all rows of the last step."""
         folder = self.find_run(run)
         try:
-            path = folder / "metrics.jsonl"
-            about = path.stat() if path.exists() else None
-            state = None if about is None else (about.st_ino, about.st_size, about.st_mtime_ns)
-            rows = [row for row in _read_log(folder, state) if int(str(row["step"])) > after]
+            log = folder / "metrics.jsonl"
+            about = log.stat() if log.exists() else None
+            rows = _read_log(folder, about and (about.st_ino, about.st_size, about.st_mtime_ns))
+            rows = [row for row in rows if int(str(row["step"])) > after]
         except (ValueError, OSError) as error:
             raise Refusal(409, f"the log of {run} cannot be read: {one_line(error)}") from None
         end = min(len(rows), self.limits.rows)
@@ -219,33 +221,3 @@ def _name_folders(folders: Sequence[Path], known: Mapping[Path, str]) -> dict[Pa
                 break
         found[folder] = name
     return found
-
-
-def _describe(folder: Path, alone: bool) -> dict[str, object]:
-    """What is known of a run, trained or not, or of a model alone; and how it can be asked to write."""
-    if alone:
-        from duality.hub.package import read_config
-
-        found = read_config(folder)
-        recipe, labels = found.recipe, found.label_names
-        about: dict[str, object] = {
-            "state": "published",
-            "recipe": recipe.name,
-            "step": found.step,
-            "steps": found.step,
-        }
-    else:
-        from duality.models.folder import read_identity, read_recipe
-
-        about = asdict(overview(folder, folder.parent))
-        if about["state"] == "unreadable" or about["step"] is None:
-            return about
-        recipe, labels = read_recipe(folder), read_identity(folder)["labels"]
-    return about | {
-        "method": type(recipe.method).__name__,
-        "length": recipe.data.length,
-        "labels": list(labels),
-        "distilled": recipe.distillation is not None,
-        "infills": recipe.method.process(2) is not None,  # the others write from left to right, or vectors
-        "generation": asdict(recipe.generation),
-    }

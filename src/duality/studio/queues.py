@@ -28,7 +28,6 @@ _Item = tuple[Event, ...] | Exception | None  # events, the error that ended the
 
 # a proxy is not to collect the events
 _STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
-_LOOK_SECONDS = 0.25  # so often a client that waits for an answer is looked for
 
 
 class _Job:
@@ -42,6 +41,7 @@ class _Job:
         self.limits, self.closing, self.work = limits, closing, work
         self.cancelled = threading.Event()
         self.deadline = float("inf")
+        self.watching: asyncio.Future[None] | None = None
         self._loop, self._items = asyncio.get_running_loop(), asyncio.Queue[_Item]()
         self._free = threading.Semaphore(limits.backlog)
 
@@ -75,30 +75,33 @@ class _Job:
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
 
-    async def next(self, request: Request, deadline: float) -> _Item:
-        """The next item; an error if the client leaves before it, or it is too late."""
-        while True:
-            with suppress(asyncio.TimeoutError):
-                item = await asyncio.wait_for(self._items.get(), _LOOK_SECONDS)
-                self._free.release()
-                return item
-            if await request.is_disconnected():
-                raise Cancelled
-            if time.monotonic() > deadline:
-                raise Refusal(503, "the model is busy with other requests: try again later")
+    async def watch(self, receive: Receive) -> None:
+        """End the work when the client leaves.
 
-    async def take_ready(self) -> list[_Item]:
-        """All items that are there, and at least one; behind an error or the end there is none."""
-        items = [await self._items.get()]
-        while not self._items.empty():
+        (Starlette's own streams begin a group of tasks for that, which takes a tenth of a step of a small model.)
+        """
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.leave()
+
+    async def take_ready(self, seconds: float | None = None) -> list[_Item]:
+        """All items that are there, at least one, which is waited for so long; an error or the end is the last."""
+        try:
+            items = [await asyncio.wait_for(self._items.get(), seconds)]
+        except asyncio.TimeoutError:
+            raise Refusal(503, "the model is busy with other requests: try again later") from None
+        while isinstance(items[-1], tuple) and not self._items.empty():
             items.append(self._items.get_nowait())
         self._free.release(len(items))
         return items
 
     def leave(self) -> None:
-        """End the work at its next step."""
+        """End the work at its next step; who waits for its events has no more of them."""
         self.cancelled.set()
+        self._items.put_nowait(Cancelled())
         self._free.release()
+        if self.watching is not None:
+            self.watching.cancel()
 
 
 class Queues:
@@ -111,36 +114,29 @@ class Queues:
 
     async def collect(self, request: Request, model: str, work: Work) -> list[Event]:
         """All events of some work."""
-        job, events = await self._begin(request, model, work)
-        found, deadline = [*events], time.monotonic() + 2 * self.limits.seconds
+        job, items = await self._begin(request, model, work)
+        found: list[Event] = []
         try:
-            while (item := await job.next(request, deadline)) is not None:
-                if isinstance(item, Exception):
-                    raise item
-                found.extend(item)
+            while True:
+                for item in items:
+                    if isinstance(item, Exception):
+                        raise item
+                    if item is None:
+                        return found
+                    found += item
+                items = await job.take_ready(2 * self.limits.seconds)
         finally:
             job.leave()
-        return found
 
     async def stream(self, request: Request, model: str, work: Work, show: Callable[[Event], str]) -> ASGIApp:
-        """The events of some work as they come, as an answer whose work ends with it.
-
-        A client that has left is seen by a task that waits for its message. (Starlette's own streams begin a group of
-        tasks for that, which takes a tenth of a step of a small model.)
-        """
-        job, events = await self._begin(request, model, work)
+        """The events of some work as they come, as an answer whose work ends with it."""
+        job, first = await self._begin(request, model, work)
 
         def text(item: _Item) -> str:
             return show(describe_error(item)) if isinstance(item, Exception) else "".join(map(show, item or ()))
 
-        async def watch(receive: Receive) -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            job.leave()  # at its next step the work says so to the stream, which ends too
-
-        async def answer(_scope: Scope, receive: Receive, send: Send) -> None:
-            watching = asyncio.ensure_future(watch(receive))
-            items: list[_Item] = [events]
+        async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+            items = first
             try:
                 await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
                 while True:
@@ -150,23 +146,23 @@ class Queues:
                         return
                     items = await job.take_ready()
             finally:
-                watching.cancel()
                 job.leave()
 
         return answer
 
-    async def _begin(self, request: Request, model: str, work: Work) -> tuple[_Job, tuple[Event, ...]]:
+    async def _begin(self, request: Request, model: str, work: Work) -> tuple[_Job, list[_Item]]:
         """Work that has begun, and its first events: an error before them has a status of its own."""
         job = _Job(self.limits, self.closing, work)
         self.add(model, job)
+        job.watching = asyncio.ensure_future(job.watch(request.receive))
         try:
-            item = await job.next(request, time.monotonic() + self.limits.waiting_seconds)
+            items = await job.take_ready(self.limits.waiting_seconds)
+            if not isinstance(items[0], tuple):
+                raise items[0] or Cancelled()
         except BaseException:
             job.leave()
             raise
-        if not isinstance(item, tuple):
-            raise item or Cancelled()
-        return job, item
+        return job, items
 
     def add(self, model: str, job: _Job) -> None:
         """Let the thread of a model do this after what is waiting; a model without work gets a thread."""
@@ -178,8 +174,8 @@ class Queues:
                 known = self._models[model] = thread, deque[_Job]()
                 thread.start()
             if len(known[1]) >= self.limits.queue:
-                sentence = "requests are waiting for this model: try again when some of them are done"
-                raise Refusal(429, f"{self.limits.queue} {sentence}")
+                words = "requests are waiting for this model: try again when some of them are done"
+                raise Refusal(429, f"{self.limits.queue} {words}")
             known[1].append(job)
 
     def _work(self, model: str) -> None:

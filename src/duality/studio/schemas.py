@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -36,33 +35,21 @@ Json = dict[str, Any]  # an object
 class Limits:
     """The most that a request may ask for, and that the studio keeps."""
 
-    body: int = 1 << 18
-    """bytes"""
-    text: int = 20_000
-    """characters of a prompt, a suffix, a text"""
-    length: int = 2048
-    """tokens of a sample; a model that was trained on longer ones writes these too"""
+    body: int = 1 << 18  # bytes
+    text: int = 20_000  # characters of a prompt, a suffix, a text
+    length: int = 2048  # tokens of a sample; a model that was trained on longer ones writes these too
     steps: int = 4096
     samples: int = 16
     draws: int = 256
-    rows: int = 10_000
-    """logged steps in one answer"""
-    queue: int = 16
-    """requests that wait for one model"""
-    models: int = 6
-    """models that are kept in memory"""
-    connections: int = 256
-    """open at the same time"""
-    backlog: int = 64
-    """events of one request that its client has not read yet"""
-    seconds: float = 300.0
-    """of computing for one request"""
-    waiting_seconds: float = 300.0
-    """in the queue of a model"""
-    body_seconds: float = 10.0
-    """until a body must have arrived"""
-    stalled_seconds: float = 20.0
-    """in which a client reads nothing of what is waiting for it"""
+    rows: int = 10_000  # logged steps in one answer
+    queue: int = 16  # requests that wait for one model
+    models: int = 6  # models that are kept in memory
+    connections: int = 256  # open at the same time
+    backlog: int = 64  # events of one request that its client has not read yet
+    seconds: float = 300.0  # of computing for one request
+    waiting_seconds: float = 300.0  # in the queue of a model
+    body_seconds: float = 10.0  # until a body must have arrived
+    stalled_seconds: float = 20.0  # in which a client reads nothing of what is waiting for it
 
 
 class Refusal(Exception):
@@ -82,10 +69,8 @@ class Cancelled(Exception):
 LIMITS = Limits()
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    _SamplerName: TypeAlias = str
-    _GridName: TypeAlias = str
+    _SamplerName = str
+    _GridName = str
 else:
     _SamplerName, _GridName = Literal[("own", *SAMPLERS)], Literal[tuple(GRIDS)]
 
@@ -103,8 +88,7 @@ _Run = Annotated[_Name, Field(description="which model: an id that GET /api/runs
 _Steps = Annotated[int, Field(ge=1, le=LIMITS.steps)]
 _Warmth = Annotated[float, Field(gt=0, le=100)]
 _Length = Annotated[int, Field(ge=1, le=LIMITS.length)]
-_Id = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
-_Pair = Annotated[list[_Id], Field(min_length=2, max_length=2)]
+_Pair = Annotated[list[Annotated[int, Field(ge=0, le=(1 << 31) - 1)]], Field(min_length=2, max_length=2)]
 _Seed = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]
 _Num = Annotated[int, Field(ge=1, le=LIMITS.samples)]
 _Share = Annotated[float, Field(gt=0, le=1)]
@@ -149,13 +133,6 @@ class Form(BaseModel):
         except ValidationError as error:
             raise Refusal(400, _describe_mistake(error, fields, data)) from None
 
-    @classmethod
-    def describe_body(cls) -> Json:
-        """The form for OpenAPI."""
-        required = [name for name, each in cls.model_fields.items() if each.is_required()]
-        properties = {name: about if name in required else _or_null(about) for name, about in _fields(cls).items()}
-        return {"type": "object", "additionalProperties": False, "required": required, "properties": properties}
-
 
 class Sampling(Form):
     """What requests to write have in common."""
@@ -185,10 +162,10 @@ class Sampling(Form):
 class Generate(Sampling):
     """A request to write a text."""
 
+    length: _Length | None = _like(SampleRequest, "length")
     prompt: _Text = _like(SampleRequest, "prompt")
     suffix: _Text = _like(SampleRequest, "suffix")
     keep: list[_Pair] = Field([], max_length=LIMITS.length, description="tokens that stay: pairs [place, token]")
-    length: _Length | None = _like(SampleRequest, "length")
 
     def arguments(self) -> Json:
         return {**super().arguments(), "keep": {pair[0]: pair[1] for pair in self.keep}}
@@ -256,29 +233,6 @@ class Completion(Form):
             raise ValueError("it changes something")
         return value
 
-    @property
-    def prompt_text(self) -> str:
-        """What the text begins with."""
-        return self.prompt if isinstance(self.prompt, str) else "".join(self.prompt)
-
-    @property
-    def stops(self) -> list[str]:
-        """What the text ends before."""
-        return [stop for stop in ([self.stop] if isinstance(self.stop, str) else self.stop) if stop]
-
-    def to_generation(self, num_known: int, stream: bool) -> Generate:
-        """The same as a request to generate; prompt and suffix have ``num_known`` tokens."""
-        length = num_known + self.max_tokens
-        if length > LIMITS.length:
-            raise Refusal(
-                400, f"prompt, max_tokens and suffix are {length} tokens: at most {LIMITS.length} are allowed"
-            )
-        if self.best_of not in (None, self.n):
-            raise Refusal(400, f"best_of is {self.best_of} and n is {self.n}: leave best_of out, all are returned")
-        shared = self.model_dump(include={"steps", "sampler", "tail", "temperature", "top_p", "seed", "suffix"})
-        shared |= {"run": self.model, "prompt": self.prompt_text, "length": length, "num": self.n}
-        return Generate.model_construct(None, **shared, stream=stream, alternatives=self.logprobs or 0)
-
 
 @lru_cache
 def _fields(form: type[Form]) -> dict[str, Json]:
@@ -291,55 +245,40 @@ def _fields(form: type[Form]) -> dict[str, Json]:
     return found
 
 
-def _or_null(schema: Json) -> Json:
-    """A schema that allows null too; its ``enum`` stays where a reader looks for it."""
-    if "anyOf" in schema:
-        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
-    if "const" in schema:
-        return {"enum": [schema["const"], None], "description": schema["description"]}
-    words = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
-    return {**schema, "type": [schema["type"], "null"], **words} if "type" in schema else schema
-
-
-def _describe_mistake(error: ValidationError, fields: Mapping[str, Json], data: Mapping[str, object]) -> str:
-    """What is wrong with the first field that is wrong, in one sentence."""
+def _describe_mistake(error: ValidationError, fields: dict[str, Json], data: Json) -> str:
+    """What is wrong with the first field that is wrong, and what it may be, in one sentence."""
     mistakes = error.errors(include_url=False)
     name = str(mistakes[0]["loc"][0])
     about, kinds = fields[name], {each["type"]: each for each in mistakes if each["loc"][0] == name}
     if "missing" in kinds:
         return f"the field {name} is missing: {about['description']}"
     if long := kinds.get("string_too_long"):
-        most = long["ctx"]["max_length"]
-        return f"{name} has {len(long['input']):,} characters: at most {most:,} are allowed"
+        return f"{name} has {len(long['input']):,} characters: at most {long['ctx']['max_length']:,} are allowed"
     if "string_unicode" in kinds:
         return f"{name} has half a surrogate pair: send whole characters"
     if "value_error" in kinds and "const" not in about:
         return f"{name} {kinds['value_error']['ctx']['error']}"
-    value, allowed = data[name], f"it must be {_describe_allowed(about)}"
+    value, low, most = data[name], about.get("minimum"), about.get("maximum")
     if "enum" in about and isinstance(value, str):
-        allowed = suggestion(value, about["enum"])
-    return f"{name} is {_show(value)}: {allowed}"
-
-
-def _describe_allowed(about: Json) -> str:
-    """What a field may be, in words."""
-    low, most = about.get("minimum"), about.get("maximum")
+        return f"{name} is {_show(value)}: {suggestion(value, about['enum'])}"
     if "const" in about:
-        return f"{about['const']}, or left out, because {about['description']}"
-    if "enum" in about:
-        return f"one of {', '.join(about['enum'])}"
-    if "anyOf" in about:
-        return f"a string, or a list of at most {about['anyOf'][1]['maxItems']}"
-    if about["type"] == "number":
+        allowed = f"{about['const']}, or left out, because {about['description']}"
+    elif "enum" in about:
+        allowed = f"one of {', '.join(about['enum'])}"
+    elif "anyOf" in about:
+        allowed = f"a string, or a list of at most {about['anyOf'][1]['maxItems']}"
+    elif about["type"] == "number":
         least = f"above {about['exclusiveMinimum']:g}" if low is None else f"of at least {low:g}"
-        return f"a number {least} and at most {most:g}"
-    return {
-        "string": "a string",
-        "boolean": "true or false",
-        "integer": f"a whole number from {low} to {most}",
-        "array": f"a list of at most {about.get('maxItems')} pairs [place, token] of whole numbers",
-        "object": 'an object such as {"include_usage": true}',
-    }[about["type"]]
+        allowed = f"a number {least} and at most {most:g}"
+    else:
+        allowed = {
+            "string": "a string",
+            "boolean": "true or false",
+            "integer": f"a whole number from {low} to {most}",
+            "array": f"a list of at most {about.get('maxItems')} pairs [place, token] of whole numbers",
+            "object": 'an object such as {"include_usage": true}',
+        }[about["type"]]
+    return f"{name} is {_show(value)}: it must be {allowed}"
 
 
 def _show(value: object) -> str:

@@ -19,21 +19,18 @@ import logging
 import re
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from types import FrameType
-from urllib.parse import parse_qs
 
 import torch
-import uvicorn
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duality.files.atomic import json_text
-from duality.studio.schemas import Cancelled, Refusal
+from duality.studio.schemas import Cancelled, Json, Refusal
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _COOKIE = "duality-token"
@@ -41,15 +38,15 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
-_HEADERS = [
-    (b"content-security-policy", _POLICY.encode("latin-1")),
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
-]
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]{12,200}")  # what stands in an address, a header and a cookie as it is
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
 
@@ -76,7 +73,7 @@ def encode_event(event: Mapping[str, object], name: str | None = None) -> str:
     return f"{head}data: {_encode(event)}\n\n"
 
 
-def describe_error(error: Exception) -> dict[str, object]:
+def describe_error(error: Exception) -> Json:
     """An error in the form of OpenAI, as the last event of a stream."""
     status, message = 500, f"a fault of the studio ({type(error).__name__}): it has printed the details"
     if isinstance(error, Refusal):
@@ -101,7 +98,6 @@ def describe_error(error: Exception) -> dict[str, object]:
 async def answer_error(_request: Request | None, error: Exception) -> Response:
     """An error as an answer."""
     details = describe_error(error)["error"]
-    assert isinstance(details, dict)
     more = {"retry-after": "2"} if details["code"] in (429, 503) else {}
     return answer({"error": details}, details["code"], more)
 
@@ -122,20 +118,18 @@ class Guard:
         if scope["type"] != "http":  # the start and the end of the server; there are no web sockets
             await self.app(scope, receive, send)
             return
-        app, more = self.app, [*_HEADERS]
+        app, more = self.app, {**_HEADERS}
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", []), *more]}
+                MutableHeaders(scope=message).update(more)
             await send(message)
 
         try:
-            # the names are in lower case; of several headers with one name, the last counts
-            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-            self._check_site(headers, opens_page=scope["method"] == "GET" and scope["path"] == "/")
-            if self.token is not None and _check_sent_token(scope, headers, self.token):
-                cookie = f"{_COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
-                more.append((b"set-cookie", cookie.encode("latin-1")))
+            asked = HTTPConnection(scope)
+            self._check_site(asked.headers, opens_page=scope["method"] == "GET" and scope["path"] == "/")
+            if self.token is not None and _check_sent_token(asked, self.token):
+                more["set-cookie"] = f"{_COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
         except Refusal as refusal:
             app = await answer_error(None, refusal)
         await app(scope, receive, send_with_headers)
@@ -155,13 +149,11 @@ class Guard:
             raise Refusal(403, "another site has caused this request: open the address that the studio printed")
 
 
-def _check_sent_token(scope: Scope, headers: Mapping[str, str], token: str) -> bool:
+def _check_sent_token(asked: HTTPConnection, token: str) -> bool:
     """Refuse a wrong token; whether it came with the address, and the browser is to keep it."""
-    in_address = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
-    cookies = dict(part.strip().partition("=")[::2] for part in headers.get("cookie", "").split(";"))
-    bearer = headers.get("authorization", "").removeprefix("Bearer ").strip()
+    bearer = asked.headers.get("authorization", "").removeprefix("Bearer ").strip()
+    given = (bearer, asked.query_params.get("token", ""), asked.cookies.get(_COOKIE, ""))
     # all are compared, so that the time says nothing
-    given = (bearer, in_address, cookies.get(_COOKIE, ""))
     right = [hmac.compare_digest(each.encode("utf-8", "replace"), token.encode("utf-8")) for each in given]
     if not any(right):
         raise Refusal(401, "this studio asks for a token: open the address that it printed, or send it as a Bearer")
@@ -169,26 +161,6 @@ def _check_sent_token(scope: Scope, headers: Mapping[str, str], token: str) -> b
 
 
 # --- where it listens
-
-
-class _Server(uvicorn.Server):
-    """A server that ends the work of its studio before it waits for its connections."""
-
-    def __init__(self, config: uvicorn.Config, end_work: Callable[[], None]) -> None:
-        super().__init__(config)
-        self.end_work = end_work
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal to end."""
-        self.end_work()
-        super().handle_exit(sig, frame)
-
-
-def run_server(app: ASGIApp, listener: socket.socket, connections: int, end_work: Callable[[], None]) -> None:
-    """Answer until a signal comes, and then end the work."""
-    quiet = partial(uvicorn.Config, app, log_level="error", access_log=False, server_header=False)
-    config = quiet(limit_concurrency=connections, timeout_graceful_shutdown=3)
-    _Server(config, end_work).run(sockets=[listener])
 
 
 def check_token(host: str, token: str | None) -> None:

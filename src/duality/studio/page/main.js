@@ -113,7 +113,7 @@ async function start() {
   try {
     const [, described] = await Promise.all([studio.refresh(), get("/api/openapi.json")]);
     const form = described.paths["/api/generate"].post.requestBody.content["application/json"].schema.properties;
-    const words = (name) => form[name].enum.filter((word) => word !== null); // null is the model's own
+    const words = (name) => form[name].anyOf.flatMap((kind) => kind.enum ?? []); // or null: the model's own
     studio.choices = { sampler: words("sampler"), grid: words("grid"), tail: words("tail") };
     show();
     setInterval(() => document.visibilityState === "visible" && renew(), EVERY);

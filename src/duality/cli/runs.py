@@ -1,26 +1,79 @@
-"""The commands `import`, `export` and `publish`: models that others have released, and ours for others."""
+"""The commands on whole runs: list them, put checkpoints together, take models of others, and give ours to others."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from duality.cli.console import say
+from duality.cli.console import print_table, say
 from duality.cli.options import AnyModel, Flag, Folder, KeptStep, Round, Step, Weights
 
-Source = Annotated[str, Positional, arg(metavar="SOURCE")]
-HubName = Annotated[str | None, Positional, arg(metavar="OWNER/NAME")]
-Datasets = Annotated[tuple[str, ...], UseAppendAction, arg(metavar="OWNER/NAME")]
-MethodName = Literal["duo", "udlm", "mdlm", "sedd", "d3pm", "ar"]
+
+def runs(directory: Annotated[Path, Positional, arg(metavar="DIR")] = Path("runs"), /, json: Flag = False) -> int:
+    """List the runs below a directory: recipe, step, last validation likelihood, size, age and state.
+
+    Args:
+        directory: a folder that holds run folders, at any depth.
+        json: print a JSON list instead of the table.
+    """
+    from json import dumps
+
+    from duality.files.atomic import readable_size
+    from duality.runs.listing import overviews
+
+    found = overviews(directory.expanduser())
+    if json:
+        print(dumps([asdict(each) for each in found], indent=1))
+        return 0
+    rows = []
+    for run in found:
+        step = "–" if run.step is None else f"{run.step:,}"
+        steps = step if run.steps is None else f"{step} of {run.steps:,}"
+        nats = "–" if run.validation_nats is None else f"{run.validation_nats:.4f}"
+        state = f"{run.state} ({run.holder or run.problem})" if run.holder or run.problem else run.state
+        size = readable_size(run.bytes)
+        rows.append((run.run, run.recipe or "–", steps, nats, size, _age_in_words(run.age), state))
+    if rows:
+        print_table(("run", "recipe", "step", "validation nats", "size", "age", "state"), rows)
+    else:
+        print(f"no run below {directory}")
+    return 0
+
+
+def _age_in_words(seconds: float) -> str:
+    """A time with its unit.
+
+    >>> _age_in_words(3), _age_in_words(200), _age_in_words(10_000), _age_in_words(500_000)
+    ('3 s', '3 min', '2.8 h', '5.8 days')
+    """
+    if seconds < 60:
+        return f"{max(seconds, 0):.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 86_400 else f"{seconds / 86_400:.1f} days"
+
+
+def consolidate(run: Folder, /, kept_step: Step = None) -> int:
+    """Put the parts of a checkpoint together that were saved with training.checkpoint=sharded.
+
+    Args:
+        run: the run folder.
+        kept_step: the checkpoint of this training step instead of the newest.
+    """
+    from duality.runs.session import consolidate as put_together
+
+    print(f"{put_together(run, kept_step, say)} has whole files now")
+    return 0
 
 
 def import_model(
-    source: Source,
+    source: Annotated[str, Positional, arg(metavar="SOURCE")],
     /,
     out: Path,
-    method: MethodName | None = None,
+    method: Literal["duo", "udlm", "mdlm", "sedd", "d3pm", "ar"] | None = None,
     tokenizer: str | None = None,
     heads: int | None = None,
     length: int | None = None,
@@ -65,11 +118,11 @@ def export_model(
 
 def publish(
     run: AnyModel,
-    name: HubName = None,
+    name: Annotated[str | None, Positional, arg(metavar="OWNER/NAME")] = None,
     /,
     folder: Path | None = None,
     license: str = "unknown",
-    dataset: Datasets = (),
+    dataset: Annotated[tuple[str, ...], UseAppendAction, arg(metavar="OWNER/NAME")] = (),
     private: Flag = False,
     revision: str | None = None,
     weights: Weights = "ema",
