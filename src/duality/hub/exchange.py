@@ -94,7 +94,14 @@ def import_released(
     found = read_released(Path(source).expanduser() if named is None else fetch_folder(*named, files=RELEASED_FILES))
     prefix, tensors = released.without_prefix(found.tensors, found.where)
     settings, sizes = _describe_released(found, tensors, request)
-    groups = _weight_groups(found, tensors, sizes)
+    # the raw weights and their average under the names of a denoiser's weights; without an average, twice the same
+    names = released.weight_names(sizes.depth, sizes.causal)
+    model = ema = {_PREFIX + own: tensors[theirs].float() for theirs, own in names.items()}
+    if found.average is not None:
+        weights = {name: value for name, value in tensors.items() if name != released.FREQUENCIES}
+        average = released.named_average(found.average, weights, found.where)
+        released.check_numbers(average, sizes, f"the average (ema) of {found.where}")
+        ema = {_PREFIX + own: average[theirs].float() for theirs, own in names.items()}
     recipe, tokenizer = _imported_recipe(settings, sizes, request.tokenizer, str(source), report)
     step = next((each for each in (request.step, found.step) if each is not None), 0)
     frequencies = tensors.get(released.FREQUENCIES)
@@ -111,14 +118,14 @@ def import_released(
         # which text it was trained on cannot be checked
         identity = {"tokenizer": tokenizer.fingerprint, "labels": [], "train": [], "validation": []}
         about = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
-        checkpoint.save(folder / "checkpoints", step, groups, about)
+        checkpoint.save(folder / "checkpoints", step, {"model": model, "ema": ema}, about)
         write_atomically(folder / RECORD, json.dumps(record, indent=1))
         write_facts(recipe, folder, tokenizer, identity)
         flush_to_disk(folder)
         _check_free(target)
-    what = f"{settings.method}, {sum(value.numel() for value in groups['model'].values()):,} weights"
-    average = "raw weights and their average" if found.average is not None else "one set of weights, the average"
-    report(f"{target}: {what}, {sizes.num_states:,} states, step {step}; {average}")
+    what = f"{settings.method}, {sum(value.numel() for value in model.values()):,} weights"
+    kept = "raw weights and their average" if found.average is not None else "one set of weights, the average"
+    report(f"{target}: {what}, {sizes.num_states:,} states, step {step}; {kept}")
     return target
 
 
@@ -208,22 +215,6 @@ def _describe_released(
     return replace(settings, method=method, length=length), sizes
 
 
-def _weight_groups(found: Released, tensors: Mapping[str, Tensor], sizes: Sizes) -> dict[str, dict[str, Tensor]]:
-    """The raw weights and their average under the names of a denoiser's weights; without an average, twice the same."""
-    names = released.weight_names(sizes.depth, sizes.causal)
-
-    def ours(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {_PREFIX + own: weights[theirs].float() for theirs, own in names.items()}
-
-    model = ours(tensors)
-    if found.average is None:
-        return {"model": model, "ema": model}
-    weights = {name: value for name, value in tensors.items() if name != released.FREQUENCIES}
-    average = released.named_average(found.average, weights, found.where)
-    released.check_numbers(average, sizes, f"the average (ema) of {found.where}")
-    return {"model": model, "ema": ours(average)}
-
-
 def _imported_recipe(
     settings: Settings, sizes: Sizes, place: str | None, source: str, report: Reporter
 ) -> tuple[Recipe, Tokenizer]:
@@ -296,35 +287,31 @@ def _named_tokenizer(place: str, report: Reporter) -> tuple[TokenizerSpec | None
 def _describe_run(recipe: Recipe, tokenizer: Tokenizer, num_labels: int) -> tuple[Settings, Sizes]:
     """What a released layout says about the model of a run; one that it cannot express is refused."""
     backbone, method, size = recipe.backbone, recipe.method, tokenizer.vocab_size
-    settings = Settings.of(method, recipe.data.length, getattr(backbone, "dropout", 0.0), size)
-    problems = [] if settings is not None else [f"its method is {type(method).__name__}"]
-    if num_labels:
-        problems.append(f"it has {num_labels} labels")
-    if not isinstance(backbone, DiT):
-        problems.append(f"its network is a {type(backbone).__name__}")
-    else:
-        if backbone.conv:
-            problems.append(f"its network has a convolution (backbone.conv={backbone.conv})")
-        if backbone.activation != "gelu":
-            problems.append(f"its activation is {backbone.activation} (backbone.activation) instead of gelu")
-        if backbone.mlp_ratio != released.MLP_RATIO:
-            problems.append(
-                f"its MLP is {backbone.mlp_ratio} times as wide (backbone.mlp_ratio), not {released.MLP_RATIO}"
-            )
+    dit, ratio = backbone if isinstance(backbone, DiT) else DiT(), released.MLP_RATIO
+    settings = Settings.of(method, recipe.data.length, dit.dropout, size)
+    reasons = {
+        f"its method is {type(method).__name__}": settings is None,
+        f"it has {num_labels} labels": num_labels > 0,
+        f"its network is a {type(backbone).__name__}": dit is not backbone,
+        f"its network has a convolution (backbone.conv={dit.conv})": dit.conv > 0,
+        f"its activation is {dit.activation} (backbone.activation) instead of gelu": dit.activation != "gelu",
+        f"its MLP is {dit.mlp_ratio} times as wide (backbone.mlp_ratio), not {ratio}": dit.mlp_ratio != ratio,
+    }
+    problems = [reason for reason, holds in reasons.items() if holds]
     if settings is not None and not problems:
         other = settings.build_method(settings.begin)
         ours, theirs = ((m.sampling_schedule(), m.sampler(size), m.measure(size)) for m in (method, other))
         names = ("sampling schedule", "sampler", "measure")  # what a layout must say of a method
         pairs = zip(names, ours, theirs)
         problems = [f"its {name} is {own} instead of {wanted}" for name, own, wanted in pairs if own != wanted]
-    if settings is None or problems or not isinstance(backbone, DiT):
+    if settings is None or problems:
         raise ValueError(
             f"this run cannot be exported in a released layout: {'; '.join(problems)}; the layouts hold the networks "
             "of the papers (backbone=small or mini) without labels, of Duo, UDLM, MDLM, SEDD, D3PM and AR"
         )
     process, causal = method.process(size), settings.method == "ar"
     states = size + 1 if process is None else process.vocab_size
-    return settings, Sizes(states, backbone.width, backbone.depth, backbone.heads, backbone.time_width, causal)
+    return settings, Sizes(states, dit.width, dit.depth, dit.heads, dit.time_width, causal)
 
 
 def _released_tensors(weights: Mapping[str, Tensor], sizes: Sizes, kept: Mapping[str, object]) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ import pickletools
 import warnings
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -122,9 +122,23 @@ def _read_checkpoint(path: Path) -> Released:
     hyper = _plain(content.get("hyper_parameters"))
     config = hyper.get("config", hyper) if isinstance(hyper, dict) else {}
     steps = [step for step in (content.get("global_step"), content.get("step")) if type(step) is int]
-    average = (None, None) if content.get("ema") is None else _read_average(content["ema"], path)
     named = config if isinstance(config, dict) else {}
-    return Released("duo-ckpt", str(path), tensors, named, steps[0] if steps else None, *average)
+    found = Released("duo-ckpt", str(path), tensors, named, steps[0] if steps else None)
+    ema = content.get("ema")
+    if ema is None:
+        return found
+    shadow = ema.get("shadow_params") if isinstance(ema, dict) else None
+    if not isinstance(ema, dict) or not isinstance(shadow, (list, tuple)):
+        raise ValueError(f"ema of {path} has no list shadow_params: {FETCH}")
+    odd = next((type(value).__name__ for value in shadow if not _is_tensor(value)), None)
+    if odd is not None:
+        raise ValueError(f"ema of {path} holds a {odd} instead of a tensor: {FETCH}")
+    decay, updates = ema.get("decay"), ema.get("num_updates")
+    made = {
+        "decay": float(decay) if isinstance(decay, (int, float)) else None,
+        "num_updates": updates if type(updates) is int else None,
+    }
+    return replace(found, average=_detach(path, shadow), made=made)
 
 
 def _load_objects(path: Path) -> dict[object, object]:
@@ -228,21 +242,6 @@ def _detach(path: Path, tensors: Collection[Tensor]) -> list[Tensor]:
             f"{FETCH}"
         )
     return [value.detach() for value in tensors]
-
-
-def _read_average(content: object, path: Path) -> tuple[list[Tensor], dict[str, object]]:
-    """The average of a checkpoint, and how it was made."""
-    shadow = content.get("shadow_params") if isinstance(content, dict) else None
-    if not isinstance(content, dict) or not isinstance(shadow, (list, tuple)):
-        raise ValueError(f"ema of {path} has no list shadow_params: {FETCH}")
-    odd = next((type(value).__name__ for value in shadow if not _is_tensor(value)), None)
-    if odd is not None:
-        raise ValueError(f"ema of {path} holds a {odd} instead of a tensor: {FETCH}")
-    decay, updates = content.get("decay"), content.get("num_updates")
-    return _detach(path, shadow), {
-        "decay": float(decay) if isinstance(decay, (int, float)) else None,
-        "num_updates": updates if type(updates) is int else None,
-    }
 
 
 def _plain(value: object, depth: int = 0) -> object:
