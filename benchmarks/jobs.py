@@ -14,11 +14,11 @@ from duality import ranks
 from duality.data.loader import Loader, Prefetch
 from duality.protocols import Phase
 from duality.recipes.corpus import make_sequences, prepare_corpus
+from duality.recipes.derive import method_phases
 from duality.recipes.recipe import Recipe
-from duality.runs.start import make_state, phases_of
-from duality.training.devices import device_named
-from duality.training.loop import StepRecord, _take_step
-from duality.training.state import TrainState
+from duality.runs.start import make_state
+from duality.training.loop import StepRecord, TrainState, take_step
+from duality.training.settings import device_named
 
 # The changes of duo-laptop that make a network of about 30 million parameters.
 MEDIUM = ("backbone.width=512", "backbone.depth=8", "backbone.heads=8", "backbone.conv=0")
@@ -43,7 +43,7 @@ class Started:
 
     def step(self) -> StepRecord:
         """Take a step."""
-        return _take_step(self.state, self.batches, self.phases, self.recipe.training)
+        return take_step(self.state, self.batches, self.phases, self.recipe.training)
 
 
 def started(recipe: Recipe, place: ranks.Job) -> Started:
@@ -53,7 +53,7 @@ def started(recipe: Recipe, place: ranks.Job) -> Started:
     rows, training = make_sequences(recipe.data, data.train, data.tokenizer), recipe.training
     loader = Loader(rows, training.batch_size, training.seed)
     batches = Prefetch(partial(loader.batch, rows=place.share(training.batch_size)), training.steps)
-    return Started(recipe, state, batches, phases_of(recipe, data, state.teacher))
+    return Started(recipe, state, batches, method_phases(recipe, data.tokenizer.vocab_size, state.teacher))
 
 
 def output_of(module: str, arguments: list[str], processes: int = 1, threads: int = 1) -> str:

@@ -26,7 +26,7 @@ from duality import ranks
 from duality.noise import Noise, stratified_times
 from duality.recipes.catalogue import recipe
 from duality.recipes.recipe import Recipe
-from duality.training import checkpoint, saving
+from duality.training import checkpoint
 
 MODELS = {"duo-laptop": (), "30 M": MEDIUM}
 STEPS = {"duo-laptop": 12, "30 M": 4}
@@ -101,7 +101,7 @@ def pauses(corpus: Path, rounds: int, folder: Path) -> tuple[list[float], float,
     waits: list[tuple[float, float]] = []
     for number in range(1, rounds + 1):
         write = partial(checkpoint.save, folder / "thread", number, state={}, keep=1)
-        with saving.Saver() as saver:
+        with checkpoint.Saver() as saver:
             thread = timed(partial(saver.save, groups, write))
         waits.append((thread, timed(partial(checkpoint.save, folder / "once", number, groups, {}, 1))))
     return [first / second for first, second in waits], *(statistics.median(each) for each in zip(*waits))
@@ -117,9 +117,9 @@ def pauses_of_parts(corpus: Path, rounds: int, folder: Path) -> None:
         for number in range(1, rounds + 1):
 
             def written(name: str, with_saver: bool, number: int = number) -> float:
-                checkpoint.begin_parts(folder / name, number)
+                place.once(partial(checkpoint.begin, folder / name, number))
                 write = partial(checkpoint.save_parts, folder / name, number, state={}, keep=1, connection=connection)
-                with saving.Saver() as saver:
+                with checkpoint.Saver() as saver:
                     wait = timed(partial(saver.save, groups, write) if with_saver else partial(write, groups))
                 place.largest(0)
                 return wait

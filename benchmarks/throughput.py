@@ -32,8 +32,7 @@ from duality.protocols import Method, Phase
 from duality.recipes.catalogue import recipe
 from duality.recipes.recipe import Recipe
 from duality.samplers.generate import generate
-from duality.training.loop import _take_step
-from duality.training.state import TrainState
+from duality.training.loop import TrainState, take_step
 
 LAPTOP = "duo-laptop"
 LAPTOP_STATES = 2048
@@ -73,7 +72,7 @@ class Run:
     size: Size
 
     def step(self, phase: Phase) -> None:
-        _take_step(self.state, self.loader, (phase,), self.chosen.training)
+        take_step(self.state, self.loader, (phase,), self.chosen.training)
 
 
 def run_of(folder: Path, chosen: Recipe, states: int) -> Run:

@@ -45,10 +45,10 @@ from duality.objectives.curriculum import TemperedBound
 from duality.protocols import AnyDenoiser, Loss, Objective, Phase, Valid, Vocabulary
 from duality.recipes.catalogue import recipe as find
 from duality.recipes.corpus import make_sequences, prepare_corpus
+from duality.recipes.derive import method_phases
 from duality.recipes.recipe import Recipe
-from duality.runs.start import make_state, phases_of
-from duality.training.loop import _take_step
-from duality.training.state import TrainState, load_weights
+from duality.runs.start import make_state
+from duality.training.loop import TrainState, load_weights, take_step
 
 MOST_ALPHA = 1 - 1e-4
 DENSE = "Duo (dense)"
@@ -125,7 +125,7 @@ class Contestant:
 
     @staticmethod
     def started(name: str, recipe: Recipe, corpus: Corpus) -> Contestant:
-        phases = phases_of(recipe, corpus, None)
+        phases = method_phases(recipe, corpus.tokenizer.vocab_size)
         if name == DENSE:
             phases = tuple(replace(phase, objective=DenseObjective(phase.objective)) for phase in phases)
         rows = make_sequences(recipe.data, corpus.train, corpus.tokenizer)
@@ -136,7 +136,7 @@ class Contestant:
         """Take some steps, and count their CPU time."""
         before = time.process_time()
         for _ in range(min(steps, self.recipe.training.steps - self.state.step)):
-            _take_step(self.state, self.loader, self.phases, self.recipe.training)
+            take_step(self.state, self.loader, self.phases, self.recipe.training)
         self.cpu_seconds += time.process_time() - before
 
     def measure(self, held_out: Sequences, settings: Settings) -> None:

@@ -16,6 +16,8 @@ waiting for rank 0 to prepare a corpus never times out.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -122,46 +124,42 @@ training.batch_size to a multiple of 3
 
     def from_first(self, value: T) -> T:
         """Rank 0's value."""
-        if self.alone:
-            return value
-        import torch.distributed as dist
-
-        box: list[object] = [value if self.first else None]
-        dist.broadcast_object_list(box, src=0, group=_connection().messages)
-        return cast(T, box[0])
+        return cast(T, self.all_of(value if self.first else None)[0])
 
     def once(self, work: Callable[[], T]) -> T:
         """What ``work`` gives on rank 0, for all ranks; what it raises there ends the others too, without a message.
 
         The others wait, so rank 0 is alone meanwhile: nothing in ``work`` is divided.
         """
-        if self.alone:
-            return work()
-        found: list[T] = []
-        self._take_turns(work, [self.first], found)
-        return self.from_first(cast(T, found[0] if found else None))
+        return work() if self.alone else self.from_first(self._take_turns(work, [self.first]))
 
     def in_turn(self, work: Callable[[], T]) -> T:
         """What ``work`` gives on each rank: first on rank 0, then on one rank of each other machine, then on the rest.
 
         So a corpus is prepared once for each cache, and the others find it there.
         """
-        if self.alone:
-            return work()
-        found: list[T] = []
         on_new_machine = self.local_rank == 0 and not self.first
-        self._take_turns(work, [self.first, on_new_machine, not (self.first or on_new_machine)], found)
-        return found[0]
+        turns = [self.first, on_new_machine, not (self.first or on_new_machine)]
+        return work() if self.alone else self._take_turns(work, turns)
 
-    def _take_turns(self, work: Callable[[], T], turns: Sequence[bool], found: list[T]) -> None:
-        """Work alone in the turns that are this rank's, while the ranks of another turn wait."""
+    def _take_turns(self, work: Callable[[], T], turns: Sequence[bool]) -> T:
+        """Work in the turns that are this rank's, while the ranks of another turn wait.
+
+        While others wait, a rank is alone: what it computes is not divided.
+        """
+        found: list[T] = []
 
         def work_alone() -> None:
-            with _alone():
+            global _job
+            before, _job = _job, ALONE
+            try:
                 found.append(work())
+            finally:
+                _job = before
 
         for own in turns:
             self.together(work_alone if own else lambda: None)
+        return cast(T, found[0] if found else None)
 
     def together(self, work: Callable[[], T]) -> T:
         """What ``work`` gives on each rank, at the same time; what it raises on one rank ends the others too."""
@@ -174,13 +172,19 @@ training.batch_size to a multiple of 3
             raise Refused
         return result
 
-    def agree(self, facts: Mapping[str, str], remedy: str) -> None:
-        """Refuse, on rank 0, a job whose ranks do not have the same facts."""
-        everyone = self.all_of(dict(facts))
+    def agree(self, facts: Mapping[str, object], remedy: str) -> None:
+        """Refuse, on rank 0, a job whose ranks do not have the same facts; what is no text stands for its checksum."""
+        own = {
+            name: value
+            if isinstance(value, str)
+            else hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8")).hexdigest()[:12]
+            for name, value in facts.items()
+        }
+        everyone = self.all_of(own)
 
         def compare() -> None:
             for rank, others in enumerate(everyone):
-                for name, value in facts.items():
+                for name, value in own.items():
                     if others.get(name) != value:
                         raise ValueError(
                             f"rank {rank} has another {name} than rank 0 ({others.get(name)} there, {value} here): "
@@ -220,17 +224,6 @@ _connected: _Connection | None = None
 def job() -> Job:
     """This process among those of its job."""
     return _job
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """While others wait, a rank is alone: what it computes is not divided."""
-    global _job
-    before, _job = _job, ALONE
-    try:
-        yield
-    finally:
-        _job = before
 
 
 def _connection() -> _Connection:

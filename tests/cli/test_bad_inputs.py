@@ -21,9 +21,8 @@ from support.runs import small_recipe
 
 from duality.cli import COMMANDS
 from duality.cli.main import main
-from duality.runs.requests import DistillRequest
+from duality.runs.requests import DistillRequest, RoundChanges
 from duality.runs.train import plan_distillation
-from duality.training.round_changes import RoundChanges
 
 SEED = "must be a whole number from 0 to 2**63 - 1"
 EMPTY = "is empty: give one, or leave"

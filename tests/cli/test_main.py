@@ -17,7 +17,7 @@ SMALL = ["data.tokenizer=bytes", "data.length=32", "backbone=nano", "training.ba
 
 
 def test_a_command_is_near_its_objective(monkeypatch: pytest.MonkeyPatch, english: Path, tmp_path: Path) -> None:
-    """At most ten frames of the library stand between a command and its objective: a reader can follow them."""
+    """At most ten frames of the library, both counted, lead from a command to its objective: a reader can follow."""
     stacks: list[list[str]] = []
     original = ContinuousTimeBound.__call__
 
@@ -30,4 +30,4 @@ def test_a_command_is_near_its_objective(monkeypatch: pytest.MonkeyPatch, englis
     run = str(tmp_path / "run")
     assert main(["train", "duo-laptop", "--out", run, "--data", str(english), "--steps", "1", "--set", *SMALL]) == 0
     assert stacks[0][-1] == "cli/main.py"
-    assert len(stacks[0]) - 1 <= 10, stacks[0]
+    assert len(stacks[0]) + 1 <= 10, stacks[0]  # and the objective

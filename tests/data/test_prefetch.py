@@ -14,7 +14,6 @@ from support.runs import quiet, small_recipe
 from duality.data.loader import Batch, Loader, Prefetch
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
-from duality.training import loop
 from duality.training.loop import StepRecord
 
 
@@ -137,7 +136,7 @@ def test_training_prefetches_batches_until_its_last_phase_ends(
             ends.append(until)
             super().__init__(make, until, pin)
 
-    monkeypatch.setattr(loop, "Prefetch", Watched)
+    monkeypatch.setattr("duality.runs.session.Prefetch", Watched)
     recipe = small_recipe(english, "training.steps=4")
     assert len(recipe.method.phases(27, 4)) > 1
     session.train(recipe, tmp_path, report=quiet)

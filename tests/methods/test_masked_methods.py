@@ -39,7 +39,7 @@ from duality.noise import Noise
 from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.protocols import Denoiser, Dropout, Latent, Method, Valid, Vocabulary
 from duality.samplers.generate import generate, levels
-from duality.training.state import load_weights
+from duality.training.loop import load_weights
 
 
 def toy_information() -> Tensor:

@@ -16,8 +16,9 @@ from duality.data.loader import Loader
 from duality.models import plan as scaling
 from duality.recipes.catalogue import recipe, recipe_names
 from duality.recipes.corpus import make_sequences, prepare_corpus
-from duality.runs.start import make_state, phases_of
-from duality.training.loop import StepRecord, _take_step
+from duality.recipes.derive import method_phases
+from duality.runs.start import make_state
+from duality.training.loop import StepRecord, take_step
 from duality.training.metrics import log_row
 
 CPU = torch.device("cpu")
@@ -42,11 +43,11 @@ def test_the_memory_is_what_a_step_takes(name: str, settings: tuple[str, ...], e
     state = make_state(chosen, corpus, CPU)
     rows = make_sequences(chosen.data, corpus.train, corpus.tokenizer)
     loader = Loader(rows, chosen.training.batch_size, chosen.training.seed)
-    phases = phases_of(chosen, corpus, None)
-    _take_step(state, loader, phases, chosen.training)  # which makes the optimizer's moments
+    phases = method_phases(chosen, corpus.tokenizer.vocab_size)
+    take_step(state, loader, phases, chosen.training)  # which makes the optimizer's moments
     live = Live([tensor for group in state.groups().values() for tensor in group.values()])
     with live:
-        _take_step(state, loader, phases, chosen.training)
+        take_step(state, loader, phases, chosen.training)
     training = chosen.training
     at_a_time = training.micro_batch or training.batch_size
     planned = scaling._estimate(chosen, scaling.count_sizes(chosen, CPU), "single", 1, 1, at_a_time, CPU)

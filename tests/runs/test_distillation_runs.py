@@ -26,9 +26,8 @@ from duality.recipes.derive import derive_distillation
 from duality.recipes.recipe import Generation, Recipe
 from duality.training import checkpoint
 from duality.training.distillation import DCD, SDTT
-from duality.training.loop import StepRecord
+from duality.training.loop import StepRecord, TrainState
 from duality.training.metrics import read_metrics
-from duality.training.state import TrainState
 
 
 def base_run(english: Path, folder: Path, *assignments: str, name: str = "duo-laptop") -> Recipe:

@@ -23,11 +23,11 @@ from duality.models.folder import read_recipe
 from duality.noise import Noise, stratified_times
 from duality.recipes.catalogue import from_json, to_json
 from duality.recipes.corpus import make_loader, prepare_corpus
+from duality.recipes.derive import method_phases
 from duality.recipes.recipe import Recipe
 from duality.runs.corpus import sequences_of_run
 from duality.runs.requests import TrainRequest
-from duality.runs.session import TrainingPlan
-from duality.runs.start import phases_of
+from duality.runs.resume import TrainingPlan
 from duality.runs.train import plan_training
 from duality.tokenizers.specs import KeptTokenizer
 from duality.training.loop import StepRecord
@@ -83,7 +83,7 @@ def first_loss(model: duality.Model, recipe: Recipe, folder: Path) -> float:
     batch = make_loader(recipe, corpus, folder).batch(0)
     times = stratified_times(training.seed, 0, training.batch_size, torch.device("cpu"))
     noise = Noise.of(training.seed, 0, torch.arange(training.batch_size))
-    (phase,) = (each for each in phases_of(recipe, corpus, None) if each.until > 0)
+    (phase,) = (each for each in method_phases(recipe, corpus.tokenizer.vocab_size) if each.until > 0)
     return float(phase.objective(model.denoiser, batch.ids, times, noise, batch.valid).nats.mean())
 
 

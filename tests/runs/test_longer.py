@@ -24,11 +24,10 @@ from duality.models import folder
 from duality.recipes import derive
 from duality.recipes.recipe import Recipe
 from duality.runs import resume
-from duality.runs.requests import DistillRequest
+from duality.runs.requests import DistillRequest, RoundChanges
 from duality.runs.train import plan_distillation
 from duality.training.loop import StepRecord
 from duality.training.metrics import read_metrics
-from duality.training.round_changes import RoundChanges
 
 MOST = "method.curriculum=0.75"
 

@@ -26,11 +26,10 @@ from duality.models import model as run_model
 from duality.protocols import Loss, Phase, Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.training import checkpoint, loop
-from duality.training.loop import StepRecord, TrainingDiverged, _take_step, gradients, phase_at
+from duality.training.loop import StepRecord, TrainingDiverged, TrainState, fit, gradients, phase_at, take_step
 from duality.training.metrics import read_metrics
 from duality.training.parallel import Layout
 from duality.training.settings import Training
-from duality.training.state import TrainState
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -146,8 +145,24 @@ def test_learning_lowers_the_loss(english: Path) -> None:
         english, "training.steps=60", "training.warmup=5", "method.curriculum=0", "training.learning_rate=3e-3"
     )
     state, loader, phases = parts(recipe, torch.float32)
-    values = [_take_step(state, loader, phases, recipe.training).loss for _ in range(60)]
+    values = [take_step(state, loader, phases, recipe.training).loss for _ in range(60)]
     assert sum(values[-10:]) < 0.8 * sum(values[:10])
+
+
+def test_fit_takes_the_same_steps_until_it_is_stopped_or_the_last_phase_ends(english: Path) -> None:
+    recipe = small_recipe(english, "training.steps=5")
+    state, loader, phases = parts(recipe)
+    values = [take_step(state, loader, phases, recipe.training).loss for _ in range(5)]
+    state, loader, phases = parts(recipe)
+    seen: list[float] = []
+
+    def after_step(record: StepRecord) -> bool:
+        seen.append(record.loss)
+        return record.step != 3
+
+    for until in (3, 5):
+        fit(state, loader, phases, recipe.training, after_step)
+        assert seen == values[:until]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(english: Path, tmp_path: Path) -> None:
@@ -184,7 +199,7 @@ def test_bfloat16_trains_close_to_float32(english: Path) -> None:
     for precision in ("float32", "bfloat16"):
         recipe = small_recipe(english, f"training.precision={precision}", "backbone.dropout=0.1")
         state, loader, phases = parts(recipe, torch.float32)
-        values[precision] = [_take_step(state, loader, phases, recipe.training).loss for _ in range(3)]
+        values[precision] = [take_step(state, loader, phases, recipe.training).loss for _ in range(3)]
         assert all(parameter.dtype == torch.float32 for parameter in state.model.parameters())
     assert values["bfloat16"] == pytest.approx(values["float32"], rel=0.03)
     assert values["bfloat16"] != values["float32"]
@@ -210,7 +225,7 @@ def test_gradients_are_clipped_as_torch_clips_them(english: Path, clip: float) -
     norm = nn.utils.clip_grad_norm_(state.model.parameters(), clip or math.inf)
     expected = [value.clone() for value in grads_of(state.model)]
     applied = grads_of_the_next_step(state)
-    record = _take_step(state, loader, phases, recipe.training)
+    record = take_step(state, loader, phases, recipe.training)
     assert record.gradient_norm == float(norm)
     assert 0.05 < record.gradient_norm < 1e3
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(applied, expected, strict=True))
@@ -223,7 +238,7 @@ def test_a_norm_just_above_the_clip_is_clipped(english: Path) -> None:
     gradients(state, loader, phase_at(phases, 0), recipe.training)
     norm = float(nn.utils.get_total_norm(grads_of(state.model)))
     applied = grads_of_the_next_step(state)
-    _take_step(state, loader, phases, replace(recipe.training, clip=0.9 * norm))
+    take_step(state, loader, phases, replace(recipe.training, clip=0.9 * norm))
     assert float(nn.utils.get_total_norm(applied)) == pytest.approx(0.9 * norm, rel=1e-4)
 
 
@@ -240,7 +255,7 @@ def test_a_gradient_that_is_not_finite_changes_no_weights(english: Path, monkeyp
 
     monkeypatch.setattr(loop, "gradients", broken)
     with pytest.raises(TrainingDiverged, match="the norm of its gradient inf"):
-        _take_step(state, loader, phases, recipe.training)
+        take_step(state, loader, phases, recipe.training)
     assert all(map(torch.equal, before, state.model.parameters()))
 
 

@@ -132,9 +132,9 @@ def work(commands: Sequence[Sequence[str]]) -> int:
 
     from duality import ranks
     from duality.cli.main import _handle_errors, _print_errors_only, _raise_on_sigterm, _run_command, _spread
-    from duality.training import saving
+    from duality.training import checkpoint
 
-    saving.LARGE = int(os.environ.get(SMALLEST_FOR_THREAD, saving.LARGE))
+    checkpoint.LARGE = int(os.environ.get(SMALLEST_FOR_THREAD, checkpoint.LARGE))
     if LARGEST_FILE in os.environ:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(os.environ[LARGEST_FILE]),) * 2)
 

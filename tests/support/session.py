@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from duality.recipes.recipe import Recipe
+from duality.runs.resume import TrainingPlan
 from duality.runs.session import Outcome as Outcome
-from duality.runs.session import TrainingPlan
 
 
 def train(recipe: Recipe, folder: Path, *, resume: bool = False, may_be_longer: bool = False, **how: Any) -> Outcome:

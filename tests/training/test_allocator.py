@@ -11,7 +11,7 @@ import pytest
 SCRIPT = """
 import resource, sys, torch
 from torch import nn
-from duality.training.devices import keep_freed_memory
+from duality.training.settings import keep_freed_memory
 torch.set_num_threads(1)
 if sys.argv[1] == "keep":
     assert keep_freed_memory()

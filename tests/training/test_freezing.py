@@ -16,8 +16,8 @@ from duality.models import plan as scaling
 from duality.models.size import describe
 from duality.protocols import Vocabulary
 from duality.training.adapters import _frozen_names, _parts_in
+from duality.training.loop import TrainState
 from duality.training.settings import Training
-from duality.training.state import TrainState
 
 
 def of_last(folder: Path) -> dict[str, dict[str, torch.Tensor]]:

@@ -11,9 +11,9 @@ from torch import nn
 
 from duality.networks.dit import DiT, DiTNetwork
 from duality.training.checkpoint import Checkpoint
+from duality.training.loop import TrainState, _optimizer_of
 from duality.training.muon import Muon, _orthogonal
 from duality.training.settings import Training
-from duality.training.state import TrainState, _optimizer_of
 
 T = TypeVar("T", bound=nn.Module)
 

@@ -10,14 +10,14 @@ import torch
 from support import session
 from support.runs import quiet, small_recipe
 
-from duality.training import checkpoint, saving
-from duality.training.saving import Groups, Saver
+from duality.training import checkpoint
+from duality.training.checkpoint import Groups, Saver
 
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every checkpoint is large enough for a thread."""
-    monkeypatch.setattr(saving, "LARGE", 0)
+    monkeypatch.setattr(checkpoint, "LARGE", 0)
 
 
 @pytest.mark.usefixtures("large")
@@ -69,7 +69,7 @@ def test_a_training_with_a_thread_equals_one_without(
 ) -> None:
     recipe = small_recipe(english, "training.keep=9")
     session.train(recipe, tmp_path / "at-once", report=quiet)
-    monkeypatch.setattr(saving, "LARGE", 0)
+    monkeypatch.setattr(checkpoint, "LARGE", 0)
     session.train(recipe, tmp_path / "thread", report=quiet)
     for step in (5, 10, 15, 20):
         paths = [tmp_path / name / "checkpoints" / f"step-{step:08d}" for name in ("at-once", "thread")]

@@ -17,8 +17,8 @@ from duality.networks import SIZES
 from duality.networks.dit import DiTNetwork
 from duality.noise import Noise
 from duality.protocols import TopK, Vocabulary
+from duality.training.loop import TrainState
 from duality.training.settings import Training
-from duality.training.state import TrainState
 
 NANO = replace(SIZES["nano"](), dropout=0.3)
 

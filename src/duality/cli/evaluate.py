@@ -165,7 +165,7 @@ def compare(
     from duality.files.atomic import no_empty_folder
     from duality.recipes.catalogue import modify
     from duality.recipes.catalogue import recipe as find
-    from duality.training.devices import device_named
+    from duality.training.settings import device_named
 
     if not recipes:
         raise ValueError(

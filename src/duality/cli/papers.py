@@ -28,15 +28,18 @@ def recipes(table: Annotated[int | None, arg(metavar="N")] = None) -> int:
         table: a table of the paper by its number: its rows, the recipe of each, the paper's numbers and the commands
             that give ours.
     """
-    from duality.runs.listing import list_recipes
+    from importlib import resources
+    from json import loads
 
     if table is not None:
         _show_table(table)
         return 0
+    # The list is kept, because building the networks takes seconds; docs/site/generate.py writes it.
     rows = []
-    for each in list_recipes():
-        size, steps = f"{each.parameters / 1e6:.1f} M", f"{each.steps:,} x {each.batch_size} x {each.length}"
-        rows.append((each.name, size, steps, each.summary, each.source))
+    for each in loads(resources.files("duality.runs").joinpath("recipe_list.json").read_text(encoding="utf-8")):
+        size = f"{each['parameters'] / 1e6:.1f} M"
+        steps = f"{each['steps']:,} x {each['batch_size']} x {each['length']}"
+        rows.append((each["name"], size, steps, each["summary"], each["source"]))
     print_table(("recipe", "parameters", "steps x batch x length", "summary", "source"), rows)
     return 0
 

@@ -15,13 +15,12 @@ from duality.cli.console import print_table, say, show_training
 from duality.cli.options import Assignments, Device, DistillationName, Flag, Log, Name
 from duality.files.atomic import json_text
 from duality.ranks import divisors, job
-from duality.runs.requests import DistillRequest, TrainRequest
-from duality.training.round_changes import RoundChanges
+from duality.runs.requests import DistillRequest, RoundChanges, TrainRequest
 
 if TYPE_CHECKING:
     from duality.models.plan import Fit, Sizes, Speed
     from duality.recipes.recipe import Recipe
-    from duality.runs.session import TrainingPlan
+    from duality.runs.resume import TrainingPlan
 
     TrainFlags = TrainRequest
     DistillFlags = DistillRequest

@@ -35,7 +35,8 @@ from duality.ranks import job
 from duality.recipes.catalogue import differences
 from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
-from duality.runs.session import TrainingPlan, Watch
+from duality.runs.resume import TrainingPlan
+from duality.runs.session import Watch
 from duality.training.metrics import read_metrics
 
 

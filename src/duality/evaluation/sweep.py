@@ -68,7 +68,7 @@ from duality.recipes.recipe import Recipe
 from duality.runs.corpus import corpus_of_run
 from duality.runs.start import is_model_alone
 from duality.samplers.choice import grid_named
-from duality.training.devices import device_named
+from duality.training.settings import device_named
 
 Advance = Callable[[int], None]
 

@@ -140,13 +140,8 @@ def export_run(
     if layout == "duo-ckpt" and target.suffix != ".ckpt":
         raise ValueError(f"{target} does not end with .ckpt, by which a checkpoint is known: give such a name")
     settings, sizes = _describe_run(recipe, tokenizer, labels)
-    checkpoints = folder / "checkpoints"
     groups = ("ema",) if layout == "duo-hf" else ("model", "ema")
-    path = (
-        checkpoint.newest_intact(checkpoints, report, groups)
-        if step is None
-        else checkpoint.kept_step(checkpoints, step, groups)
-    )
+    path = checkpoint.newest_intact(folder / "checkpoints", report, groups, step)
     if path is None:
         raise ValueError(f"{folder} has no checkpoint yet: there is nothing to export")
     check_tokenizer(path, tokenizer, folder)

@@ -49,7 +49,7 @@ from duality.protocols import Denoiser, Grid, Sampler, Score, Tail
 from duality.samplers.generate import generate
 from duality.samplers.grids import LINEAR
 from duality.tokenizers.pieces import Pieces
-from duality.training.devices import device_named
+from duality.training.settings import device_named
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

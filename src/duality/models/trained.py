@@ -35,7 +35,7 @@ from duality.tokenizers.tokenizer import Tokenizer
 from duality.training import checkpoint
 from duality.training.adapters import merge_adapters
 from duality.training.checkpoint import Shapes, Tensors
-from duality.training.state import load_weights
+from duality.training.loop import load_weights
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _LISTED = 40  # names of tensors in a message
@@ -182,10 +182,8 @@ def read_model(
     names = tuple(folders.read_identity(folder)["labels"])
     if round is not None:
         path: Path | None = _find_round(folder, recipe, round, groups)
-    elif step is not None:
-        path = checkpoint.kept_step(folder / "checkpoints", step, groups)
     else:
-        path = checkpoint.newest_intact(folder / "checkpoints", report, groups)
+        path = checkpoint.newest_intact(folder / "checkpoints", report, groups, step)
     if path is None:
         raise ValueError(
             f"{folder} has no checkpoint yet: train it first (duality train {recipe.name} --out {folder} --resume)"

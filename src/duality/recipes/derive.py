@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from duality.protocols import Distillation, Phase
+from duality.protocols import AnyDenoiser, Distillation, Phase
 from duality.recipes.recipe import Recipe
 from duality.training.settings import of_all_weights
 
 _FINETUNED = "-finetuned"
 
 
-def method_phases(recipe: Recipe, num_tokens: int) -> tuple[Phase, ...]:
-    """The phases of a recipe's method, with ends at most the steps of the training, the last one exactly there."""
+def method_phases(recipe: Recipe, num_tokens: int, teacher: AnyDenoiser | None = None) -> tuple[Phase, ...]:
+    """The phases of a recipe's method, with ends at most the steps of the training, the last one exactly there.
+
+    With a ``teacher`` those of its distillation, one for each round.
+    """
+    if recipe.distillation is not None and teacher is not None:
+        return recipe.distillation.phases(recipe.method, num_tokens, teacher)
     steps, planned = recipe.training.steps, recipe.training.phase_steps
     *first, last = recipe.method.phases(num_tokens, steps if planned is None else planned)
     return (*(replace(phase, until=min(phase.until, steps)) for phase in first), replace(last, until=steps))

@@ -2,13 +2,12 @@
 
 train        ``train`` and ``distill``, as the library and the commands call them
 requests     what a user asks of them: one dataclass each, whose fields are also the flags
-session      a training, from the lock of its folder to the last step: checkpoints, validation, samples; ``consolidate``
-resume       how a run is resumed: what may have changed, what it is compared with, more steps than before
+resume       how a run is begun or resumed: the lock of its folder, what may have changed, more steps than before
 start        what a training begins from: a new network, a run to distill, a model to finetune
+session      the steps of a training, and what is written between them: checkpoints, validation; ``consolidate``
 corpus       the corpus of a run; data from memory, written into the run folder
 trackers     the log of a training in other programs: ``tensorboard``, ``wandb``
-listing      the run folders below a directory; the list of recipes, kept in a file
-importing    a released model becomes a run; ``exporting`` a run in a released layout
+listing      the run folders below a directory
 
 folder/  recipe.json  env.json  tokenizer.json  corpus.json  metrics.jsonl  loss.png
          checkpoints/step-00001000/  samples/step-00001000.jsonl

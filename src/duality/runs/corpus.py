@@ -12,7 +12,6 @@ from __future__ import annotations
 import filecmp
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -54,8 +53,8 @@ def corpus_of_run(
     gives.
     """
     folder = Path(folder)
-    tokenizer = read_tokenizer(folder)
-    if read_identity(folder)["tokenizer"] != tokenizer.fingerprint:
+    tokenizer, identity = read_tokenizer(folder), read_identity(folder)
+    if identity["tokenizer"] != tokenizer.fingerprint:
         raise ValueError(
             f"{folder / CORPUS} is of another tokenizer than {folder / FILE}: put back the files that belong to the run"
         )
@@ -65,10 +64,24 @@ def corpus_of_run(
         check_present(folder, recipe)
         if Path(recipe.data.corpus).exists():
             report(f"the corpus of {folder} is read at {recipe.data.corpus}")
-    place = None if moved_to is None else str(moved_to)
+
+    changed = ValueError(
+        f"the corpus of {folder} has changed since the run began: restore it, or start a new run"
+        if moved_to is None
+        else f"{moved_to} has another text than {folder} was trained on: give the same text, or start a new run in "
+        "another folder"
+    )
+
+    def check_text(sha256: str) -> None:
+        """Refuse a text whose checksum is not that of the run's corpus, before it is tokenized."""
+        if identity.get("text", sha256) != sha256:
+            raise changed
+
     own = tokenizer if isinstance(recipe.data.tokenizer, FROM_FILES) else None
-    corpus = prepare_corpus(recipe, report, partial(_check_text, folder, place), own)
-    _check_corpus(folder, corpus, place)
+    corpus = prepare_corpus(recipe, report, check_text, own)
+    found = corpus.checksums()
+    if not is_imported(folder) and {"text": found["text"], **identity} != found:
+        raise changed  # to other tokens than the run began with
     return corpus
 
 
@@ -152,28 +165,3 @@ def with_data(recipe: Recipe, data: DataInMemory, folder: Path) -> Recipe:
     if tokenizer is not None:
         own = replace(own, tokenizer=tokenizer)
     return modify(replace(recipe, data=own), corpus=path)
-
-
-def _check_corpus(folder: Path, corpus: Corpus, moved_to: str | None = None) -> None:
-    """Refuse to continue on other tokens than the run began with; ``moved_to`` is where its corpus is said to be."""
-    if is_imported(folder):
-        return
-    found = corpus.checksums()
-    own = {"text": found.get("text"), **read_identity(folder)}
-    if own != {"text": own["text"], **found}:
-        raise _another_corpus(folder, moved_to)
-
-
-def _check_text(folder: Path, moved_to: str | None, sha256: str) -> None:
-    """Refuse a text whose checksum is not that of the run's corpus, before it is tokenized."""
-    if read_identity(folder).get("text", sha256) != sha256:
-        raise _another_corpus(folder, moved_to)
-
-
-def _another_corpus(folder: Path, moved_to: str | None) -> ValueError:
-    if moved_to is not None:
-        return ValueError(
-            f"{moved_to} has another text than {folder} was trained on: give the same text, or start a new run in "
-            "another folder"
-        )
-    return ValueError(f"the corpus of {folder} has changed since the run began: restore it, or start a new run")

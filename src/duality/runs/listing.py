@@ -1,7 +1,4 @@
-"""The run folders below a directory: what each is, how far it is, and whether it is being trained. The list of recipes.
-
-The list of recipes, as `duality recipes` shows it, is kept in recipe_list.json, because building the networks takes
-seconds. `python docs/site/generate.py` writes it.
+"""The run folders below a directory: what each is, how far it is, and whether it is being trained.
 
 What must hold: nothing is changed, locked or waited for; a folder that cannot be read is a row that says why; neither
 torch nor the recipes are imported.
@@ -9,12 +6,11 @@ torch nor the recipes are imported.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -28,16 +24,16 @@ State = Literal["running", "stopped", "finished", "imported", "unreadable"]
 _DEEPEST = 6  # folders below the directory
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOverview:
     """A run folder. ``age`` are the seconds since its last checkpoint or its last logged step."""
 
     run: str
     state: State
-    recipe: str | None
+    recipe: str | None = None
     step: int | None
-    steps: int | None
-    validation_nats: float | None
+    steps: int | None = None
+    validation_nats: float | None = None
     bytes: int
     age: float
     holder: str | None = None
@@ -66,63 +62,36 @@ def run_folders(directory: Path, depth: int = _DEEPEST) -> Iterator[Path]:
 
 
 def overview(folder: Path, directory: Path) -> RunOverview:
-    """One run."""
+    """One run; of its recipe name and number of steps are read, without building what it describes."""
     name = str(folder.relative_to(directory)) if folder != directory else str(folder)
     files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    size = sum(path.stat().st_size for path in files)
     step = newest_step(folder / "checkpoints")
     touched = [path for path in (folder / "metrics.jsonl", folder / "checkpoints" / "latest") if path.exists()]
     age = time.time() - max(path.stat().st_mtime for path in touched or [folder / RECIPE])
+    found = RunOverview(
+        run=name, state="unreadable", step=step, bytes=sum(path.stat().st_size for path in files), age=age
+    )
+    path = folder / RECIPE
     try:
-        title, steps = _read_plan(folder)
+        data = read_json(path, MIB)
+        training = data.get("training") if isinstance(data, dict) else None
+        title = data.get("name") if isinstance(data, dict) else None
+        steps = training.get("steps") if isinstance(training, dict) else None
+        if not isinstance(title, str) or type(steps) is not int:
+            raise ValueError(f"{path} is damaged (it has no name and training.steps): restore it from a backup")
         rows = [row for row in read_metrics(folder) if "validation_nats" in row]
     except (ValueError, OSError) as error:
-        return RunOverview(name, "unreadable", None, step, None, None, size, age, problem=str(error))
+        return replace(found, problem=str(error))
     nats = float(rows[-1]["validation_nats"]) if rows else None
+    found = replace(found, recipe=title, steps=steps, validation_nats=nats)
     holder = holder_of(folder)
     if holder is not None:
-        who = f"process {holder.pid} on {holder.host}"
-        return RunOverview(name, "running", title, step, steps, nats, size, age, who)
+        return replace(found, state="running", holder=f"process {holder.pid} on {holder.host}")
     state: State = "finished" if step is not None and step >= steps else "stopped"
-    if (folder / RECORD).is_file():
-        state = "imported"
-    return RunOverview(name, state, title, step, steps, nats, size, age)
+    return replace(found, state="imported" if (folder / RECORD).is_file() else state)
 
 
 def newest_step(folder: Path) -> int | None:
     """The step of the newest checkpoint; None if there is none."""
     names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
     return max((int(name[5:]) for name in names if re.fullmatch(r"step-\d{8,}", name)), default=None)
-
-
-def _read_plan(folder: Path) -> tuple[str, int]:
-    """Name and number of steps of a run's recipe, without building what the recipe describes."""
-    data = read_json(folder / RECIPE, MIB)
-    training = data.get("training") if isinstance(data, dict) else None
-    title = data.get("name") if isinstance(data, dict) else None
-    steps = training.get("steps") if isinstance(training, dict) else None
-    if not isinstance(title, str) or type(steps) is not int:
-        raise ValueError(f"{folder / RECIPE} is damaged (it has no name and training.steps): restore it from a backup")
-    return title, steps
-
-
-# --- recipes
-
-
-@dataclass(frozen=True)
-class _ListedRecipe:
-    """What is shown of a recipe."""
-
-    name: str
-    parameters: int
-    steps: int
-    batch_size: int
-    length: int
-    summary: str
-    source: str
-
-
-def list_recipes() -> list[_ListedRecipe]:
-    """All recipes."""
-    text = Path(__file__).with_name("recipe_list.json").read_text(encoding="utf-8")
-    return [_ListedRecipe(**row) for row in json.loads(text)]

@@ -1,8 +1,10 @@
-"""How a run is resumed: which folder may be trained into, and with which recipe the run that is there goes on.
+"""How a run is begun or resumed: which folder may be trained into, and with which recipe a run that is there goes on.
+
+``TrainingPlan.run`` locks the folder and begins a run in it (``start``) or finds the one that goes on. Its ``Session``
+then takes the steps. In a job of several processes (``ranks``) all of them call this, and rank 0 alone writes.
 
 A run goes on as it began. What may change is how it is optimised, logged and sampled from there on, how it is divided
-over ranks, the place of its corpus, and the number of its steps or rounds. A distillation or a finetuning goes on with
-the model that it began from, wherever that is now, which is compared by the checksums in base.json.
+over ranks, the place of its corpus, and the number of its steps or rounds.
 
 The rule for another number of steps. From the step where the run is, learning rate and phases are those of the new
 number of steps, as if it had been planned from the start; so the rate of a run that had cooled down rises again. A
@@ -10,45 +12,57 @@ phase that has ended does not begin again: if the new number would put the run b
 they were (``training.phase_steps``) and the last one goes on. A distillation gets further rounds, each with its own
 delta, and is then sampled with the steps of its new last round. Fewer steps than were taken are refused.
 
-What must hold: nothing that is in a folder is overwritten; a start that crashed can be started again; what a run does
-from a step on depends on its recipe and its checkpoint alone, so that a longer training that is killed and resumed
-equals one that was not.
+What must hold: what cannot be trained leaves no run behind; nothing that is in a folder is overwritten; a start that
+crashed can be started again; what a run does from a step on depends on its recipe and its checkpoint alone, so that a
+longer training that is killed and resumed equals one that was not.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from duality.files.atomic import file_sha256
-from duality.files.lock import LOCK
-from duality.files.progress import Reporter
-from duality.hub import package
-from duality.models.folder import (
-    BASE,
-    DATA,
-    RECIPE,
-    ROUNDS,
-    STREAM,
-    WEIGHTS,
-    checksums,
-    exists,
-    hash_parameters,
-    read_base,
-    read_recipe,
-    write_recipe,
-)
-from duality.models.model import load
+import torch
+
+from duality.data.corpus import Corpus
+from duality.data.stream import StreamLoader
+from duality.files.atomic import no_empty_folder, write_atomically
+from duality.files.lock import LOCK, locked
+from duality.files.progress import Reporter, silent
+from duality.hub.fetch import model_source
+from duality.models import folder as folders
+from duality.models.plan import operations_per_second
+from duality.models.size import Outline
+from duality.protocols import Vocabulary
+from duality.ranks import job
 from duality.recipes import catalogue
+from duality.recipes.corpus import describe_corpus, make_loader, prepare_corpus
 from duality.recipes.derive import method_phases
 from duality.recipes.recipe import Recipe
+from duality.runs.corpus import corpus_of_run
+from duality.runs.session import Outcome, Session, Watch, ignore
+from duality.runs.start import (
+    begin_distillation,
+    begin_finetuning,
+    check_base,
+    check_checkpoint,
+    check_source,
+    make_state,
+)
+from duality.runs.trackers.tracker import Tracker, trackers_named
 from duality.training import checkpoint
 from duality.training.metrics import append_metrics, rewind_metrics
+from duality.training.parallel import layout_of
+from duality.training.settings import device_named
 
 # What a start that crashed may leave before the recipe is written.
-_BEFORE_RECIPE = ("tokenizer.json", "env.json", "corpus.json", "checkpoints", ROUNDS, DATA, STREAM, RECIPE, BASE, LOCK)
+_BEFORE_RECIPE: tuple[str, ...] = ("tokenizer.json", "env.json", "corpus.json", "checkpoints", LOCK)
+_BEFORE_RECIPE += (folders.ROUNDS, folders.DATA, folders.STREAM, folders.RECIPE, folders.BASE)
 
 # What of the training may change when a run goes on: how it is optimised from here on and how it is logged.
 _CHANGEABLE = (
@@ -69,7 +83,7 @@ _CHANGEABLE = (
 
 def check_folder(folder: Path, resume: bool) -> None:
     """Refuse a folder that must not be trained into; a new folder is made."""
-    if exists(folder):
+    if folders.exists(folder):
         if not resume:
             raise ValueError(
                 f"{folder} already holds a run: continue it with --resume (resume=True), or choose another --out (out=)"
@@ -89,47 +103,186 @@ def check_folder(folder: Path, resume: bool) -> None:
         raise ValueError(f"{folder} holds other files ({', '.join(foreign[:3])}): choose an empty --out (out=)")
 
 
-def check_new_weights(folder: Path) -> None:
-    """Refuse new weights where a distillation or a finetuning was begun and not completed: its weights are there."""
-    record = read_base(folder)
-    if record is not None:
-        kind, how = ("finetuning", "train --from") if "weights" in record else ("distillation", "distill")
-        raise ValueError(
-            f"{folder} holds the beginning of a {kind}: complete it with `duality {how}`, choose another --out (out=), "
-            "or delete it"
-        )
+@dataclass(frozen=True)
+class TrainingPlan:
+    """A training that is ready to start: its recipe and its run folder.
 
-
-def check_recipe(recipe: Recipe, folder: Path, may_be_longer: bool) -> Recipe:
-    """The recipe of the run in ``folder``; it is refused if it may not go on as ``recipe``.
-
-    With ``may_be_longer`` it may have another number of steps, or of rounds.
+    ``base`` is the run or model that is distilled, ``start`` where the model is that is finetuned
+    (``StartingPoint.place``). With ``resume`` the run that is in the folder goes on; with ``may_be_longer`` it may have
+    another number of steps.
     """
-    before = read_recipe(folder)
-    changeable = (*_CHANGEABLE, *(("steps",) if may_be_longer else ()))
-    # The corpus may be in another place: its tokens are compared by corpus.corpus_of_run.
-    may = ("generation.", "parallel.", "data.corpus:", *(f"training.{name}:" for name in changeable))
-    if may_be_longer:
-        may = (*may, "distillation.rounds:", "summary:")
-    changes = catalogue.differences(before, _lengthen(before, recipe, 0))
-    fixed = [change for change in changes if not change.startswith(may)]
-    if fixed:
-        raise ValueError(
-            f"{folder} was started with another recipe ({'; '.join(fixed[:4])}): a run continues as it began, but for "
-            f"generation, parallel and training.{{{', '.join(changeable)}}}; leave the changed flags out, or choose "
-            "another --out (out=)"
-        )
-    step = checkpoint.latest_step(folder / "checkpoints")
-    if recipe.training.steps < step:
-        rounds = "" if recipe.distillation is None else f" ({recipe.distillation.rounds} rounds)"
-        raise ValueError(
-            f"training.steps is {recipe.training.steps}{rounds}, and the run has taken {step} steps: give at least as "
-            "many, or choose another --out (out=)"
-        )
-    return before
+
+    recipe: Recipe
+    folder: Path
+    resume: bool = False
+    base: Path | None = None
+    start: str | None = None
+    may_be_longer: bool = True
+
+    def run(
+        self,
+        *,
+        device: torch.device | str = "auto",
+        report: Reporter = silent,
+        watch: Watch = ignore,
+        log: Sequence[str | Tracker] = (),
+    ) -> Outcome:
+        """Train until the last step or a signal."""
+        recipe, folder, place = self.recipe, self.folder, job()
+        trackers = place.together(lambda: trackers_named(log, report))
+        self._check_job()
+        where = device_named(device)
+        if place.alone:
+            layout_of(recipe.parallel, place, where, 0, 0)  # which refuses what needs several processes
+        with ExitStack() as held:
+            before = place.once(lambda: self._enter(held, report))
+
+            def read_corpus() -> Corpus:
+                """The corpus of a new run, or that of the run in the folder, which may have been moved."""
+                if before is None:
+                    return prepare_corpus(recipe, report)
+                corpus = self.recipe.data.corpus
+                return corpus_of_run(folder, self.recipe, report, None if corpus == before.data.corpus else corpus)
+
+            corpus = place.in_turn(read_corpus)
+            place.agree({"corpus": corpus.checksums()}, "give all ranks the same text")
+            batches = make_loader(recipe, corpus, folder / folders.STREAM)
+            for line in describe_corpus(recipe, corpus):
+                report(line)
+            path = place.once(lambda: checkpoint.newest_intact(folder / "checkpoints", report))
+            if path is not None:
+                check_checkpoint(path, recipe, corpus, folder)
+            state = make_state(recipe, corpus, where)
+            outline = Outline(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names)))
+            words = outline.describe_trained()
+            if words is not None:
+                report(f"{outline.parameters:,} parameters; {words}")
+            if before is None:
+                # only now: what cannot be trained leaves no run
+                place.once(lambda: folders.write_facts(recipe, folder, corpus.tokenizer, corpus.checksums()))
+            peak = operations_per_second(recipe, where)
+            if path is not None:
+                saved = checkpoint.load(path, ())
+                state.restore(saved if saved.parts is not None else checkpoint.load(path))
+                _check_round(recipe, saved.state, folder)
+            changes: tuple[str, ...] = ()
+            if before is not None:
+                recipe, changes = place.once(lambda: self._continue(before, state.step, report))
+            if isinstance(batches, StreamLoader):
+                held.enter_context(batches)
+            session = Session(recipe, folder, corpus, state, where, watch, trackers, changes, peak)
+            return session.run(batches, report)
+
+    def _check_job(self) -> None:
+        """Refuse a job that cannot train this recipe, or whose ranks do not have the same recipe and code."""
+        recipe, place = self.recipe, job()
+        if not place.alone:
+            versions = {
+                "recipe": catalogue.to_json(recipe),
+                "version of the code": folders.code_version(),
+                "version of torch": torch.__version__,
+            }
+            remedy = "start all ranks with the same command, and install the same versions on all machines"
+            place.agree(versions, remedy)
+        place.share(recipe.training.batch_size)  # refuses a number of processes that does not divide the batch
+
+    def _enter(self, held: ExitStack, report: Reporter) -> Recipe | None:
+        """Lock the folder until ``held`` is left; the recipe of the run in it, None if that is to be new.
+
+        A distillation or a finetuning begins its run here; one that is there is compared with what it began from. New
+        weights are refused where one was begun and not completed: its weights are there.
+        """
+        recipe, folder = self.recipe, self.folder
+        held.enter_context(no_empty_folder(folder))
+        check_folder(folder, self.resume)
+        held.enter_context(locked(folder, report))
+        if self.base is not None and folders.exists(folder):
+            check_base(folder, recipe.name, model_source(self.base).folder, report)
+        elif self.start is not None and folders.exists(folder):
+            check_source(folder, self.start, report)
+        elif self.base is not None or self.start is not None:
+            self._begin(report)
+        if folders.exists(folder):
+            return self._check_recipe()
+        record = folders.read_base(folder)
+        if record is not None:
+            kind, how = ("finetuning", "train --from") if "weights" in record else ("distillation", "distill")
+            raise ValueError(
+                f"{folder} holds the beginning of a {kind}: complete it with `duality {how}`, choose another --out "
+                "(out=), or delete it"
+            )
+        if recipe.training.lora:
+            raise ValueError(
+                f"training.lora is {recipe.training.lora}, and an untrained network has nothing to adapt: name the "
+                "model to begin from with --from (start=), or leave the adapters out"
+            )
+        if recipe.distillation is not None:
+            raise ValueError(f"{recipe.name} begins from a trained run: start it with `duality distill RUN`")
+        return None
+
+    def _begin(self, report: Reporter) -> None:
+        """Write the checkpoint that the run begins with, then what says that it is a run."""
+        folder = self.folder
+        if self.base is not None:
+            recipe, corpus, state, record = begin_distillation(self.base, self.recipe, report)
+        else:
+            recipe, corpus, state, record = begin_finetuning(str(self.start), self.recipe, folder, report)
+        write_atomically(folder / folders.BASE, json.dumps(record, indent=1))
+        session = Session(recipe, folder, corpus, state, "cpu")
+        if recipe.distillation is not None:
+            session.save_round()
+        session.save()
+        session.saver.wait()
+        folders.write_facts(recipe, folder, corpus.tokenizer, corpus.checksums())
+
+    def _check_recipe(self) -> Recipe:
+        """The recipe of the run in the folder; it is refused if it may not go on as this plan says."""
+        recipe, folder = self.recipe, self.folder
+        before = folders.read_recipe(folder)
+        changeable = (*_CHANGEABLE, *(("steps",) if self.may_be_longer else ()))
+        # The corpus may be in another place: its tokens are compared by corpus.corpus_of_run.
+        may = ("generation.", "parallel.", "data.corpus:", *(f"training.{name}:" for name in changeable))
+        if self.may_be_longer:
+            may = (*may, "distillation.rounds:", "summary:")
+        changes = catalogue.differences(before, _lengthen(before, recipe, 0))
+        fixed = [change for change in changes if not change.startswith(may)]
+        if fixed:
+            raise ValueError(
+                f"{folder} was started with another recipe ({'; '.join(fixed[:4])}): a run continues as it began, but "
+                f"for generation, parallel and training.{{{', '.join(changeable)}}}; leave the changed flags out, or "
+                "choose another --out (out=)"
+            )
+        step = checkpoint.latest_step(folder / "checkpoints")
+        if recipe.training.steps < step:
+            rounds = "" if recipe.distillation is None else f" ({recipe.distillation.rounds} rounds)"
+            raise ValueError(
+                f"training.steps is {recipe.training.steps}{rounds}, and the run has taken {step} steps: give at least "
+                "as many, or choose another --out (out=)"
+            )
+        return before
+
+    def _continue(self, before: Recipe, step: int, report: Reporter) -> tuple[Recipe, tuple[str, ...]]:
+        """The recipe with which a run that was ``before`` goes on from ``step``, and its changes; they are recorded."""
+        recipe = _lengthen(before, self.recipe, step)
+        changes = catalogue.differences(before, recipe)
+        if changes:
+            rewind_metrics(self.folder, step)  # a line that was cut short by a crash would swallow the next one
+            append_metrics(self.folder, {"step": step, "changed": changes})
+            folders.write_recipe(recipe, self.folder)
+        training = recipe.training
+        if training.steps != before.training.steps:
+            kept, ended = training.phase_steps, "except that a phase that has ended does not begin again"
+            report(
+                f"training.steps changes from {before.training.steps} to {training.steps}: from step {step + 1} on, "
+                f"learning rate ({training.rate(step):.3g} there) and phases are those of {training.steps} steps"
+                + ("" if kept is None else f", {ended} (phase_steps {kept})")
+            )
+        if step:
+            report(f"resuming at step {step} of {training.steps}")
+        return recipe, tuple(changes)
 
 
-def check_round(recipe: Recipe, state: checkpoint.State, folder: Path) -> None:
+def _check_round(recipe: Recipe, state: checkpoint.State, folder: Path) -> None:
     """Refuse a teacher of another round or another delta than the recipe has at this step."""
     if recipe.distillation is None:
         return
@@ -141,25 +294,6 @@ def check_round(recipe: Recipe, state: checkpoint.State, folder: Path) -> None:
             f"the checkpoint of {folder} at step {state['step']} is of {found}, its recipe says {expected}: "
             "restore the recipe.json that it was started with"
         )
-
-
-def continue_recipe(before: Recipe, recipe: Recipe, folder: Path, step: int, report: Reporter) -> Recipe:
-    """The recipe with which a run that was ``before`` goes on from ``step``; changes are recorded."""
-    recipe = _lengthen(before, recipe, step)
-    changes = catalogue.differences(before, recipe)
-    if changes:
-        rewind_metrics(folder, step)  # a line that was cut short by a crash would swallow the next one
-        append_metrics(folder, {"step": step, "changed": changes})
-        write_recipe(recipe, folder)
-    training = recipe.training
-    if training.steps != before.training.steps:
-        kept, ended = training.phase_steps, "except that a phase that has ended does not begin again"
-        report(
-            f"training.steps changes from {before.training.steps} to {training.steps}: from step {step + 1} on, "
-            f"learning rate ({training.rate(step):.3g} there) and phases are those of {training.steps} steps"
-            + ("" if kept is None else f", {ended} (phase_steps {kept})")
-        )
-    return recipe
 
 
 # --- another number of steps
@@ -195,56 +329,3 @@ def with_rounds(before: Recipe, rounds: int) -> Recipe:
         training=replace(before.training, steps=new.steps),
         generation=generation,
     )
-
-
-# --- what it began from
-
-
-def check_base(folder: Path, name: str, base: Path, report: Reporter) -> None:
-    """Refuse to continue the distillation ``name`` in ``folder`` with another base than it began from."""
-    record = read_base(folder)
-    if record is None:
-        report(f"{folder} has no base.json, which says what it began from: {base} is not compared with it")
-        return
-    if "weights" in record:
-        raise ValueError(f"{folder} is a finetuning of {record.get('source')}, no distillation: choose another --out")
-    began = {group: record.get(group) for group in WEIGHTS}
-    kept = base / "checkpoints" / f"step-{record['step']:08d}"
-    where = f"step {record['step']} of {record.get('run')}"
-    alone = base / package.WEIGHTS
-    if kept.is_dir() or alone.is_file():
-        if (dict.fromkeys(WEIGHTS, file_sha256(alone)) if alone.is_file() else checksums(kept)) == began:
-            return
-        found = f"the weights of {base} at that step are others"
-    elif record.get("run") == str(base.resolve()):
-        report(f"{folder} began from {where}, which is not kept any more and is not compared")
-        return
-    else:
-        found = f"{base} has no checkpoint of that step"
-    raise ValueError(
-        f"{folder} is a distillation of {where}, and {found}: give the run that it began from, or choose another "
-        f"--out (out=) for a new distillation; `duality train {name} --out {folder} --resume` "
-        "continues it without its base"
-    )
-
-
-def check_source(folder: Path, place: str, report: Reporter) -> None:
-    """Refuse to continue the finetuning in ``folder`` from another model than it began from."""
-    record = read_base(folder)
-    if record is None or "weights" not in record:
-        raise ValueError(
-            f"{folder} did not begin as a finetuning: continue it without --from (start=), or choose another --out "
-            "(out=)"
-        )
-    step, where = record["step"], f"step {record['step']} of {record.get('source')}"
-    assert isinstance(step, int)
-    there = checkpoint.steps_saved(Path(place) / "checkpoints") if exists(Path(place)) else []
-    if exists(Path(place)) and step not in there and record.get("source") == place:
-        report(f"{folder} began from {where}, which is not kept any more and is not compared")
-        return
-    model = load(place, report, "cpu", step=step) if step in there else load(place, report, "cpu")
-    if hash_parameters(model.denoiser) != record["weights"]:
-        raise ValueError(
-            f"{folder} is a finetuning of {where}, and the weights of {place} are others: give the source that it "
-            "began from, continue it without --from (start=), or choose another --out (out=)"
-        )

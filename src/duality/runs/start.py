@@ -1,5 +1,7 @@
 """What a training begins from: a new network, a run that is distilled, or a model that is finetuned.
 
+A run goes on with the model that it began from, wherever that is now, which is compared by the checksums in base.json.
+
 A finetuning (``train(start=SOURCE)``, `duality train --from SOURCE`) continues the training of a model on other data.
 Its weights and their average are those that ``load`` gives for the source, the averaged ones; its tokenizer is that of
 the source. What must fit the source: the backbone (but for dropout and initialisation), the network that the method
@@ -24,14 +26,15 @@ import torch
 from torch import nn
 
 from duality.data.corpus import Corpus
+from duality.files.atomic import file_sha256
 from duality.files.progress import Reporter
 from duality.hub import package
 from duality.hub.fetch import model_source
-from duality.models.folder import STREAM, check_tokenizer, checksums, exists, hash_parameters, read_recipe
+from duality.models import folder as folders
 from duality.models.model import Model, load, network
 from duality.models.size import Outline
 from duality.models.trained import read_pretrained
-from duality.protocols import Phase, Vocabulary
+from duality.protocols import Vocabulary
 from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.corpus import count_vocabulary, make_loader, prepare_corpus
@@ -41,34 +44,20 @@ from duality.runs.corpus import check_present, corpus_of_run
 from duality.tokenizers.specs import KeptTokenizer, original
 from duality.tokenizers.tokenizer import NumberTokenizer
 from duality.training import checkpoint
-from duality.training.adapters import is_adapter, merge_adapters, plain_name
-from duality.training.parallel import SINGLE, Layout, put
-from duality.training.state import TrainState, copy_into, load_weights
+from duality.training.adapters import merge_adapters, plain_weights
+from duality.training.loop import TrainState, copy_into, load_weights
+from duality.training.parallel import SINGLE, Layout
 
 _FREE = ("backbone.dropout:", "backbone.embedding_std:")  # of the fields of a backbone: the weights mean the same
 
 
-@dataclass(frozen=True)
-class _Beginning:
-    """A run that does not exist yet: its recipe and corpus, its first state, and the record of where that is from."""
-
-    recipe: Recipe
-    corpus: Corpus
-    state: TrainState
-    record: dict[str, object]
-
-
-def phases_of(recipe: Recipe, corpus: Corpus, teacher: nn.Module | None) -> tuple[Phase, ...]:
-    """The phases of training: the method's own, or a distillation's rounds."""
-    num_tokens = corpus.tokenizer.vocab_size
-    if recipe.distillation is None or teacher is None:
-        return method_phases(recipe, num_tokens)
-    return recipe.distillation.phases(recipe.method, num_tokens, teacher)
+# A run that does not exist yet: its recipe and corpus, its first state, and the record of where that is from.
+_Beginning = tuple[Recipe, Corpus, TrainState, dict[str, object]]
 
 
 def check_checkpoint(path: Path, recipe: Recipe, corpus: Corpus, folder: Path) -> None:
     """Refuse a checkpoint of another tokenizer or network, before the network takes any memory."""
-    check_tokenizer(path, corpus.tokenizer, folder)
+    folders.check_tokenizer(path, corpus.tokenizer, folder)
     shapes = Outline(recipe, count_vocabulary(recipe.data, corpus)).shapes(adapters=True)
     checkpoint.check_shapes(checkpoint.shapes_of_group(path, "model"), shapes)
 
@@ -91,7 +80,7 @@ def make_state(recipe: Recipe, corpus: Corpus, device: torch.device | str, layou
 
 def is_model_alone(folder: Path) -> bool:
     """Whether a folder has a model alone, and no run."""
-    return package.exists(folder) and not exists(folder)
+    return package.exists(folder) and not folders.exists(folder)
 
 
 def begin_distillation(base: Path, recipe: Recipe, report: Reporter) -> _Beginning:
@@ -112,20 +101,48 @@ def begin_distillation(base: Path, recipe: Recipe, report: Reporter) -> _Beginni
         record: dict[str, object] = {"run": found.origin.place, "step": found.step, "commit": found.origin.commit}
         record |= {"model": found.origin.sha256, "ema": found.origin.sha256}
     else:
-        own = read_recipe(folder)
+        own = folders.read_recipe(folder)
         check_checkpoint(path, own, corpus, folder)
         vocabulary = count_vocabulary(recipe.data, corpus)
         checkpoint.check_shapes(*(Outline(each, vocabulary).shapes() for each in (own, recipe)))
         saved = checkpoint.load(path, ("model", "ema"))
         model, ema = (merge_adapters(saved.groups[group], own.training) for group in ("model", "ema"))
-        record = {"run": str(folder.resolve()), "step": saved.step, **checksums(path)}
+        record = {"run": str(folder.resolve()), "step": saved.step, **folders.checksums(path)}
     state = make_state(recipe, corpus, "cpu", SINGLE)
-    phases_of(recipe, corpus, state.teacher)  # what cannot be distilled leaves no run behind
+    method_phases(recipe, corpus.tokenizer.vocab_size, state.teacher)  # what cannot be distilled leaves no run behind
     load_weights(state.model, model)
     copy_into(state.ema, ema)
     if state.teacher is not None:
         state.teach("weights")
-    return _Beginning(recipe, corpus, state, record)
+    return recipe, corpus, state, record
+
+
+def check_base(folder: Path, name: str, base: Path, report: Reporter) -> None:
+    """Refuse to continue the distillation ``name`` in ``folder`` with another base than it began from."""
+    record = folders.read_base(folder)
+    if record is None:
+        report(f"{folder} has no base.json, which says what it began from: {base} is not compared with it")
+        return
+    if "weights" in record:
+        raise ValueError(f"{folder} is a finetuning of {record.get('source')}, no distillation: choose another --out")
+    began = {group: record.get(group) for group in folders.WEIGHTS}
+    kept = base / "checkpoints" / f"step-{record['step']:08d}"
+    where = f"step {record['step']} of {record.get('run')}"
+    alone = base / package.WEIGHTS
+    if kept.is_dir() or alone.is_file():
+        if began == (dict.fromkeys(began, file_sha256(alone)) if alone.is_file() else folders.checksums(kept)):
+            return
+        found = f"the weights of {base} at that step are others"
+    elif record.get("run") == str(base.resolve()):
+        report(f"{folder} began from {where}, which is not kept any more and is not compared")
+        return
+    else:
+        found = f"{base} has no checkpoint of that step"
+    raise ValueError(
+        f"{folder} is a distillation of {where}, and {found}: give the run that it began from, or choose another "
+        f"--out (out=) for a new distillation; `duality train {name} --out {folder} --resume` "
+        "continues it without its base"
+    )
 
 
 # --- a finetuning
@@ -207,15 +224,32 @@ def begin_finetuning(place: str, recipe: Recipe, folder: Path, report: Reporter)
             f"the labels of the corpus are {found}, and those of {place} {known}: a finetuning has the same labels, "
             "all of them"
         )
-    make_loader(recipe, corpus, folder / STREAM)  # refuses a text that is too short
-    state, weights = make_state(recipe, corpus, "cpu", SINGLE), dict(model.denoiser.named_parameters())
-    own = {name: value for name, value in state.model.named_parameters() if not is_adapter(name)}
-    checkpoint.check_shapes(
-        {name: tuple(value.shape) for name, value in weights.items()},
-        {plain_name(name): tuple(value.shape) for name, value in own.items()},
-    )
-    for name, value in own.items():
-        for target in (value, state.ema[name]):
-            put(target, weights[plain_name(name)])
-    record = {"source": place, "step": model.step, "weights": hash_parameters(model.denoiser)}
-    return _Beginning(recipe, corpus, state, record)
+    make_loader(recipe, corpus, folder / folders.STREAM)  # refuses a text that is too short
+    state = make_state(recipe, corpus, "cpu", SINGLE)
+    weights: dict[str, torch.Tensor] = dict(model.denoiser.named_parameters())
+    for own in (dict(state.model.named_parameters()), state.ema):
+        copy_into(plain_weights(own), weights)
+    record = {"source": place, "step": model.step, "weights": folders.hash_parameters(model.denoiser)}
+    return recipe, corpus, state, record
+
+
+def check_source(folder: Path, place: str, report: Reporter) -> None:
+    """Refuse to continue the finetuning in ``folder`` from another model than it began from."""
+    record = folders.read_base(folder)
+    if record is None or "weights" not in record:
+        raise ValueError(
+            f"{folder} did not begin as a finetuning: continue it without --from (start=), or choose another --out "
+            "(out=)"
+        )
+    step, where = record["step"], f"step {record['step']} of {record.get('source')}"
+    assert isinstance(step, int)
+    there = checkpoint.steps_saved(Path(place) / "checkpoints") if folders.exists(Path(place)) else []
+    if folders.exists(Path(place)) and step not in there and record.get("source") == place:
+        report(f"{folder} began from {where}, which is not kept any more and is not compared")
+        return
+    model = load(place, report, "cpu", step=step) if step in there else load(place, report, "cpu")
+    if folders.hash_parameters(model.denoiser) != record["weights"]:
+        raise ValueError(
+            f"{folder} is a finetuning of {where}, and the weights of {place} are others: give the source that it "
+            "began from, continue it without --from (start=), or choose another --out (out=)"
+        )

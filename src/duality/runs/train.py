@@ -32,15 +32,14 @@ from duality.recipes.config import build
 from duality.recipes.derive import default_round_steps, derive_distillation, derive_finetuning
 from duality.recipes.recipe import Recipe
 from duality.runs.corpus import TrainingData, with_data
-from duality.runs.requests import DistillRequest, TrainRequest
-from duality.runs.resume import check_folder, with_rounds
-from duality.runs.session import Outcome, TrainingPlan, Watch, ignore
+from duality.runs.requests import DistillRequest, RoundChanges, TrainRequest
+from duality.runs.resume import TrainingPlan, check_folder, with_rounds
+from duality.runs.session import Outcome, Watch, ignore
 from duality.runs.start import StartingPoint, fit_to_source, is_model_alone, read_source
 from duality.runs.trackers.tracker import Tracker
 from duality.training import DISTILLATIONS, Growth, TeacherCopy, checkpoint
 from duality.training.distillation import distillation_named, required_sampler, suited_distillation
 from duality.training.metrics import HELD_OUT, read_metrics
-from duality.training.round_changes import RoundChanges
 
 
 class TrainingStopped(RuntimeError):
@@ -74,10 +73,9 @@ def describe_result(folder: Path) -> str:
 
 def plan_training(request: TrainRequest) -> TrainingPlan:
     """What ``train`` does for a request; data from memory is written into the run folder here."""
-    changes, data, resume, start = request.changes(), request.data, request.resume, request.start
+    data, resume, start, changes = request.data, request.resume, request.start, request.changes()
     source = None if start is None else read_source(start, silent)
-    out = None if request.out is None else Path(request.out).expanduser()
-    base, folder = _first_recipe(request.recipe, source, changes, out, resume)
+    base, folder = _first_recipe(request, source)
     if source is not None and request.recipe is None and data is None and not (resume and exists(folder)):
         raise ValueError(f"nothing to finetune {start} on: give a text with --data (data=), or name a recipe")
     chosen = catalogue.modify(base, changes)
@@ -89,54 +87,45 @@ def plan_training(request: TrainRequest) -> TrainingPlan:
         return TrainingPlan(chosen, folder, resume, start=place)
     if request.column is not None:
         raise ValueError(f"column={request.column!r} belongs to files; data from memory has no columns: leave it out")
-    if source is not None and not source.reads_ids and _holds_ids(data):
+    first = data[0] if isinstance(data, Sequence) and len(data) else data
+    if source is not None and not source.reads_ids and isinstance(first, torch.Tensor):
         raise ValueError(f"data is ids, and {start} reads text: give texts, which its own tokenizer makes into ids")
     check_folder(folder, resume)
     with locked(folder):
-        written = with_data(chosen, data, folder)
+        chosen = with_data(chosen, data, folder)
     if source is not None:  # ids have a tokenizer of their own, which the source has already
-        written = replace(written, data=replace(written.data, tokenizer=source.tokenizer))
-    return TrainingPlan(written, folder, resume, start=place)
+        chosen = replace(chosen, data=replace(chosen.data, tokenizer=source.tokenizer))
+    return TrainingPlan(chosen, folder, resume, start=place)
 
 
-def _first_recipe(
-    recipe: str | Recipe | None, source: StartingPoint | None, changes: Sequence[str], out: Path | None, resume: bool
-) -> tuple[Recipe, Path]:
+def _first_recipe(request: TrainRequest, source: StartingPoint | None) -> tuple[Recipe, Path]:
     """The recipe before any changes, and its run folder: by name, as it is, of the run that is there, or of a source.
 
     A finetuning has the last phase of its method alone, unless its recipe divides the phases.
     """
-    if recipe is None and source is None and not (resume and out is not None and exists(out)):
+    recipe, out = request.recipe, None if request.out is None else Path(request.out).expanduser()
+    if recipe is None and source is None and not (request.resume and out is not None and exists(out)):
         raise ValueError(
             "nothing to train: name a RECIPE (`duality recipes` lists them), a model to begin from (--from, start=), "
             "or with --resume the --out folder of a run"
         )
-    if isinstance(recipe, Recipe):
-        base: Recipe | None = recipe
-    elif recipe is None and source is not None:
-        asked = catalogue.modify(derive_finetuning(source.recipe, source.step), tuple(changes)).training
+    base = recipe if isinstance(recipe, Recipe) else None
+    if recipe is None and source is not None:
+        asked = catalogue.modify(derive_finetuning(source.recipe, source.step), request.changes()).training
         base = derive_finetuning(source.recipe, source.step, asked.steps, adapters=asked.lora > 0)
-    else:
-        base = None
     name = recipe if isinstance(recipe, str) else None if base is None else base.name
     folder = out if out is not None else Path("runs") / str(name)
-    goes_on = not isinstance(recipe, Recipe) and resume and exists(folder)
+    goes_on = not isinstance(recipe, Recipe) and request.resume and exists(folder)
     if goes_on:
         base = read_recipe(folder)
     elif base is None:
         base = catalogue.recipe(str(name))
+    assert base is not None, "it is read, derived or named"
     if name is not None and base.name != name:
         raise ValueError(f"{folder} holds a run of {base.name}, not of {name}: resume it by its name")
     if source is not None and not goes_on and base.training.phase_steps is None:
         base = replace(base, training=replace(base.training, phase_steps=0))
     return base, folder
-
-
-def _holds_ids(data: object) -> bool:
-    """Whether data from memory is tensors of ids."""
-    return isinstance(data, torch.Tensor) or (
-        isinstance(data, Sequence) and any(isinstance(each, torch.Tensor) for each in data[:1])
-    )
 
 
 def train(
@@ -174,30 +163,29 @@ def train(
 
 def plan_distillation(request: DistillRequest) -> TrainingPlan:
     """What ``distill`` does for a request."""
-    source, out, corpus = model_source(request.run), request.out, request.corpus
-    folder, base = source.folder, read_recipe(source.folder)
-    if out is None and source.commit is not None:
+    source = model_source(request.run)
+    folder, pinned, base = source.folder, source.pinned, read_recipe(source.folder)
+    if request.out is None and source.commit is not None:
         raise ValueError(f"a distillation of {source.place} needs a place: say where with --out (out=)")
     # without a distillation that fits, the first one says why
     name = request.method or suited_distillation(base.method) or next(iter(DISTILLATIONS))
     kind = distillation_named(name)
-    given = request.changes.resolve(build(kind, {})).given_fields()
-    target = folder.with_name(f"{folder.name}-{name}") if out is None else Path(out).expanduser()
+    out = folder.with_name(f"{folder.name}-{name}") if request.out is None else Path(request.out).expanduser()
+    goes_on = request.resume and exists(out)
+    if not goes_on:
+        required_sampler(base.method, 2, name)  # refuses a model that it does not fit
+    given = request.changes.given_fields(build(kind, {}))
     fields = (*(() if request.seed is None else (f"training.seed={request.seed}",)), *request.set)
-    if request.resume and exists(target):
-        held = read_recipe(target)
-        asked = with_rounds(held, int(str(given["rounds"]))) if "rounds" in given else held
-        rounds = (f"distillation.{field}={value}" for field, value in given.items())
-        return TrainingPlan(catalogue.modify(asked, (*rounds, *fields), corpus), target, True, source.pinned)
-    required_sampler(base.method, 2, name)  # refuses a model that it does not fit
-    distillation = build(kind, {"round_steps": default_round_steps(base.training.steps), **given})
-    chosen = derive_distillation(base, distillation, _step_of(folder))
-    return TrainingPlan(catalogue.modify(chosen, fields, corpus), target, request.resume, source.pinned)
-
-
-def _step_of(folder: Path) -> int:
-    """The training step of the weights of a run or of a model alone."""
-    return read_config(folder).step if is_model_alone(folder) else checkpoint.latest_step(folder / "checkpoints")
+    if goes_on:
+        held = read_recipe(out)
+        chosen = with_rounds(held, int(str(given["rounds"]))) if "rounds" in given else held
+        fields = (*(f"distillation.{field}={value}" for field, value in given.items()), *fields)
+    else:
+        checkpoints = folder / "checkpoints"
+        step = read_config(folder).step if is_model_alone(folder) else checkpoint.latest_step(checkpoints)
+        distillation = build(kind, {"round_steps": default_round_steps(base.training.steps), **given})
+        chosen = derive_distillation(base, distillation, step)
+    return TrainingPlan(catalogue.modify(chosen, fields, request.corpus), out, request.resume, pinned)
 
 
 def distill(

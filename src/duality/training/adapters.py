@@ -11,7 +11,7 @@ Adapters (Hu et al., 2021) are trained beside the matrices of a network, which s
     W + scale B A        A (rank, inputs) random, B (outputs, rank) zero at first, scale = lora_alpha / lora
 
 ``training.lora`` is the rank. The matrices are those of attention and MLP, as the network names them
-(``muon.HasMatrices``), or those of ``training.lora_layers`` alone, and none in parts that ``training.freeze`` names.
+(``hidden_matrices``), or those of ``training.lora_layers`` alone, and none in parts that ``training.freeze`` names.
 In a checkpoint the adapters are tensors of their own, with the names and the first values of the library `peft`:
 
     blocks.0.qkv.base_layer.weight    blocks.0.qkv.lora_A.default.weight    blocks.0.qkv.lora_B.default.weight
@@ -32,7 +32,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from duality.training.muon import HasMatrices
+from duality.training.muon import hidden_matrices
 from duality.training.settings import Training
 
 ALL, NOTHING = "all", "none"
@@ -99,41 +99,35 @@ def _frozen_names(weights: Iterable[str], freeze: str) -> frozenset[str]:
 
 
 def _adapted_matrices(model: nn.Module, training: Training) -> list[str]:
-    """The names of the matrices of a plain ``model`` that get an adapter; a training that has none is refused."""
-    matrices = {
-        id(each) for part in model.modules() if isinstance(part, HasMatrices) for each in part.hidden_matrices()
-    }
+    """The names of the matrices of a plain ``model`` that get an adapter; a training that has none is refused.
+
+    ``training.lora_layers`` names layers that all blocks have: "mlp.2" of "blocks.0.mlp.2.weight".
+    """
+    refusal = f"training.lora is {training.lora}, and {{}} to adapt: train without it"
+    matrices = {id(each) for each in hidden_matrices(model, refusal)}
     weights = dict(model.named_parameters())
     names = [name for name, value in weights.items() if id(value) in matrices]
-    if not names:
-        raise ValueError(
-            f"training.lora is {training.lora}, and no network of {type(model).__name__} has `hidden_matrices` to "
-            "adapt: train without it"
-        )
     smallest = min(min(weights[name].shape) for name in names)
     if training.lora > smallest:
         raise ValueError(
             f"training.lora is {training.lora}: a rank is at most {smallest}, the smaller side of the smallest matrix"
         )
     frozen = _frozen_names(weights, training.freeze)
-    chosen = [name for name in _chosen_layers(names, training.lora_layers) if name not in frozen]
+    layers = {name: found[1] if (found := _LAYER.fullmatch(name)) else name for name in names}
+    wanted = [each.strip() for each in training.lora_layers.split(",") if training.lora_layers != ALL]
+    for each in wanted:
+        if not any(_begins_with(layer, each) for layer in layers.values()):
+            known = ", ".join(dict.fromkeys(layers.values()))
+            raise ValueError(f"training.lora_layers has {each!r}: the layers are {known}, or {ALL}")
+    if wanted:
+        names = [name for name in names if any(_begins_with(layers[name], each) for each in wanted)]
+    chosen = [name for name in names if name not in frozen]
     if not chosen:
         raise ValueError(
             f"training.freeze={training.freeze} leaves no matrix to adapt: name fewer parts, or other "
             "training.lora_layers"
         )
     return chosen
-
-
-def _chosen_layers(names: Iterable[str], layers: str) -> list[str]:
-    """Those of the matrices that are of the named layers, which all blocks have: "mlp.2" of "blocks.0.mlp.2.weight"."""
-    there = {name: found[1] if (found := _LAYER.fullmatch(name)) else name for name in names}
-    wanted = [each.strip() for each in layers.split(",") if layers != ALL]
-    for each in wanted:
-        if not any(_begins_with(layer, each) for layer in there.values()):
-            known = ", ".join(dict.fromkeys(there.values()))
-            raise ValueError(f"training.lora_layers has {each!r}: the layers are {known}, or {ALL}")
-    return [name for name, layer in there.items() if not wanted or any(_begins_with(layer, each) for each in wanted)]
 
 
 def _trained_names(model: nn.Module, freeze: str) -> list[str]:
@@ -211,24 +205,22 @@ def is_adapter(name: str) -> bool:
     return name.endswith((_A, _B))
 
 
-def plain_name(name: str) -> str:
-    """The name that a weight has without adapters.
+def plain_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights that are of no adapter, by the names that they have without adapters.
 
-    >>> plain_name("blocks.0.qkv.base_layer.weight")
-    'blocks.0.qkv.weight'
+    >>> list(plain_weights({"blocks.0.qkv.base_layer.weight": torch.ones(2), "table": torch.ones(2)}))
+    ['blocks.0.qkv.weight', 'table']
     """
-    return name.replace(f"{_BASE}.", ".")
+    return {name.replace(f"{_BASE}.", "."): value for name, value in tensors.items() if not is_adapter(name)}
 
 
 def merge_adapters(tensors: Mapping[str, Tensor], training: Training) -> dict[str, Tensor]:
     """The weights of the ordinary network: every adapter is added to its matrix. Without adapters nothing changes."""
     if not training.lora:
         return dict(tensors)
-    made = {}
+    made = dict(tensors)
     for name, value in tensors.items():
         module = name.removesuffix(f"{_BASE}{_WEIGHT}")
         if module != name:
-            value = value + training.lora_scale * (tensors[f"{module}{_B}"] @ tensors[f"{module}{_A}"])
-        if not is_adapter(name):
-            made[plain_name(name)] = value
-    return made
+            made[name] = value + training.lora_scale * (tensors[f"{module}{_B}"] @ tensors[f"{module}{_A}"])
+    return plain_weights(made)

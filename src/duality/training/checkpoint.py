@@ -3,7 +3,7 @@
     checkpoints/step-00001000/   <name>.safetensors ..., state.json, manifest.json (size and sha256 of each file)
     checkpoints/latest           the name of the newest one
 
-A group of tensors is one file, or the parts that each rank has written (``sharded``); state.json says so (``parts``).
+A group of tensors is one file, or the parts that each rank has written (``parallel``); state.json says so (``parts``).
 
 A checkpoint is written into a hidden temporary folder, every file is flushed to the disk, and the folder is
 renamed into place: after a crash at any moment there are whole checkpoints and hidden leftovers, which the next save
@@ -11,9 +11,14 @@ removes. A save that fails, on a full disk for example, leaves the checkpoints t
 read against the manifest, and no other file: the weights alone for a model, all groups to continue training. A damaged
 checkpoint is reported and the next older good one is used.
 
-What must hold: a checkpoint of somebody else is data. Only safetensors and JSON are read, so loading cannot run code;
-only files of the folder itself that its manifest lists; and tensors only after their names and shapes, which stand at
-the beginning of a file, have been found to be those of the network (``shapes``).
+Writing, checksums and flushing of a large checkpoint take many seconds; copying its tensors takes a fraction of one.
+So ``Saver`` writes in a thread while training goes on, one checkpoint at a time: the next one waits until it is on the
+disk. Small ones, below ``LARGE`` bytes, are written at once, without a copy.
+
+What must hold: an error of the disk ends the training at the next checkpoint, or at its end, and is not lost; when a
+training has ended, its last checkpoint is on the disk. A checkpoint of somebody else is data. Only safetensors and JSON
+are read, so loading cannot run code; only files of the folder itself that its manifest lists; and tensors only after
+their names and shapes, which stand at the beginning of a file, have been found to be those of the network (``shapes``).
 """
 
 from __future__ import annotations
@@ -25,21 +30,24 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from duality.files.atomic import DISK_FULL, file_sha256, flush_to_disk, readable_size, write_atomically
 from duality.files.json_files import MIB, read_json
 from duality.files.progress import Reporter
-from duality.ranks import job
-from duality.training.sharded import Groups, file_pattern, num_bytes_of, shapes_in_parts, whole_group, write_parts
-from duality.training.sharded import Tensors as Tensors
+from duality.training.parallel import Groups as Groups
+from duality.training.parallel import Tensors as Tensors
+from duality.training.parallel import file_pattern, num_bytes_of, part_shapes, read_parts, write_parts
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -48,6 +56,7 @@ State = dict[str, Any]  # the content of state.json
 Shapes = Mapping[str, tuple[int, ...]]
 _MANIFEST, _STATE, _TENSORS = "manifest.json", "state.json", ".safetensors"
 _HIDDEN = ".writing-"
+LARGE = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -59,11 +68,16 @@ class Checkpoint:
     groups: dict[str, Tensors]
     state: State
 
+    @property
+    def parts(self) -> list[str] | None:
+        """The groups that ranks have written in parts; None if each of its groups is one file."""
+        return self.state.get("parts")
+
 
 def save(folder: Path, step: int, groups: Groups, state: State, keep: int = 2) -> Path:
     """Write a checkpoint and remove all but the newest ``keep`` ones."""
     with _named_errors(folder, groups):
-        temporary = _begin(folder, step)
+        temporary = begin(folder, step)
         written: dict[int, Path] = {}
         for name, tensors in groups.items():
             file = temporary / f"{name}{_TENSORS}"
@@ -75,15 +89,10 @@ def save(folder: Path, step: int, groups: Groups, state: State, keep: int = 2) -
         return _complete(temporary, step, state, keep)
 
 
-def begin_parts(folder: Path, step: int) -> None:
-    """Make the folder into which the ranks will write their parts; all ranks must call it."""
-    job().once(lambda: _begin(folder, step))
-
-
 def save_parts(
     folder: Path, step: int, groups: Groups, state: State, keep: int, connection: ProcessGroup | None
 ) -> None:
-    """Write a checkpoint of which every rank writes its part; all ranks must call it, after ``begin_parts``.
+    """Write a checkpoint of which every rank writes its part; all ranks must call it, after ``begin`` on rank 0.
 
     The ranks talk over this ``connection`` alone, so a thread can do it while training goes on.
     """
@@ -109,7 +118,7 @@ def _named_errors(folder: Path, groups: Groups) -> Iterator[None]:
         raise OSError(error.errno, text, path) from error
 
 
-def _begin(folder: Path, step: int) -> Path:
+def begin(folder: Path, step: int) -> Path:
     """A new hidden folder for a checkpoint; what a crash has left is removed."""
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(f"{_HIDDEN}*"):
@@ -120,14 +129,26 @@ def _begin(folder: Path, step: int) -> Path:
 
 
 def _complete(temporary: Path, step: int, state: State, keep: int) -> Path:
-    """Give a checkpoint whose tensors are written its manifest and its name, and remove old ones.
+    """Give a checkpoint whose tensors are written its state, its manifest and its name, and remove old ones.
 
     All but the newest ``keep`` up to ``step`` are removed; newer ones, from which nothing was resumed, stay. The same
     step again, after resuming from an older one, is replaced. A folder is hidden before it is emptied, so that half a
     checkpoint is never visible.
     """
     folder, target = temporary.parent, temporary.parent / f"step-{step:08d}"
-    _seal(temporary, step, state)
+    (temporary / _STATE).write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
+    for file in temporary.glob(f"*{_TENSORS}"):
+        # written for their owner alone: whoever may read the other files may read these
+        os.chmod(file, (temporary / _STATE).stat().st_mode)
+    files, digests = {}, dict[int, str]()
+    for file in sorted(temporary.iterdir()):
+        found = file.stat()
+        digest = digests.get(found.st_ino) or file_sha256(file)  # a file of two names is read once
+        digests[found.st_ino] = digest
+        files[file.name] = {"bytes": found.st_size, "sha256": digest}
+    (temporary / _MANIFEST).write_text(json.dumps(files, indent=1), encoding="utf-8")
+    for path in (*temporary.iterdir(), temporary):
+        flush_to_disk(path)
     replaced = folder / f"{_HIDDEN}replaced"
     if target.exists():
         os.replace(target, replaced)
@@ -148,23 +169,6 @@ def _complete(temporary: Path, step: int, state: State, keep: int) -> Path:
     return target
 
 
-def _seal(temporary: Path, step: int, state: State) -> None:
-    """Write state and manifest of a checkpoint, and flush all its files."""
-    (temporary / _STATE).write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
-    for file in temporary.glob(f"*{_TENSORS}"):
-        # written for their owner alone: whoever may read the other files may read these
-        os.chmod(file, (temporary / _STATE).stat().st_mode)
-    files, digests = {}, dict[int, str]()
-    for file in sorted(temporary.iterdir()):
-        found = file.stat()
-        digest = digests.get(found.st_ino) or file_sha256(file)  # a file of two names is read once
-        digests[found.st_ino] = digest
-        files[file.name] = {"bytes": found.st_size, "sha256": digest}
-    (temporary / _MANIFEST).write_text(json.dumps(files, indent=1), encoding="utf-8")
-    for path in (*temporary.iterdir(), temporary):
-        flush_to_disk(path)
-
-
 def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file; what the disk refuses is an ``OSError``."""
     try:
@@ -176,14 +180,14 @@ def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None 
 
 
 def steps_saved(folder: Path) -> list[int]:
-    """Steps that have a checkpoint folder, oldest first."""
-    names = (path.name for path in folder.iterdir() if path.is_dir())
+    """Steps that have a checkpoint folder, oldest first; none if there is no folder."""
+    names = (path.name for path in (folder.iterdir() if folder.is_dir() else ()) if path.is_dir())
     return sorted(int(name.removeprefix("step-")) for name in names if re.fullmatch(r"step-\d{8,}", name))
 
 
 def latest_step(folder: Path) -> int:
     """The newest step that has a checkpoint; 0 if there is none."""
-    return max(steps_saved(folder), default=0) if folder.is_dir() else 0
+    return max(steps_saved(folder), default=0)
 
 
 def _manifest_of(path: Path) -> dict[str, tuple[int, str]]:
@@ -229,7 +233,7 @@ def _files_of(path: Path, manifest: Mapping[str, tuple[int, str]], groups: Seque
     """The files that hold these groups of tensors, or all files."""
     if groups is None:
         return sorted(manifest)
-    parts = parts_of(path)
+    parts = _read_state(path).get("parts")
     if parts is None:
         return [f"{group}{_TENSORS}" for group in groups]
     found: list[str] = []
@@ -248,30 +252,41 @@ def checksum_of(path: Path, group: str) -> str | None:
     return hashlib.sha256("".join(found).encode("ascii")).hexdigest()
 
 
-def parts_of(path: Path) -> list[str] | None:
-    """The groups of a checkpoint that ranks have written in parts; None if each of its groups is one file."""
-    parts = _read_state(path).get("parts")
-    if parts is not None and not (isinstance(parts, list) and all(isinstance(each, str) for each in parts)):
-        raise ValueError(f"{path / _STATE} has no list of parts: restore it from a backup")
-    return parts
-
-
 def _read_state(path: Path) -> State:
-    """state.json of the checkpoint at ``path``, in which every checkpoint has its step."""
+    """state.json of the checkpoint at ``path``, in which every checkpoint has its step.
+
+    ``parts`` are the groups that ranks have written in parts; without it each of its groups is one file.
+    """
     state = read_json(path / _STATE, MIB)
     if not isinstance(state, dict) or type(state.get("step")) is not int or state["step"] < 0:
         raise ValueError(f"{path / _STATE} has no step, which is a whole number: restore it from a backup")
+    parts = state.get("parts")
+    if parts is not None and not (isinstance(parts, list) and all(isinstance(each, str) for each in parts)):
+        raise ValueError(f"{path / _STATE} has no list of parts: restore it from a backup")
     return state
 
 
-def newest_intact(folder: Path, report: Reporter, groups: Sequence[str] | None = None) -> Path | None:
-    """The newest checkpoint that passes verification; damaged newer ones are reported. None if there is none at all."""
-    steps, problem = steps_saved(folder) if folder.is_dir() else [], None
-    for step in reversed(steps):
-        path = folder / f"step-{step:08d}"
+def newest_intact(
+    folder: Path, report: Reporter, groups: Sequence[str] | None = None, step: int | None = None
+) -> Path | None:
+    """The newest checkpoint that passes verification; damaged newer ones are reported. None if there is none at all.
+
+    If a ``step`` is given, the checkpoint of that step, which must be kept and intact.
+    """
+    steps, problem = steps_saved(folder), None
+    if step is not None and step not in steps:
+        kept = f"there are {', '.join(map(str, steps))}" if steps else "there is none"
+        raise ValueError(
+            f"{folder} has no checkpoint of step {step}: {kept}; a training keeps more of them with "
+            "--set training.keep=N"
+        )
+    for each in reversed(steps) if step is None else (step,):
+        path = folder / f"step-{each:08d}"
         problem = damage(path, groups)
         if problem is None:
             return path
+        if step is not None:
+            raise ValueError(f"{path} is damaged ({problem}): restore it from a backup, or choose another step")
         report(f"checkpoint {path} is damaged ({problem}); trying the one before it")
     if steps:
         raise ValueError(
@@ -281,43 +296,33 @@ def newest_intact(folder: Path, report: Reporter, groups: Sequence[str] | None =
     return None
 
 
-def kept_step(folder: Path, step: int, groups: Sequence[str] | None = None) -> Path:
-    """The checkpoint of a step, which must be kept and intact."""
-    there = steps_saved(folder) if folder.is_dir() else []
-    if step not in there:
-        kept = f"there are {', '.join(map(str, there))}" if there else "there is none"
-        raise ValueError(
-            f"{folder} has no checkpoint of step {step}: {kept}; a training keeps more of them with "
-            "--set training.keep=N"
-        )
-    path = folder / f"step-{step:08d}"
-    problem = damage(path, groups)
-    if problem is not None:
-        raise ValueError(f"{path} is damaged ({problem}): restore it from a backup, or choose another step")
-    return path
-
-
 def load(path: Path, groups: Sequence[str] | None = None, shapes: Shapes | None = None) -> Checkpoint:
     """Read a checkpoint that has been verified: these groups of tensors, or all, which have these ``shapes``."""
-    state, parts = _read_state(path), parts_of(path)
-    names = [name.removesuffix(_TENSORS) for name in _manifest_of(path) if name.endswith(_TENSORS)]
-    wanted = groups if groups is not None else sorted(names) if parts is None else parts
+    state = _read_state(path)
+    parts = state.get("parts")
+    whole = sorted(name.removesuffix(_TENSORS) for name in _manifest_of(path) if name.endswith(_TENSORS))
+    wanted = groups if groups is not None else whole if parts is None else parts
     found: dict[str, Tensors] = {}
     for group in wanted:
         if shapes is not None:
             check_shapes(shapes_of_group(path, group), shapes)
         file = path / f"{group}{_TENSORS}"
         with _valid(file):
-            found[group] = load_file(file) if parts is None else whole_group(path, group)
+            if parts is None:
+                found[group] = load_file(file)
+            else:  # put together by this process
+                shapes_there = part_shapes(path, group).items()
+                found[group] = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in shapes_there}
+                read_parts(path, {group: found[group]})
     return Checkpoint(path, state["step"], found, state)
 
 
 def shapes_of_group(path: Path, group: str) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a group's tensors in the checkpoint at ``path``; the tensors are not read."""
-    parts, file = parts_of(path), path / f"{group}{_TENSORS}"
+    parts, file = _read_state(path).get("parts"), path / f"{group}{_TENSORS}"
     with _valid(file if parts is None else path):
         if parts is not None:
-            return {name: shape for name, (shape, _) in shapes_in_parts(path, group).items()}
+            return {name: shape for name, (shape, _) in part_shapes(path, group).items()}
         with safe_open(file, framework="pt") as content:
             return {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
 
@@ -341,3 +346,42 @@ def check_shapes(found: Shapes, own: Shapes, *, file: str = "the checkpoint") ->
             f"{file} does not fit the network: {name} is {shapes[0]} in the file and {shapes[1]} in the "
             f"network ({len(differing)} tensors differ); use the recipe and the tokenizer that it was trained with"
         )
+
+
+# --- in a thread
+
+
+class Saver:
+    """Writes checkpoints, large ones in a thread; the ``with`` block ends when all are written."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[object] | None = None
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(*(() if error is None else (Exception,))):  # the first error is the one to hear of
+            self.wait()
+        self._thread.shutdown()
+
+    def save(self, groups: Groups, write: Callable[[Groups], object]) -> None:
+        """``write`` the tensors as they are now, whatever the next steps change."""
+        self.wait()
+        if num_bytes_of(groups) < LARGE:
+            write(groups)
+            return
+        copies = {
+            group: {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
+            for group, tensors in groups.items()
+        }
+        self._writing = self._thread.submit(write, copies)
+
+    def wait(self) -> None:
+        """Return when everything is written; raise what went wrong."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()

@@ -7,7 +7,7 @@ N rounds of M steps. When a round begins, the teacher becomes a copy of the stud
 their average (Algorithm 2). Within a round the teacher does not change. The student learns the belief that its teacher
 has at delta less noise (DCD), or after several steps of length delta (SDTT). delta grows from round to round: it
 doubles, or grows linearly. Round and delta depend on the step alone, so a resumed run has the same ones. The paper's 5
-rounds from 1/512 (DCD) or 1/1024 (SDTT) end with steps of 1/32; ``round_changes._choose_rounds`` has those for another
+rounds from 1/512 (DCD) or 1/1024 (SDTT) end with steps of 1/32; ``runs.requests.RoundChanges`` has those for another
 number of steps.
 
 A distillation is a part of a recipe (``Recipe.distillation``): method, network, measure and sampler stay the
@@ -18,7 +18,7 @@ same, only the phases differ. To add another: a subclass of ``Rounds`` with ``fi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 from duality.diffusion import Compare, Divergence
 from duality.diffusion.processes import is_uniform
@@ -39,6 +39,8 @@ class Rounds:
     growth: Growth = "double"
     teacher: TeacherCopy = "weights"
     divergence: Divergence = "kl-backward"
+    tail: ClassVar[Tail] = "ancestral"
+    """How the last step of a sample is best taken after this distillation."""
 
     def __post_init__(self) -> None:
         for name in ("rounds", "round_steps"):
@@ -73,11 +75,6 @@ class Rounds:
     def sampling_steps(self) -> int:
         """The number of equal steps of time that the last round teaches."""
         return max(1, round(1 / (self.delta_of_round(self.rounds) * self.deltas_per_step)))
-
-    @property
-    def tail(self) -> Tail:
-        """How the last step of a sample is best taken after this distillation."""
-        return "ancestral"
 
     @property
     def sharpens(self) -> bool:
@@ -125,11 +122,8 @@ class DCD(Rounds):
     alpha_min: float = 0.0062
     alpha_max: float = 0.9987
     compare: Compare = "output"
-
-    @property
-    def tail(self) -> Tail:
-        """The noisy token of the last step is evidence, which a greedy tail would ignore."""
-        return "posterior"
+    tail: ClassVar[Tail] = "posterior"
+    """The noisy token of the last step is evidence, which a greedy tail would ignore."""
 
     @property
     def sharpens(self) -> bool:

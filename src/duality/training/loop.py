@@ -1,25 +1,23 @@
-"""One training loop: ``fit`` takes steps until the last phase ends, or until it is stopped.
+"""What a training step changes, ``TrainState``, the step itself, ``take_step``, and the plain loop, ``fit``.
+
+The state is weights, their moving average, the optimizer's moments, the number of the step, a teacher. A checkpoint
+contains this; nothing else is needed to continue bit for bit.
 
 A step is a pure function of the state and the step's number: which sequences, which times and which noise depend on
 (seed, step, index in the global batch) only. Hence a resumed run repeats the uninterrupted one bit for bit, and
 dividing the batch into micro-batches, or over processes (``ranks``), changes rounding, not noise.
 
 Loss = sum of nats over the valid tokens of the global batch / their number.
-
-Signals that end training between two steps, so that the last step can be saved.
 """
 
 from __future__ import annotations
 
 import math
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +25,153 @@ from torch import Tensor, nn
 from duality.data.loader import Batches, Loader, Prefetch
 from duality.denoisers.wrapping import num_labels_of
 from duality.noise import Noise, stratified_times
-from duality.protocols import AnyDenoiser, Phase
+from duality.protocols import Network, Phase
 from duality.ranks import job
-from duality.training.parallel import gather
-from duality.training.settings import Training, resolve_precision
-from duality.training.state import TrainState
+from duality.training.adapters import choose_trained
+from duality.training.checkpoint import Checkpoint, Tensors, check_shapes
+from duality.training.muon import Muon
+from duality.training.parallel import SINGLE, Layout, gather, gather_on_first, local_part, part_shapes, put, read_parts
+from duality.training.settings import Training, check_compiler, resolve_precision
+
+MOMENTS = ("step", "exp_avg", "exp_avg_sq", "momentum")  # AdamW's, and Muon's
+
+
+def _optimizer_of(model: nn.Module, training: Training) -> torch.optim.Optimizer:
+    """The optimizer that a recipe chooses."""
+    rate, betas, decay = training.learning_rate, training.betas, training.weight_decay
+    if training.optimizer == "muon":
+        return Muon(model, lr=rate, betas=betas, weight_decay=decay)
+    trained = [value for value in model.parameters() if value.requires_grad]
+    return torch.optim.AdamW(trained, lr=rate, betas=betas, weight_decay=decay, fused=True)
+
+
+@dataclass
+class TrainState:
+    """Everything a step changes."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    ema: Tensors
+    loss: nn.Module
+    """``Step`` of the model, wrapped as the layout says."""
+    step: int = 0
+    teacher: nn.Module | None = None
+    layout: Layout = SINGLE
+
+    @staticmethod
+    def fresh(
+        model: nn.Module, training: Training, teacher: nn.Module | None = None, layout: Layout = SINGLE
+    ) -> TrainState:
+        """The state before the first step; the weights of ``model`` and ``teacher`` are divided as the layout says."""
+        choose_trained(model, training)
+        if teacher is not None:
+            teacher.requires_grad_(False)
+        if training.compile:
+            check_compiler(next(model.parameters()).device)
+        for network in (part for taught in (model, teacher) if taught is not None for part in taught.modules()):
+            if isinstance(network, Network):
+                network.prepare(recompute=training.recompute, compile=training.compile)
+        loss = layout.wrap(model, teacher)
+        optimizer = _optimizer_of(model, training)
+        ema = {name: value.detach().clone() for name, value in model.named_parameters()}
+        return TrainState(model, optimizer, ema, loss, 0, teacher, layout)
+
+    def groups(self, names: Sequence[str] | None = None) -> dict[str, Tensors]:
+        """The content of a checkpoint, or these groups of it, as named tensors."""
+        moments = {
+            f"{name}.{key}": value
+            for name, parameter in self.model.named_parameters()
+            if parameter in self.optimizer.state
+            for key, value in self.optimizer.state[parameter].items()
+        }
+        groups: dict[str, Tensors] = {"model": dict(self.model.named_parameters()), "ema": self.ema}
+        if self.teacher is not None:
+            groups["teacher"] = dict(self.teacher.named_parameters())
+        groups["optimizer"] = moments
+        return {name: group for name, group in groups.items() if names is None or name in names}
+
+    def groups_on_first(self, names: Sequence[str] | None = None) -> dict[str, Tensors]:
+        """The content of a checkpoint, or these groups of it, put together on rank 0; all ranks must call it.
+
+        One tensor at a time: no rank but the first ever has more than its part and one tensor.
+        """
+        return {
+            group: {name: made for name, value in tensors.items() if (made := gather_on_first(value)) is not None}
+            for group, tensors in self.groups(names).items()
+        }
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Continue from the checkpoint ``saved``; if ranks have written it in parts, its groups are read here.
+
+        The parts of this rank need not be those of the ranks that wrote them.
+        """
+        parts = saved.parts
+        needed = ("model", "ema", "optimizer", *(() if self.teacher is None else ("teacher",)))
+        missing = [group for group in needed if group not in (saved.groups if parts is None else parts)]
+        if missing:
+            raise ValueError(
+                f"{saved.path} has no {missing[0]}.safetensors, so training cannot continue from it (a model that was "
+                "imported has none: distill it): restore it from a backup, or train again into another folder"
+            )
+        there = {
+            group: part_shapes(saved.path, group)
+            if parts is not None
+            else {name: (tuple(value.shape), value.dtype) for name, value in saved.groups[group].items()}
+            for group in needed
+        }
+        for name, parameter in self.model.named_parameters():
+            moments = {key: there["optimizer"].get(f"{name}.{key}") for key in MOMENTS}
+            kept = {key: found for key, found in moments.items() if found is not None}
+            if kept:  # a weight that is not trained has none
+                self.optimizer.state[parameter] = {
+                    key: torch.empty(shape, dtype=dtype, device=parameter.device)
+                    if key == "step"
+                    else torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+                    for key, (shape, dtype) in kept.items()
+                }
+        own = self.groups(needed)
+        for group, found in there.items():
+            shapes = {name: shape for name, (shape, _) in found.items()}
+            check_shapes(shapes, _shapes_of(own[group]), file=str(saved.path / f"{group}.safetensors"))
+        with torch.no_grad():
+            if parts is not None:
+                read_parts(saved.path, own)
+            for group in needed if parts is None else ():
+                copy_into(own[group], saved.groups[group])
+        self.step = saved.step
+
+    def teach(self, source: Literal["weights", "ema"]) -> None:
+        """The teacher becomes a copy of the student, or of the student's average."""
+        assert self.teacher is not None, "this phase learns from a teacher, and there is none"
+        load_weights(self.teacher, self.ema if source == "ema" else dict(self.model.named_parameters()))
+
+    def average(self, decay: float) -> None:
+        """Move the average towards the weights, quickly at first: decay is at most (1 + n) / (10 + n)."""
+        decay = min(decay, (1 + self.step) / (10 + self.step))
+        with torch.no_grad():
+            trained = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+            averages = [local_part(self.ema[name]) for name in trained]
+            torch._foreach_lerp_(averages, [local_part(value.detach()) for value in trained.values()], 1 - decay)
+
+
+def _shapes_of(tensors: Tensors) -> dict[str, tuple[int, ...]]:
+    """The shapes of named tensors."""
+    return {name: tuple(value.shape) for name, value in tensors.items()}
+
+
+def copy_into(own: Tensors, weights: Tensors) -> None:
+    """Copy ``weights`` into tensors of the same names and shapes; any others are refused."""
+    check_shapes(_shapes_of(weights), _shapes_of(own))
+    for name, value in weights.items():
+        put(own[name], value)
+
+
+def load_weights(model: nn.Module, weights: Tensors) -> None:
+    """Copy ``weights`` into ``model``; every name and shape must agree."""
+    copy_into(dict(model.named_parameters()), weights)
+
+
+# --- a step
 
 
 class TrainingDiverged(ValueError):
@@ -96,13 +236,13 @@ def gradients(state: TrainState, loader: Loader | Prefetch, phase: Phase, traini
     return total / num_tokens, num_tokens
 
 
-def _drop_labels(denoiser: AnyDenoiser, labels: Tensor, training: Training, noise: Noise) -> Tensor:
+def _drop_labels(denoiser: nn.Module, labels: Tensor, training: Training, noise: Noise) -> Tensor:
     """The labels, with "no label" for some of the samples, so that the model also learns the text without labels."""
     dropped = noise.uniform("label", 1)[:, 0] < training.label_dropout
     return torch.where(dropped, num_labels_of(denoiser), labels)
 
 
-def _take_step(
+def take_step(
     state: TrainState, loader: Loader | Prefetch, phases: tuple[Phase, ...], training: Training
 ) -> StepRecord:
     """One optimizer step; raises ``TrainingDiverged`` before a non-finite gradient can reach the weights."""
@@ -135,46 +275,8 @@ def fit(
     training: Training,
     after_step: Callable[[StepRecord], bool],
 ) -> None:
-    """Step until the last phase ends, or until ``after_step`` returns False."""
-    until, device = phases[-1].until, next(state.model.parameters()).device
+    """Step until the last phase ends, or until ``after_step`` returns False; a ``Session`` of a run also saves."""
     own = partial(loader.batch, rows=job().share(training.batch_size))
-    with Prefetch(own, until, pin=device.type == "cuda") as batches:
-        while state.step < until and after_step(_take_step(state, batches, phases, training)):
+    with Prefetch(own, phases[-1].until, pin=next(state.model.parameters()).is_cuda) as batches:
+        while state.step < phases[-1].until and after_step(take_step(state, batches, phases, training)):
             pass
-
-
-# --- signals
-
-
-SignalHandler = Callable[[int, FrameType | None], Any] | int | None
-
-
-@dataclass
-class _Interruption:
-    """The signal that came, SIGINT (Ctrl-C) or SIGTERM; 0 if none did. The loop reads it between steps."""
-
-    signal: int = 0
-
-
-@contextmanager
-def interruptible() -> Iterator[_Interruption]:
-    """Turn the first SIGINT or SIGTERM into a request to stop; a second one acts as usual."""
-    request, previous = _Interruption(), dict[int, SignalHandler]()
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
-
-    def restore() -> None:
-        for number, handler in previous.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-    def ask(number: int, _frame: FrameType | None) -> None:
-        request.signal = number
-        restore()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        previous[number] = signal.signal(number, ask)
-    try:
-        yield request
-    finally:
-        restore()

@@ -61,7 +61,10 @@ def _check_row(row: object, where: str) -> dict[str, Any]:
         raise ValueError(f"{where} is damaged (it has no step, which is a whole number): {_REMEDY}")
     # the error of a single sequence is not finite, and stands there as null
     known = {name: value for name, value in row.items() if value is not None or name not in HELD_OUT}
-    wrong = [name for name in _NUMBERS if name in known and not _is_number(known[name])]
+    computable = {  # JSON has whole numbers of any size
+        name for name, value in known.items() if type(value) is float or (type(value) is int and abs(value) < _LARGEST)
+    }
+    wrong = [name for name in _NUMBERS if name in known and name not in computable]
     wrong += [name for name, kind in _KINDS.items() if name in row and not isinstance(row[name], kind)]
     wrong += [other for name, other in _TOGETHER if name in row and other not in row]
     if wrong:
@@ -69,15 +72,11 @@ def _check_row(row: object, where: str) -> dict[str, Any]:
     return row
 
 
-def _is_number(value: object) -> bool:
-    """Whether it can be computed with; JSON has whole numbers of any size."""
-    return type(value) is float or (type(value) is int and abs(value) < _LARGEST)
-
-
-def rewind_metrics(folder: Path, step: int) -> None:
-    """Remove the rows after ``step``: those steps are taken again."""
+def rewind_metrics(folder: Path, step: int) -> set[int]:
+    """Remove the rows after ``step``: those steps are taken again. The steps that have a validation."""
     rows = [row for row in read_metrics(folder) if row["step"] <= step]
     write_atomically(folder / METRICS, "".join(json_text(row) + "\n" for row in rows))
+    return {row["step"] for row in rows if "validation_nats" in row}
 
 
 def log_row(
@@ -116,13 +115,11 @@ HELD_OUT = ("validation_nats", "validation_stderr")  # of a row; a number that i
 _WINDOW = 15
 
 
-def _running_mean(values: list[float]) -> list[float]:
-    """The mean of the last few values, fewer at the beginning."""
-    return [sum(part) / len(part) for part in (values[max(0, i - _WINDOW) : i + 1] for i in range(len(values)))]
-
-
 def plot_losses(metrics: list[dict[str, Any]], target: Path, title: str) -> None:
-    """Training loss by phase (single steps are faint) and validation bound against steps, as a PNG."""
+    """Training loss by phase, and the validation bound, against steps, as a PNG.
+
+    Single steps are faint; the line is the mean of the last few, fewer at the beginning.
+    """
     from matplotlib.figure import Figure  # without pyplot: the backend of a user's notebook stays as it is
 
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -132,7 +129,9 @@ def plot_losses(metrics: list[dict[str, Any]], target: Path, title: str) -> None
         rows = [row for row in training if row["phase"] == phase]
         steps, losses = [row["step"] for row in rows], [row["loss"] for row in rows]
         axes.plot(steps, losses, lw=0.6, alpha=0.4, color=f"C{number}")
-        axes.plot(steps, _running_mean(losses), lw=1.6, color=f"C{number}", label=f"training, {phase}")
+        recent = (losses[max(0, last - _WINDOW) : last] for last in range(1, len(losses) + 1))
+        means = [sum(part) / len(part) for part in recent]
+        axes.plot(steps, means, lw=1.6, color=f"C{number}", label=f"training, {phase}")
     held_out = [row for row in metrics if "validation_nats" in row]
     nats, errors = ([math.nan if row[name] is None else row[name] for row in held_out] for name in HELD_OUT)
     steps = [row["step"] for row in held_out]

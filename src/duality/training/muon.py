@@ -31,19 +31,17 @@ _RMS = 0.2  # of an AdamW step, in units of the learning rate
 
 
 @runtime_checkable
-class HasMatrices(Protocol):
+class _HasMatrices(Protocol):
     """A network that says which of its weights are matrices between hidden vectors."""
 
     def hidden_matrices(self) -> list[nn.Parameter]: ...
 
 
-def _matrices_of(model: nn.Module) -> list[nn.Parameter]:
-    """The matrices that Muon trains; a model whose network names none is refused."""
-    found = [each for part in model.modules() if isinstance(part, HasMatrices) for each in part.hidden_matrices()]
+def hidden_matrices(model: nn.Module, refusal: str) -> list[nn.Parameter]:
+    """The matrices between hidden vectors; a model whose network names none is refused, in these words."""
+    found = [each for part in model.modules() if isinstance(part, _HasMatrices) for each in part.hidden_matrices()]
     if not found:
-        raise ValueError(
-            f"training.optimizer is muon, and no network of {type(model).__name__} has `hidden_matrices`: use adamw"
-        )
+        raise ValueError(refusal.format(f"no network of {type(model).__name__} has `hidden_matrices`"))
     return found
 
 
@@ -61,7 +59,8 @@ class Muon(torch.optim.Optimizer):
     """Muon for the hidden matrices of a model, AdamW for the rest."""
 
     def __init__(self, model: nn.Module, *, lr: float, betas: tuple[float, float], weight_decay: float):
-        matrices = [each for each in _matrices_of(model) if each.requires_grad]
+        refusal = "training.optimizer is muon, and {}: use adamw"
+        matrices = [each for each in hidden_matrices(model, refusal) if each.requires_grad]
         chosen = {id(each) for each in matrices}
         rest = [each for each in model.parameters() if each.requires_grad and id(each) not in chosen]
         group = {"params": rest}  # in a list of its own: there may be nothing for AdamW
@@ -81,10 +80,12 @@ class Muon(torch.optim.Optimizer):
             if matrix.grad is not None:
                 shapes.setdefault(tuple(sorted(matrix.shape)), []).append(matrix)
         for alike in shapes.values():
-            directions = _orthogonal(torch.stack([_wide(gather(self._momentum(matrix))) for matrix in alike]))
+            momenta = (gather(self._momentum(matrix)) for matrix in alike)
+            wide = [each if each.shape[0] <= each.shape[1] else each.T for each in momenta]
+            directions = _orthogonal(torch.stack(wide))
             for matrix, direction in zip(alike, directions, strict=True):
                 size = _RMS * max(matrix.shape) ** 0.5
-                update = (direction if _is_wide(matrix) else direction.T)[rows_here(matrix)]
+                update = (direction if matrix.shape[0] <= matrix.shape[1] else direction.T)[rows_here(matrix)]
                 own = local_part(matrix)
                 own.mul_(1 - group["lr"] * group["weight_decay"])
                 own.add_(update, alpha=-group["lr"] * size)
@@ -97,13 +98,3 @@ class Muon(torch.optim.Optimizer):
         mean: Tensor = self.state[matrix]["momentum"]
         mean.lerp_(matrix.grad, 1 - MOMENTUM)
         return matrix.grad.lerp(mean, MOMENTUM)
-
-
-def _is_wide(matrix: Tensor) -> bool:
-    """Whether a matrix has no more rows than columns."""
-    return matrix.shape[0] <= matrix.shape[1]
-
-
-def _wide(matrix: Tensor) -> Tensor:
-    """The matrix or its transpose, whichever is wide."""
-    return matrix if _is_wide(matrix) else matrix.T

@@ -1,4 +1,4 @@
-"""One training in many processes: how the weights lie on them, and how their gradients are put together.
+"""One training in many processes: how the weights lie on them, and how gradients and checkpoints are put together.
 
     single   one process
     ddp      every rank has all weights; gradients are averaged (``DistributedDataParallel``)
@@ -10,13 +10,25 @@ With ``shard=K`` groups of K ranks share the weights, and the groups average the
 What is wrapped is ``_Step``, the loss of some rows. Embeddings and head are whole while the objective reads them, so no
 objective knows of ranks. What must hold: which sequences a step has, their times and their noise belong to the step,
 not to the ranks; losses and weights are those of a single process, but for rounding.
+
+Checkpoints in parts (``training.checkpoint=sharded``) are for weights that do not fit into the memory of one machine:
+every rank writes its own part alone. torch writes and reads the parts (``distributed.checkpoint`` with files of
+safetensors: no code is run by reading them):
+
+    step-00001000/   shard-00001-model-00002-of-00004.safetensors ...    rank 0, second group
+
+A part is some rows of a tensor, and its place is in the file. The groups of tensors (``TrainState.groups``) have files
+of their own, in the order of ``parts`` in state.json, so that a model is loaded without the optimizer. What must hold:
+parts of any number of ranks are read by any other number, also by one process that puts them together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -30,8 +42,12 @@ from duality.ranks import Job, divisors, job
 from duality.training.settings import Parallel
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
+
+Tensors = dict[str, Tensor]
+Groups = Mapping[str, Tensors]
 
 _SHARE_FOR_DDP = 0.5  # of a device's memory that weights, gradients, moments and average may take
 
@@ -65,8 +81,8 @@ class Layout:
         """Over how many ranks a weight is divided."""
         return 1 if self.mesh is None else self.mesh.size(self.mesh.ndim - 1)
 
-    def divide(self, model: nn.Module, teacher: nn.Module | None) -> _Step:
-        """The step of a model whose weights are now divided over the ranks, if they are to be."""
+    def wrap(self, model: nn.Module, teacher: nn.Module | None) -> nn.Module:
+        """The step of a model whose weights are now divided over the ranks, or its gradients averaged over them."""
         step = _Step(model, teacher)
         if self.strategy == "fsdp":
             from torch.distributed.fsdp import fully_shard
@@ -75,13 +91,9 @@ class Layout:
                 for block in blocks_of(part):
                     fully_shard(block, mesh=self.mesh)
             fully_shard(step, mesh=self.mesh, reshard_after_forward=False)
+        if self.strategy == "ddp":
+            return DistributedDataParallel(step, gradient_as_bucket_view=True, forward_sync_buffers=False)
         return step
-
-    def wrap(self, step: _Step) -> nn.Module:
-        """The step with gradients that are averaged over the ranks."""
-        if self.strategy != "ddp":
-            return step
-        return DistributedDataParallel(step, gradient_as_bucket_view=True, forward_sync_buffers=False)
 
     @contextmanager
     def accumulating(self, step: nn.Module, last: bool) -> Iterator[None]:
@@ -212,3 +224,76 @@ def gather_on_first(tensor: Tensor) -> Tensor | None:
     parts = [torch.empty_like(padded) for _ in range(count)] if place.first else None
     dist.gather(padded, parts, dst=0, group=group)
     return None if parts is None else torch.cat(parts)[:rows].cpu()
+
+
+# --- checkpoints in parts
+
+
+def num_bytes_of(groups: Groups) -> int:
+    """The bytes of all tensors."""
+    return sum(value.nbytes for tensors in groups.values() for value in tensors.values())
+
+
+def _flatten(groups: Groups) -> Tensors:
+    """The tensors of all groups in one dictionary."""
+    return {f"{group}/{name}": value for group, tensors in groups.items() for name, value in tensors.items()}
+
+
+def file_pattern(parts: Sequence[str], group: str) -> str:
+    """The names of the files of a group.
+
+    >>> file_pattern(["ema", "model"], "model")
+    'shard-*-model-00002-of-00002.safetensors'
+    """
+    return f"shard-*-model-{parts.index(group) + 1:05d}-of-{len(parts):05d}.safetensors"
+
+
+def write_parts(folder: Path, groups: Groups, connection: ProcessGroup | None) -> None:
+    """Write the parts of this rank, and return when all ranks have written theirs; all ranks must call it."""
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    numbers = {f"{group}/{name}": number for number, group in enumerate(sorted(groups), 1) for name in groups[group]}
+    writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=numbers, save_distributed=True)
+    tensors = {name: value.detach() for name, value in _flatten(groups).items()}
+    try:
+        with _without_warning():
+            save(tensors, storage_writer=writer, process_group=connection, no_dist=connection is None)
+    except CheckpointException as raised:
+        rank, (error, _) = min(raised.failures.items(), key=lambda failure: failure[0])
+        if isinstance(error, OSError):
+            raise OSError(error.errno, f"rank {rank}: {error.strerror}", error.filename) from error
+        raise RuntimeError(f"rank {rank} could not write its part of a checkpoint: {error}") from error
+
+
+def read_parts(folder: Path, groups: Groups) -> None:
+    """Fill the tensors, whole or divided over ranks, from the parts in a folder; all ranks must call it."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    reader = HuggingFaceStorageReader(str(folder))
+    with _without_warning():
+        load(_flatten(groups), storage_reader=reader, no_dist=job().alone)
+
+
+@contextmanager
+def _without_warning() -> Iterator[None]:
+    """Torch warns that a single process saves or loads alone; it was asked to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+def part_shapes(folder: Path, group: str) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Names, shapes and types of a group's tensors; nothing but the beginnings of the files is read."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    found = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    start = f"{group}/"
+    return {
+        name.removeprefix(start): (tuple(entry.size), entry.properties.dtype)
+        for name, entry in found.items()
+        if name.startswith(start) and isinstance(entry, TensorStorageMetadata)
+    }

@@ -16,7 +16,7 @@ from typing import cast
 
 from duality.recipes.catalogue import to_json
 from duality.recipes.recipe import Recipe
-from duality.runs.trackers.tracker import Row, numbers_in, read_kept, settings_in, words_in
+from duality.runs.trackers.tracker import Row, numbers_and_words, read_kept, settings_in
 
 _NAME = "tensorboard"
 
@@ -49,8 +49,8 @@ class TensorBoard:
 
     def metrics(self, row: Row) -> None:
         """Numbers as curves; the phase where it changes."""
-        step, words = cast(int, row["step"]), words_in(row)
-        for name, value in numbers_in(row).items():
+        step, (numbers, words) = cast(int, row["step"]), numbers_and_words(row)
+        for name, value in numbers.items():
             self._writer.add_scalar(name, value, step)
         for name, text in words.items():
             if name != "phase" or text != self._phase:

@@ -75,28 +75,22 @@ class Trackers:
         self.each(lambda tracker: tracker.start(recipe, folder, step))
         for name in [name for name in self.by_name if name not in before]:
             keep(folder, name)
-            self._give(name, replay)
+            self.each(replay, [name])
         try:
             yield
         finally:
             self.each(lambda tracker: tracker.close())
 
-    def each(self, give: Callable[[Tracker], None]) -> None:
-        """Give something to all trackers."""
-        for name in list(self.by_name):
-            self._give(name, give)
-
-    def _give(self, name: str, give: Callable[[Tracker], None]) -> None:
-        """Give something to a tracker; one that fails is closed and removed."""
-        if name not in self.by_name:
-            return
-        try:
-            give(self.by_name[name])
-        except Exception as error:  # of any library, disk or server
-            with suppress(Exception):
-                self.by_name.pop(name).close()
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            self.report(f"warning: the tracker {name} has failed ({reason}); training goes on without it")
+    def each(self, give: Callable[[Tracker], None], names: Sequence[str] | None = None) -> None:
+        """Give something to all trackers, or to those of these names; one that fails is closed and removed."""
+        for name in list(self.by_name) if names is None else names:
+            try:
+                give(self.by_name[name])
+            except Exception as error:  # of any library, disk or server
+                with suppress(Exception):
+                    self.by_name.pop(name).close()
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                self.report(f"warning: the tracker {name} has failed ({reason}); training goes on without it")
 
 
 NO_TRACKERS = Trackers({})
@@ -106,10 +100,21 @@ NO_TRACKERS = Trackers({})
 
 
 def trackers_named(log: Sequence[str | Tracker], report: Reporter = silent) -> Trackers:
-    """The trackers that a user asks for, by name or as objects; on other ranks than 0 there are none."""
+    """The trackers that a user asks for; on other ranks than 0 there are none.
+
+    A name stands for a class that is called, with its option if it has one (``name:option``).
+    """
     made: dict[str, Tracker] = {}
     for each in log if job().first else ():
-        name, tracker = _make(each) if isinstance(each, str) else (type(each).__name__, each)
+        name, tracker = type(each).__name__, cast(object, each)
+        if isinstance(each, str):
+            first, _, option = each.partition(":")
+            known = first in TRACKERS or first in TRACKERS.plugins()
+            name, option = (first, option) if known else (each, "")
+            tracker = TRACKERS.find(name, "class")
+            if known or isinstance(tracker, type):
+                entry = cast(Callable[..., object], tracker)
+                tracker = entry(option) if option else entry()
         if name in made:
             raise ValueError(f"the tracker {name} stands twice in the list: name it once")
         if not isinstance(tracker, Tracker):
@@ -119,16 +124,6 @@ def trackers_named(log: Sequence[str | Tracker], report: Reporter = silent) -> T
             )
         made[name] = tracker
     return Trackers(made, report)
-
-
-def _make(spec: str) -> tuple[str, object]:
-    """The name of a tracker, and the tracker that ``name``, ``name:option`` or ``module:Class`` stands for."""
-    first, _, option = spec.partition(":")
-    if first in TRACKERS or first in TRACKERS.plugins():
-        entry = cast(Callable[..., object], TRACKERS.find(first, "class"))
-        return first, entry(option) if option else entry()
-    found = TRACKERS.find(spec, "class")
-    return spec, found() if isinstance(found, type) else found
 
 
 # --- what a run keeps for its trackers
@@ -164,19 +159,20 @@ def settings_in(value: Json, path: str = "") -> dict[str, str | int | float | bo
     return {path: value if isinstance(value, (str, int, float, bool)) else json.dumps(value)}
 
 
-def numbers_in(row: Row) -> dict[str, float]:
-    """The numbers of a row of metrics by their names, those of a validation apart: what is drawn as curves.
+def numbers_and_words(row: Row) -> tuple[dict[str, float], dict[str, str]]:
+    """The numbers of a row of metrics by their names, those of a validation apart, as curves are drawn; and its texts.
 
-    >>> numbers_in({"step": 5, "phase": "bound", "loss": 2.5, "validation_nats": 3.0, "validation_stderr": None})
-    {'training/loss': 2.5, 'validation/nats': 3.0}
+    The texts are the phase, and what of the recipe has changed.
+
+    >>> numbers_and_words({"step": 5, "phase": "bound", "loss": 2.5, "validation_nats": 3.0, "validation_stderr": None})
+    ({'training/loss': 2.5, 'validation/nats': 3.0}, {'phase': 'bound'})
     """
-    numbers = {name: value for name, value in row.items() if type(value) in (int, float) and name != "step"}
-    names = {name: f"training/{name}".replace("training/validation_", "validation/") for name in numbers}
-    return {names[name]: float(cast(float, value)) for name, value in numbers.items()}
-
-
-def words_in(row: Row) -> dict[str, str]:
-    """The texts of a row of metrics: the phase, and what of the recipe has changed."""
+    numbers = {
+        f"training/{name}".replace("training/validation_", "validation/"): float(value)
+        for name, value in row.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and name != "step"
+    }
     words = {name: value for name, value in row.items() if isinstance(value, str)}
-    changed = row.get("changed")
-    return {**words, **({"changed": "; ".join(map(str, changed))} if isinstance(changed, list) else {})}
+    if isinstance(changed := row.get("changed"), list):
+        words["changed"] = "; ".join(map(str, changed))
+    return numbers, words

@@ -23,7 +23,7 @@ from typing import cast
 
 from duality.recipes.catalogue import to_json
 from duality.recipes.recipe import Recipe
-from duality.runs.trackers.tracker import Row, keep, numbers_in, read_kept, settings_in, words_in
+from duality.runs.trackers.tracker import Row, keep, numbers_and_words, read_kept, settings_in
 
 _NAME = "wandb"
 _KINDS = ("training", "validation", "samples", "figure", "changed")  # of rows of a step, in their order
@@ -76,7 +76,8 @@ class WeightsAndBiases:
     def metrics(self, row: Row) -> None:
         """All of a row, if its step was not logged before."""
         kind = "validation" if "validation_nats" in row else "changed" if "changed" in row else "training"
-        self._log(kind, cast(int, row["step"]), {**numbers_in(row), **words_in(row)})
+        numbers, words = numbers_and_words(row)
+        self._log(kind, cast(int, row["step"]), {**numbers, **words})
 
     def samples(self, step: int, texts: Sequence[str]) -> None:
         """The samples as a table."""

@@ -32,7 +32,7 @@ from duality.papers.duo.reproduce.claims import (
 from duality.papers.duo.reproduce.findings import Evidence, Finding, _decide, _paired_interval
 from duality.papers.duo.reproduce.report import _make_page
 from duality.papers.duo.reproduce.run import Train, _jobs_of, reproduce
-from duality.training.round_changes import RoundChanges
+from duality.runs.requests import RoundChanges
 
 SIZE = ("backbone=nano", "data.tokenizer=bytes", "data.length=12", "data.packing=document", "data.split=document")
 SHORT = ("training.steps=6", "training.batch_size=4", "training.eval_every=0", "training.warmup=1")

@@ -37,7 +37,7 @@ from typing import Literal
 from duality.papers.duo import Entry, read_entries
 from duality.protocols import Tail
 from duality.registry import suggestion
-from duality.training.round_changes import RoundChanges
+from duality.runs.requests import RoundChanges
 
 RULE = (
     "The 95 % interval of the difference decides: it excludes zero in the claimed direction (shows), it excludes zero "

@@ -138,7 +138,7 @@ def _work(threads: int, connection: Connection) -> None:
     """Do jobs in this process, as many as come."""
     import torch
 
-    from duality.training.devices import keep_freed_memory
+    from duality.training.settings import keep_freed_memory
 
     torch.set_num_threads(threads)
     keep_freed_memory()

@@ -38,7 +38,7 @@ from duality.recipes import catalogue
 from duality.recipes.corpus import prepare_corpus
 from duality.runs.corpus import sequences_of_run
 from duality.runs.requests import DistillRequest
-from duality.runs.session import TrainingPlan
+from duality.runs.resume import TrainingPlan
 from duality.runs.train import plan_distillation
 from duality.training import checkpoint
 

@@ -46,9 +46,8 @@ from duality.papers.duo.variance.settings import VarianceSettings
 from duality.protocols import Objective, Phase, Vocabulary
 from duality.runs.corpus import sequences_of_run
 from duality.training import checkpoint
-from duality.training.loop import gradients
+from duality.training.loop import TrainState, gradients, load_weights
 from duality.training.settings import of_all_weights
-from duality.training.state import TrainState, load_weights
 
 _PANELS = (ALL, TOP, LOSS, SNR)
 
