@@ -175,7 +175,7 @@ def test_the_parts_of_text8_are_its_bytes(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_cut_inside_a_character_moves_to_the_next_one() -> None:
-    from duality.data.readers.text import Excerpt
+    from duality.data.readers import Excerpt
 
     pieces = ("aé", "béc")
     assert "".join(Excerpt(pieces, 0, 2, in_bytes=True)) == "aé"  # the second byte of é is the third of all

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from duality.data.documents import read_documents
 from duality.data.places import CorpusSpec, identity
-from duality.data.readers.text import Excerpt, TextFile
+from duality.data.readers import Excerpt, TextFile
 from duality.tokenizers.specs import BPE
 
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)

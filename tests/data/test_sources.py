@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from duality.data import DEFAULT_SOURCE
+from duality.data import DEFAULT_SOURCE, conversions
 from duality.data.named import fetch, sources
-from duality.data.readers import conversions
 from duality.files.archives import Member, Package, Source
 from duality.files.cache import cache_folder
 

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("rdkit", reason="needs the extra molecules: pip install 'diffusion-duality[molecules]'")
 
-from duality.data.readers.conversions import rdkit
+from duality.data.conversions import rdkit
 from duality.evaluation.molecules import Molecules, _canonical, _diversity, _uniqueness
 from duality.evaluation.scorers import Drawing, Scorer, ScorerContext, find_scorer, score_texts, summary
 

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from duality.data.corpus import encode_corpus, prepare
-from duality.data.readers.text import TextFile
+from duality.data.readers import TextFile
 from duality.files.archives import Member
 from duality.files.cache import cache_folder
 from duality.tokenizers.library import LibraryTokenizer, _published_sources, byte_pairs, load_tokenizer, word_pieces

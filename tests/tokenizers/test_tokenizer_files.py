@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from duality.data import encode as encoding
 from duality.data.corpus import encode_corpus, prepare
-from duality.data.readers.text import TextFile
+from duality.data.readers import TextFile
 from duality.models.size import expected_vocabulary
 from duality.recipes.catalogue import from_json, recipe, to_json
 from duality.recipes.config import to_jsonable

@@ -125,7 +125,7 @@ def _fetch(name: str) -> Iterator[str]:
     from duality.data.documents import read_documents
     from duality.data.named import datasets, fetch, sources
     from duality.data.places import locate
-    from duality.data.readers.text import read_lines
+    from duality.data.readers import read_lines
 
     chosen = name or DEFAULT_SOURCE
     if chosen in datasets() and chosen not in sources():

@@ -1,7 +1,9 @@
 """Data: from the name of a corpus to batches of ids.
 
+    conversions      books without the line breaks of an edition, molecules in canonical form
     named            texts of the package index, datasets of the literature (corpora.json), mixtures of several corpora
     detokenizers     benchmarks that are published as separate words, as ordinary text
+    readers          the text of files of every format: UTF-8, .jsonl, .csv, .tsv, tables of Arrow and .fasta
     places           from the string that names a corpus to its files
     documents        the documents of a corpus: files, folders, named corpora and datasets
     memory           texts and tensors given from Python, written as a corpus
@@ -12,8 +14,6 @@
     packing          the ids of a store as rows of one length, with padding
     loader           the rows as batches, of a mixture each corpus with its share: a pure function of (seed, step)
     stream           a corpus that is read some documents at a time while a training goes on
-
-The folder readers/ has a module for each kind of file: text, records, datasets of the hub, what named sources have.
 
     corpus = prepare("austen", BPE(2048))
     loader = Loader(Sequences(corpus.train, length=128), batch_size=32, seed=1)

@@ -42,7 +42,7 @@ from duality.data.documents import Document, read_documents
 from duality.data.encode import num_bytes_of, write_store
 from duality.data.named import PartName, shares_of
 from duality.data.places import CorpusSpec, find_held_out_part, has_only_lines, identity, locate
-from duality.data.readers.text import COMPRESSIONS
+from duality.data.readers import COMPRESSIONS
 from duality.data.store import FORMAT, TokenStore
 from duality.data.survey import CorpusSize, check_split, choose_split, join_sizes, survey, take_evenly
 from duality.files import DocumentRule
@@ -93,9 +93,11 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """How the documents of a corpus are read and written; of a corpus that is streamed, only the first ones."""
+class _Request:
+    """A corpus and how its documents are read and written; of a corpus that is streamed, only the first ones."""
 
+    spec: CorpusSpec
+    tokenizer: TokenizerSpec | Tokenizer
     documents: DocumentRule
     column: str
     eos: bool
@@ -119,9 +121,11 @@ class _Reading:
     ) -> tuple[dict[str, Documents], CorpusSize]:
         """How the documents for training and for validation are read, any number of times, and the size of both."""
         own = find_held_out_part(spec, streamed=self.stream > 0) if split == "auto" else None
-        parts: dict[str, Documents]
         if own is not None:
-            parts = {"train": partial(self.read, spec, "train"), "validation": partial(self.read, spec, own)}
+            parts: dict[str, Documents] = {
+                "train": partial(self.read, spec, "train"),
+                "validation": partial(self.read, spec, own),
+            }
             for name, part in parts.items():
                 if next(part(), None) is None:
                     raise ValueError(f"the part for {name} of {spec!s} has no documents; give one that has")
@@ -129,19 +133,19 @@ class _Reading:
         size = survey(self.read(spec), labels)
         by = "document" if split == "auto" and has_only_lines(spec, self.documents) else split
         rule = choose_split(by, validation, size.num_documents)
-        parts = {
+        if next(rule.select(self.read(spec), held_out=True), None) is None:
+            raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
+        return {
             "train": lambda: rule.select(self.read(spec), held_out=False),
             "validation": lambda: rule.select(self.read(spec), held_out=True),
-        }
-        if next(parts["validation"](), None) is None:
-            raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
-        return parts, size
+        }, size
 
-    def train(self, tokenizer: TokenizerSpec | Tokenizer, documents: Iterable[Document], size: CorpusSize) -> Tokenizer:
+    def train(self, documents: Iterable[Document], size: CorpusSize) -> Tokenizer:
         """The tokenizer itself, or the one that its specification makes from the documents, of which there is ``size``.
 
         BPE is trained on a sample of them if they are many.
         """
+        tokenizer = self.tokenizer
         if not isinstance(tokenizer, TokenizerSpec):
             return tokenizer
         num_bytes = size.num_bytes
@@ -161,17 +165,43 @@ class _Reading:
 
             return tokenizer.train(count_bytes(), cache=self.cache, progress=self.progress)
 
-    def encode(
-        self, target: Path, parts: Mapping[str, Documents], tokenizer: Tokenizer, names: tuple[str, ...], num_bytes: int
-    ) -> None:
+    def encode(self, target: Path, parts: Mapping[str, Documents], names: tuple[str, ...], num_bytes: int) -> None:
         """Write a store of each part, as far as a process that was killed has not written it."""
+        tokenizer = load_tokenizer(target) if isinstance(self.tokenizer, TokenizerSpec) else self.tokenizer
         with working(self.progress, "encoding", num_bytes, "bytes") as advance:
             for name, documents in parts.items():
                 if (target / name).exists():
                     advance(TokenStore.open(target / name).num_bytes)
-                else:
-                    found = documents()
-                    write_store(target / name, found, tokenizer, label_names=names, advance=advance, eos=self.eos)
+                    continue
+                write_store(target / name, documents(), tokenizer, label_names=names, advance=advance, eos=self.eos)
+
+    def keep(self, doing: str, folder: Path, open_it: Callable[[Path], T], build: Callable[[Path], None]) -> T:
+        """The content of a folder, which is made if it is absent and made again if any of its files was changed."""
+        with cache_errors(cache_folder(self.cache), f"{doing} {self.spec!s}", self.describe_room):
+            if os.path.lexists(folder):
+                try:
+                    verify(folder)
+                    return open_it(folder)
+                except ValueError as error:
+                    self.progress(f"{error}; it is prepared again")
+                    remove(folder)
+            with atomic_folder(folder, resume=True) as target:
+                build(target)
+                seal(target, folder.name)
+            verify(folder)
+            return open_it(folder)
+
+    def describe_room(self) -> str:
+        """How much room the tokens of a corpus need: a text has at most as many tokens as bytes."""
+        if self.stream:
+            return f"the room of the tokens of {self.stream:,} documents"
+        places, made = locate(self.spec), self.tokenizer
+        named = sum(1e6 * place.source.megabytes for place in places if place.source is not None)
+        files = [file.path for place in places if place.source is None for file in place.files()]
+        known = made.expected_vocab_size if isinstance(made, TokenizerSpec) else made.vocab_size
+        per_token = 4 if (known or 0) > 1 << 16 else 2
+        beyond = "more than" if any(path.suffix.lower() in COMPRESSIONS for path in files) else "up to"
+        return f"{beyond} {readable_size(per_token * (named + sum(path.stat().st_size for path in files)))}"
 
 
 def prepare(
@@ -194,18 +224,17 @@ def prepare(
     Of one that is streamed (stream.py), only the first ``stream`` documents.
     """
     check_split(split, validation)
-    reading = _Reading(documents, column, eos, stream, cache, progress)
     corpora: list[CorpusSpec] = [share.corpus for share in shares_of(spec)] or [spec]
-    choices = {"validation": validation, "split": split, "labels": labels, **reading.choices()}
-    if len(corpora) > 1:  # whose parts are split one by one
-        choices["mixture"] = True
     if isinstance(tokenizer, FROM_FILES):  # what is in the files decides, not where they are
         tokenizer = tokenizer.train((), cache=cache, progress=progress)
-    folder = _store_folder(cache, spec, tokenizer, choices)
+    request = _Request(spec, tokenizer, documents, column, eos, stream, cache, progress)
+    choices = {"validation": validation, "split": split, "labels": labels, **request.choices()}
+    if len(corpora) > 1:  # whose parts are split one by one
+        choices["mixture"] = True
 
     def build(target: Path) -> None:
         """Write the tokenizer and both stores, as far as a process that was killed has not written them."""
-        each = [reading.split(one, split, validation, labels) for one in corpora]
+        each = [request.split(one, split, validation, labels) for one in corpora]
         size = join_sizes([found for _, found in each])
         if check_text is not None:
             check_text(size.sha256)
@@ -219,14 +248,13 @@ def prepare(
 
         if not (target / TOKENIZER).exists():
             share = {name: round((1 - validation) * getattr(size, name)) for name in ("num_bytes", "num_unbroken")}
-            made = reading.train(tokenizer, read("train"), replace(size, **share))
+            made = request.train(read("train"), replace(size, **share))
             write_atomically(target / TEXT, json.dumps({"sha256": size.sha256}))
             made.save(target)
         parts = {part: partial(read, part) for part in ("train", "validation")}
-        reading.encode(target, parts, load_tokenizer(target), size.label_names, size.num_bytes)
+        request.encode(target, parts, size.label_names, size.num_bytes)
 
-    with cache_errors(cache_folder(cache), f"preparing {spec!s}", lambda: _describe_room(spec, tokenizer, stream)):
-        return _from_cache(folder, _open_corpus, build, progress)
+    return request.keep("preparing", _store_folder(cache, spec, tokenizer, choices), _open_corpus, build)
 
 
 def encode_corpus(
@@ -246,18 +274,19 @@ def encode_corpus(
     ``part`` is the part of a dataset that has parts: only its documents are in the store.
     """
     names = label_names or ()
-    reading = _Reading(documents, column, eos, 0, cache, progress)
-    choices = {"split": "none", "labels": list(names), **reading.choices()}
-    folder = _store_folder(cache, spec, tokenizer, choices, part)
+    request = _Request(spec, tokenizer, documents, column, eos, 0, cache, progress)
+    choices = {"split": "none", "labels": list(names), **request.choices()}
 
     def build(target: Path) -> None:
         """Write the store."""
         progress(f"encoding {spec!s}")
-        size = survey(reading.read(spec, part), False)
-        reading.encode(target, {"all": partial(reading.read, spec, part)}, tokenizer, names, size.num_bytes)
+        size = survey(request.read(spec, part), False)
+        request.encode(target, {"all": partial(request.read, spec, part)}, names, size.num_bytes)
 
-    with cache_errors(cache_folder(cache), f"encoding {spec!s}", lambda: _describe_room(spec, tokenizer)):
-        return _from_cache(folder, lambda found: _open_store(found / "all", tokenizer), build, progress)
+    def open_all(folder: Path) -> TokenStore:
+        return _open_store(folder / "all", tokenizer)
+
+    return request.keep("encoding", _store_folder(cache, spec, tokenizer, choices, part), open_all, build)
 
 
 def _open_corpus(folder: Path) -> Corpus:
@@ -295,32 +324,3 @@ def _store_folder(
     request = {"version": [VERSION, FORMAT], "files": files, "tokenizer": made_by, **choices}
     key = hashlib.sha256(json.dumps(request, sort_keys=True).encode("utf-8")).hexdigest()
     return cache_folder(cache) / "stores" / key
-
-
-def _describe_room(spec: CorpusSpec, tokenizer: TokenizerSpec | Tokenizer, stream: int = 0) -> str:
-    """How much room the tokens of a corpus need: a text has at most as many tokens as bytes."""
-    if stream:
-        return f"the room of the tokens of {stream:,} documents"
-    places = locate(spec)
-    named = sum(1e6 * place.source.megabytes for place in places if place.source is not None)
-    files = [file.path for place in places if place.source is None for file in place.files()]
-    known = tokenizer.expected_vocab_size if isinstance(tokenizer, TokenizerSpec) else tokenizer.vocab_size
-    per_token = 4 if (known or 0) > 1 << 16 else 2
-    beyond = "more than" if any(path.suffix.lower() in COMPRESSIONS for path in files) else "up to"
-    return f"{beyond} {readable_size(per_token * (named + sum(path.stat().st_size for path in files)))}"
-
-
-def _from_cache(folder: Path, open_it: Callable[[Path], T], build: Callable[[Path], None], progress: Reporter) -> T:
-    """The content of a folder, which is made if it is absent and made again if any of its files was changed."""
-    if os.path.lexists(folder):
-        try:
-            verify(folder)
-            return open_it(folder)
-        except ValueError as error:
-            progress(f"{error}; it is prepared again")
-            remove(folder)
-    with atomic_folder(folder, resume=True) as target:
-        build(target)
-        seal(target, folder.name)
-    verify(folder)
-    return open_it(folder)

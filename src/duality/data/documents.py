@@ -39,11 +39,9 @@ from pathlib import Path
 
 from duality.data import TEXT_COLUMN
 from duality.data.detokenizers import DETOKENIZERS
-from duality.data.named import Dataset, PartName
+from duality.data.named import Dataset, PartName, describe_hub, load_splits
 from duality.data.places import CorpusFile, CorpusSpec, Place, locate
-from duality.data.readers.hub import describe_hub, load_splits
-from duality.data.readers.records import has_records, make_record, read_records
-from duality.data.readers.text import Excerpt, TextFile, decode_lines, read_lines
+from duality.data.readers import Excerpt, TextFile, decode_lines, has_records, make_record, read_lines, read_records
 from duality.files import DocumentRule
 from duality.files.progress import Reporter, silent
 

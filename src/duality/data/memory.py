@@ -33,7 +33,17 @@ def write_corpus(
     data: Iterable[str] | torch.Tensor | Sequence[torch.Tensor], folder: Path
 ) -> tuple[Path, TokenizerSpec | None]:
     """Write each text, or each row of ids, as one document of a file; it, and the tokenizer if the data were ids."""
-    items = _list_items(data)
+    if isinstance(data, torch.Tensor) and data.ndim != 2:
+        raise ValueError(
+            f"a tensor of ids must have the shape (N, L), one document per row; got {tuple(data.shape)}: "
+            "for one document give ids.reshape(1, -1)"
+        )
+    if isinstance(data, (str, bytes, PathLike, Mapping)) or not isinstance(data, Iterable):
+        raise ValueError(
+            f"the data must be {ALLOWED}; got one {type(data).__name__}: give one text as [text]; a file or a named "
+            "corpus needs no writing, give its path or its name as data.corpus of the recipe"
+        )
+    items: Iterator[object] = iter(data.cpu() if isinstance(data, torch.Tensor) else data)
     first = list(islice(items, 1))
     if not first:
         raise ValueError(f"the data are empty; give {ALLOWED}, with at least one item")
@@ -53,23 +63,6 @@ def write_corpus(
             raise ValueError("the data have no ids, only tensors of length 0; give at least one id")
         tokenizer = Numbers(largest + 1) if has_ids else None  # refuses ids before the file is replaced
     return path, tokenizer
-
-
-def _list_items(data: object) -> Iterator[object]:
-    """The documents to be: the rows of a tensor, or the items of an iterable."""
-    if isinstance(data, torch.Tensor):
-        if data.ndim != 2:
-            raise ValueError(
-                f"a tensor of ids must have the shape (N, L), one document per row; got {tuple(data.shape)}: "
-                "for one document give ids.reshape(1, -1)"
-            )
-        return iter(data.cpu())
-    if isinstance(data, (str, bytes, PathLike, Mapping)) or not isinstance(data, Iterable):
-        raise ValueError(
-            f"the data must be {ALLOWED}; got one {type(data).__name__}: give one text as [text]; a file or a named "
-            "corpus needs no writing, give its path or its name as data.corpus of the recipe"
-        )
-    return iter(data)
 
 
 def _check_text(item: object, where: str) -> str:

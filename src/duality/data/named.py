@@ -10,7 +10,7 @@ A dataset is given in one of these ways:
     hf:owner/name:column     any dataset of the Hugging Face hub; the column is "text" if it is not given
 
 A dataset without a path is looked for in this order: the folder of its name in $DUALITY_DATA; its source; the Hugging
-Face hub, if the library `datasets` is installed (readers/hub.py). An error says what to download and where to put it.
+Face hub, if the library `datasets` is installed. An error says what to download and where to put it.
 
 Each dataset has its own parts as the literature uses them, its reader and its detokenizer. Its parts are those of its
 folder, of the hub or of its source; nothing else is split off. A single file is a corpus like any other text file, read
@@ -25,20 +25,26 @@ The tokens of a mixture are one store, corpus after corpus; each is split for va
 tokenizer is trained on all of them. The shares are no part of the store: they decide in which order the loader visits
 it (loader.py).
 
-What must hold: a part never has text of another one; the table is not read before a corpus is named. The table is JSON,
+The library `datasets` has the datasets of the hub as tables on this machine. It keeps what it fetches as files of Arrow
+in its own cache (HF_HOME), maps them into memory, and works without a network where HF_HUB_OFFLINE is set or the data
+are there. One that is streamed is not kept. Nothing of a dataset is run: those that are programs are refused by the
+library, and have their tables on another branch of the hub.
+
+What must hold: a dataset that cannot be had is one line that says why and what to do; a part never has text of another
+one; the table is not read before a corpus is named. The table is JSON,
 because Python 3.10 has no reader of TOML.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache as once
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
-from duality.data.readers.conversions import canonical_lines, explain_other_text, rdkit, read_book
+from duality.data.conversions import canonical_lines, explain_other_text, rdkit, read_book
 from duality.files.archives import Conversion, Source, fetch_files, read_sources
 from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
@@ -203,6 +209,50 @@ def shares_of(spec: object) -> tuple[_Share, ...]:
         raise ValueError(f"{text} has fewer than two corpora, or one twice; {rule}")
     total = sum(weights.values())
     return tuple(_Share(corpus, weight / total) for corpus, weight in weights.items())
+
+
+class _Split(Protocol):
+    """A split of a dataset: the files of one that is fetched, the rows of one that is streamed."""
+
+    cache_files: Sequence[Mapping[str, str]]
+
+    def skip(self, n: int) -> Iterable[Mapping[str, object]]: ...
+
+
+def describe_hub(name: str, config: str | None) -> str:
+    """A dataset of the hub, for messages."""
+    return f"the dataset {name}" + (f" ({config})" if config else "")
+
+
+def fetch_splits(
+    name: str, config: str | None = None, revision: str | None = None, progress: Reporter = silent
+) -> dict[str, list[Path]]:
+    """The files of Arrow of each split of a dataset, fetched if they are not there."""
+    progress(f"looking for {describe_hub(name, config)} on the Hugging Face hub")
+    found = load_splits(name, config, revision, streaming=False)
+    return {str(split): [Path(file["filename"]) for file in part.cache_files] for split, part in found.items()}
+
+
+@once
+def load_splits(name: str, config: str | None, revision: str | None, streaming: bool) -> Mapping[str, _Split]:
+    """The splits of a dataset as the library has them, once for each process; an error says what to do."""
+    what = describe_hub(name, config)
+    try:
+        import datasets
+    except ImportError:
+        raise ValueError(
+            f"{what} is on the Hugging Face hub, and the library `datasets` is not installed: "
+            "pip install 'diffusion-duality[data]'"
+        ) from None
+    try:
+        found: Mapping[str, _Split] = datasets.load_dataset(name, config, revision=revision, streaming=streaming)
+    except Exception as error:  # the library has as many kinds of errors as there are reasons
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ValueError(
+            f"{what} cannot be had from the Hugging Face hub ({reason}): look at the name and the network, and at "
+            "HF_HUB_OFFLINE if it is set; or download the dataset and give its folder"
+        ) from None
+    return found
 
 
 def fetch(name: str, *, cache: Path | None = None, progress: Reporter = silent) -> list[Path]:

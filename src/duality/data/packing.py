@@ -99,7 +99,7 @@ class Sequences:
 
     def rows(self, indices: npt.ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
         """``ids`` and ``valid`` of some sequences."""
-        starts, stops = self.windows(self._check_indices(indices))
+        starts, stops = self.windows(indices)
         filler = 0 if self.separator is None or not self.models_padding else self.separator
         ids = np.full((len(starts), self.length), filler, dtype=np.int64)
         for row, start, stop in zip(ids, starts.tolist(), stops.tolist(), strict=True):
@@ -109,12 +109,13 @@ class Sequences:
                 f"id {ids.max()} in {self.store.folder} is outside the vocabulary of {self.store.vocab_size} "
                 "ids: the store is damaged; delete the folder and make it again"
             )
-        valid = np.ones_like(ids, dtype=bool) if self.models_padding else _inside(starts, stops, self.length)
-        return torch.from_numpy(ids), torch.from_numpy(valid)
+        valid = torch.ones(ids.shape, dtype=torch.bool) if self.models_padding else self.real(indices)
+        return torch.from_numpy(ids), valid
 
     def real(self, indices: npt.ArrayLike) -> torch.Tensor:
         """(B, L) bool: which tokens of some sequences are tokens of the store."""
-        return torch.from_numpy(_inside(*self.windows(self._check_indices(indices)), self.length))
+        starts, stops = self.windows(indices)
+        return torch.from_numpy(np.arange(self.length)[None, :] < (stops - starts)[:, None])
 
     def labels(self, indices: npt.ArrayLike) -> torch.Tensor | None:
         """The labels of some sequences, (B,) int64; None if the store has none."""
@@ -125,7 +126,8 @@ class Sequences:
                 "a sequence packed by 'wrap' may lie across documents with several labels; "
                 "use packing='document', or a store without labels"
             )
-        labels = self.store.labels[self.documents(self._check_indices(indices))].astype(np.int64)
+        documents = np.searchsorted(self.window_ends, self._check_indices(indices), side="right")
+        labels = self.store.labels[documents].astype(np.int64)
         known = len(self.store.label_names)
         if labels.size and not 0 <= labels.min() <= labels.max() < known:
             raise ValueError(
@@ -141,27 +143,15 @@ class Sequences:
             raise ValueError(f"sequences are numbered 0 to {len(self) - 1}; got {chosen.min()} to {chosen.max()}")
         return chosen
 
-    def windows(self, chosen: Places) -> tuple[Places, Places]:
+    def windows(self, indices: npt.ArrayLike) -> tuple[Places, Places]:
         """Where in the store some sequences start and stop."""
+        chosen = self._check_indices(indices)
         if self.packing == "wrap":
             starts, ends = chosen * self.length, np.full(len(chosen), len(self.store))
         else:
-            documents = self.documents(chosen)
-            earlier = _before(self.window_ends, documents)
-            starts = _before(self.store.document_ends, documents) + (chosen - earlier) * self.length
-            ends = self.store.document_ends[documents]
+            documents = np.searchsorted(self.window_ends, chosen, side="right")
+            # where the document before each one ends, in windows and in tokens; 0 for the first document
+            tokens, windows = self.store.document_ends, self.window_ends
+            first, start = (np.where(documents > 0, ends[documents - 1], 0) for ends in (windows, tokens))
+            starts, ends = start + (chosen - first) * self.length, tokens[documents]
         return starts, np.minimum(starts + self.length, ends)
-
-    def documents(self, chosen: Places) -> Places:
-        """The document that each sequence belongs to, if packed by document."""
-        return np.searchsorted(self.window_ends, chosen, side="right")
-
-
-def _inside(starts: Places, stops: Places, length: int) -> npt.NDArray[np.bool_]:
-    """(B, L): which places of rows of ``length`` lie before the end of their window."""
-    return np.arange(length)[None, :] < (stops - starts)[:, None]
-
-
-def _before(ends: Places, documents: Places) -> Places:
-    """The entry of ``ends`` for the document before each; 0 for the first document."""
-    return np.where(documents > 0, ends[documents - 1], 0)

@@ -19,10 +19,28 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from duality.data.named import DATA_VARIABLE, HUB, Dataset, PartName, datasets, fetch, hub_dataset, shares_of, sources
-from duality.data.readers.hub import fetch_splits, load_splits
-from duality.data.readers.records import ARROW_ENDINGS, FASTA_ENDINGS, TABLE_ENDINGS, has_records
-from duality.data.readers.text import COMPRESSIONS, ending_of, open_bytes
+from duality.data.named import (
+    DATA_VARIABLE,
+    HUB,
+    Dataset,
+    PartName,
+    datasets,
+    fetch,
+    fetch_splits,
+    hub_dataset,
+    load_splits,
+    shares_of,
+    sources,
+)
+from duality.data.readers import (
+    ARROW_ENDINGS,
+    COMPRESSIONS,
+    FASTA_ENDINGS,
+    TABLE_ENDINGS,
+    ending_of,
+    has_records,
+    open_bytes,
+)
 from duality.files import DocumentRule
 from duality.files.archives import Source
 from duality.files.progress import Reporter, silent

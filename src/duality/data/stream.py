@@ -74,15 +74,10 @@ class _Index:
             pass
         raise ValueError(f"{path} is damaged: delete it, and the blocks before this step are tokenized again")
 
-    def write(self, path: Path) -> None:
-        """Replace the file."""
-        write_atomically(path, json.dumps(asdict(self)))
-
-    def block(self, visit: int) -> int | None:
-        """The block of a visit; None if it is not known yet."""
-        if self.complete:
-            return visit % len(self.sequences)
-        return visit if visit < len(self.sequences) else None
+    def block(self, visit: int) -> int:
+        """The block of a visit; one that is not known yet is the next one."""
+        known = len(self.sequences)
+        return visit % known if self.complete else min(visit, known)
 
 
 class StreamLoader:
@@ -108,13 +103,13 @@ class StreamLoader:
         self.head, self.documents, self.tokenizer, self.pack, self.folder = head, documents, tokenizer, pack, folder
         self.size, self.batch_size, self.seed, self.eos = size, batch_size, seed, eos
         first = Loader(pack(head), batch_size, seed).sequences  # checks what it is given
-        path = folder / INDEX
-        self.index = _Index.read(path) or _Index((len(first),), (_compute_checksum(head),))
-        if (self.index.sequences[0], self.index.checksums[0]) != (len(first), _compute_checksum(head)):
+        path, entry = folder / INDEX, _describe(first)
+        self.index = _Index.read(path) or _Index((entry[0],), (entry[1],))
+        if (self.index.sequences[0], self.index.checksums[0]) != entry:
             raise ValueError(f"{path} is of another corpus than this one: restore the corpus, or start a new run")
         self._open: dict[int, Sequences] = {0: first}
         self._ahead: dict[int, Future[None]] = {}
-        self._needed: set[int | None] = set()
+        self._needed: set[int] = set()
         self._reading: tuple[int, Iterator[Document]] | None = None  # the number of the next block, and its documents
         self._stopped = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="blocks")
@@ -134,13 +129,25 @@ class StreamLoader:
         found = [self._visit(place) for place in places[rows]]
         oldest, _ = self._visit(max(0, step - STEPS_BEHIND) * self.batch_size)
         newest, _ = self._visit(places[-1])
-        self._make_ahead(newest + 1)
-        self._delete_others(range(oldest, newest + 2))
+        # The thread makes the next block, so that it is there when its first sequence is requested.
+        following = self.index.block(newest + 1)
+        if following not in self._open and following not in self._ahead and not self._place(following).exists():
+            self._ahead[following] = self._thread.submit(self._write, following)
+        # All blocks but those of some visits are deleted.
+        needed = {self.index.block(visit) for visit in range(oldest, newest + 2)} | {len(self.index.sequences)}
+        if needed != self._needed:
+            self._needed = needed
+            for path in list(self.folder.glob("block-*")):
+                if (number := int(path.name.removeprefix("block-"))) not in needed:
+                    self._delete(number)
         parts: list[tuple[Sequences, npt.NDArray[np.int64]]] = []
         for visit in dict.fromkeys(visit for visit, _ in found):  # each once and in order
-            sequences = self._sequences(visit)
-            order = epoch_order(self.seed, visit, len(sequences))
-            parts.append((sequences, order[[place for other, place in found if other == visit]]))
+            block = self.index.block(visit)
+            if block not in self._open:
+                self._make(block)
+                self._open[block] = self.pack(TokenStore.open(self._place(block)))
+            order = epoch_order(self.seed, visit, len(self._open[block]))
+            parts.append((self._open[block], order[[place for other, place in found if other == visit]]))
         ids, valid = map(torch.cat, zip(*(sequences.rows(chosen) for sequences, chosen in parts)))
         labels = [own for sequences, chosen in parts if (own := sequences.labels(chosen)) is not None]
         return Batch(ids, None if bool(valid.all()) else valid, torch.cat(labels) if labels else None)
@@ -161,38 +168,13 @@ class StreamLoader:
         """The folder of a block."""
         return self.folder / f"block-{number:06d}"
 
-    def _sequences(self, visit: int) -> Sequences:
-        """The sequences of a visit's block, which is made if it is not there."""
-        block = self.index.block(visit)
-        assert block is not None, "_visit has made it known"
-        if block not in self._open:
-            self._make(block)
-            self._open[block] = self.pack(TokenStore.open(self._place(block)))
-        return self._open[block]
-
-    def _make_ahead(self, visit: int) -> None:
-        """Let the thread make the block of a visit, so that it is there when its first sequence is requested."""
-        block = self.index.block(visit)
-        number = len(self.index.sequences) if block is None else block
-        if number not in self._open and number not in self._ahead and not self._place(number).exists():
-            self._ahead[number] = self._thread.submit(self._write, number)
-
     def _make(self, number: int) -> None:
         """Make a block, if it is not there and there are documents for it."""
         making = self._ahead.pop(number, None) or self._thread.submit(self._write, number)
         making.result()
 
-    def _delete_others(self, visits: range) -> None:
-        """Delete all blocks but those of some visits; the first block belongs to the corpus."""
-        needed = {self.index.block(visit) for visit in visits} | {len(self.index.sequences)}
-        if needed != self._needed:
-            self._needed = needed
-            numbers = {int(found.name.removeprefix("block-")) for found in self.folder.glob("block-*")}
-            for number in numbers - needed:
-                self._delete(number)
-
     def _delete(self, number: int) -> None:
-        """Delete a block."""
+        """Delete a block; the first one belongs to the corpus."""
         if number:
             self._open.pop(number, None)
             self._ahead.pop(number, None)
@@ -204,30 +186,26 @@ class StreamLoader:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("w") as lock:  # other processes must not do the same at the same time
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self.index = _Index.read(path) or self.index  # another process may have made it
-            known = number < len(self.index.sequences)
-            if self.index.complete and not known:
+            self.index = index = _Index.read(path) or self.index  # another process may have made it
+            known = number < len(index.sequences)
+            if index.complete and not known:
                 return
-            if not target.exists():
-                documents = self._read_block(number)
-                first = next(documents, None)
-                if first is None:
-                    self.index = replace(self.index, complete=True)
-                    self.index.write(path)
-                    return
+            documents = iter(()) if target.exists() else self._read_block(number)
+            if (first := next(documents, None)) is not None:
                 names = self.head.label_names
                 write_store(target, chain((first,), documents), self.tokenizer, label_names=names, eos=self.eos)
-            store = TokenStore.open(target)
-            count, checksum = len(self.pack(store)), _compute_checksum(store)
-            if not known:
-                self.index = _Index((*self.index.sequences, count), (*self.index.checksums, checksum))
-                self.index.write(path)
-            elif (count, checksum) != (self.index.sequences[number], self.index.checksums[number]):
+            entry = _describe(self.pack(TokenStore.open(target))) if target.exists() else None
+            if entry is None:
+                self.index = replace(index, complete=True)
+            elif not known:
+                self.index = _Index((*index.sequences, entry[0]), (*index.checksums, entry[1]))
+            elif entry != (index.sequences[number], index.checksums[number]):
                 shutil.rmtree(target, ignore_errors=True)
                 raise ValueError(
                     f"documents {number * self.size} and those after it are not those that this training has read "
                     "before: restore the corpus, or start a new run"
                 )
+            write_atomically(path, json.dumps(asdict(self.index)))
 
     def _read_block(self, number: int) -> Iterator[Document]:
         """The documents of a block, of text that is read on where the last block ended."""
@@ -241,6 +219,6 @@ class StreamLoader:
         self._reading = number + 1, documents
 
 
-def _compute_checksum(store: TokenStore) -> str:
-    """What identifies the tokens of a store."""
-    return " ".join(shard.sha256[:16] for shard in store.shards)
+def _describe(sequences: Sequences) -> tuple[int, str]:
+    """How many sequences there are, and what identifies the tokens of their store."""
+    return len(sequences), " ".join(shard.sha256[:16] for shard in sequences.store.shards)

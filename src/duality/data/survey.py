@@ -32,7 +32,7 @@ from duality.data import TEXT_COLUMN
 from duality.data.documents import Document, read_documents
 from duality.data.encode import PART_CHARACTERS, cut_at_borders, num_bytes_of
 from duality.data.places import CorpusSpec, list_skipped, locate
-from duality.data.readers.text import DIGITS, LONGEST_NUMBER, Excerpt
+from duality.data.readers import DIGITS, LONGEST_NUMBER, Excerpt
 from duality.files import DocumentRule
 from duality.files.progress import Reporter, silent
 from duality.tokenizers.library import LONGEST_WORD

@@ -32,7 +32,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from duality.data.readers.conversions import rdkit, rdkit_version
+from duality.data.conversions import rdkit, rdkit_version
 from duality.evaluation.scorers import Numbers, ScorerContext, Texts
 from duality.files.atomic import read_checked, readable_size, write_checked
 from duality.files.cache import cache_errors, cache_folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duality.data.readers.conversions import clean_book
+from duality.data.conversions import clean_book
 
 BOOK = """[Emma by Jane Austen 1816]
 

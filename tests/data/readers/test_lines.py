@@ -12,12 +12,12 @@ from typing import IO, Any
 
 import pytest
 
+from duality.data import readers as textfiles
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import read_documents
 from duality.data.named import sources
 from duality.data.places import has_only_lines, identity
-from duality.data.readers import text as textfiles
-from duality.data.readers.text import open_bytes
+from duality.data.readers import open_bytes
 from duality.data.survey import inspect
 from duality.files.archives import Package, Source
 from duality.tokenizers.specs import Bytes

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from duality.data import conversions as smiles
+from duality.data.conversions import canonical_lines
 from duality.data.corpus import prepare
 from duality.data.named import fetch, sources
-from duality.data.readers import conversions as smiles
-from duality.data.readers.conversions import canonical_lines
 from duality.data.survey import inspect
 from duality.files.archives import Member, Package, Source
 from duality.files.cache import cache_folder
