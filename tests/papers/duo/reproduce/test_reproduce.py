@@ -156,7 +156,7 @@ def test_every_claim_of_every_budget_names_models_that_exist() -> None:
                 assert claim.comparisons, claim.name
                 likelihoods = [each for each in claim.comparisons if isinstance(each, Likelihoods)]
                 compared = [key for each in likelihoods for key in (each.first, each.second)]
-                for key in (*compared, *(arm.model for arm in claim.arms())):
+                for key in (*compared, *(arm.model for arm in Evidence(Path(), domain, [claim]).arms)):
                     assert key in domain.models, (claim.name, key)
 
 

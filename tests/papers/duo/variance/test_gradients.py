@@ -19,7 +19,6 @@ from duality.papers.duo.variance.gradients import (
     STATISTICS,
     TOP,
     Statistics,
-    _check_memory,
     collect,
 )
 from duality.papers.duo.variance.settings import VarianceSettings
@@ -211,6 +210,6 @@ def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(ValueError, match=r"multiple of the 20 groups, at least 40; use 40"):
         collect(lambda number: (torch.zeros(3), 0.0), 3, VarianceSettings(num_draws=30))
     with pytest.raises(ValueError, match="use --groups 10"):
-        _check_memory(_MEMORY // 16 // 10, 20)
+        collect(lambda number: (torch.zeros(3), 0.0), _MEMORY // 16 // 10, VarianceSettings())
     with pytest.raises(ValueError, match="a smaller network"):
-        _check_memory(_MEMORY, 20)
+        collect(lambda number: (torch.zeros(3), 0.0), _MEMORY, VarianceSettings())

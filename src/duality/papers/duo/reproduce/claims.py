@@ -219,11 +219,6 @@ class Claim:
     where: str
     comparisons: tuple[Comparison, ...]
 
-    def arms(self) -> list[Arm]:
-        """All arms whose samples are needed."""
-        compared = [each for each in self.comparisons if isinstance(each, Samples)]
-        return [arm for each in compared for arm in (*each.arms, each.other)]
-
 
 # --- what is in the files
 

@@ -64,6 +64,12 @@ class Evidence:
     domain: Domain
     claims: Sequence[Claim] = ()
 
+    @property
+    def arms(self) -> list[Arm]:
+        """All arms whose samples are needed, each once."""
+        compared = [each for claim in self.claims for each in claim.comparisons if isinstance(each, Samples)]
+        return list(dict.fromkeys(arm for each in compared for arm in (*each.arms, each.other)))
+
     def path(self, kind: str, key: str, seed: int) -> Path:
         """Where the run of a model with a seed is, its samples, or its likelihood or variances."""
         name = f"{key}-{seed}"
@@ -126,7 +132,7 @@ class Evidence:
     @cached_property
     def _rows(self) -> dict[str, tuple[Row, Path]]:
         """The rows of all samples that the claims need, with their folders, by the keys of their cases."""
-        models = dict.fromkeys(arm.model for claim in self.claims for arm in claim.arms())
+        models = dict.fromkeys(arm.model for arm in self.arms)
         folders = [self.path("samples", model, seed) for model in models for seed in self.domain.seeds(model)]
         return {row.key: (row, folder) for row, folder in read_rows(folders).items()}
 

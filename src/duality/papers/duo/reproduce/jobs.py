@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -96,7 +96,13 @@ def execute(jobs: Sequence[Job], *, workers: int, threads: int, report: Reporter
                     rest = f", about {left / done * minutes:.0f} minutes are left" if done and left else ""
                     report(f"{len(ended)} of {len(jobs)} jobs are done{rest}")
     finally:
-        _stop(processes.values())
+        for process in processes.values():  # ask all first, so that one that does a job saves
+            process.terminate()
+        limit = time.monotonic() + _PATIENCE
+        for process in processes.values():
+            process.join(max(0.1, limit - time.monotonic()))
+            if process.is_alive():
+                process.kill()
 
 
 def _start(threads: int) -> tuple[Connection, BaseProcess]:
@@ -123,17 +129,6 @@ def _check_jobs(jobs: Sequence[Job]) -> None:
         rest = [job for job in rest if job.name not in ready]
 
 
-def _stop(processes: Collection[BaseProcess]) -> None:
-    """End processes: ask first, so that one that does a job saves, and wait."""
-    for process in processes:
-        process.terminate()
-    limit = time.monotonic() + _PATIENCE
-    for process in processes:
-        process.join(max(0.1, limit - time.monotonic()))
-        if process.is_alive():
-            process.kill()
-
-
 def _work(threads: int, connection: Connection) -> None:
     """Do jobs in this process, as many as come."""
     import torch
@@ -142,12 +137,22 @@ def _work(threads: int, connection: Connection) -> None:
 
     torch.set_num_threads(threads)
     keep_freed_memory()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+    def end_with_parent() -> None:
+        """Ask this process to save and end when its parent is no more."""
+        parent = multiprocessing.parent_process()
+        if parent is None:
+            return
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_PATIENCE)
+        os._exit(1)
 
     def send(message: Message) -> None:
         with suppress(BrokenPipeError):  # the parent has died: this process saves and ends
             connection.send(message)
 
+    threading.Thread(target=end_with_parent, daemon=True).start()
     with suppress(EOFError, KeyboardInterrupt):  # the parent has died, or was stopped
         while True:
             job: Job = connection.recv()
@@ -159,14 +164,3 @@ def _work(threads: int, connection: Connection) -> None:
                 sys.exit(_STOPPED)  # without a traceback; the parent, if it still runs, sees the exit code
             else:
                 send(None)
-
-
-def _end_with_parent() -> None:
-    """Ask this process to save and end when its parent is no more."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-    parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(_PATIENCE)
-    os._exit(1)

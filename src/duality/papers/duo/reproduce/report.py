@@ -21,7 +21,7 @@ from duality.evaluation.molecules import Molecules
 from duality.evaluation.samples import read_samples, sample_path
 from duality.evaluation.tables import table
 from duality.files.atomic import write_atomically
-from duality.papers.duo.reproduce.claims import RULE, Arm
+from duality.papers.duo.reproduce.claims import RULE
 from duality.papers.duo.reproduce.findings import Evidence, Finding
 
 _HEADERS = ("claim", "paper", "ours", "95 % interval", "at equal", "single points (temperature 1)", "verdict")
@@ -128,18 +128,45 @@ def _make_page(text: str, folder: Path) -> str:
 
 
 def _draw_pictures(out: Path, evidence: Evidence) -> list[tuple[str, Path]]:
-    """The figures that the arms of the claims allow: their titles and files."""
-    domain, arms = evidence.domain, dict.fromkeys(arm for claim in evidence.claims for arm in claim.arms())
-    plain = [arm for arm in arms if arm.tail == "ancestral" and arm.sampler == "own" and arm.round is None]
-    found: list[tuple[str, Path]] = []
-    if any(arm.steps is not None for arm in plain):
-        found.append((f"{domain.quality} against steps, temperature 1", out / f"{domain.name}-steps.png"))
-        _plot_steps(plain, evidence, found[-1][1])
+    """Draw the figures that the arms of the claims allow: their titles and files.
+
+    The first has quality and diversity against steps, a line for each model; the second quality against diversity, a
+    line over temperatures for each arm, few steps dashed. Both show means over seeds.
+    """
+    domain, mean, found = evidence.domain, evidence.mean, list[tuple[str, Path]]()
+    quality, diversity, temperatures = domain.quality, domain.diversity, domain.amount.temperatures
+    plain = [arm for arm in evidence.arms if arm.tail == "ancestral" and arm.sampler == "own" and arm.round is None]
+    models = list(dict.fromkeys(arm.model for arm in plain if arm.steps is not None))
+    if models:
+        steps = sorted({arm.steps for arm in plain if arm.steps is not None})
+        figure, panels = canvas(2)
+        for panel, name in zip(panels, (quality, diversity), strict=True):
+            for model in models:
+                own = {arm.steps: arm for arm in plain if arm.model == model and arm.steps is not None}
+                panel.plot(sorted(own), [mean(own[each], name) for each in sorted(own)], "o-", label=model)
+            for arm in (arm for arm in plain if arm.steps is None):
+                panel.axhline(mean(arm, name), color="grey", ls="--", label=arm.words)
+            panel.set(xscale="log", xlabel="steps", ylabel=name, title="temperature 1, mean over seeds")
+            panel.set_xticks(steps, [str(each) for each in steps])
+            panel.set_xticks([], minor=True)
+            if name == "gen_ppl":
+                use_log_scale(panel)
+        found.append((f"{quality} against steps, temperature 1", out / f"{domain.name}-steps.png"))
+        save(figure, found[-1][1])
     frontier = [arm for arm in plain if arm.steps in (_SHOWN, domain.amount.many, None)]
     if len(frontier) > 1:
-        title = f"{domain.quality} against {domain.diversity} over temperatures"
-        found.append((title, out / f"{domain.name}-frontiers.png"))
-        _plot_frontiers(frontier, evidence, found[-1][1])
+        figure, (axes,) = canvas()
+        models = list(dict.fromkeys(arm.model for arm in frontier))
+        for arm in frontier:
+            across, upward = ([mean(arm, name, each) for each in temperatures] for name in (diversity, quality))
+            dashes, colour = "--" if arm.steps == _SHOWN else "-", f"C{models.index(arm.model) % 10}"
+            axes.plot(across, upward, marker="o", ms=3, lw=1.4, ls=dashes, color=colour, label=arm.words)
+        title = f"temperatures {temperatures[0]} to {temperatures[-1]}, mean over seeds"
+        axes.set(xlabel=diversity, ylabel=quality, title=title)
+        if quality == "gen_ppl":
+            use_log_scale(axes)
+        found.append((f"{quality} against {diversity} over temperatures", out / f"{domain.name}-frontiers.png"))
+        save(figure, found[-1][1])
     shown = [arm for arm in frontier if arm.model == "duo-posterior" and arm.steps == _SHOWN]
     if domain.scorer == "molecules" and shown:
         rows = evidence.rows(shown[0]).items()
@@ -148,38 +175,3 @@ def _draw_pictures(out: Path, evidence: Evidence) -> list[tuple[str, Path]]:
         picture = next(path for path in Molecules().draw(texts, out / "molecules") if path.suffix == ".png")
         found.append((f"the first samples of {shown[0].words}", picture))
     return found
-
-
-def _plot_steps(arms: Sequence[Arm], evidence: Evidence, target: Path) -> None:
-    """Quality and diversity against steps at temperature 1, the mean over seeds: a line for each model."""
-    stepped = sorted((arm for arm in arms if arm.steps is not None), key=lambda arm: arm.steps or 0)
-    steps = sorted({arm.steps or 0 for arm in stepped})
-    figure, panels = canvas(2)
-    for panel, name in zip(panels, (evidence.domain.quality, evidence.domain.diversity), strict=True):
-        for model in dict.fromkeys(arm.model for arm in arms if arm.steps is not None):
-            own = [arm for arm in stepped if arm.model == model]
-            panel.plot([arm.steps or 0 for arm in own], [evidence.mean(arm, name) for arm in own], "o-", label=model)
-        for arm in (arm for arm in arms if arm.steps is None):
-            panel.axhline(evidence.mean(arm, name), color="grey", ls="--", label=arm.words)
-        panel.set(xscale="log", xlabel="steps", ylabel=name, title="temperature 1, mean over seeds")
-        panel.set_xticks(steps, [str(each) for each in steps])
-        panel.set_xticks([], minor=True)
-        if name == "gen_ppl":
-            use_log_scale(panel)
-    save(figure, target)
-
-
-def _plot_frontiers(arms: Sequence[Arm], evidence: Evidence, target: Path) -> None:
-    """Quality against diversity: a line over temperatures for each arm, the mean over its seeds; few steps dashed."""
-    quality, diversity = evidence.domain.quality, evidence.domain.diversity
-    temperatures, models = evidence.domain.amount.temperatures, list(dict.fromkeys(arm.model for arm in arms))
-    figure, (axes,) = canvas()
-    for arm in arms:
-        across, upward = ([evidence.mean(arm, name, each) for each in temperatures] for name in (diversity, quality))
-        dashes, colour = "--" if arm.steps == _SHOWN else "-", f"C{models.index(arm.model) % 10}"
-        axes.plot(across, upward, marker="o", ms=3, lw=1.4, ls=dashes, color=colour, label=arm.words)
-    title = f"temperatures {temperatures[0]} to {temperatures[-1]}, mean over seeds"
-    axes.set(xlabel=diversity, ylabel=quality, title=title)
-    if quality == "gen_ppl":
-        use_log_scale(axes)
-    save(figure, target)

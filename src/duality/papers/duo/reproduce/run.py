@@ -183,8 +183,7 @@ def _jobs_of(kept: Evidence) -> list[Job]:
     compared = [each for claim in kept.claims for each in claim.comparisons]
     likelihoods = {key for each in compared if isinstance(each, Likelihoods) for key in (each.first, each.second)}
     variances = [each for each in compared if isinstance(each, Variances)]
-    arms = dict.fromkeys(arm for claim in kept.claims for arm in claim.arms())
-    sampled = {arm.model for arm in arms}
+    sampled = {arm.model for arm in kept.arms}
     bases = {model.base for key in sampled if isinstance(model := domain.models[key], Student)}
     costs = {
         key: _training_cost(domain, key) for key in likelihoods | {each.model for each in variances} | sampled | bases
@@ -200,7 +199,7 @@ def _jobs_of(kept: Evidence) -> list[Job]:
                 needs = (f"{domain.name}: train {model.base}-{domain.base_seed(seed)}",)
             found.append(Job(name, needs, cost, Train(kept, key, seed, unit, key in likelihoods, objectives)))
         for seed in domain.seeds(key) if key in sampled else ():
-            cases = [case for arm in arms if arm.model == key for case in kept.cases(arm, seed)]
+            cases = [case for arm in kept.arms if arm.model == key for case in kept.cases(arm, seed)]
             cases.sort(key=lambda case: -1 if case.round is None else case.round)  # each round is loaded once
             each_step = _BATCH * domain.length * _SAMPLING
             cost = each_step * sum(case.steps * -(-case.num // _BATCH) for case in cases)

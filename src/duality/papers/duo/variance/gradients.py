@@ -119,7 +119,14 @@ def collect(
     Draw i belongs to group i modulo m. Losses are counted from the first, which changes no variance.
     """
     groups = settings.groups
-    _check_memory(num_weights, groups)
+    needed = 16 * groups * num_weights
+    if needed > _MEMORY:
+        fitting = _MEMORY // (16 * num_weights)
+        hint = f"use --groups {fitting}" if fitting >= 6 else "use a smaller network"
+        raise ValueError(
+            f"{groups} groups of {num_weights:,} weights need {needed / 2**30:.1f} GiB, more than the "
+            f"{_MEMORY / 2**30:.0f} GiB that are allowed: {hint}"
+        )
     # a row for each group: the sums of the gradient (P,) and of its square (P,), then the number of draws, and the sums
     # of the loss and of its square
     sums = torch.zeros(groups, 2 * num_weights + _TAIL, dtype=torch.float64, device=device)
@@ -173,15 +180,3 @@ def _figures(one: Tensor, other: Tensor, num_top: int) -> tuple[float, ...]:
     signal = float((whole[: len(variances)] / count).square().sum()) - trace / count
     ratio = signal / trace if trace > 0 else math.nan
     return trace, largest, split, loss_variance, signal, ratio, loss / count
-
-
-def _check_memory(num_weights: int, groups: int) -> None:
-    """Refuse more sums of groups than fit the memory."""
-    needed = 16 * groups * num_weights
-    if needed > _MEMORY:
-        fitting = _MEMORY // (16 * num_weights)
-        hint = f"use --groups {fitting}" if fitting >= 6 else "use a smaller network"
-        raise ValueError(
-            f"{groups} groups of {num_weights:,} weights need {needed / 2**30:.1f} GiB, more than the "
-            f"{_MEMORY / 2**30:.0f} GiB that are allowed: {hint}"
-        )

@@ -167,62 +167,52 @@ def objectives_of(
     repeated = sorted({each.name for each in chosen if [other.name for other in chosen].count(each.name) > 1})
     if repeated:
         raise ValueError(f"{', '.join(repeated)} stands twice in the list of objectives: name each once")
-    for each in chosen:
-        _check_fits(each, model)
     return {each.name: _make_objective(each, model, own, window) for each in chosen}
 
 
-def _check_fits(name: _Named, model: Model) -> None:
-    """Refuse an objective that has no meaning for the run's noise or for what its network says."""
+def _make_objective(name: _Named, model: Model, own: Objective, window: tuple[float, float] | None) -> Objective:
+    """The objective of a name; one that has no meaning for the run's noise or its network's output is refused.
+
+    Discrete times end at the last level alpha(1) of the run's training.
+    """
     if name.kind == _OWN:
-        return
-    method = model.recipe.method
-    process, about = method.process(model.tokenizer.vocab_size), f"a run of {type(method).__name__}"
+        return own
+    method, states = model.recipe.method, model.tokenizer.vocab_size
+    process, about = method.process(states), f"a run of {type(method).__name__}"
     if process is None or not isinstance(model.denoiser, Denoiser):
         raise ValueError(
             f"objective {name.name!r} needs a belief about tokens and a discrete process, which {about} does not have: "
             f"use {_OWN!r}"
         )
-    if name.kind in (_WINDOW, _DENSE) and not isinstance(process, Uniform):
-        raise ValueError(f"objective {name.name!r} is for uniform noise, and {about} has {process}: use {_PLAIN!r}")
-    if name.kind == _MASKED and process.mask_id is None:
-        raise ValueError(f"objective {name.name!r} is for absorbing noise, and {about} has {process}: use {_PLAIN!r}")
-
-
-def _make_objective(name: _Named, model: Model, own: Objective, window: tuple[float, float] | None) -> Objective:
-    """The objective of a name; discrete times end at the last level alpha(1) of the run's training."""
-    if name.kind == _OWN:
-        return own
-    method, states = model.recipe.method, model.tokenizer.vocab_size
+    for kinds, noise, fits in (
+        ((_WINDOW, _DENSE), "uniform", isinstance(process, Uniform)),
+        ((_MASKED,), "absorbing", process.mask_id is not None),
+    ):
+        if name.kind in kinds and not fits:
+            raise ValueError(f"objective {name.name!r} is for {noise} noise, and {about} has {process}: use {_PLAIN!r}")
     if isinstance(own, ContinuousTimeBound):
         end = last_level(own.schedule)
     else:
-        end = 0.0 if model.mask_id is not None else LogLinear().eps
+        end = LogLinear().eps if process.mask_id is None else 0.0
+    times: Schedule | None = None
+    discrete, gaussians = _schedule_names(SCHEDULES), _schedule_names(GAUSSIAN_SCHEDULES)
+    if name.times in discrete:
+        entry = SCHEDULES[discrete[name.times]]
+        times = entry(eps=end) if "eps" in inspect.signature(entry).parameters else entry()
     if name.kind != _WINDOW:
+        if name.times in gaussians:
+            raise ValueError(
+                f"objective {name.name!r}: {name.times} is a Gaussian schedule, for {_WINDOW!r} and 'tau=...' only; "
+                f"the bound has {', '.join(discrete)}"
+            )
         usual = own.schedule if isinstance(own, ContinuousTimeBound) else LogLinear(end)
-        schedule = usual if name.times is None else _make_schedule(name, end)
-        process = model.process()
-        return ContinuousTimeBound(DenseUniform(process.vocab_size) if name.kind == _DENSE else process, schedule)
+        return ContinuousTimeBound(DenseUniform(states) if name.kind == _DENSE else process, times or usual)
     gaussian_schedule: GaussianSchedule = LinearVariance()
     low, high = PAPER_WINDOW
     if isinstance(method, Duo):
         gaussian_schedule, low, high = method.gaussian_schedule, method.alpha_min, method.alpha_max
-    gaussians = _schedule_names(GAUSSIAN_SCHEDULES)
     if name.times in gaussians:
         gaussian_schedule = GAUSSIAN_SCHEDULES[gaussians[name.times]]()
-    elif name.times is not None:
-        gaussian_schedule = DiscreteTimes(_make_schedule(name, end), states)
+    elif times is not None:
+        gaussian_schedule = DiscreteTimes(times, states)
     return PairedBound(Dual(states, gaussian_schedule, *(window or (low, high))), name.tau)
-
-
-def _make_schedule(name: _Named, end: float) -> Schedule:
-    """The registered schedule that ``name.times`` names, ending at alpha = ``end``."""
-    known = _schedule_names(SCHEDULES)
-    if name.times not in known:
-        raise ValueError(
-            f"objective {name.name!r}: {name.times} is a Gaussian schedule, for {_WINDOW!r} and 'tau=...' only; the "
-            f"bound has {', '.join(known)}"
-        )
-    entry = SCHEDULES[known[name.times]]
-    made: Schedule = entry(eps=end) if "eps" in inspect.signature(entry).parameters else entry()
-    return made

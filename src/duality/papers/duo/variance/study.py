@@ -192,16 +192,14 @@ def measure_variance(
         if settings.steps != "last":
             steps = settings.kept_steps(checkpoint.steps_saved(folder / "checkpoints"))
             models = [load(run, report, device, settings.weights, step=step) for step in steps]
-        chosen += [(folder, model) for model in models]
-    for _, model in chosen:  # a name that does not fit is refused before anything is computed
-        objectives_of(model, settings.names(), settings.alpha_range())
+        # a name that does not fit is refused before anything is computed
+        chosen += [(folder, each, objectives_of(each, settings.names(), settings.alpha_range())) for each in models]
     if out is not None:
         output_folder(out)
-    names, rows = run_names(folder for folder, _ in chosen), list[VarianceRow]()
+    names, rows = run_names(folder for folder, _, _ in chosen), list[VarianceRow]()
     share = None if settings.limit_seconds is None else settings.limit_seconds / len(chosen)
-    for folder, model in chosen:
+    for folder, model, objectives in chosen:
         sequences = sequences_of_run(model, folder, split="train", corpus=corpus, report=report)
-        objectives = objectives_of(model, settings.names(), settings.alpha_range())
         own = replace(settings, limit_seconds=share)
         own = replace(own, num_draws=_affordable_draws(model, sequences, objectives, own, report))
         with working(report, "gradients", own.num_draws * len(objectives)) as advance:
@@ -269,26 +267,20 @@ def _label(row: VarianceRow, rows: Sequence[VarianceRow]) -> str:
 
 
 def markdown(rows: Sequence[VarianceRow]) -> str:
-    """Both tables and the remarks."""
+    """Both tables, and the sentences that belong to them."""
     values, ratios = [["objective", "mean loss", *STATISTICS, "largest draw"]], [["objective", *STATISTICS]]
     for row in rows:
         name, found = _label(row, rows), [row.statistics.mean_loss.estimate(), *row.estimates.values()]
         values.append([name, *map(_cell, found), f"{row.statistics.largest_share:.1%}"])
         ratios.append([name, *(_cell(row.ratios[each]) for each in STATISTICS)])
-    parts = [
+    lines = [
         "Variance of the gradient and of the loss of a minibatch, with 95 % intervals:",
         table(values).rstrip("\n"),
         "Ratios to the first objective at the same checkpoint, on the same draws:",
         table(ratios).rstrip("\n"),
-        *_remarks(rows),
     ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _remarks(rows: Sequence[VarianceRow]) -> list[str]:
-    """Sentences that belong to the tables."""
     firsts = {(row.run, row.step): row for row in reversed(rows)}  # of each checkpoint
-    lines = [
+    lines += [
         f"{row.run}: {row.weights} weights of step {row.step}, {row.statistics.num_weights:,} of them; "
         f"{row.statistics.num_draws} draws of a minibatch of {row.batch} sequences of {row.length} tokens, seed "
         f"{row.seed}; the loss is the mean over tokens."
@@ -320,7 +312,7 @@ def _remarks(rows: Sequence[VarianceRow]) -> list[str]:
         for row in rows
         if row.statistics.heavy_tailed
     ]
-    return lines
+    return "\n\n".join(lines) + "\n"
 
 
 def plot_variance(rows: Sequence[VarianceRow], target: Path) -> None:
