@@ -68,12 +68,19 @@ def test_the_sizes_are_those_of_the_network(name: str) -> None:
 def test_bytes_over_the_network() -> None:
     sizes = scaling.Sizes(100, 80, 10, 5, 5, 4, 8, 10, 1.0, 0.0, 100, 80)
     gpu = torch.device("cuda")
-    assert scaling._count_sent(sizes, "single", 1, 1, gpu) == 0
-    assert scaling._count_sent(sizes, "ddp", 4, 1, gpu) == pytest.approx(2 * 3 / 4 * 400)
-    assert scaling._count_sent(sizes, "fsdp", 4, 4, gpu) == pytest.approx(3 / 4 * (400 + 320 + 400))
-    assert scaling._count_sent(sizes, "fsdp", 4, 4, CPU) == pytest.approx(3 / 4 * (400 + 320 + 800))
-    assert scaling._count_sent(sizes, "fsdp", 4, 4, gpu, 2, True) == pytest.approx(3 / 4 * (2 * (800 + 320) + 400))
-    assert scaling._count_sent(sizes, "fsdp", 8, 4, gpu) == pytest.approx(3 / 4 * (400 + 320 + 400) + 400 / 4)
+
+    def sent(strategy: scaling.Strategy, devices: int, shard: int, device: torch.device, times: int = 1) -> float:
+        chosen = recipe("duo-laptop", (f"training.batch_size={devices * times}",))
+        if times > 1:
+            chosen = scaling.plan_distillation(chosen, "dcd")
+        return scaling._estimate(chosen, sizes, strategy, devices, shard, 1, device).sent
+
+    assert sent("single", 1, 1, gpu) == 0
+    assert sent("ddp", 4, 1, gpu) == pytest.approx(2 * 3 / 4 * 400)
+    assert sent("fsdp", 4, 4, gpu) == pytest.approx(3 / 4 * (400 + 320 + 400))
+    assert sent("fsdp", 4, 4, CPU) == pytest.approx(3 / 4 * (400 + 320 + 800))
+    assert sent("fsdp", 4, 4, gpu, 2) == pytest.approx(3 / 4 * (2 * (800 + 320) + 400))
+    assert sent("fsdp", 8, 4, gpu) == pytest.approx(3 / 4 * (400 + 320 + 400) + 400 / 4)
 
 
 def test_a_validation_puts_all_weights_together() -> None:

@@ -144,7 +144,7 @@ def export_run(
     path = checkpoint.newest_intact(folder / "checkpoints", report, groups, step)
     if path is None:
         raise ValueError(f"{folder} has no checkpoint yet: there is nothing to export")
-    check_tokenizer(path, tokenizer, folder)
+    check_tokenizer(checkpoint.load(path, ()), tokenizer, folder)
     saved = checkpoint.load(path, groups, Outline(recipe, Vocabulary(tokenizer.vocab_size)).shapes(adapters=True))
     # what an imported run knows of the file that it came from, if that had this layout
     record = read_json(folder / RECORD, MIB) if (folder / RECORD).is_file() else {}

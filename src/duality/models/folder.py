@@ -39,14 +39,11 @@ from duality.tokenizers.library import load_tokenizer
 from duality.tokenizers.tokenizer import FILE as TOKENIZER
 from duality.tokenizers.tokenizer import Tokenizer
 from duality.training import checkpoint
+from duality.training.checkpoint import Checkpoint
 
-RECIPE = "recipe.json"
-CORPUS = "corpus.json"
-BASE = "base.json"
+RECIPE, CORPUS, BASE = "recipe.json", "corpus.json", "base.json"
+ROUNDS, DATA, STREAM = "rounds", "data", "stream"
 WEIGHTS = ("model", "ema")
-ROUNDS = "rounds"
-DATA = "data"
-STREAM = "stream"
 
 _MOST_IDENTITY_BYTES = 64 * MIB  # a shard has 64 million tokens and 67 bytes of checksum
 _MOST_TOKENIZER_BYTES = 256 * MIB  # that of a vocabulary of 256 000 pieces has 35
@@ -61,13 +58,13 @@ def exists(folder: Path) -> bool:
 def read_recipe(folder: Path) -> Recipe:
     """The recipe of the run in ``folder``, or of a model alone."""
     path = folder / RECIPE
-    if not exists(folder) and package.exists(folder):
-        return package.read_config(folder).recipe
     if not exists(folder):
+        if package.exists(folder):
+            return package.read_config(folder).recipe
         raise ValueError(f"{folder} is not a run: it has no {RECIPE}; give the folder that `duality train --out` wrote")
-    data = read_json(path, MIB)
+    data = cast(Json, read_json(path, MIB))
     try:
-        return catalogue.from_json(cast(Json, data))
+        return catalogue.from_json(data)
     except (ValueError, TypeError, ArithmeticError) as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -98,7 +95,7 @@ def write_recipe(recipe: Recipe, folder: Path) -> None:
 
 def read_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of the run or model in ``folder``, with all its parts; a wrong file is a ``ValueError``."""
-    name = package.TOKENIZER if package.exists(folder) else TOKENIZER
+    name = package.TOKENIZER if not exists(folder) and package.exists(folder) else TOKENIZER
     path = folder / name
     if path.exists():
         read_json(path, _MOST_TOKENIZER_BYTES, _RESTORE_TOKENIZER)
@@ -116,13 +113,12 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     raise ValueError(f"{path} is damaged ({problem}): {_RESTORE_TOKENIZER}")
 
 
-def check_tokenizer(path: Path, tokenizer: Tokenizer, where: Path) -> None:
-    """Refuse the checkpoint ``path`` of the run ``where`` if it was trained with another tokenizer."""
-    state = checkpoint.load(path, ()).state
-    size, fingerprint = state.get("vocab_size"), state.get("tokenizer")
+def check_tokenizer(saved: Checkpoint, tokenizer: Tokenizer, where: Path) -> None:
+    """Refuse a checkpoint of the run ``where`` that was trained with another tokenizer."""
+    size, fingerprint = saved.state.get("vocab_size"), saved.state.get("tokenizer")
     if type(size) is not int or not isinstance(fingerprint, str):
         raise ValueError(
-            f"{path / 'state.json'} does not say which tokenizer it was trained with: restore it from a backup"
+            f"{saved.path / 'state.json'} does not say which tokenizer it was trained with: restore it from a backup"
         )
     if (size, fingerprint) != (tokenizer.vocab_size, tokenizer.fingerprint):
         raise ValueError(
@@ -143,7 +139,7 @@ def is_imported(folder: Path) -> bool:
 def read_identity(folder: Path) -> dict[str, Any]:
     """The checksums of the corpus (``Corpus.checksums``) with which the run began."""
     path = folder / CORPUS
-    if package.exists(folder) and not path.exists():
+    if not path.exists() and package.exists(folder):
         raise ValueError(f"{folder} does not say which text it was trained on: give another text (--data, data=)")
     found = read_json(path, _MOST_IDENTITY_BYTES)
     identity = {"labels": [], **found} if isinstance(found, dict) else {}  # a run may have none

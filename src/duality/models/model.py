@@ -57,10 +57,6 @@ if TYPE_CHECKING:
     from duality.models.requests import ChoiceOptions, SampleOptions, ScoreOptions
 
 
-def ignore(count: int) -> None:
-    """Progress that is not shown."""
-
-
 class Model(TrainedModel):
     """A trained model and what it does."""
 
@@ -165,7 +161,7 @@ class Model(TrainedModel):
         batch_size: int = 32,
         seed: int = 0,
         device: torch.device | str | None = None,
-        advance: Callable[[int], None] = ignore,
+        advance: Callable[[int], None] = lambda count: None,
     ) -> Likelihood:
         """Nats per token of the sequences of a store, by the method's own measure: what perplexity is computed from.
 

@@ -214,53 +214,33 @@ def find_smallest(recipe: Recipe, sizes: Sizes, memory: float, device: torch.dev
 def _estimate(
     recipe: Recipe, sizes: Sizes, strategy: Strategy, devices: int, shard: int, rows: int, device: torch.device
 ) -> Fit:
-    """What a device needs when it computes ``rows`` rows at a time."""
-    weights, trained = sizes.parameters * _FLOAT, sizes.trained * _FLOAT
-    teacher = recipe.distillation is not None
+    """What a device needs when it computes ``rows`` rows at a time, and the bytes that it sends in a step."""
+    weights, trained, blocks = (_FLOAT * count for count in (sizes.parameters, sizes.trained, sizes.in_blocks))
+    networks = 1 if recipe.distillation is None else 2  # with the teacher's
     accumulations = -(-recipe.training.batch_size // (devices * rows))
-    copies = 2 + (1 if teacher else 0)  # weight, average; the teacher's weight
-    gathered = 0.0
-    if strategy == "fsdp":
-        read = 2 if teacher else 1
-        # outside the blocks weights and gradients; of the blocks the one in use and the next, and gradients
-        gathered = _FLOAT * ((read + 1) * (sizes.parameters - sizes.in_blocks) + (2 * read + 2) * sizes.largest_block)
-    kept = rows * sizes.row + sizes.fixed
-    logits = min(chunk_rows(sizes.num_states, device, learning=True), rows * recipe.data.length) * sizes.num_states
+    kept, positions = rows * sizes.row + sizes.fixed, rows * recipe.data.length
+    logits = min(chunk_rows(sizes.num_states, device, learning=True), positions) * sizes.num_states
     # the gradient of the head is new memory unless it becomes the gradient of the weights, in the only micro-batch
-    head = sizes.head * _FLOAT if strategy != "single" or accumulations > 1 else 0
+    alone = strategy == "single" and accumulations == 1
+    loss = 2 * logits * _FLOAT + (0 if alone else sizes.head * _FLOAT) + 2 * positions * sizes.width * _FLOAT
     # the first pass keeps activations while gradients of the blocks do not exist yet, but for buckets of ddp
     divisor = shard if strategy == "fsdp" else 1
-    held = weights * copies
+    held = weights * (1 + networks)  # weight, average; the teacher's weight
     # and two moments and the gradient of what is trained; a validation needs no gradient
     state, validation = (held + 3 * trained) / divisor, (held + 2 * trained) / divisor + weights
-    if strategy == "single" and accumulations == 1:
+    if alone:
         state -= min(sizes.trained_in_blocks * _FLOAT, kept)
-    loss = 2 * logits * _FLOAT + head + 2 * rows * recipe.data.length * sizes.width * _FLOAT
-    sent = _count_sent(sizes, strategy, devices, shard, device, accumulations, teacher)
-    return Fit(strategy, devices, shard, rows, accumulations, state, gathered, kept, loss, validation, sent)
-
-
-def _count_sent(
-    sizes: Sizes,
-    strategy: Strategy,
-    devices: int,
-    shard: int,
-    device: torch.device,
-    accumulations: int = 1,
-    teacher: bool = False,
-) -> float:
-    """The bytes that a device sends in a step."""
-    weights, gradients = sizes.parameters * _FLOAT, sizes.trained * _FLOAT
-    if strategy == "single":
-        return 0.0
+    gathered = sent = 0.0
     if strategy == "ddp":
-        return 2 * (devices - 1) / devices * gradients
-    groups = devices // shard
-    # the blocks twice: they are given back after the forward pass; the teacher's have no other one
-    gathered = accumulations * (weights * (2 if teacher else 1) + sizes.in_blocks * _FLOAT)
-    added = (2 if device.type == "cpu" else 1) * gradients
-    between = 2 * (groups - 1) / groups * gradients / shard
-    return (shard - 1) / shard * (gathered + added) + between
+        sent = 2 * (devices - 1) / devices * trained
+    elif strategy == "fsdp":
+        # outside the blocks weights and gradients; of the blocks the one in use and the next, and gradients
+        gathered = (networks + 1) * (weights - blocks) + _FLOAT * (2 * networks + 2) * sizes.largest_block
+        # the blocks twice: they are given back after the forward pass; the teacher's have no other one
+        read = accumulations * (weights * networks + blocks)
+        added, groups = (2 if device.type == "cpu" else 1) * trained, devices // shard
+        sent = (shard - 1) / shard * (read + added) + 2 * (groups - 1) / groups * trained / shard
+    return Fit(strategy, devices, shard, rows, accumulations, state, gathered, kept, loss, validation, sent)
 
 
 # --- time

@@ -169,7 +169,7 @@ def read_model(
     if round is not None and step is not None:
         raise ValueError(f"round {round} and step {step}: each says which weights to load; leave one of them out")
     folder, groups = source.folder, (weights,)
-    if package.exists(folder) and not folders.exists(folder):
+    if not folders.exists(folder) and package.exists(folder):
         if round is not None or step is not None:
             raise ValueError(
                 f"{source.place} is a model alone: it has neither rounds nor other steps than its own; leave them out"
@@ -178,8 +178,8 @@ def read_model(
         if config.weights != weights:
             raise ValueError(f"{source.place} has the weights {config.weights!r} alone, and {weights!r} were asked for")
         return read_pretrained(source, config, device)
-    recipe, tokenizer = folders.read_recipe(folder), folders.read_tokenizer(folder)
-    names = tuple(folders.read_identity(folder)["labels"])
+    recipe, names = folders.read_recipe(folder), tuple(folders.read_identity(folder)["labels"])
+    tokenizer = folders.read_tokenizer(folder)
     if round is not None:
         path: Path | None = _find_round(folder, recipe, round, groups)
     else:
@@ -188,11 +188,12 @@ def read_model(
         raise ValueError(
             f"{folder} has no checkpoint yet: train it first (duality train {recipe.name} --out {folder} --resume)"
         )
-    folders.check_tokenizer(path, tokenizer, folder)
+    folders.check_tokenizer(checkpoint.load(path, ()), tokenizer, folder)
     vocabulary = Vocabulary(tokenizer.vocab_size, len(names))
     outline = Outline(recipe, vocabulary)
-    saved = checkpoint.load(path, groups, outline.shapes(adapters=True))
+    shapes = outline.shapes(adapters=True)
     outline.check(device)
+    saved = checkpoint.load(path, groups, shapes)
     made = network(recipe, vocabulary, device, merge_adapters(saved.groups[weights], recipe.training))
     origin = Origin(str(folder.resolve()), checkpoint.checksum_of(path, weights) or "", weights, folder)
     return TrainedModel(recipe, saved.step, made, tokenizer, names, origin)

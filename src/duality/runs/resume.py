@@ -157,10 +157,10 @@ class TrainingPlan:
             words = outline.describe_trained()
             if words is not None:
                 report(f"{outline.parameters:,} parameters; {words}")
+            peak = operations_per_second(recipe, where)
             if before is None:
                 # only now: what cannot be trained leaves no run
                 place.once(lambda: folders.write_facts(recipe, folder, corpus.tokenizer, corpus.checksums()))
-            peak = operations_per_second(recipe, where)
             if path is not None:
                 saved = checkpoint.load(path, ())
                 state.restore(saved if saved.parts is not None else checkpoint.load(path))

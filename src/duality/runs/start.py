@@ -57,7 +57,7 @@ _Beginning = tuple[Recipe, Corpus, TrainState, dict[str, object]]
 
 def check_checkpoint(path: Path, recipe: Recipe, corpus: Corpus, folder: Path) -> None:
     """Refuse a checkpoint of another tokenizer or network, before the network takes any memory."""
-    folders.check_tokenizer(path, corpus.tokenizer, folder)
+    folders.check_tokenizer(checkpoint.load(path, ()), corpus.tokenizer, folder)
     shapes = Outline(recipe, count_vocabulary(recipe.data, corpus)).shapes(adapters=True)
     checkpoint.check_shapes(checkpoint.shapes_of_group(path, "model"), shapes)
 
