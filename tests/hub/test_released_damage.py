@@ -257,5 +257,5 @@ def test_a_disk_that_is_full_leaves_nothing(
     def full(*_arguments: object) -> None:
         raise OSError(28, "No space left on device", "x")
 
-    monkeypatch.setattr("duality.models.folder.environment", full)
+    monkeypatch.setattr("duality.models.folder._environment", full)
     assert "No space left" in refused(write_folder(tmp_path / "hf", prefixed(tensors)))

@@ -15,7 +15,7 @@ from support.runs import ROOT, small_recipe
 
 import duality
 from duality.cli.main import main
-from duality.models.folder import environment, read_recipe
+from duality.models.folder import _environment, read_recipe
 from duality.recipes.recipe import Recipe
 from duality.tokenizers.specs import Bytes
 from duality.training.loop import StepRecord
@@ -183,4 +183,4 @@ def test_the_commit_of_a_run_is_that_of_the_source() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a repository")
     found = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    assert environment()["commit"] == found.stdout.strip()
+    assert _environment()["commit"] == found.stdout.strip()

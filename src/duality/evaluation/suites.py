@@ -27,7 +27,7 @@ from duality.data.named import datasets
 from duality.data.places import find_evaluated_part
 from duality.files.kept_scores import Scores
 from duality.files.progress import Reporter, silent, working
-from duality.models.likelihood import Likelihood, hash_weights, parse_likelihood
+from duality.models.likelihood import Likelihood, hash_weights
 from duality.models.model import Model
 from duality.ranks import job
 from duality.recipes.corpus import make_sequences
@@ -129,7 +129,7 @@ def evaluate_suite(
         }
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         values = known.get(key) if isinstance(known, dict) else None
-        found = job().from_first(parse_likelihood(values) if isinstance(values, dict) else None)
+        found = job().from_first(Likelihood.parse(values) if isinstance(values, dict) else None)
         if found is None:
             with working(report, heading, min(limit or len(rows), len(rows)), "sequences") as advance:
                 found = model.likelihood(

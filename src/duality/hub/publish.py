@@ -32,7 +32,7 @@ from duality.hub import package
 from duality.hub.fetch import PREFIX, describe_name, explain_error, hub_name, progress_on_terminals
 from duality.hub.package import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig, flush_model
 from duality.models.folder import CORPUS, exists, package_versions, read_identity
-from duality.models.likelihood import KEPT, hash_weights, parse_likelihood
+from duality.models.likelihood import KEPT, Likelihood, hash_weights
 from duality.models.size import count_parameters
 from duality.models.trained import TrainedModel
 from duality.recipes.recipe import Recipe
@@ -269,7 +269,7 @@ def _likelihoods(model: TrainedModel, run: Path, corpus: str) -> Iterator[str]:
         yield row(f"validation part of {corpus}", nats, error, kind, count)
     kept = Scores.read(run / KEPT, lambda message: None).entries.get(hash_weights(model.denoiser), {})
     for values in kept.values():
-        if isinstance(values, dict) and (found := parse_likelihood(values)) is not None:
+        if isinstance(values, dict) and (found := Likelihood.parse(values)) is not None:
             name = str(values.get("set", "a test set"))
             yield row(name, found.nats_per_token, found.stderr, found.kind, found.num_tokens)
 

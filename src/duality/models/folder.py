@@ -81,7 +81,7 @@ def write_facts(recipe: Recipe, folder: Path, tokenizer: Tokenizer, identity: Ma
     """Write what a run is beside its weights: tokenizer, identity of its corpus, versions, recipe; the recipe last."""
     tokenizer.save(folder)
     write_atomically(folder / CORPUS, json.dumps(dict(identity), indent=1))
-    write_atomically(folder / "env.json", json.dumps(environment(), indent=1))
+    write_atomically(folder / "env.json", json.dumps(_environment(), indent=1))
     write_recipe(recipe, folder)
 
 
@@ -204,7 +204,7 @@ def package_versions() -> dict[str, str]:
     return found
 
 
-def environment() -> dict[str, object]:
+def _environment() -> dict[str, object]:
     """What a run is computed with: versions that may change numbers.
 
     The commit is that of this library's own repository, if it runs from one and git is there.

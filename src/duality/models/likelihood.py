@@ -58,6 +58,13 @@ class Likelihood:
     padding: float
     num_padding: int
 
+    @staticmethod
+    def parse(values: Mapping[str, object]) -> Likelihood | None:
+        """A likelihood as it is kept, with or without the name of its set; None if it is of another form."""
+        known = {name: value for name, value in values.items() if name != "set"}
+        same = known.keys() == {each.name for each in fields(Likelihood)}
+        return Likelihood(**known) if same else None  # type: ignore[arg-type]
+
     @property
     def perplexity(self) -> float:
         """exp(nats per token)."""
@@ -177,14 +184,6 @@ def _summarise(
         padding=padding[0],
         num_padding=padding[1],
     )
-
-
-def parse_likelihood(values: Mapping[str, object]) -> Likelihood | None:
-    """A likelihood as it is kept, with or without the name of its set; None if it is of another form."""
-    known = {name: value for name, value in values.items() if name != "set"}
-    if set(known) != {each.name for each in fields(Likelihood)}:
-        return None
-    return Likelihood(**known)  # type: ignore[arg-type]
 
 
 def hash_weights(network: nn.Module) -> str:

@@ -40,7 +40,6 @@ from duality.models.scoring import (
     TextLikelihood,
     TokenSurprisal,
     make_passage,
-    mean_and_stderr,
     measure_tokens,
 )
 from duality.models.trained import TrainedModel, read_model
@@ -48,7 +47,6 @@ from duality.models.trained import network as network
 from duality.protocols import Denoiser, Grid, Sampler, Score, Tail
 from duality.samplers.generate import generate
 from duality.samplers.grids import LINEAR
-from duality.tokenizers.pieces import Pieces
 from duality.training.settings import device_named
 
 if TYPE_CHECKING:
@@ -226,9 +224,7 @@ class Model(TrainedModel):
         request = ScoreRequest(**options)
         row = Passage(self.tokenizer.encode(text), seed=request.seed)
         (draws,) = self._token_nats([row], request)
-        ids, (nats, stderr) = row.ids.tolist(), mean_and_stderr(draws, self.measure.kind)
-        texts = Pieces(self.tokenizer).per_token(ids)
-        return [TokenSurprisal(*entry) for entry in zip(ids, texts, nats.tolist(), stderr.tolist())]
+        return TokenSurprisal.of(self.tokenizer, row, draws, self.measure.kind)
 
     def _token_nats(self, rows: Sequence[Passage], request: ScoreRequest) -> list[Tensor]:
         """The nats of every token at every draw."""

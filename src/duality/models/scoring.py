@@ -39,6 +39,7 @@ from duality.denoisers.clamp import in_context
 from duality.models.requests import ScoreRequest
 from duality.noise import Noise
 from duality.protocols import AnyDenoiser, Kind, Measure
+from duality.tokenizers.pieces import Pieces
 from duality.tokenizers.tokenizer import Ids, Tokenizer
 
 
@@ -62,7 +63,7 @@ class TextLikelihood:
     @staticmethod
     def of(draws: Tensor, kind: Kind) -> TextLikelihood:
         """The likelihood of a text from the nats of its tokens at every draw, (D, number of tokens)."""
-        mean, stderr = mean_and_stderr(draws.sum(1), kind)
+        mean, stderr = _mean_and_stderr(draws.sum(1), kind)
         return TextLikelihood(float(mean), draws.shape[1], float(stderr), kind)
 
 
@@ -75,11 +76,18 @@ class TokenSurprisal:
     nats: float
     stderr: float
 
+    @staticmethod
+    def of(tokenizer: Tokenizer, passage: Passage, draws: Tensor, kind: Kind) -> list[TokenSurprisal]:
+        """Each token of a passage, from the nats of all at every draw, (D, number of tokens)."""
+        ids, (nats, stderr) = passage.ids.tolist(), _mean_and_stderr(draws, kind)
+        texts = Pieces(tokenizer).per_token(ids)
+        return [TokenSurprisal(*entry) for entry in zip(ids, texts, nats.tolist(), stderr.tolist())]
 
-def mean_and_stderr(draws: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
+
+def _mean_and_stderr(draws: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
     """The mean of draws (D, ...) that are in the order of their times, and its standard error.
 
-    >>> mean, stderr = mean_and_stderr(torch.tensor([1.0, 5.0]), "bound")
+    >>> mean, stderr = _mean_and_stderr(torch.tensor([1.0, 5.0]), "bound")
     >>> float(mean), float(stderr)
     (3.0, 2.0)
     """

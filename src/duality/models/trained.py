@@ -191,9 +191,8 @@ def read_model(
     folders.check_tokenizer(checkpoint.load(path, ()), tokenizer, folder)
     vocabulary = Vocabulary(tokenizer.vocab_size, len(names))
     outline = Outline(recipe, vocabulary)
-    shapes = outline.shapes(adapters=True)
+    saved = checkpoint.load(path, groups, outline.shapes(adapters=True))
     outline.check(device)
-    saved = checkpoint.load(path, groups, shapes)
     made = network(recipe, vocabulary, device, merge_adapters(saved.groups[weights], recipe.training))
     origin = Origin(str(folder.resolve()), checkpoint.checksum_of(path, weights) or "", weights, folder)
     return TrainedModel(recipe, saved.step, made, tokenizer, names, origin)
@@ -260,8 +259,10 @@ def _check_tensors(path: Path, expected: Shapes) -> None:
         ],
     }
     words = []
-    for kind, names in ((kind, names) for kind, names in problems.items() if names):
+    for kind, names in problems.items():
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        words.append(f"{len(names)} {kind}: {', '.join(f'{name:.200}' for name in names[:_LISTED])}{more}")
+        words += (
+            [f"{len(names)} {kind}: {', '.join(f'{name:.200}' for name in names[:_LISTED])}{more}"] if names else []
+        )
     if words:
         raise ValueError(f"the tensors of {path} do not fit the network of its config.json ({'; '.join(words)})")
