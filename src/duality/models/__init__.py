@@ -2,17 +2,14 @@
 
     model         ``Model`` and ``load``: write, score, look inside, publish
     requests      what a user asks of a model, as one object for each question
-    trained       the parts of a trained model, and what follows from its recipe
-    sampling      prompts, blanks, labels, temperature: a request becomes samples
+    trained       the parts of a trained model, read from a run or from a folder of its own
+    sampling      prompts, blanks, temperature: a request becomes samples
     scoring       the likelihood of given texts, token by token
     likelihood    the likelihood of a corpus, with its standard error
     trace         a file with every step of a generation
-    picture       an animated picture of traces
-    player        a page that plays traces
-    load          a model is read from a run or from a folder of its own
-    folder        what a run folder holds
-    provenance    where the numbers of a run come from
-    size          the parameters of a recipe, and the memory that it needs at least
+    picture       an animated picture of traces, and a page that plays them
+    folder        what a run folder holds, and where its numbers come from
+    size          the weights of a recipe's network, and the memory that it needs at least
     plan          what a training needs on many devices
 
 ``size`` and ``plan`` need no weights: they read a recipe.

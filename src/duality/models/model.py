@@ -26,22 +26,8 @@ from duality.fused.lazy import belief_of, ratios_of
 from duality.hub.fetch import model_source
 from duality.models.likelihood import Likelihood, likelihood
 from duality.models.requests import FillRequest, SampleRequest, ScoreRequest
-from duality.models.sampling import (
-    Sample,
-    SampleWatch,
-    Watch,
-    Wrap,
-    known_tokens,
-    with_memo,
-    write_around,
-)
-from duality.models.scoring import (
-    Passage,
-    TextLikelihood,
-    TokenSurprisal,
-    make_passage,
-    measure_tokens,
-)
+from duality.models.sampling import Sample, SampleWatch, Watch, Wrap, known_tokens, with_memo, write_around
+from duality.models.scoring import Passage, TextLikelihood, TokenSurprisal, make_passage, measure_tokens
 from duality.models.trained import TrainedModel, read_model
 from duality.models.trained import network as network
 from duality.protocols import Denoiser, Grid, Sampler, Score, Tail
@@ -228,8 +214,7 @@ class Model(TrainedModel):
 
     def _token_nats(self, rows: Sequence[Passage], request: ScoreRequest) -> list[Tensor]:
         """The nats of every token at every draw."""
-        denoiser = self.with_label(request.label)
-        return measure_tokens(denoiser, self.measure, rows, self.length, request, self.device)
+        return measure_tokens(self.with_label(request.label), self.measure, rows, self.length, request, self.device)
 
     # --- looking inside
 

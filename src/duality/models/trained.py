@@ -259,10 +259,8 @@ def _check_tensors(path: Path, expected: Shapes) -> None:
         ],
     }
     words = []
-    for kind, names in problems.items():
+    for kind, names in ((kind, names) for kind, names in problems.items() if names):
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        words += (
-            [f"{len(names)} {kind}: {', '.join(f'{name:.200}' for name in names[:_LISTED])}{more}"] if names else []
-        )
+        words.append(f"{len(names)} {kind}: {', '.join(f'{name:.200}' for name in names[:_LISTED])}{more}")
     if words:
         raise ValueError(f"the tensors of {path} do not fit the network of its config.json ({'; '.join(words)})")

@@ -25,34 +25,26 @@ from duality.diffusion import GAUSSIAN_SCHEDULES, SCHEDULES
 from duality.methods import METHODS
 from duality.networks import BACKBONES, SIZES
 from duality.recipes.config import Json, check, component, field_types, from_jsonable, parse, to_jsonable
-from duality.recipes.recipe import Data, Recipe
+from duality.recipes.recipe import Data, Generation, Recipe
 from duality.registry import Entry, Registry, suggestion
 from duality.tokenizers import TOKENIZERS
-from duality.tokenizers.specs import tokenizer_at
+from duality.tokenizers.specs import KeptTokenizer, Pretrained, tokenizer_at
 from duality.training import DISTILLATIONS
-from duality.training.settings import Training
+from duality.training.settings import Parallel, Training
 
 FORMAT = 6  # of recipe.json
 
 # What a setting may name, and what JSON may name as well.
 _NAMED = (SIZES, BACKBONES, TOKENIZERS, SCHEDULES, GAUSSIAN_SCHEDULES, METHODS)
-_CLASSES: dict[str, str | Entry] = {
-    "Recipe": "duality.recipes.recipe:Recipe",
-    "Data": "duality.recipes.recipe:Data",
-    "Generation": "duality.recipes.recipe:Generation",
-    "Training": "duality.training.settings:Training",
-    "Parallel": "duality.training.settings:Parallel",
-    "Pretrained": "duality.tokenizers.specs:Pretrained",
-    "KeptTokenizer": "duality.tokenizers.specs:KeptTokenizer",
-}
+_CLASSES = (Recipe, Data, Generation, Training, Parallel, Pretrained, KeptTokenizer)
 
 
 def _components() -> Registry:
     """The classes that the JSON of a recipe may name."""
-    classes = dict(_CLASSES)
+    named: dict[str, str | Entry] = {kind.__name__: kind for kind in _CLASSES}
     for registry in (*_NAMED, DISTILLATIONS):
-        classes |= registry.classes()
-    return Registry("component", classes)
+        named |= registry.classes()
+    return Registry("component", named)
 
 
 # --- recipes by name
