@@ -19,7 +19,7 @@ from torch import Tensor
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
 from duality.evaluation.metrics import distinct, self_repetition, unigram_entropy
-from duality.evaluation.samples import REAL_TEXT, Case, Samples, cut_real_text, read_rows, write_samples
+from duality.evaluation.samples import REAL_TEXT, Case, Samples, read_rows
 from duality.evaluation.sweep import Sweep
 from duality.tokenizers.tokenizer import ByteTokenizer
 
@@ -222,7 +222,7 @@ def test_bad_cases_are_refused(letters: Letters) -> None:
         letters.measure()
     short = replace(CASE, length=5)
     with pytest.raises(ValueError, match=r"asked for 3 samples of 8 tokens, got tokens of shape \(3, 5\)"):
-        write_samples(letters.out / "wrong.jsonl", CASE, letters.sample(short, lambda count: None))
+        letters.sample(short, lambda count: None).write(letters.out / "wrong.jsonl", CASE)
     with pytest.raises(ValueError, match="1 texts and 3 rows of tokens"):
         replace(letters.sample(CASE, lambda count: None), texts=["one"])
 
@@ -256,11 +256,11 @@ def test_real_text_is_evenly_spread(make_store: Callable[..., TokenStore]) -> No
     text = "".join(chr(97 + number % 26) for number in range(98))
     sequences = Sequences(make_store([text]), 4)
     assert len(sequences) == 25
-    found = cut_real_text(sequences, ByteTokenizer(), 5)
+    found = Samples.cut_real_text(sequences, ByteTokenizer(), 5)
     assert found is not None
     assert found.texts == [text[start : start + 4] for start in (0, 20, 40, 60, 80)]
     assert found.tokens.tolist() == [list(piece.encode()) for piece in found.texts]
-    everything = cut_real_text(sequences, ByteTokenizer(), 1000)
+    everything = Samples.cut_real_text(sequences, ByteTokenizer(), 1000)
     assert everything is not None
     assert everything.texts == [text[start : start + 4] for start in range(0, 96, 4)]
 
@@ -268,9 +268,9 @@ def test_real_text_is_evenly_spread(make_store: Callable[..., TokenStore]) -> No
 def test_real_text_of_documents_has_no_padded_rows(make_store: Callable[..., TokenStore]) -> None:
     """Documents of 3, 9 and 5 bytes and their separators, in rows of 4: 1, 3 and 2 sequences."""
     sequences = Sequences(make_store(["abc", "defghijkl", "mnopq"]), 4, "document")
-    found = cut_real_text(sequences, ByteTokenizer(), 6)
+    found = Samples.cut_real_text(sequences, ByteTokenizer(), 6)
     assert found is not None
     assert [row for row in found.tokens.tolist() if 0 in row] == []
     assert found.texts[1:] == ["defg", "hijk", "mnop"]
     assert found.texts[0].startswith("abc")  # with its separator it is a whole row
-    assert cut_real_text(Sequences(make_store(["abc", "de"]), 8, "document"), ByteTokenizer(), 6) is None
+    assert Samples.cut_real_text(Sequences(make_store(["abc", "de"]), 8, "document"), ByteTokenizer(), 6) is None

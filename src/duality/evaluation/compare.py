@@ -76,13 +76,8 @@ class ComparisonRequest:
     device: torch.device | str = "cpu"
 
     def __post_init__(self) -> None:
-        wanted = {
-            "samples": self.num_samples,
-            "draws": self.num_draws,
-            "limit": self.limit,
-            "sample steps": self.sampling_steps,
-        }
-        for name, value in wanted.items():
+        counts = (self.num_samples, self.num_draws, self.limit, self.sampling_steps)
+        for name, value in zip(("samples", "draws", "limit", "sample steps"), counts, strict=True):
             if value is not None and value < 1:
                 raise ValueError(f"{name}: {value}; it must be at least 1")
 
@@ -136,8 +131,8 @@ def _measure_run(
     """The row of a run that has been trained."""
     case = request.case(recipe)
     model, corpus = sampler.model(case), job().in_turn(lambda: prepare_corpus(recipe, report))
-    parts = (corpus.validation, corpus.train)
-    held_out, train = (make_sequences(recipe.data, part, corpus.tokenizer) for part in parts)
+    held_out = make_sequences(recipe.data, corpus.validation, corpus.tokenizer)
+    train = make_sequences(recipe.data, corpus.train, corpus.tokenizer)
     report(f"measuring {recipe.name}")
     num = min(request.limit or len(held_out), len(held_out))
     with working(report, "measuring", num, "sequences") as advance:

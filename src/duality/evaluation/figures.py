@@ -50,7 +50,7 @@ def canvas(count: int = 1) -> tuple[Figure, list[Axes]]:
     return figure, panels
 
 
-def label_of_measure(name: str, rows: Sequence[Row]) -> str:
+def _label_of_measure(name: str, rows: Sequence[Row]) -> str:
     """A measure in words, as an axis shows it."""
     judges = ", ".join(sorted({row.judge for row in rows if row.judge is not None}))
     words = {"nats": "nats per token under the judge", "entropy": "entropy of a sample's tokens (nats)"}
@@ -111,7 +111,7 @@ def _plot_rows(rows: Sequence[Row], target: Path, over_rounds: bool = False) -> 
         figure.suptitle(f"temperature {temperatures.pop():g}", fontsize=9)
     for axes, measure in zip(panels, [*quality, "entropy"], strict=True):
         ticks = sorted({across(row) for row in rows if not row.real})
-        axes.set(xlabel="round of distillation" if over_rounds else "steps", ylabel=label_of_measure(measure, rows))
+        axes.set(xlabel="round of distillation" if over_rounds else "steps", ylabel=_label_of_measure(measure, rows))
         if not over_rounds:
             axes.set_xscale("log", base=2)
             axes.set_xticks([], minor=True)
@@ -151,7 +151,7 @@ def write_frontiers(places: Mapping[Row, Path], out: Path) -> Frontiers:
 def plot_frontiers(found: Frontiers, target: Path) -> None:
     """Quality against diversity, as a PNG: a hue for each model, later settings darker, points with temperatures."""
     figure, (axes,) = canvas()
-    axes.set(xlabel=label_of_measure(found.diversity, found.rows), ylabel=label_of_measure(found.quality, found.rows))
+    axes.set(xlabel=_label_of_measure(found.diversity, found.rows), ylabel=_label_of_measure(found.quality, found.rows))
     if found.quality == "gen_ppl":
         use_log_scale(axes)
     models = [row.model for row in found.settings]

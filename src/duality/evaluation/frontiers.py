@@ -44,7 +44,7 @@ import torch
 from torch import Tensor
 
 from duality.evaluation.metrics import INTERVAL, NORMAL, distinct_shares, entropies, t_quantile
-from duality.evaluation.samples import Row, Samples, read_samples, sample_path
+from duality.evaluation.samples import Row, Samples
 from duality.evaluation.scorers import Column, totals_and_counts
 from duality.evaluation.tables import cell, columns, group_rows, score_columns, several_temperatures, table
 from duality.files.atomic import file_sha256
@@ -354,9 +354,9 @@ def curves_of(places: Mapping[Row, Path], quality: str, diversity: str) -> list[
     scores = {out: Scores.read(out / FILE, silent) for out in set(places.values())}
 
     def point(row: Row) -> Point:
-        path = sample_path(places[row], row)
-        samples, kept = read_samples(path, row), scores[places[row]]
-        found = [_values_of(row, name, samples, file_sha256(path), kept) for name in (quality, diversity)]
+        out = places[row]
+        facts = Samples.read(out, row), file_sha256(row.path(out)), scores[out]
+        found = [_values_of(row, name, *facts) for name in (quality, diversity)]
         return Point(row.temperature, *found)
 
     return [Curve(label, tuple(map(point, same))) for label, same in _curve_rows(list(places)).items()]

@@ -105,6 +105,10 @@ class Case:
         rounds = [] if self.round is None else [f"round{self.round}"]
         return "-".join([self.run.name, *rounds, self.sampler, self.tail, str(self.steps), digest])
 
+    def path(self, out: Path) -> Path:
+        """The file that keeps the samples of a case, or real text, in the folder of a sweep."""
+        return out / "samples" / ("real-text.jsonl" if self.label == REAL_TEXT else f"{self.key}.jsonl")
+
 
 @dataclass(frozen=True)
 class Score:
@@ -194,80 +198,74 @@ class Samples:
                 f"{len(self.texts)} texts and {len(self.tokens)} rows of tokens: each text needs its own row"
             )
 
+    @classmethod
+    def cut_real_text(cls, sequences: Sequences, tokenizer: Tokenizer, num: int) -> Samples | None:
+        """At most ``num`` whole sequences, evenly spread; None if every sequence is shorter than its row.
 
-def cut_real_text(sequences: Sequences, tokenizer: Tokenizer, num: int) -> Samples | None:
-    """At most ``num`` whole sequences, evenly spread; None if every sequence is shorter than its row.
+        Where a sequence is not whole, the next whole one is taken. Padding that is modelled makes a sequence whole. A
+        text ends before the first end-of-text, like that of a sample.
+        """
+        starts, stops = sequences.windows(np.arange(len(sequences)))
+        whole = np.flatnonzero((stops - starts == sequences.length) | sequences.models_padding)
+        if not len(whole):
+            return None
+        count = min(num, len(sequences))
+        places = np.searchsorted(whole, np.arange(count) * len(sequences) // count)
+        tokens, _ = sequences.rows(np.unique(whole[places.clip(max=len(whole) - 1)]))
+        return cls(tokens, [text_before_end(tokenizer, row) for row in tokens.tolist()], 0.0, 0.0, REAL_TEXT)
 
-    Where a sequence is not whole, the next whole one is taken. Padding that is modelled makes a sequence whole. A text
-    ends before the first end-of-text, like that of a sample.
-    """
-    starts, stops = sequences.windows(np.arange(len(sequences)))
-    whole = np.flatnonzero((stops - starts == sequences.length) | sequences.models_padding)
-    if not len(whole):
+    def write(self, path: Path, case: Case) -> None:
+        """Write samples with their settings and weights."""
+        if tuple(self.tokens.shape) != (case.num, case.length):
+            raise ValueError(
+                f"{case.label}: asked for {case.num} samples of {case.length} tokens, got tokens of shape "
+                f"{tuple(self.tokens.shape)}"
+            )
+        cost = {"seconds_per_sample": self.seconds_per_sample, "nfe": self.nfe}
+        lines: list[dict[str, object]] = [{"format": 2, "case": case.to_json(), "weights": self.weights, **cost}]
+        for index, (tokens, text) in enumerate(zip(self.tokens.tolist(), self.texts)):
+            lines.append({"index": index, "seed": case.seed, "tokens": tokens, "text": text})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
+
+    @classmethod
+    def find(cls, path: Path, case: Case, weights: str, report: Reporter) -> Samples | None:
+        """The samples in ``path``, if they are whole and were made by these settings and weights."""
+        if not path.is_file():
+            return None
+        try:
+            settings, samples = cls._parse(path, case)
+        except _UNREADABLE as error:
+            why = f"is damaged or incomplete ({type(error).__name__}: {error})"
+        else:
+            if samples.weights == weights and settings == case.settings:
+                return samples
+            other = f"weights ({samples.weights}, now {weights})" if samples.weights != weights else "settings"
+            why = f"was made by other {other}"
+        report(f"{path} {why}: sampling again")
         return None
-    count = min(num, len(sequences))
-    places = np.searchsorted(whole, np.arange(count) * len(sequences) // count)
-    tokens, _ = sequences.rows(np.unique(whole[places.clip(max=len(whole) - 1)]))
-    return Samples(tokens, [text_before_end(tokenizer, row) for row in tokens.tolist()], 0.0, 0.0, REAL_TEXT)
 
+    @classmethod
+    def read(cls, out: Path, case: Case) -> Samples:
+        """The samples of a case that was measured before into the folder ``out``, whichever weights made them."""
+        try:
+            return cls._parse(case.path(out), case)[1]
+        except (OSError, *_UNREADABLE) as error:
+            raise ValueError(
+                f"no samples of {case.label} in {case.path(out)} ({type(error).__name__}: {error}): measure it again "
+                f"with `duality quality --out {out}`"
+            ) from error
 
-def sample_path(out: Path, case: Case) -> Path:
-    """The file that keeps the samples of a case, or real text, in the folder of a sweep."""
-    return out / "samples" / ("real-text.jsonl" if case.label == REAL_TEXT else f"{case.key}.jsonl")
-
-
-def write_samples(path: Path, case: Case, samples: Samples) -> None:
-    """Write samples with their settings and weights."""
-    if tuple(samples.tokens.shape) != (case.num, case.length):
-        raise ValueError(
-            f"{case.label}: asked for {case.num} samples of {case.length} tokens, got tokens of shape "
-            f"{tuple(samples.tokens.shape)}"
-        )
-    cost = {"seconds_per_sample": samples.seconds_per_sample, "nfe": samples.nfe}
-    lines: list[dict[str, object]] = [{"format": 2, "case": case.to_json(), "weights": samples.weights, **cost}]
-    for index, (tokens, text) in enumerate(zip(samples.tokens.tolist(), samples.texts)):
-        lines.append({"index": index, "seed": case.seed, "tokens": tokens, "text": text})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
-
-
-def find_samples(path: Path, case: Case, weights: str, report: Reporter) -> Samples | None:
-    """The samples in ``path``, if they are whole and were made by these settings and weights."""
-    if not path.is_file():
-        return None
-    try:
-        settings, samples = _parse_samples(path, case)
-    except _UNREADABLE as error:
-        why = f"is damaged or incomplete ({type(error).__name__}: {error})"
-    else:
-        if samples.weights == weights and settings == case.settings:
-            return samples
-        other = f"weights ({samples.weights}, now {weights})" if samples.weights != weights else "settings"
-        why = f"was made by other {other}"
-    report(f"{path} {why}: sampling again")
-    return None
-
-
-def read_samples(path: Path, case: Case) -> Samples:
-    """The samples of a case that was measured before, whichever weights made them."""
-    try:
-        return _parse_samples(path, case)[1]
-    except (OSError, *_UNREADABLE) as error:
-        raise ValueError(
-            f"no samples of {case.label} in {path} ({type(error).__name__}: {error}): measure it again with `duality "
-            f"quality --out {path.parent.parent}`"
-        ) from error
-
-
-def _parse_samples(path: Path, case: Case) -> tuple[dict[str, object], Samples]:
-    """The settings in the file of a case, and its samples; an error if the file is not whole."""
-    head, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    settings = {name: value for name, value in head["case"].items() if name != "label"}
-    tokens, texts = torch.tensor([line["tokens"] for line in lines]), [str(line["text"]) for line in lines]
-    samples = Samples(tokens, texts, float(head["seconds_per_sample"]), float(head["nfe"]), head["weights"])
-    if [line["index"] for line in lines] != list(range(case.num)) or tuple(tokens.shape) != (case.num, case.length):
-        raise ValueError(f"{len(lines)} of {case.num} samples, tokens {tuple(tokens.shape)}")
-    return settings, samples
+    @classmethod
+    def _parse(cls, path: Path, case: Case) -> tuple[dict[str, object], Samples]:
+        """The settings in the file of a case, and its samples; an error if the file is not whole."""
+        head, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        settings = {name: value for name, value in head["case"].items() if name != "label"}
+        tokens, texts = torch.tensor([line["tokens"] for line in lines]), [str(line["text"]) for line in lines]
+        samples = cls(tokens, texts, float(head["seconds_per_sample"]), float(head["nfe"]), head["weights"])
+        if [line["index"] for line in lines] != list(range(case.num)) or tuple(tokens.shape) != (case.num, case.length):
+            raise ValueError(f"{len(lines)} of {case.num} samples, tokens {tuple(tokens.shape)}")
+        return settings, samples
 
 
 def read_rows(paths: Sequence[Path]) -> dict[Row, Path]:

@@ -35,20 +35,7 @@ from duality.evaluation.frontiers import has_frontiers
 from duality.evaluation.judge import Judge, find_judge, weights_id
 from duality.evaluation.metrics import distinct, mauve, mauve_obstacle, perplexity, self_repetition, unigram_entropy
 from duality.evaluation.requests import SweepRequest, has_eta
-from duality.evaluation.samples import (
-    REAL_TEXT,
-    Case,
-    Row,
-    Samples,
-    Score,
-    cut_real_text,
-    find_samples,
-    label_of,
-    read_samples,
-    run_names,
-    sample_path,
-    write_samples,
-)
+from duality.evaluation.samples import REAL_TEXT, Case, Row, Samples, Score, label_of, run_names
 from duality.evaluation.scorers import Drawing, Scorer, find_scorers, key_of, score_texts, summary
 from duality.evaluation.tables import full_table, remarks, short_table
 from duality.files.atomic import file_sha256, json_text, output_folder, write_atomically
@@ -118,12 +105,12 @@ class Sweep:
 
     def row(self, case: Case, advance: Advance = lambda count: None) -> Row:
         """The row of a case; its samples are made unless they are kept."""
-        path, weights = sample_path(self.out, case), self.source.weights(case)
-        kept = job().once(lambda: find_samples(path, case, weights, self.report))
+        path, weights = case.path(self.out), self.source.weights(case)
+        kept = job().once(lambda: Samples.find(path, case, weights, self.report))
         if kept is None:
             self.report(f"sampling {case.label}, {case.num} sequences in {case.steps} steps")
             made = kept = self.source.sample(case, advance)
-            job().once(lambda: write_samples(path, case, made))
+            job().once(lambda: made.write(path, case))
         return job().once(partial(self._measure_samples, case, kept, path))
 
     def real_rows(self) -> list[Row]:
@@ -132,8 +119,8 @@ class Sweep:
             return []
         num, length = self.real_text.tokens.shape
         case = Case(label=REAL_TEXT, run=Path(), steps=0, num=num, length=length, sampler="none", tail="none")
-        path = sample_path(self.out, case)
-        write_samples(path, case, self.real_text)
+        path = case.path(self.out)
+        self.real_text.write(path, case)
         return [self._measure_samples(case, self.real_text, path)]
 
     def _measure_samples(self, case: Case, samples: Samples, path: Path) -> Row:
@@ -268,27 +255,22 @@ class RunSampler:
 
 
 def held_out_text(
-    recipe: Recipe,
-    num: int,
-    length: int,
-    report: Reporter,
-    run: Path | None = None,
-    moved_to: str | Path | None = None,
+    recipe: Recipe, num: int, length: int, report: Reporter, run: Path | None = None, moved_to: str | Path | None = None
 ) -> Samples | None:
     """Real text of the recipe's validation set, in whole sequences of ``length`` tokens; None if there is none.
 
     The corpus must be that of the training of ``run``, if one is given; ``moved_to`` is where it is now. The corpus of
     a model alone may not be on this machine.
     """
-    name, data = recipe.data.corpus, recipe.data
+    name = recipe.data.corpus
     if run is not None and moved_to is None and is_model_alone(run) and not is_there(name):
         report(f"no real text: {name}, the corpus of {run.name}, is not here; --corpus says where it is")
         return None
-
     corpus = job().in_turn(
         lambda: prepare_corpus(recipe, report) if run is None else corpus_of_run(run, recipe, report, moved_to)
     )
-    found = cut_real_text(make_sequences(data, corpus.validation, corpus.tokenizer, length), corpus.tokenizer, num)
+    sequences = make_sequences(recipe.data, corpus.validation, corpus.tokenizer, length)
+    found = Samples.cut_real_text(sequences, corpus.tokenizer, num)
     if found is None:
         report(f"no real text: no sequence of the validation set of {name} has {length} tokens")
     return found
@@ -330,7 +312,7 @@ def measure_runs(
             write_frontiers(dict.fromkeys(rows, out), out)
         for scorer in scored:
             if isinstance(scorer, Drawing):
-                scorer.draw(read_samples(sample_path(out, cases[-1]), cases[-1]).texts, out / scorer.name)
+                scorer.draw(Samples.read(out, cases[-1]).texts, out / scorer.name)
 
     job().once(draw_rows)
     return rows

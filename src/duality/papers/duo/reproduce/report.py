@@ -18,7 +18,7 @@ from markdown_it import MarkdownIt
 
 from duality.evaluation.figures import canvas, save, use_log_scale
 from duality.evaluation.molecules import Molecules
-from duality.evaluation.samples import read_samples, sample_path
+from duality.evaluation.samples import Samples
 from duality.evaluation.tables import table
 from duality.files.atomic import write_atomically
 from duality.papers.duo.reproduce.claims import RULE
@@ -171,7 +171,7 @@ def _draw_pictures(out: Path, evidence: Evidence) -> list[tuple[str, Path]]:
     if domain.scorer == "molecules" and shown:
         rows = evidence.rows(shown[0]).items()
         row, folder = next((row, folder) for row, folder in rows if row.temperature == 1.0)  # of the first seed
-        texts = read_samples(sample_path(folder, row), row).texts
+        texts = Samples.read(folder, row).texts
         picture = next(path for path in Molecules().draw(texts, out / "molecules") if path.suffix == ".png")
         found.append((f"the first samples of {shown[0].words}", picture))
     return found
