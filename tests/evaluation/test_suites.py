@@ -16,7 +16,7 @@ from duality.data.packing import Sequences
 from duality.evaluation import suites
 from duality.models.likelihood import KEPT, Likelihood
 from duality.models.model import Model, load
-from duality.papers.duo.index import table
+from duality.papers.duo.page import table
 from duality.protocols import Kind
 
 SHARED = ROOT.parent / "shared" / "data"

@@ -99,7 +99,7 @@ def _evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...]
     from duality.evaluation.tables import table
     from duality.models.folder import exists
     from duality.models.likelihood import KEPT
-    from duality.papers.duo.index import published_rows
+    from duality.papers.duo.page import published_rows
 
     for each in data:
         if not all(each.partition("=")[1:]):

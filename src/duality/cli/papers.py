@@ -46,8 +46,8 @@ def recipes(table: Annotated[int | None, arg(metavar="N")] = None) -> int:
 
 def _show_table(number: int) -> None:
     """Print a table of the paper: rows, recipes, numbers, commands."""
-    from duality.papers.duo.index import table as table_numbered
     from duality.papers.duo.page import paper_tables
+    from duality.papers.duo.page import table as table_numbered
 
     chosen = table_numbered(number)
     print(f"Table {number} of the paper: {chosen.title}\n")

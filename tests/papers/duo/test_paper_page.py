@@ -16,8 +16,18 @@ from support.runs import ROOT
 
 from duality.cli import COMMANDS
 from duality.cli import main as command_line
-from duality.papers.duo.index import FIGURES, REMARKS, TABLES, _Measured, trainings
-from duality.papers.duo.page import GPU_DAYS, _compute_days, _row_label, _write_page, sum_days
+from duality.papers.duo.page import (
+    FIGURES,
+    GPU_DAYS,
+    REMARKS,
+    TABLES,
+    _compute_days,
+    _Measured,
+    _row_label,
+    _sum_days,
+    _write_page,
+    trainings,
+)
 from duality.recipes import catalogue
 
 DOCS = ROOT / "docs"
@@ -59,8 +69,8 @@ def test_every_training_has_its_gpu_days() -> None:
 def test_a_distillation_includes_its_base_and_a_training_is_counted_once() -> None:
     series = TABLES[7].series[0]
     base, distilled = (GPU_DAYS[each.plan] for each in series.trainings)
-    assert sum_days(series.trainings) == pytest.approx(base + distilled)
-    assert sum_days((*series.trainings, *series.trainings)) == pytest.approx(base + distilled)
+    assert _sum_days(series.trainings) == pytest.approx(base + distilled)
+    assert _sum_days((*series.trainings, *series.trainings)) == pytest.approx(base + distilled)
 
 
 def test_gpu_days_are_days_times_devices_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:

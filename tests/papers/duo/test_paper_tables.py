@@ -8,7 +8,7 @@ import pytest
 from support import latex
 from support.runs import ROOT
 
-from duality.papers.duo.index import FIGURES, NONE, REMARKS, TABLES, Table, table, trainings
+from duality.papers.duo.page import FIGURES, NONE, REMARKS, TABLES, Table, table, trainings
 from duality.recipes.catalogue import recipe, recipe_names
 
 PAPER = [name for name in recipe_names() if name.endswith(("-lm1b", "-owt", "-small"))]

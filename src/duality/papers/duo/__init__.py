@@ -1,7 +1,7 @@
 """The paper *The Diffusion Duality*: its index, its claims and its studies.
 
-index       the paper's tables and figures, and the trainings that give ours (paper.json)
-page        the page docs/paper.md, and how long the trainings of the index take (gpu_days.json)
+page        the paper's tables and figures, and the trainings that give ours (paper.json); how long these take
+            (gpu_days.json); the page docs/paper.md
 reproduce   the paper's claims, tried by one command
 variance    the variance of gradients
 

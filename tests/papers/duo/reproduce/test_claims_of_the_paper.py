@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from duality.papers.duo.index import FIGURES, TABLES
+from duality.papers.duo.page import FIGURES, TABLES
 from duality.papers.duo.reproduce.claims import Claim, read_claims, read_domains
 
 CLAIMS = {each.name: each for domain in read_domains("full") for each in read_claims((), domain)}

@@ -31,7 +31,7 @@ from duality.papers.duo.reproduce.claims import (
 )
 from duality.papers.duo.reproduce.findings import Evidence, Finding, _decide, _paired_interval
 from duality.papers.duo.reproduce.report import _make_page
-from duality.papers.duo.reproduce.run import Train, _jobs_of, reproduce
+from duality.papers.duo.reproduce.run import _jobs_of, _Train, reproduce
 from duality.runs.requests import RoundChanges
 
 SIZE = ("backbone=nano", "data.tokenizer=bytes", "data.length=12", "data.packing=document", "data.split=document")
@@ -142,11 +142,11 @@ def test_a_run_of_other_settings_is_refused(tmp_path: Path) -> None:
     domain = tiny(tmp_path)
     model = domain.models["duo"]
     assert isinstance(model, Base)
-    Train(Evidence(tmp_path, domain), "duo", 1, 1.0)(print, lambda units: None)
+    _Train(Evidence(tmp_path, domain), "duo", 1, 1.0)(print, lambda units: None)
     other = replace(model, changes=(*model.changes, "training.learning_rate=0.5"))
     changed = replace(domain, models={"duo": other})
     with pytest.raises(ValueError, match=r"other settings.*learning_rate.*choose another --out"):
-        Train(Evidence(tmp_path, changed), "duo", 1, 1.0)(print, lambda units: None)
+        _Train(Evidence(tmp_path, changed), "duo", 1, 1.0)(print, lambda units: None)
 
 
 def test_every_claim_of_every_budget_names_models_that_exist() -> None:

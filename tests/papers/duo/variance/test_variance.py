@@ -26,10 +26,10 @@ from duality.papers.duo.variance.settings import VarianceSettings
 from duality.papers.duo.variance.study import (
     VarianceRow,
     _draws_of,
+    _markdown,
+    _plot_variance,
     compare_objectives,
-    markdown,
     measure_variance,
-    plot_variance,
 )
 from duality.protocols import AnyDenoiser, Loss, Valid
 from duality.runs.corpus import sequences_of_run
@@ -164,7 +164,7 @@ def rows(trained: Path, others: dict[str, Path]) -> list[VarianceRow]:
 
 
 def test_tables_have_every_number_with_its_interval(rows: list[VarianceRow], tmp_path: Path) -> None:
-    text = markdown(rows)
+    text = _markdown(rows)
     assert text.count("\n|") == 2 * (len(rows) + 2)
     for row in rows:
         assert f"| {row.run}, {row.objective} |" in text
@@ -179,8 +179,8 @@ def test_tables_have_every_number_with_its_interval(rows: list[VarianceRow], tmp
         ratio = row.ratios[ALL]
         assert ratio is not None
         assert ratio.value == ratio.low == ratio.high == 1
-    plot_variance(rows, tmp_path / "bars.png")
-    plot_variance([replace(row, step=step) for row in rows for step in (1, 2, 3)], tmp_path / "lines.png")
+    _plot_variance(rows, tmp_path / "bars.png")
+    _plot_variance([replace(row, step=step) for row in rows for step in (1, 2, 3)], tmp_path / "lines.png")
     for path in tmp_path.iterdir():
         assert path.read_bytes().startswith(b"\x89PNG")
 
@@ -188,7 +188,7 @@ def test_tables_have_every_number_with_its_interval(rows: list[VarianceRow], tmp
 def test_a_heavy_tail_is_named(rows: list[VarianceRow]) -> None:
     heavy = replace(rows[1], statistics=replace(rows[1].statistics, largest_share=0.4))
     light = replace(rows[2], statistics=replace(rows[2].statistics, largest_share=0.01))
-    text = markdown([heavy, light])
+    text = _markdown([heavy, light])
     assert "Warning: plain/polynomial: one draw makes 40% of the variance" in text
     assert text.count("Warning") == 1
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Literal
 
 from duality.evaluation.frontiers import Curve, curves_of, difference
 from duality.evaluation.metrics import NORMAL, t_quantile
@@ -30,8 +29,6 @@ from duality.papers.duo.reproduce.claims import Arm, Claim, Comparison, Domain, 
 
 _CHEAP = 8  # steps: a sample costs little, and more of them can be written
 _TIME = "of the milliseconds per sample"
-
-Verdict = Literal["shows", "contradicts", "undecided at this budget"]
 
 
 @dataclass(frozen=True)
@@ -187,7 +184,7 @@ class Evidence:
         return _leave_undecided(comparison, _TIME, "quality not reached", points)
 
 
-def _decide(low: float, high: float, claimed: str) -> Verdict:
+def _decide(low: float, high: float, claimed: str) -> str:
     """The verdict of an interval of a difference, the claim being that it is "higher" or "lower" than zero."""
     if low > 0:
         return "shows" if claimed == "higher" else "contradicts"

@@ -56,7 +56,7 @@ def write_report(out: Path, budget: str, chapters: Sequence[Evidence]) -> None:
         parts += [
             f"## {domain.title}",
             f"Quality is {domain.quality}{judge} ({domain.better} is better), diversity is {domain.diversity}. Of "
-            f"{len(every)} comparisons: {count_verdicts(every)} Training seeds: {amount.bases} of the models that are "
+            f"{len(every)} comparisons: {_count_verdicts(every)} Training seeds: {amount.bases} of the models that are "
             f"sampled, {amount.students} of each distillation, {amount.short} of the short runs that compare "
             f"likelihoods. Samples in each setting and for each seed: {amount.few_num} at 8 steps and fewer, "
             f"{amount.num} at more, twice as many where a model has one seed. "
@@ -65,7 +65,7 @@ def write_report(out: Path, budget: str, chapters: Sequence[Evidence]) -> None:
         parts += [f"![{title}]({path.name})" for title, path in _draw_pictures(out, evidence)]
         for claim in evidence.claims:
             found = evidence.findings[claim.name]
-            parts += [f"### {claim.title} ({claim.where})", count_verdicts(found)]
+            parts += [f"### {claim.title} ({claim.where})", _count_verdicts(found)]
             parts.append(table([_HEADERS, *(_cells(each) for each in found)]).rstrip("\n"))
     text = "\n\n".join(parts) + "\n"
     write_atomically(out / "report.md", text)
@@ -74,11 +74,11 @@ def write_report(out: Path, budget: str, chapters: Sequence[Evidence]) -> None:
 
 def verdict_table(found: Mapping[str, Mapping[str, Sequence[Finding]]]) -> str:
     """How often each verdict was found, for each claim: what the terminal shows."""
-    rows = [(name, claim, count_verdicts(rows)) for name, claims in found.items() for claim, rows in claims.items()]
+    rows = [(name, claim, _count_verdicts(rows)) for name, claims in found.items() for claim, rows in claims.items()]
     return table([("data", "claim", "verdicts"), *rows])
 
 
-def count_verdicts(rows: Sequence[Finding]) -> str:
+def _count_verdicts(rows: Sequence[Finding]) -> str:
     """How often each verdict was found."""
     counts = Counter(finding.verdict for finding in rows)
     return ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items(), key=lambda each: -each[1])) + "."

@@ -48,7 +48,7 @@ _DISTILLING = 4 / 3  # a step of distillation also calls the teacher
 
 
 @dataclass(frozen=True)
-class Train:
+class _Train:
     """Train or distill the model ``key`` with a seed, or finish it, and measure what is asked for.
 
     ``unit`` is the cost of a step. The likelihood is that of held-out text; variances are those of the gradients of
@@ -197,7 +197,7 @@ def _jobs_of(kept: Evidence) -> list[Job]:
             needs: tuple[str, ...] = ()
             if isinstance(model, Student):
                 needs = (f"{domain.name}: train {model.base}-{domain.base_seed(seed)}",)
-            found.append(Job(name, needs, cost, Train(kept, key, seed, unit, key in likelihoods, objectives)))
+            found.append(Job(name, needs, cost, _Train(kept, key, seed, unit, key in likelihoods, objectives)))
         for seed in domain.seeds(key) if key in sampled else ():
             cases = [case for arm in kept.arms if arm.model == key for case in kept.cases(arm, seed)]
             cases.sort(key=lambda case: -1 if case.round is None else case.round)  # each round is loaded once

@@ -59,7 +59,7 @@ Draw = Callable[[int], tuple[Tensor, float]]  # number of the draw -> flat gradi
 
 
 @dataclass(frozen=True)
-class Repeated:
+class _Repeated:
     """A statistic of all draws, and its repetitions ``without`` each group, (m,) float64.
 
     ``signed`` is a statistic that may be 0 or below; the others are at least 0.
@@ -81,13 +81,13 @@ class Repeated:
             return Estimate(self.value, self.value * stderr, low, high)
         return Estimate(self.value, stderr, self.value - reach, self.value + reach)
 
-    def over(self, other: Repeated) -> Estimate | None:
+    def over(self, other: _Repeated) -> Estimate | None:
         """The ratio to the same statistic of another objective on the same draws.
 
         None if one of the two may be 0: such a ratio has no interval.
         """
         sure = all(each.estimate().low > 0 and bool((each.without > 0).all()) for each in (self, other))
-        return Repeated(self.value / other.value, self.without / other.without).estimate() if sure else None
+        return _Repeated(self.value / other.value, self.without / other.without).estimate() if sure else None
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ class Statistics:
 
     num_draws: int
     num_weights: int
-    mean_loss: Repeated
+    mean_loss: _Repeated
     largest_share: float
-    by_name: dict[str, Repeated]
+    by_name: dict[str, _Repeated]
 
     @property
     def heavy_tailed(self) -> bool:
@@ -152,11 +152,11 @@ def collect(
     for number, row in enumerate(sums):
         rows.append(_figures(even, odd - row, num_top) if number % 2 else _figures(even - row, odd, num_top))
     found = {
-        name: Repeated(value, torch.tensor(without, dtype=torch.float64), signed=name in (SIGNAL, SNR))
+        name: _Repeated(value, torch.tensor(without, dtype=torch.float64), signed=name in (SIGNAL, SNR))
         for name, (value, *without) in zip((*STATISTICS, "mean loss"), zip(*rows))
     }
     mean_loss = found.pop("mean loss")
-    mean_loss = Repeated(mean_loss.value + losses[0], mean_loss.without + losses[0], signed=True)
+    mean_loss = _Repeated(mean_loss.value + losses[0], mean_loss.without + losses[0], signed=True)
     share = max(added) / math.fsum(added) if any(added) else 0.0
     return Statistics(len(losses), num_weights, mean_loss, share, found)
 

@@ -224,8 +224,8 @@ def measure_variance(
         ]
         if out is not None:
             write_atomically(out / "variance.json", json_text([row.to_json() for row in rows], indent=1))
-            write_atomically(out / "variance.md", markdown(rows))
-            plot_variance(rows, out / "variance.png")
+            write_atomically(out / "variance.md", _markdown(rows))
+            _plot_variance(rows, out / "variance.png")
     return rows
 
 
@@ -266,7 +266,7 @@ def _label(row: VarianceRow, rows: Sequence[VarianceRow]) -> str:
     return ", ".join([*run, *step, row.objective])
 
 
-def markdown(rows: Sequence[VarianceRow]) -> str:
+def _markdown(rows: Sequence[VarianceRow]) -> str:
     """Both tables, and the sentences that belong to them."""
     values, ratios = [["objective", "mean loss", *STATISTICS, "largest draw"]], [["objective", *STATISTICS]]
     for row in rows:
@@ -315,7 +315,7 @@ def markdown(rows: Sequence[VarianceRow]) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def plot_variance(rows: Sequence[VarianceRow], target: Path) -> None:
+def _plot_variance(rows: Sequence[VarianceRow], target: Path) -> None:
     """Variance of all weights, of the top 100, of the loss, and signal to noise, with intervals, as a PNG.
 
     Bars have a row each, from top to bottom, and a colour for each checkpoint; a line with its band is a run and an
