@@ -32,21 +32,11 @@ from duality.data.named import (
     shares_of,
     sources,
 )
-from duality.data.readers import (
-    ARROW_ENDINGS,
-    COMPRESSIONS,
-    FASTA_ENDINGS,
-    TABLE_ENDINGS,
-    ending_of,
-    has_records,
-    open_bytes,
-)
+from duality.data.readers import COMPRESSIONS, KINDS, TABLE_ENDINGS, ending_of, has_records, open_bytes
 from duality.files import DocumentRule
 from duality.files.archives import Source
 from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
-
-_TEXT_ENDINGS = (".txt", ".text", ".md", ".jsonl")
 
 # What to do with files that would be learnt as they are, with all their brackets and names of fields, or not at all.
 _NO_TEXT = {
@@ -114,7 +104,11 @@ class Place:
             paths = [path for path in paths if any(fnmatch(path.name, pattern) for pattern in patterns)]
         elif path is None:
             assert dataset is not None, "neither a path nor a source nor a dataset"
-            paths = _hub_files(dataset, part, progress)
+            there = fetch_splits(*dataset.at_hub, progress)
+            splits = [dataset.part(name).split for name in (dataset.parts if part is None else [part])]
+            if part is not None and splits[0] not in there:
+                raise ValueError(f"{dataset.name} has no part {splits[0]!r} on the hub: it has {', '.join(there)}")
+            paths = [path for split in dict.fromkeys(splits) for path in there.get(split, [])]
         elif not path.is_dir():
             paths = [path]
         elif dataset is not None:
@@ -122,23 +116,14 @@ class Place:
         else:
             names, _ = _list_folder(path)
             if not names:
-                endings = (*_TEXT_ENDINGS, *TABLE_ENDINGS, *ARROW_ENDINGS, *FASTA_ENDINGS)
-                allowed = f"{', '.join(endings)}, and these followed by {' or '.join(COMPRESSIONS)}"
+                endings = ", ".join(ending for kind in KINDS for ending in kind)
+                allowed = f"{endings}, and these followed by {' or '.join(COMPRESSIONS)}"
                 raise ValueError(f"the folder {path} has no text files; looked for are {allowed}")
             return [CorpusFile(name, path / name, name.partition("/")[0] if "/" in name else None) for name in names]
         for path in paths:
             if (ending := ending_of(path)) in _NO_TEXT:
                 raise ValueError(f"{path} is no text file ({ending}): {_NO_TEXT[ending]}")
         return [CorpusFile(str(path), path, dataset=dataset) for path in paths]
-
-
-def _hub_files(dataset: Dataset, part: PartName | None, progress: Reporter) -> list[Path]:
-    """The files of a dataset of the hub."""
-    there = fetch_splits(*dataset.at_hub, progress)
-    splits = [dataset.part(name).split for name in (dataset.parts if part is None else [part])]
-    if part is not None and splits[0] not in there:
-        raise ValueError(f"{dataset.name} has no part {splits[0]!r} on the hub: it has {', '.join(there)}")
-    return [path for split in dict.fromkeys(splits) for path in there.get(split, [])]
 
 
 def _part_files(dataset: Dataset, part: PartName | None, folder: Path) -> list[Path]:
@@ -158,7 +143,10 @@ def _part_files(dataset: Dataset, part: PartName | None, folder: Path) -> list[P
 
 
 def locate(spec: CorpusSpec) -> list[Place]:
-    """The places of all corpora of a specification."""
+    """The places of all corpora of a specification.
+
+    A named dataset is at the path that is given, or in $DUALITY_DATA, or in a package, or on the hub.
+    """
     if not isinstance(spec, (str, Path)):
         if not spec:
             raise ValueError("the list of corpora is empty; give at least one path or name")
@@ -172,24 +160,20 @@ def locate(spec: CorpusSpec) -> list[Place]:
         return [Place(dataset=hub_dataset(name))]
     own, given, where = name.partition("=")
     if own in datasets() and (where or not given):
-        return [_locate_dataset(datasets()[own], where)]
+        dataset, root = datasets()[own], os.environ.get(DATA_VARIABLE)
+        if where or root:
+            path = Path(where).expanduser() if where else Path(root or "").expanduser() / own
+            if path.exists():
+                return [Place(path, dataset)]
+        if where:
+            raise ValueError(f"{own}={where}: there is no such file or folder; {dataset.how_to_get()}")
+        return [Place(dataset=dataset, source=None if dataset.package is None else sources()[dataset.package])]
     if name in sources():
         return [Place(source=sources()[name])]
     raise ValueError(
         f"no file, folder or named corpus {name!r}; give a path that exists or a named corpus: "
         f"{suggestion(name, {**sources(), **datasets()})}"
     )
-
-
-def _locate_dataset(dataset: Dataset, where: str) -> Place:
-    """A named dataset at the path that is given, or in $DUALITY_DATA, or in a package, or on the hub."""
-    root = os.environ.get(DATA_VARIABLE)
-    path = Path(where).expanduser() if where else Path(root).expanduser() / dataset.name if root else None
-    if path is not None and path.exists():
-        return Place(path, dataset)
-    if where:
-        raise ValueError(f"{dataset.name}={where}: there is no such file or folder; {dataset.how_to_get()}")
-    return Place(dataset=dataset, source=None if dataset.package is None else sources()[dataset.package])
 
 
 def is_there(spec: str) -> bool:
@@ -248,7 +232,7 @@ def has_only_lines(spec: CorpusSpec, rule: DocumentRule = "auto") -> bool:
     return rule == "lines" or all(each == "lines" for each in chosen)
 
 
-def find_dataset(spec: CorpusSpec) -> tuple[Place, Dataset] | None:
+def _find_dataset(spec: CorpusSpec) -> tuple[Place, Dataset] | None:
     """The only place of a corpus, and its dataset, if that has its own parts there."""
     place, *others = locate(spec)
     return None if others or not place.has_parts or place.dataset is None else (place, place.dataset)
@@ -264,7 +248,7 @@ def _choose_part(dataset: Dataset, usual: PartName) -> PartName | None:
 
 def find_evaluated_part(spec: CorpusSpec) -> PartName | None:
     """The part of a dataset that the literature reports; None for a corpus without parts."""
-    found = find_dataset(spec)
+    found = _find_dataset(spec)
     return None if found is None else _choose_part(found[1], found[1].evaluated)
 
 
@@ -274,7 +258,7 @@ def find_held_out_part(spec: CorpusSpec, streamed: bool = False) -> PartName | N
     Of one that is streamed, it must be apart from the part for training, so that it can be had without that. Parts in
     two forms of a text, such as .tokens and .raw, are refused.
     """
-    if (found := find_dataset(spec)) is None:
+    if (found := _find_dataset(spec)) is None:
         return None
     place, dataset = found
     names: tuple[PartName, ...] = ("train", dataset.held_out)
@@ -314,11 +298,9 @@ def has_columns(spec: CorpusSpec) -> bool:
 def _list_folder(folder: Path) -> tuple[list[str], list[str]]:
     """The files below a folder that are read and those that are not, by their paths from there."""
     every = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    kinds = (_TEXT_ENDINGS, (*TABLE_ENDINGS, *ARROW_ENDINGS), FASTA_ENDINGS)
-    each = ([name for name in every if ending_of(Path(name)) in endings] for endings in kinds)
+    each = ([name for name in every if ending_of(Path(name)) in endings] for endings in KINDS)
     chosen = next((names for names in each if names), [])
-    skipped = set(every) - set(chosen)
-    return chosen, [name for name in every if name in skipped]
+    return chosen, sorted(set(every) - set(chosen))
 
 
 def _find_author(source: Source, file: str) -> str | None:

@@ -59,6 +59,8 @@ ARROW_ENDINGS = (".parquet", ".arrow", ".feather")
 FASTA_ENDINGS = (".fasta", ".fa", ".fna")
 _SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}
 TABLE_ENDINGS = tuple(_SEPARATORS)
+# The files of a folder that are read are those of the first of these kinds that it has.
+KINDS = ((".txt", ".text", ".md", ".jsonl"), (*TABLE_ENDINGS, *ARROW_ENDINGS), FASTA_ENDINGS)
 _LABEL_COLUMN = "label"
 _LONGEST_VALUE = (1 << 31) - 1  # characters of a value in a table; the csv module refuses more than 131 072 by itself
 _SHOWN_NAMES = 10
@@ -211,7 +213,7 @@ def read_records(path: Path, column: str = TEXT_COLUMN, label: str | None = None
     if ending in ARROW_ENDINGS:
         return _read_arrow(path, ending, column, label)
     if ending in FASTA_ENDINGS:
-        return ((number, text, label) for number, text in _read_fasta(path))
+        return _read_fasta(path, label)
     return _read_json_lines(path, column, label)
 
 
@@ -219,9 +221,8 @@ def make_record(row: Mapping[str, object], column: str, name: str, number: int, 
     """The record of a row of named values; ``name`` is that of the table, for messages."""
     if column not in row:
         raise _no_column(name, row, column)
-    where = f"{name}, row {number}"
     remedy = "choose another column with --column NAME (data.column), or change the row"
-    return number, _check_text(row[column], column, where, remedy), _make_label(row.get(_LABEL_COLUMN), label)
+    return _check_record(number, row, column, label, f"{name}, row {number}", remedy)
 
 
 def _read_json_lines(path: Path, column: str, label: str | None) -> Iterator[Record]:
@@ -246,19 +247,29 @@ def _read_json_lines(path: Path, column: str, label: str | None) -> Iterator[Rec
                         f"{where}: no {column!r} (got the keys {listed}); {rule}: choose another key with --column "
                         f"NAME (data.column){near}"
                     )
-                text = _check_text(record[column], column, where, "change the line")
-                yield number, text, _make_label(record.get(_LABEL_COLUMN), label)
+                yield _check_record(number, record, column, label, where, "change the line")
             offset += len(line)
 
 
-def _make_label(value: object, default: str | None) -> str | None:
-    """A string or a whole number as a label, the default if there is no value.
+def _check_record(
+    number: int, row: Mapping[str, object], column: str, label: str | None, where: str, remedy: str
+) -> Record:
+    """The record of a row: a string as its text, a string or a whole number as its label, the default if there is none.
 
-    Another value is no error here: if labels are requested, a later error names the document.
+    Half a surrogate pair in the text, which JSON can hold and UTF-8 cannot, is an error. Another value of the label is
+    no error here: if labels are requested, a later error names the document.
     """
-    if value is None:
-        return default
-    return str(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else None
+    text, own = row[column], row.get(_LABEL_COLUMN)
+    if not isinstance(text, str):
+        raise ValueError(f"{where}: the value of {column!r} is {_describe_kind(text)}; it must be a string: {remedy}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        place = f"character {error.start} of {column!r}"
+        raise ValueError(f"{where}: half a surrogate pair at {place}, which is no character; repair it") from None
+    if own is None:
+        return number, text, label
+    return number, text, str(own) if isinstance(own, (str, int)) and not isinstance(own, bool) else None
 
 
 def _describe_kind(value: object) -> str:
@@ -267,18 +278,6 @@ def _describe_kind(value: object) -> str:
         return f"a {'truth value' if isinstance(value, bool) else 'number'} ({json.dumps(value)[:24]})"
     kinds = ((type(None), "null"), (str, "a string"), (list, "a list"))
     return next((name for kind, name in kinds if isinstance(value, kind)), "an object")
-
-
-def _check_text(text: object, column: str, where: str, remedy: str) -> str:
-    """The text of a record; half a surrogate pair, which JSON can hold and UTF-8 cannot, is an error."""
-    if not isinstance(text, str):
-        raise ValueError(f"{where}: the value of {column!r} is {_describe_kind(text)}; it must be a string: {remedy}")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        place = f"character {error.start} of {column!r}"
-        raise ValueError(f"{where}: half a surrogate pair at {place}, which is no character; repair it") from None
-    return text
 
 
 def _read_table(path: Path, ending: str, column: str, label: str | None) -> Iterator[Record]:
@@ -358,13 +357,13 @@ def _read_arrow(path: Path, ending: str, column: str, label: str | None) -> Iter
         yield make_record(row, column, str(path), number, label)
 
 
-def _read_fasta(path: Path) -> Iterator[tuple[int, str]]:
-    """The line number of each name, and its sequence."""
+def _read_fasta(path: Path, label: str | None) -> Iterator[Record]:
+    """The line number of each name, its sequence, and the label of the file."""
     start, parts = 0, list[str]()
     for number, line in enumerate(decode_lines(path), 1):
         if line.startswith(">"):
             if start:
-                yield start, "".join(parts)
+                yield start, "".join(parts), label
             start, parts = number, []
         elif line.strip() and not line.startswith(";"):
             if not start:
@@ -374,7 +373,7 @@ def _read_fasta(path: Path) -> Iterator[tuple[int, str]]:
                 )
             parts.append(line.strip())
     if start:
-        yield start, "".join(parts)
+        yield start, "".join(parts), label
 
 
 def _list_names(names: Sequence[str], wanted: str) -> tuple[str, str]:
