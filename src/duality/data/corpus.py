@@ -165,9 +165,10 @@ class _Request:
 
             return tokenizer.train(count_bytes(), cache=self.cache, progress=self.progress)
 
-    def encode(self, target: Path, parts: Mapping[str, Documents], names: tuple[str, ...], num_bytes: int) -> None:
+    def encode(
+        self, target: Path, parts: Mapping[str, Documents], tokenizer: Tokenizer, names: tuple[str, ...], num_bytes: int
+    ) -> None:
         """Write a store of each part, as far as a process that was killed has not written it."""
-        tokenizer = load_tokenizer(target) if isinstance(self.tokenizer, TokenizerSpec) else self.tokenizer
         with working(self.progress, "encoding", num_bytes, "bytes") as advance:
             for name, documents in parts.items():
                 if (target / name).exists():
@@ -175,8 +176,9 @@ class _Request:
                     continue
                 write_store(target / name, documents(), tokenizer, label_names=names, advance=advance, eos=self.eos)
 
-    def keep(self, doing: str, folder: Path, open_it: Callable[[Path], T], build: Callable[[Path], None]) -> T:
+    def keep(self, doing: str, key: str, open_it: Callable[[Path], T], build: Callable[[Path], None]) -> T:
         """The content of a folder, which is made if it is absent and made again if any of its files was changed."""
+        folder = cache_folder(self.cache) / "stores" / key
         with cache_errors(cache_folder(self.cache), f"{doing} {self.spec!s}", self.describe_room):
             if os.path.lexists(folder):
                 try:
@@ -252,9 +254,9 @@ def prepare(
             write_atomically(target / TEXT, json.dumps({"sha256": size.sha256}))
             made.save(target)
         parts = {part: partial(read, part) for part in ("train", "validation")}
-        request.encode(target, parts, size.label_names, size.num_bytes)
+        request.encode(target, parts, load_tokenizer(target), size.label_names, size.num_bytes)
 
-    return request.keep("preparing", _store_folder(cache, spec, tokenizer, choices), _open_corpus, build)
+    return request.keep("preparing", _make_key(spec, tokenizer, choices), _open_corpus, build)
 
 
 def encode_corpus(
@@ -281,12 +283,12 @@ def encode_corpus(
         """Write the store."""
         progress(f"encoding {spec!s}")
         size = survey(request.read(spec, part), False)
-        request.encode(target, {"all": partial(request.read, spec, part)}, names, size.num_bytes)
+        request.encode(target, {"all": partial(request.read, spec, part)}, tokenizer, names, size.num_bytes)
 
     def open_all(folder: Path) -> TokenStore:
         return _open_store(folder / "all", tokenizer)
 
-    return request.keep("encoding", _store_folder(cache, spec, tokenizer, choices, part), open_all, build)
+    return request.keep("encoding", _make_key(spec, tokenizer, choices, part), open_all, build)
 
 
 def _open_corpus(folder: Path) -> Corpus:
@@ -308,19 +310,14 @@ def _open_store(folder: Path, tokenizer: Tokenizer) -> TokenStore:
     return store
 
 
-def _store_folder(
-    cache: Path | None,
-    spec: CorpusSpec,
-    tokenizer: TokenizerSpec | Tokenizer,
-    choices: Choices,
-    part: PartName | None = None,
-) -> Path:
-    """The folder of the cache for one request; its name is the hash of everything that the content depends on."""
+def _make_key(
+    spec: CorpusSpec, tokenizer: TokenizerSpec | Tokenizer, choices: Choices, part: PartName | None = None
+) -> str:
+    """The name of the folder of the cache for one request: the hash of everything that the content depends on."""
     if isinstance(tokenizer, TokenizerSpec):
         made_by = {"train": type(tokenizer).__name__, **asdict(tokenizer)}
     else:
         made_by = {"fingerprint": tokenizer.fingerprint}
     files = identity(spec, labels=bool(choices["labels"]), part=part, stream="stream" in choices)
     request = {"version": [VERSION, FORMAT], "files": files, "tokenizer": made_by, **choices}
-    key = hashlib.sha256(json.dumps(request, sort_keys=True).encode("utf-8")).hexdigest()
-    return cache_folder(cache) / "stores" / key
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode("utf-8")).hexdigest()
