@@ -20,18 +20,15 @@ if TYPE_CHECKING:
     from duality.models.likelihood import Likelihood
     from duality.models.model import Model
 
-    SweepFlags = SweepRequest
-else:
-    _samplers = f"the model's own or others, with commas: {', '.join(SAMPLER_NAMES)}."
-    _grids = f"{', '.join(GRIDS)}; the one that suits the sampler if not given."
-    SweepFlags = options.make_flags(
-        SweepRequest,
-        **dict.fromkeys(("steps", "tail", "temperature", "rounds"), str),
-        sampler=Annotated[str, arg(help=_samplers)],
-        grid=Annotated[str | None, arg(help=_grids)],
-        checkpoint=KeptStep,
-    )
-
+_SAMPLERS = f"the model's own or others, with commas: {', '.join(SAMPLER_NAMES)}."
+_GRIDS = f"{', '.join(GRIDS)}; the one that suits the sampler if not given."
+_SweepFlags = options.make_flags(
+    SweepRequest,
+    **dict.fromkeys(("steps", "tail", "temperature", "rounds"), str),
+    sampler=Annotated[str, arg(help=_SAMPLERS)],
+    grid=Annotated[str | None, arg(help=_GRIDS)],
+    checkpoint=KeptStep,
+)
 _How = dict[str, Any]  # draws, limit, batch size and seed of a likelihood
 _DERIVED = ("perplexity", "perplexity_stderr", "bits_per_byte", "bits_per_character")
 
@@ -204,13 +201,13 @@ class _Readers:
         return None if judge == "none" else judge, scorers
 
 
-_REQUEST, _READ_BY = SweepFlags(), _Readers()
+_REQUEST, _READ_BY = _SweepFlags(), _Readers()
 
 
 def quality(
     runs: Folders,
     /,
-    request: Annotated[SweepFlags, arg(name="")] = _REQUEST,
+    request: Annotated[SweepRequest, arg(name="", constructor=_SweepFlags)] = _REQUEST,
     readers: Annotated[_Readers, arg(name="")] = _READ_BY,
     out: Path = Path("runs/quality"),
     batch_size: int = 16,

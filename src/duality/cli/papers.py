@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -12,13 +12,9 @@ from duality.cli.options import Device, Flag, Folders, make_flags
 from duality.files.atomic import json_text
 from duality.papers.duo.variance.settings import VarianceSettings
 
-if TYPE_CHECKING:
-    VarianceFlags = VarianceSettings
-else:
-    _draws = {"num_draws": Annotated[int, arg(name="draws")], "steps": Annotated[str, arg(name="step")]}
-    VarianceFlags = make_flags(VarianceSettings, objectives=str, window=str, **_draws)
-
-_VARIANCE = VarianceFlags()
+_DRAWS = {"num_draws": Annotated[int, arg(name="draws")], "steps": Annotated[str, arg(name="step")]}
+_VarianceFlags = make_flags(VarianceSettings, objectives=str, window=str, **_DRAWS)
+_VARIANCE = _VarianceFlags()
 
 
 def recipes(table: Annotated[int | None, arg(metavar="N")] = None) -> int:
@@ -101,7 +97,7 @@ def reproduce(
 def variance(
     runs: Folders,
     /,
-    request: Annotated[VarianceFlags, arg(name="")] = _VARIANCE,
+    request: Annotated[VarianceSettings, arg(name="", constructor=_VarianceFlags)] = _VARIANCE,
     corpus: str | None = None,
     out: Path = Path("runs/variance"),
     device: Device = "auto",

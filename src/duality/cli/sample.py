@@ -18,24 +18,21 @@ from duality.ranks import job
 
 if TYPE_CHECKING:
     from duality.hub.fetch import ModelSource
+    from duality.models.model import Model
     from duality.models.sampling import Sample, SampleWatch, Watch
-    from duality.models.trace import Trace
     from duality.samplers.generate import Frame
 
-    SampleFlags = SampleRequest
-else:
-    _help = "tokens that stay at their places, such as 3:17: the model writes the others."
-    _kept = Annotated[tuple[str, ...], arg(metavar="PLACE:TOKEN", help=_help)]
-    SampleFlags = make_flags(SampleRequest, sampler=SamplerName | None, grid=GridName | None, keep=_kept)
-
-_FOUR = SampleFlags(num=4, keep=())  # type: ignore[arg-type]  # tokens are read as texts
+_HELP = "tokens that stay at their places, such as 3:17: the model writes the others."
+_KEPT = Annotated[tuple[str, ...], arg(metavar="PLACE:TOKEN", help=_HELP)]
+_SampleFlags = make_flags(SampleRequest, sampler=SamplerName | None, grid=GridName | None, keep=_KEPT)
+_FOUR = _SampleFlags(num=4, keep=())  # type: ignore[arg-type]  # tokens are read as texts
 _MOST_PANES = 4
 
 
 def sample(
     run: AnyModel,
     /,
-    request: Annotated[SampleFlags, arg(name="")] = _FOUR,
+    request: Annotated[SampleRequest, arg(name="", constructor=_SampleFlags)] = _FOUR,
     round_number: Round = None,
     kept_step: KeptStep = None,
     device: Device = "auto",
@@ -56,7 +53,6 @@ def sample(
     from duality.cli.watch import Watcher
     from duality.files.atomic import regular_file
     from duality.models.model import load
-    from duality.models.trace import Trace
     from duality.tokenizers.pieces import Pieces
 
     if (trace or watch) and not job().alone:
@@ -67,32 +63,38 @@ def sample(
     if trace is not None:
         regular_file(trace)  # before anything is sampled that could not be kept
     model = load(run, say, device, round=round_number, step=kept_step)
-    pieces = Pieces(model.tokenizer, model.mask_id)
-    about = {"recipe": model.recipe.name, "trained_steps": model.step, "run": str(run), **vars(request)}
+    batches, about = -(-request.num // max(request.batch_size, 1)), {"run": str(run), **vars(request)}
     with (
         _printing(model.step, request.num, json, full, later=watch) as each,
-        Watcher(stderr, pieces) if watch else show_sampling(-(-request.num // max(request.batch_size, 1))) as view,
-        _tracing(view.show if isinstance(view, Watcher) else view, trace, Trace(pieces, about), about) as see,
+        Watcher(stderr, Pieces(model.tokenizer, model.mask_id)) if watch else show_sampling(batches) as view,
+        _tracing(view.show if isinstance(view, Watcher) else view, trace, model, about) as see,
     ):
         model.write(replace(request, keep=_parse_kept_tokens(request.keep)), see, each)
     return 0
 
 
 @contextmanager
-def _tracing(show: Watch, path: Path | None, kept: Trace, about: dict[str, object]) -> Iterator[Watch]:
+def _tracing(show: Watch, path: Path | None, model: Model, about: dict[str, object]) -> Iterator[Watch]:
     """``show``, and with a path also a file with every step, which is written at the end of the block."""
+    if path is None:
+        yield show
+        return
+    from duality.models.trace import Trace
+    from duality.tokenizers.pieces import Pieces
+
+    known = {"recipe": model.recipe.name, "trained_steps": model.step, **about}
+    trace = Trace(Pieces(model.tokenizer, model.mask_id), known)
 
     def see(frame: Frame) -> None:
         show(frame)
-        if path is not None:
-            kept.add(frame)
-            about["steps"] = frame.steps
+        trace.add(frame)
+        known["steps"] = frame.steps
 
     try:
         yield see
     finally:
-        if path is not None and kept.complete:  # all samples, unless something stopped it
-            kept.write(path, only_complete=True)
+        if trace.complete:  # all samples, unless something stopped it
+            trace.write(path, only_complete=True)
 
 
 def _parse_kept_tokens(entries: Iterable[object]) -> dict[int, int]:
@@ -118,8 +120,7 @@ def _printing(step: int, num: int, json: bool, full: bool, later: bool) -> Itera
 
     from duality.models.trace import visible
 
-    terminal, waiting = sys.stdout.isatty(), list[str]()
-    count = 0
+    terminal, waiting, count = sys.stdout.isatty(), list[str](), 0
 
     def show(made: Sample) -> None:
         nonlocal count

@@ -22,20 +22,17 @@ if TYPE_CHECKING:
     from duality.recipes.recipe import Recipe
     from duality.runs.resume import TrainingPlan
 
-    TrainFlags = TrainRequest
-    DistillFlags = DistillRequest
-else:
-    _shared = {"out": Path | None, "set": Assignments, "resume": Flag}
-    _text = {"recipe": options.MaybeName, "start": options.Start, "data": str | None, "column": options.Column}
-    TrainFlags = options.make_flags(TrainRequest, **_text, **_shared)
-    _base = {"run": options.Folder, "method": DistillationName | None, "corpus": str | None}
-    _rounds = Annotated[RoundChanges, arg(name="")]
-    DistillFlags = options.make_flags(DistillRequest, **_base, changes=_rounds, **_shared)
+_SHARED = {"out": Path | None, "set": Assignments, "resume": Flag}
+_TEXT = {"recipe": options.MaybeName, "start": options.Start, "data": str | None, "column": options.Column}
+_TrainFlags = options.make_flags(TrainRequest, **_TEXT, **_SHARED)
+_BASE = {"run": options.Folder, "method": DistillationName | None, "corpus": str | None}
+_ROUNDS = Annotated[RoundChanges, arg(name="")]
+_DistillFlags = options.make_flags(DistillRequest, **_BASE, changes=_ROUNDS, **_SHARED)
+_Training = Annotated[TrainRequest, arg(name="", constructor=_TrainFlags)]
+_Distilling = Annotated[DistillRequest, arg(name="", constructor=_DistillFlags)]
 
 
-def train(
-    request: Annotated[TrainFlags, arg(name="")], device: Device = "auto", log: Log = (), dry_run: Flag = False
-) -> int:
+def train(request: _Training, device: Device = "auto", log: Log = (), dry_run: Flag = False) -> int:
     """Train a recipe into a run folder, from new weights or from those of a trained model.
 
     Args:
@@ -48,9 +45,7 @@ def train(
     return _carry_out(plan, device, log, dry_run)
 
 
-def distill(
-    request: Annotated[DistillFlags, arg(name="")], device: Device = "auto", log: Log = (), dry_run: Flag = False
-) -> int:
+def distill(request: _Distilling, device: Device = "auto", log: Log = (), dry_run: Flag = False) -> int:
     """Distill a trained run into one that writes in few steps; the result is a run like any other.
 
     Args:

@@ -128,8 +128,16 @@ class Guard:
         try:
             asked = HTTPConnection(scope)
             self._check_site(asked.headers, opens_page=scope["method"] == "GET" and scope["path"] == "/")
-            if self.token is not None and _check_sent_token(asked, self.token):
-                more["set-cookie"] = f"{_COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
+            if self.token is not None:
+                bearer = asked.headers.get("authorization", "").removeprefix("Bearer ").strip()
+                given = (bearer, asked.query_params.get("token", ""), asked.cookies.get(_COOKIE, ""))
+                # all are compared, so that the time says nothing
+                right = [hmac.compare_digest(each.encode("utf-8", "replace"), self.token.encode()) for each in given]
+                if not any(right):
+                    remedy = "open the address that it printed, or send it as a Bearer"
+                    raise Refusal(401, f"this studio asks for a token: {remedy}")
+                if right[1]:  # it came with the address, and the browser is to keep it
+                    more["set-cookie"] = f"{_COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
         except Refusal as refusal:
             app = await answer_error(None, refusal)
         await app(scope, receive, send_with_headers)
@@ -147,17 +155,6 @@ class Guard:
         navigates = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         if site not in (None, "none", "same-origin") and not (opens_page and navigates):
             raise Refusal(403, "another site has caused this request: open the address that the studio printed")
-
-
-def _check_sent_token(asked: HTTPConnection, token: str) -> bool:
-    """Refuse a wrong token; whether it came with the address, and the browser is to keep it."""
-    bearer = asked.headers.get("authorization", "").removeprefix("Bearer ").strip()
-    given = (bearer, asked.query_params.get("token", ""), asked.cookies.get(_COOKIE, ""))
-    # all are compared, so that the time says nothing
-    right = [hmac.compare_digest(each.encode("utf-8", "replace"), token.encode("utf-8")) for each in given]
-    if not any(right):
-        raise Refusal(401, "this studio asks for a token: open the address that it printed, or send it as a Bearer")
-    return right[1]
 
 
 # --- where it listens
