@@ -150,14 +150,25 @@ def _fetch(name: str) -> Iterator[str]:
 
 def _show(name: str, column: str | None, recipe: str | None, assignments: tuple[str, ...]) -> Iterator[str]:
     """What is read of a corpus, with a recipe its tokens and epochs; or what is in a folder of prepared tokens."""
+    from duality.data.store import TokenStore
     from duality.data.survey import inspect
+    from duality.files.cache import verify
     from duality.recipes.corpus import describe_corpus, describe_skipped, prepare_corpus
     from duality.recipes.recipe import Data
 
     folder = Path(name).expanduser()
-    if column is None and any((folder / part / "index.json").is_file() for part in ("", "train", "all")):
+    parts = [part for part in ("", "train", "validation", "all") if (folder / part / "index.json").is_file()]
+    rows: list[_Row] = []
+    if column is None and parts and parts != ["validation"]:
         data = Data() if recipe is None else _resolve_recipe("", None, recipe, assignments).data
-        return _align(list(_describe_folder(folder, data)), 12)
+        if (folder / "manifest.json").is_file():
+            verify(folder)  # checksums are compared
+        for part in parts:
+            store = TokenStore.open(folder / part)
+            store.verify()
+            rows += [(part, "")] if part else []
+            rows += _describe_store(store, data)
+        return _align([("store", str(folder)), *rows], 12)
     if not name.strip():
         raise ValueError("nothing to show: give a file, a folder or a named corpus, as duality data show PATH")
     if assignments and recipe is None:
@@ -166,7 +177,7 @@ def _show(name: str, column: str | None, recipe: str | None, assignments: tuple[
     data = chosen.data if chosen is not None else Data() if column is None else Data(column=column)
     found = inspect(name, data.documents, data.column, progress=say)
     size, skipped = found.size, [describe_skipped(found.skipped)] if found.skipped else []
-    rows: list[_Row] = [
+    rows += [
         ("corpus", name),
         ("files", [f"{len(found.files):,} read", *skipped]),
         ("documents", f"{size.num_documents:,}"),
@@ -192,23 +203,6 @@ def _prepare(recipe: Recipe, workers: int | None) -> Iterator[str]:
     for title, store in (("train", corpus.train), ("validation", corpus.validation)):
         rows += [(title, ""), *_describe_store(store, recipe.data)]
     return _align(rows, 12)
-
-
-def _describe_folder(folder: Path, data: Data) -> Iterator[_Row]:
-    """What is in a folder of prepared tokens, whose checksums are compared."""
-    from duality.data.store import TokenStore
-    from duality.files.cache import verify
-
-    if (folder / "manifest.json").is_file():
-        verify(folder)
-    yield "store", str(folder)
-    for part in ("", "train", "validation", "all"):
-        if (folder / part / "index.json").is_file():
-            store = TokenStore.open(folder / part)
-            store.verify()
-            if part:
-                yield part, ""
-            yield from _describe_store(store, data)
 
 
 def _describe_store(store: TokenStore, data: Data) -> Iterator[_Row]:

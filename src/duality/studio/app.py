@@ -108,11 +108,6 @@ class Studio:
         *parts, last = await self.queues.collect(request, own.model, work)
         return answer({**last, "choices": [choice for part in parts for choice in part["choices"]]})
 
-    def list_models(self) -> Json:
-        """The runs, as OpenAI lists models."""
-        about = {"object": "model", "created": 0, "owned_by": "duality"}
-        return {"object": "list", "data": [{"id": name, **about} for name in self.library.find_runs()]}
-
     def routes(self) -> list[Route]:
         """All routes: operations; the files of the page, read once, and the empty one that it saves recordings into."""
         found = [Route("/share.html", lambda _: Response(shell(), media_type="text/html"), methods=["GET"])]
@@ -204,6 +199,7 @@ _WRITTEN = _record(
 _TOKEN = _record(token=int, text=str, nats=float | None, stderr=float | None)
 _CHOICE = _record(index=int, text=str, finish_reason=str | None, logprobs=dict | None)
 _USAGE = _record(prompt_tokens=int, completion_tokens=int, total_tokens=int)
+_MODEL = {"object": "model", "created": 0, "owned_by": "duality"}  # what OpenAI says of one
 _AFTER = {"after": "only steps after this one"}
 
 
@@ -276,7 +272,7 @@ OPERATIONS: dict[str, Operation] = {
     "/v1/models": Operation(
         "the runs, as OpenAI lists models",
         _record(object=str, data=[_record(id=str, object=str, created=int, owned_by=str)]),
-        lambda studio, _: studio.list_models(),
+        lambda studio, _: {"object": "list", "data": [{"id": name, **_MODEL} for name in studio.library.find_runs()]},
     ),
     "/api/generate": Operation(
         "write text; with stream, every step as an event", _WRITTEN, Studio.write, schemas.Generate
