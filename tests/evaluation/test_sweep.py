@@ -222,7 +222,7 @@ def test_bad_cases_are_refused(letters: Letters) -> None:
         letters.measure()
     short = replace(CASE, length=5)
     with pytest.raises(ValueError, match=r"asked for 3 samples of 8 tokens, got tokens of shape \(3, 5\)"):
-        letters.sample(short, lambda count: None).write(letters.out / "wrong.jsonl", CASE)
+        letters.sample(short, lambda count: None).write(letters.out, CASE)
     with pytest.raises(ValueError, match="1 texts and 3 rows of tokens"):
         replace(letters.sample(CASE, lambda count: None), texts=["one"])
 

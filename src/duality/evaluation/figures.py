@@ -17,14 +17,13 @@ import torch
 
 from duality.evaluation.frontiers import Frontiers, Values, frontiers
 from duality.evaluation.metrics import bootstrap
+from duality.evaluation.samples import Row, label_of
 from duality.evaluation.tables import columns, group_rows, has_rounds, score_columns
 from duality.files.atomic import json_text, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from duality.evaluation.samples import Row
 
 _HUES = ("Blues", "Oranges", "Greens", "Reds", "Purples", "Greys")
 _DASHES = ("-", "--", "-.", ":")
@@ -122,8 +121,7 @@ def _plot_rows(rows: Sequence[Row], target: Path, over_rounds: bool = False) -> 
             lines = group_rows(column, lambda row: -row.steps if over_rounds else row.round or 0)
             for place, same in enumerate(lines):
                 line, (colour, dashes) = sorted(same, key=across), style(number, place, len(lines))
-                rounds = "" if line[0].round is None else f", round {line[0].round}"
-                label = name + (f", {line[0].steps} steps" if over_rounds else rounds)
+                label = f"{name}, {line[0].steps} steps" if over_rounds else label_of(name, line[0].round)
                 x = [across(row) for row in line]
                 # what was not measured leaves a gap
                 found = [[math.nan if part is None else part for part in row.measure(measure)] for row in line]

@@ -44,7 +44,7 @@ import torch
 from torch import Tensor
 
 from duality.evaluation.metrics import INTERVAL, NORMAL, distinct_shares, entropies, t_quantile
-from duality.evaluation.samples import Row, Samples
+from duality.evaluation.samples import Row, Samples, label_of
 from duality.evaluation.scorers import Column, totals_and_counts
 from duality.evaluation.tables import cell, columns, group_rows, score_columns, several_temperatures, table
 from duality.files.atomic import file_sha256
@@ -343,8 +343,7 @@ def _curve_rows(rows: Sequence[Row]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for name, column in columns(rows, ("temperature",)).items():
         for same in group_rows(column, lambda row: (row.round or 0, row.steps)):
-            rounds = "" if same[0].round is None else f", round {same[0].round}"
-            label = f"{name}{rounds}, {same[0].steps} step{'s' * (same[0].steps != 1)}"
+            label = f"{label_of(name, same[0].round)}, {same[0].steps} step{'s' * (same[0].steps != 1)}"
             found[label] = sorted(same, key=lambda row: row.temperature)
     return found
 

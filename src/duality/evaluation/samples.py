@@ -214,8 +214,8 @@ class Samples:
         tokens, _ = sequences.rows(np.unique(whole[places.clip(max=len(whole) - 1)]))
         return cls(tokens, [text_before_end(tokenizer, row) for row in tokens.tolist()], 0.0, 0.0, REAL_TEXT)
 
-    def write(self, path: Path, case: Case) -> None:
-        """Write samples with their settings and weights."""
+    def write(self, out: Path, case: Case) -> None:
+        """Write samples with their settings and weights into the folder of a sweep."""
         if tuple(self.tokens.shape) != (case.num, case.length):
             raise ValueError(
                 f"{case.label}: asked for {case.num} samples of {case.length} tokens, got tokens of shape "
@@ -225,12 +225,14 @@ class Samples:
         lines: list[dict[str, object]] = [{"format": 2, "case": case.to_json(), "weights": self.weights, **cost}]
         for index, (tokens, text) in enumerate(zip(self.tokens.tolist(), self.texts)):
             lines.append({"index": index, "seed": case.seed, "tokens": tokens, "text": text})
+        path = case.path(out)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
 
     @classmethod
-    def find(cls, path: Path, case: Case, weights: str, report: Reporter) -> Samples | None:
-        """The samples in ``path``, if they are whole and were made by these settings and weights."""
+    def find(cls, out: Path, case: Case, weights: str, report: Reporter) -> Samples | None:
+        """The samples of a case in the folder ``out``, if they are whole and were made by its settings and weights."""
+        path = case.path(out)
         if not path.is_file():
             return None
         try:

@@ -105,13 +105,13 @@ class Sweep:
 
     def row(self, case: Case, advance: Advance = lambda count: None) -> Row:
         """The row of a case; its samples are made unless they are kept."""
-        path, weights = case.path(self.out), self.source.weights(case)
-        kept = job().once(lambda: Samples.find(path, case, weights, self.report))
+        weights = self.source.weights(case)
+        kept = job().once(lambda: Samples.find(self.out, case, weights, self.report))
         if kept is None:
             self.report(f"sampling {case.label}, {case.num} sequences in {case.steps} steps")
             made = kept = self.source.sample(case, advance)
-            job().once(lambda: made.write(path, case))
-        return job().once(partial(self._measure_samples, case, kept, path))
+            job().once(lambda: made.write(self.out, case))
+        return job().once(partial(self._measure_samples, case, kept))
 
     def real_rows(self) -> list[Row]:
         """The row of real text, if there is any; it is kept as samples are."""
@@ -119,13 +119,12 @@ class Sweep:
             return []
         num, length = self.real_text.tokens.shape
         case = Case(label=REAL_TEXT, run=Path(), steps=0, num=num, length=length, sampler="none", tail="none")
-        path = case.path(self.out)
-        self.real_text.write(path, case)
-        return [self._measure_samples(case, self.real_text, path)]
+        self.real_text.write(self.out, case)
+        return [self._measure_samples(case, self.real_text)]
 
-    def _measure_samples(self, case: Case, samples: Samples, path: Path) -> Row:
-        """The measures of the samples in ``path``."""
-        tokens, judge, checksum = samples.tokens, self.judge, file_sha256(path)
+    def _measure_samples(self, case: Case, samples: Samples) -> Row:
+        """The measures of the samples of a case, which are kept in its file."""
+        tokens, judge, checksum = samples.tokens, self.judge, file_sha256(case.path(self.out))
         nats, likely = None, None
         if judge is not None:
             nats = self._scores.once(judge.name, checksum, lambda: judge.nats(samples.texts))
@@ -229,14 +228,13 @@ class RunSampler:
     def sample(self, case: Case, advance: Advance) -> Samples:
         """The samples of a case, with the network calls counted."""
         model = self.model(case)
-        elsewhere = ("label", "run", "round", "checkpoint")  # what a case says of the model
-        wanted = {name: value for name, value in vars(case).items() if name not in elsewhere}
+        of_model = ("label", "run", "round", "checkpoint")  # all other fields of a case are those of a request
+        wanted = {name: value for name, value in vars(case).items() if name not in of_model}
+        request = SampleRequest(**wanted, batch_size=self.batch_size)
         with count_calls(network_of(model.denoiser)) as calls:
             start = time.perf_counter()
             # frame 0 is the start, before any step
-            found = model.write(
-                SampleRequest(**wanted, batch_size=self.batch_size), lambda frame: advance(1) if frame.step else None
-            )
+            found = model.write(request, lambda frame: advance(1) if frame.step else None)
             seconds = time.perf_counter() - start
         tokens, texts = torch.tensor([sample.tokens for sample in found]), [sample.text for sample in found]
         called = sum(job().all_of(calls.sequences))  # each rank of a job has written some of the samples

@@ -23,7 +23,7 @@ from statistics import fmean, stdev
 
 from duality.evaluation.frontiers import Curve, curves_of, difference
 from duality.evaluation.metrics import NORMAL, t_quantile
-from duality.evaluation.samples import Case, Row, read_rows
+from duality.evaluation.samples import Case, Row, label_of, read_rows
 from duality.papers.duo import Entry
 from duality.papers.duo.reproduce.claims import Arm, Claim, Comparison, Domain, Likelihoods, Samples, Variances
 
@@ -79,7 +79,7 @@ class Evidence:
         num = amount.few_num if steps <= _CHEAP else amount.num
         return [
             Case(
-                label=run.name if arm.round is None else f"{run.name}, round {arm.round}",
+                label=label_of(run.name, arm.round),
                 run=run,
                 steps=steps,
                 num=num * (2 if len(self.domain.seeds(arm.model)) == 1 else 1),
