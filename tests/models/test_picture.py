@@ -15,8 +15,7 @@ from support.oracles import absorbing_toy
 
 from duality.cli.main import main
 from duality.diffusion.schedules import LogLinear
-from duality.models.picture import _Token, _wrap, picture
-from duality.models.trace import Recording, Trace, read_trace, visible
+from duality.models.trace import Recording, Trace, _Token, _wrap, picture, read_trace, visible
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import Frame, generate
 from duality.tokenizers.pieces import MASK, Pieces

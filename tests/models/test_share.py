@@ -13,8 +13,7 @@ import pytest
 from support.frames import LETTERS, NO_TEXT, frame
 
 from duality.cli.main import main
-from duality.models.picture import _EMPTY, _fill, page, shell
-from duality.models.trace import Trace
+from duality.models.trace import _EMPTY, Trace, _fill, page, shell
 from duality.tokenizers.pieces import Pieces
 from duality.tokenizers.tokenizer import CharTokenizer
 

@@ -161,8 +161,7 @@ def trace(
         columns: characters in a line of the picture.
     """
     from duality.files.atomic import readable_size, regular_file, write_atomically
-    from duality.models.picture import page, picture
-    from duality.models.trace import read_trace
+    from duality.models.trace import page, picture, read_trace
 
     if html is None and svg is None:
         raise ValueError("nothing to make: give --html FILE, --svg FILE, or both")

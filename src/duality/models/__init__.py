@@ -6,8 +6,7 @@
     sampling      prompts, blanks, temperature: a request becomes samples
     scoring       the likelihood of given texts, token by token
     likelihood    the likelihood of a corpus, with its standard error
-    trace         a file with every step of a generation
-    picture       an animated picture of traces, and a page that plays them
+    trace         a file with every step of a generation, its animated picture, a page that plays it
     folder        what a run folder holds, and where its numbers come from
     size          the weights of a recipe's network, and the memory that it needs at least
     plan          what a training needs on many devices

@@ -1,28 +1,53 @@
-"""Traces: a JSON file with every step of every sample.
+"""Traces: a JSON file with every step of every sample, and the moving pictures that are made of some of them.
 
     {"format": 1, "about": {...}, "mask": 2048, "vocabulary": {"17": " the", ...}, "samples":
      [{"index": 0, "frames": [{"step": 0, "alpha": 0.0, "tokens": [...]},
                               {"step": 1, "alpha": 0.1, "changed": [[place, token], ...]}, ...], "text": "..."}, ...]}
 
-The first frame of a sample has all tokens, the others what changed. What must hold: ``read_trace`` gives back all
-tokens of every step; a damaged or foreign file is refused.
+The first frame of a sample has all tokens, the others what changed. There are two pictures, an animated SVG and a page
+that plays. Several traces stand one below the other and begin together: a race, in network calls. A token reads as in
+the trace's vocabulary; a part of a character is "�" there.
+
+In the SVG every step of one sample is a frame: the text, with the tokens that the step changed highlighted, the number
+of the step, and a bar for the signal level alpha. The loop pauses at the last frame. The animation is CSS inside the
+file: no script, no font, no other file, and a background of its own, for README files on light and dark pages. Without
+animation the last frame is shown.
+
+The page is one HTML file that plays and scrubs, from any folder, without a server or a network: player.html with the
+studio's own modules (page/dom.js, page/player.js, page/share.js), its colours (page/tokens.css) and the recording as
+JSON. Its Content-Security-Policy allows this script and this style, by their checksums, and nothing else.
+
+What must hold: ``read_trace`` gives back all tokens of every step; a damaged or foreign file is refused; in a page text
+is data and never markup, also if it is ``</script>``.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
+from itertools import groupby
 from pathlib import Path
+from string import Template
 from typing import TypeVar
+from xml.sax.saxutils import escape, quoteattr
 
 from duality.files.atomic import write_atomically
 from duality.samplers.generate import Frame
-from duality.tokenizers.pieces import PART, Pieces
+from duality.tokenizers.pieces import MASK, PART, Pieces
 
 FORMAT = 1
 T = TypeVar("T")
 _PICTURES = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {"\n": "⏎", "\x7f": "␡"}
+_ADVANCE, _LINE, _MARGIN, _TOP = 9.0, 24.0, 20.0, 64.0  # pixels: of a character, of a line, around, above the text
+_SECONDS = 0.3, 4.0  # for which a frame and the last frame are shown
+_MODULES = ("dom.js", "player.js", "share.js")
+_EMPTY = '{"panes":[]}'
+_START = 'start(JSON.parse(document.getElementById("recording").textContent), document.querySelector("main"));\n'
 
 
 def changes(before: Sequence[int] | None, after: Sequence[int]) -> dict[int, int]:
@@ -188,3 +213,182 @@ def visible(text: str, kept: str = "") -> str:
         return _PICTURES.get(character, PART)
 
     return "".join(each if each.isprintable() or each in kept else picture(each) for each in text)
+
+
+# --- the animated picture
+
+
+@dataclass(frozen=True)
+class _Token:
+    """A token of a frame as it is shown; ``changed`` by the step that leads to the frame."""
+
+    text: str
+    changed: bool
+    masked: bool
+
+
+_Slide = tuple[Moment, list[list[_Token]]]  # a frame of the picture, its tokens in lines
+
+
+def picture(
+    recordings: Sequence[Recording], number: int = 0, columns: int = 72, seconds: tuple[float, float] = _SECONDS
+) -> str:
+    """The SVG of sample ``number`` of some traces; a line is at least as long as the longest token.
+
+    ``seconds`` are those for which a frame and the last frame are shown.
+    """
+    texts = [visible(text) for recording in recordings for text in recording.vocabulary.values()]
+    columns = max([columns, *map(len, texts)])
+    panes = [_slides(recording, number, columns) for recording in recordings]
+    heights = [_TOP + max(len(lines) for _, lines in slides) * _LINE for slides in panes]
+    width, height = 2 * _MARGIN + columns * _ADVANCE, sum(heights)
+    known = [str(recording.about.get("recipe", "a trace")) for recording in recordings]
+    steps = [slides[-1][0].step for slides in panes]
+    title = f"A text being denoised in {steps[0]} steps ({known[0]})"
+    if len(panes) > 1:
+        title = "A race: " + ", ".join(f"{name} in {count} steps" for name, count in zip(known, steps))
+    style = resources.files("duality.models").joinpath("picture.css").read_text(encoding="utf-8")
+    rail = f'<rect class="rail" x="{_MARGIN:g}" y="36" width="{width - 2 * _MARGIN:g}" height="4" rx="2"/>'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+        f'height="{height:g}" role="img" aria-label={quoteattr(title)}>',
+        f"<title>{escape(title)}</title>",
+        f"<style>{style}{_animation(list(map(len, panes)), *seconds)}</style>",
+        f'<rect class="paper" x="0.5" y="0.5" width="{width - 1:g}" height="{height - 1:g}" rx="8"/>',
+    ]
+    for pane, slides in enumerate(panes):
+        name = f"{known[pane]} · " if len(panes) > 1 else ""
+        parts += [f'<g transform="translate(0 {sum(heights[:pane]):g})">', rail]
+        for index, (moment, lines) in enumerate(slides):
+            last = " last" if index == len(slides) - 1 else ""
+            parts.append(f'<g class="frame{last}" id="{_frame_id(pane, index)}">')
+            parts += _frame_markup(moment, lines, f"{name}step {moment.step} of {steps[pane]}", width)
+        parts.append("</g>")
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _slides(recording: Recording, number: int, columns: int) -> list[_Slide]:
+    """The frames of a sample; in the first one nothing has changed yet."""
+    texts: dict[int | None, str] = {index: visible(text) for index, text in recording.vocabulary.items()}
+    texts[recording.mask_id] = MASK
+    slides = []
+    for moment in recording.sample(number).frames:
+        tokens = [
+            _Token(texts[index], place in moment.changed, index == recording.mask_id)
+            for place, index in enumerate(moment.tokens)
+        ]
+        slides.append((moment, _wrap(tokens, columns)))
+    return slides
+
+
+def _wrap(tokens: Sequence[_Token], columns: int) -> list[list[_Token]]:
+    """Lines of at most ``columns`` characters, broken before a token that begins with a space where there is one."""
+    lines: list[list[_Token]] = [[]]
+    for token in tokens:
+        line = lines[-1]
+        if line and sum(len(each.text) for each in (*line, token)) > columns:
+            spaces = [place for place in range(1, len(line)) if line[place].text.startswith(" ")]
+            cut = len(line) if token.text.startswith(" ") or not spaces else spaces[-1]
+            if sum(len(each.text) for each in (*line[cut:], token)) > columns:
+                cut = len(line)
+            lines[-1:] = [line[:cut], line[cut:]]
+        lines[-1].append(token)
+    return lines
+
+
+def _frame_markup(moment: Moment, lines: list[list[_Token]], step: str, width: float) -> list[str]:
+    """A frame: the step, the bar of alpha, the text. ``textLength`` gives every font the same width.
+
+    In a line of text there is an element for each changed token and for each run of mask tokens.
+    """
+    parts = [
+        f'<text class="small" x="{_MARGIN:g}" y="26">{escape(visible(step))}</text>',
+        f'<text class="small" x="{width - _MARGIN:g}" y="26" text-anchor="end">alpha {moment.alpha:.3f}</text>',
+        f'<rect class="bar" x="{_MARGIN:g}" y="36" width="{(width - 2 * _MARGIN) * moment.alpha:.1f}" height="4" '
+        'rx="2"/>',
+    ]
+    for row, line in enumerate(lines):
+        size = sum(len(token.text) for token in line)
+        if not size:
+            continue
+        parts.append(
+            f'<text x="{_MARGIN:g}" y="{_TOP + row * _LINE:g}" textLength="{size * _ADVANCE:g}" xml:space="preserve">'
+        )
+        for (changed, masked), run in groupby(line, key=lambda token: (token.changed, token.masked)):
+            texts = [escape(token.text) for token in run]
+            if changed:
+                parts[-1] += "".join(f'<tspan class="changed">{text}</tspan>' for text in texts)
+            else:
+                whole = "".join(texts)
+                parts[-1] += f'<tspan class="mask">{whole}</tspan>' if masked else whole
+        parts[-1] += "</text>"
+    return [*parts, "</g>"]
+
+
+def _frame_id(pane: int, number: int) -> str:
+    """The name of a frame in the file."""
+    return f"f{number}" if pane == 0 else f"p{pane}f{number}"
+
+
+def _animation(counts: Sequence[int], frame: float, last: float) -> str:
+    """The style rules that show the frames of each pane one after the other, and its last one until the end."""
+    seconds, rules = (max(counts) - 1) * frame + last, []
+    for pane, count in enumerate(counts):
+        for number in range(count):
+            start, end = (100 * index * frame / seconds for index in (number, number + 1))
+            until = end if number < count - 1 else 100.0
+            stops = [(0.0, "hidden"), (start, "visible"), (until, "hidden")]
+            # the first frame is visible from 0 % on; at 100 % the loop begins again
+            kept = [stop for stop in stops[1 if start == 0 else 0 :] if stop[0] < 100]
+            body = " ".join(f"{share:.3f}% {{ visibility: {value} }}" for share, value in [*kept, (100, kept[-1][1])])
+            name = _frame_id(pane, number)
+            rules.append(f"@keyframes k{name} {{ {body} }}")
+            rules.append(f"#{name} {{ animation: k{name} {seconds:g}s step-end infinite }}")
+    return "@media (prefers-reduced-motion: no-preference) {\n" + "\n".join(rules) + "\n}\n"
+
+
+# --- the page
+
+
+def page(recordings: Sequence[Recording], number: int = 0, title: str | None = None) -> str:
+    """The HTML file of sample ``number`` of some traces, each in a pane of its own."""
+    panes = [_pane(recording, recording.sample(number)) for recording in recordings]
+    names = " · ".join(str(each["name"]) for each in panes)
+    return _fill({"title": title or (names if len(panes) == 1 else f"A race: {names}"), "panes": panes})
+
+
+def shell() -> str:
+    """The file without a recording: one that is empty stands where it belongs."""
+    folder = resources.files("duality.studio") / "page"
+    texts = [(folder / name).read_text(encoding="utf-8") for name in (*_MODULES, "tokens.css")]
+    # one module instead of three: what they import from each other is in the same scope
+    script = "\n" + "\n".join(re.sub(r"^import .*\n", "", text, flags=re.MULTILINE) for text in texts[:-1]) + _START
+    style = "\n" + texts[-1]
+    sums = [base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode() for text in (script, style)]
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{sums[0]}'; style-src 'sha256-{sums[1]}'; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    text = resources.files("duality.models").joinpath("player.html").read_text(encoding="utf-8")
+    return Template(text).substitute(policy=policy, style=style, data=_EMPTY, script=script)
+
+
+def _fill(data: object) -> str:
+    """The file with a recording."""
+    content = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    before, after = shell().split(_EMPTY)
+    return before + content + after
+
+
+def _pane(recording: Recording, sample: TracedSample) -> dict[str, object]:
+    """A sample for the player; all frames but the first are differences."""
+    first, last = sample.frames[0], sample.frames[-1]
+    frames: list[dict[str, object]] = [{"step": first.step, "alpha": first.alpha, "tokens": list(first.tokens)}]
+    for frame in sample.frames[1:]:
+        frames.append({"step": frame.step, "alpha": frame.alpha, "changed": list(frame.changed.items())})
+    texts = {str(index): text for index, text in recording.vocabulary.items()}
+    if recording.mask_id is not None:
+        texts[str(recording.mask_id)] = MASK
+    known = recording.about.get("run") or recording.about.get("recipe") or "a trace"
+    name = f"{known}, {last.step} steps"
+    return {"name": name, "mask": recording.mask_id, "vocabulary": texts, "frames": frames, "text": sample.text}

@@ -29,7 +29,7 @@ from starlette.types import ASGIApp
 
 import duality
 from duality.diffusion.gaussian import level, level_slope
-from duality.models.picture import shell
+from duality.models.trace import shell
 from duality.studio import completions, schemas
 from duality.studio.generation import Event, generate, judge_text, measure_surprisal
 from duality.studio.library import Library
