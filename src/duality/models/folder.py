@@ -43,7 +43,6 @@ from duality.training.checkpoint import Checkpoint
 
 RECIPE, CORPUS, BASE = "recipe.json", "corpus.json", "base.json"
 ROUNDS, DATA, STREAM = "rounds", "data", "stream"
-WEIGHTS = ("model", "ema")
 
 _MOST_IDENTITY_BYTES = 64 * MIB  # a shard has 64 million tokens and 67 bytes of checksum
 _MOST_TOKENIZER_BYTES = 256 * MIB  # that of a vocabulary of 256 000 pieces has 35
@@ -176,12 +175,6 @@ def hash_parameters(model: nn.Module) -> str:
         digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def checksums(path: Path) -> dict[str, str]:
-    """The checksums of the weights of a checkpoint, as its manifest has them."""
-    found = {group: checkpoint.checksum_of(path, group) for group in WEIGHTS}
-    return {group: value for group, value in found.items() if value is not None}
 
 
 # --- where its numbers come from

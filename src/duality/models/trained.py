@@ -194,7 +194,7 @@ def read_model(
     saved = checkpoint.load(path, groups, outline.shapes(adapters=True))
     outline.check(device)
     made = network(recipe, vocabulary, device, merge_adapters(saved.groups[weights], recipe.training))
-    origin = Origin(str(folder.resolve()), checkpoint.checksum_of(path, weights) or "", weights, folder)
+    origin = Origin(str(folder.resolve()), checkpoint.checksums(path, groups).get(weights, ""), weights, folder)
     return TrainedModel(recipe, saved.step, made, tokenizer, names, origin)
 
 

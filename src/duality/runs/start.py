@@ -48,6 +48,7 @@ from duality.training.adapters import merge_adapters, plain_weights
 from duality.training.loop import TrainState, copy_into, load_weights
 from duality.training.parallel import SINGLE, Layout
 
+_WEIGHTS = ("model", "ema")
 _FREE = ("backbone.dropout:", "backbone.embedding_std:")  # of the fields of a backbone: the weights mean the same
 
 
@@ -90,7 +91,7 @@ def begin_distillation(base: Path, recipe: Recipe, report: Reporter) -> _Beginni
     check_present(folder, recipe)
     path = None
     if not is_model_alone(folder):
-        path = checkpoint.newest_intact(folder / "checkpoints", report, ("model", "ema"))
+        path = checkpoint.newest_intact(folder / "checkpoints", report, _WEIGHTS)
         if path is None:
             raise ValueError(f"{source.place} has no checkpoint yet: there is nothing to begin from")
     corpus = corpus_of_run(folder, recipe, report)
@@ -105,9 +106,9 @@ def begin_distillation(base: Path, recipe: Recipe, report: Reporter) -> _Beginni
         check_checkpoint(path, own, corpus, folder)
         vocabulary = count_vocabulary(recipe.data, corpus)
         checkpoint.check_shapes(*(Outline(each, vocabulary).shapes() for each in (own, recipe)))
-        saved = checkpoint.load(path, ("model", "ema"))
-        model, ema = (merge_adapters(saved.groups[group], own.training) for group in ("model", "ema"))
-        record = {"run": str(folder.resolve()), "step": saved.step, **folders.checksums(path)}
+        saved = checkpoint.load(path, _WEIGHTS)
+        model, ema = (merge_adapters(saved.groups[group], own.training) for group in _WEIGHTS)
+        record = {"run": str(folder.resolve()), "step": saved.step, **checkpoint.checksums(path, _WEIGHTS)}
     state = make_state(recipe, corpus, "cpu", SINGLE)
     method_phases(recipe, corpus.tokenizer.vocab_size, state.teacher)  # what cannot be distilled leaves no run behind
     load_weights(state.model, model)
@@ -125,12 +126,13 @@ def check_base(folder: Path, name: str, base: Path, report: Reporter) -> None:
         return
     if "weights" in record:
         raise ValueError(f"{folder} is a finetuning of {record.get('source')}, no distillation: choose another --out")
-    began = {group: record.get(group) for group in folders.WEIGHTS}
+    began = {group: record.get(group) for group in _WEIGHTS}
     kept = base / "checkpoints" / f"step-{record['step']:08d}"
     where = f"step {record['step']} of {record.get('run')}"
     alone = base / package.WEIGHTS
     if kept.is_dir() or alone.is_file():
-        if began == (dict.fromkeys(began, file_sha256(alone)) if alone.is_file() else folders.checksums(kept)):
+        own = dict.fromkeys(_WEIGHTS, file_sha256(alone)) if alone.is_file() else checkpoint.checksums(kept, _WEIGHTS)
+        if began == own:
             return
         found = f"the weights of {base} at that step are others"
     elif record.get("run") == str(base.resolve()):

@@ -243,13 +243,14 @@ def _files_of(path: Path, manifest: Mapping[str, tuple[int, str]], groups: Seque
     return found
 
 
-def checksum_of(path: Path, group: str) -> str | None:
-    """The sha256 of a group's file, or of the checksums of its parts; None if there is no such group."""
-    manifest = _manifest_of(path)
-    found = [manifest[name][1] for name in _files_of(path, manifest, [group]) if name in manifest]
-    if len(found) < 2:
-        return found[0] if found else None
-    return hashlib.sha256("".join(found).encode("ascii")).hexdigest()
+def checksums(path: Path, groups: Sequence[str]) -> dict[str, str]:
+    """The sha256 of the file of each of these groups that there is, or of the checksums of its parts."""
+    manifest, found = _manifest_of(path), {}
+    for group in groups:
+        sums = [manifest[name][1] for name in _files_of(path, manifest, [group]) if name in manifest]
+        if sums:
+            found[group] = sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode("ascii")).hexdigest()
+    return found
 
 
 def _read_state(path: Path) -> State:
