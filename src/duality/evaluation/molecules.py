@@ -126,12 +126,11 @@ class Molecules:
         drawing = rdkit("rdkit.Chem.Draw.rdMolDraw2D")
         if not texts:
             raise ValueError("nothing to draw: give at least one text")
-        found = [(_canonical(text), text) for text in texts[:_PICTURES]]
-        valid = [(known, text) for known, text in found if known is not None]
-        legends = [*(known for known, _ in valid), *(text or "(empty)" for known, text in found if known is None)]
+        found = sorted(((_canonical(text), text) for text in texts[:_PICTURES]), key=lambda pair: pair[0] is None)
+        legends = [known or text or "(empty)" for known, text in found]
         invalid = rdkit("rdkit.Chem").MolFromSmiles("*")  # an atom of no element, drawn as its label
         invalid.GetAtomWithIdx(0).SetProp("_displayLabel", "invalid")
-        molecules = [*(_read(text) for _, text in valid), *[invalid] * (len(found) - len(valid))]
+        molecules = [invalid if known is None else _read(text) for known, text in found]
         width, height = min(_WIDTH, len(legends)) * _PANEL[0], -(-len(legends) // _WIDTH) * _PANEL[1]
         written = []
         for ending, kind in ((".svg", drawing.MolDraw2DSVG), (".png", drawing.MolDraw2DCairo)):
