@@ -247,10 +247,10 @@ def write_store(
     if list(names) != sorted(set(names)):
         raise ValueError(f"label_names must be sorted and without repeats; got {names}; give sorted(set(...)) of them")
     dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
-    with atomic_folder(target, resume=True) as partial:
+    with atomic_folder(target, resume=True) as new:
         if names:
-            documents = _write_labels(documents, names, partial / LABELS)
-        count = _write_ids(partial, documents, tokenizer, np.dtype(dtype), shard_tokens, advance, eos)
+            documents = _write_labels(documents, names, new / LABELS)
+        count = _write_ids(new, documents, tokenizer, np.dtype(dtype), shard_tokens, advance, eos)
         if count.characters == 0:
             raise ValueError(f"no text in the {count.documents} document(s) to encode: give a corpus with text in it")
         sizes = _shard_sizes(count.tokens, shard_tokens)
@@ -260,13 +260,13 @@ def write_store(
             "vocab_size": tokenizer.vocab_size,
             "tokenizer": tokenizer.fingerprint,
             **{f"num_{name}": getattr(count, name) for name in ("tokens", "documents", "characters", "bytes")},
-            "shards": [asdict(Shard(name, size, file_sha256(partial / name))) for name, size in sizes.items()],
-            "documents_sha256": file_sha256(partial / DOCUMENTS),
+            "shards": [asdict(Shard(name, size, file_sha256(new / name))) for name, size in sizes.items()],
+            "documents_sha256": file_sha256(new / DOCUMENTS),
             "label_names": names,
-            "labels_sha256": file_sha256(partial / LABELS) if names else None,
+            "labels_sha256": file_sha256(new / LABELS) if names else None,
         }
-        (partial / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
-        TokenStore.open(partial).verify()
+        (new / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
+        TokenStore.open(new).verify()
     return TokenStore.open(target)
 
 
