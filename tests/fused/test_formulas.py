@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support import plain_forms
+from support.plain_forms import divergence
 from support.small_heads import BATCH, LENGTH, WIDTH, inputs, network, relative
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -15,7 +16,6 @@ from torch.utils._pytree import tree_leaves
 
 from duality.denoisers.readouts import MeanDenoiser
 from duality.diffusion import Divergence, closed_forms
-from duality.diffusion.divergences import _divergence
 from duality.fused.formulas import (
     AbsorbingScoreEntropy,
     BeliefDivergence,
@@ -96,14 +96,14 @@ def posterior_case(kind: Divergence, target: Tensor, z: Tensor, target_z: Tensor
         return torch.log_softmax(log_p.double() + own[..., None] * one_hot, -1)
 
     return (
-        lambda log_p: _divergence(kind, posterior(log_p, z, evidence), posterior(target, target_z, evidence + 0.7)),
+        lambda log_p: divergence(kind, posterior(log_p, z, evidence), posterior(target, target_z, evidence + 0.7)),
         lambda dtype: PosteriorDivergence(_belief_from(target.to(dtype)), kind, z, evidence, target_z, evidence + 0.7),
     )
 
 
 def gap_case(kind: Divergence, target: Tensor) -> Case:
     return (
-        lambda log_p: _divergence(kind, log_p, target.to(log_p.dtype)),
+        lambda log_p: divergence(kind, log_p, target.to(log_p.dtype)),
         lambda dtype: BeliefDivergence(_belief_from(target.to(dtype)), kind),
     )
 
@@ -216,7 +216,7 @@ def test_both_heads_of_a_distillation_are_read_together(kind: Divergence) -> Non
     taught = nn.Linear(WIDTH, 9).double()
     taught.weight.data = teacher
     belief, target = Belief(vectors, head, 9, 9), Belief(other.requires_grad_(), taught, 9, 9)
-    plain = _divergence(kind, belief.log_probs(), target.log_probs().detach())
+    plain = divergence(kind, belief.log_probs(), target.log_probs().detach())
     expected = torch.autograd.grad(plain.sum(), [vectors, head.weight])
     loss = fused_loss(belief, BeliefDivergence(target, kind))
     torch.autograd.backward(loss.total)
@@ -235,7 +235,7 @@ def test_states_that_both_beliefs_exclude_have_no_divergence_and_no_gradient(kin
     torch.manual_seed(0)
     few, target = torch.randn(2, BATCH, LENGTH, 5, dtype=torch.float64).log_softmax(-1)
     few.requires_grad_()
-    nats = _divergence(kind, torch.log_softmax(few, -1), target)
+    nats = divergence(kind, torch.log_softmax(few, -1), target)
     (expected,) = torch.autograd.grad(nats.sum(), few)
     wide, taught = (nn.functional.pad(each.detach(), (0, 1), value=-torch.inf) for each in (few, target))
     for student in (few, wide.requires_grad_()):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.plain_forms import divergence
 from support.small_heads import BATCH, LENGTH, inputs, network
 from torch import Tensor
 
@@ -13,7 +14,6 @@ from duality.denoisers.clamp import Clamped
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.readouts import MeanDenoiser, SubsDenoiser
 from duality.diffusion import draws
-from duality.diffusion.divergences import _divergence
 from duality.diffusion.processes import Absorbing
 from duality.fused import lazy
 from duality.fused.formulas import BeliefDivergence, CrossEntropy
@@ -48,7 +48,7 @@ def test_a_transformed_or_certain_belief_is_materialised() -> None:
         assert torch.allclose(found, expected, atol=1e-12)
         if not isinstance(transformed, TopP):  # a divergence from it would be infinite
             taught = fused_loss(model.belief(x, alpha), BeliefDivergence(belief, "tvd")).nats
-            assert torch.allclose(taught, _divergence("tvd", model.log_probs(x, alpha), plain).detach(), atol=1e-12)
+            assert torch.allclose(taught, divergence("tvd", model.log_probs(x, alpha), plain).detach(), atol=1e-12)
     clamped = Clamped(model, x[0], known).belief(x, alpha)
     assert clamped.as_logits(~known.expand(2, -1)) is clamped
     assert clamped.as_logits(None) is not clamped

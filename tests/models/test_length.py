@@ -156,7 +156,7 @@ def test_real_text_of_documents_is_padded_like_samples(lines: Path) -> None:
 
 def scripted(row: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every model write these tokens."""
-    monkeypatch.setattr(writing, "batches", lambda *_, num, **__: iter([torch.tensor([row] * num)]))
+    monkeypatch.setattr(writing, "generate", lambda *_, num, each, **__: each(torch.tensor([row] * num)))
 
 
 @pytest.fixture(scope="module")

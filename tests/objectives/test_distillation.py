@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.plain_forms import divergence
 from support.runs import small_recipe
 from torch import nn
 
 from duality.denoisers.conditioning import with_labels
 from duality.denoisers.readouts import MeanDenoiser, SubsDenoiser
 from duality.diffusion import Compare, Divergence
-from duality.diffusion.divergences import _divergence
 from duality.diffusion.gaussian import coupled_argmax, inverse_level
 from duality.diffusion.processes import Absorbing
 from duality.diffusion.schedules import Dual, LinearLogSnr, LogLinear
@@ -49,10 +49,10 @@ def test_divergences_are_the_released_ones(golden: Path) -> None:
     student, teacher = (torch.from_numpy(stored[f"{role}_log_p"]).double() for role in ("student", "teacher"))
     # the reference sums in float32
     assert torch.allclose(
-        _divergence("kl-backward", student, teacher), torch.from_numpy(stored["kl_bwd"]).double(), atol=1e-5
+        divergence("kl-backward", student, teacher), torch.from_numpy(stored["kl_bwd"]).double(), atol=1e-5
     )
     assert torch.allclose(
-        _divergence("kl-forward", student, teacher), torch.from_numpy(stored["kl_fwd"]).double(), atol=1e-5
+        divergence("kl-forward", student, teacher), torch.from_numpy(stored["kl_fwd"]).double(), atol=1e-5
     )
 
 
@@ -67,8 +67,8 @@ def test_divergences_are_their_definitions() -> None:
         "tvd": (s - t).clamp_min(0).sum(-1),  # half of the L1 distance
     }
     for kind in KINDS:
-        assert torch.allclose(_divergence(kind, student, teacher), expected[kind], atol=1e-12), kind
-        assert torch.equal(_divergence(kind, student, student), torch.zeros(2, 3, dtype=torch.float64)), kind
+        assert torch.allclose(divergence(kind, student, teacher), expected[kind], atol=1e-12), kind
+        assert torch.equal(divergence(kind, student, student), torch.zeros(2, 3, dtype=torch.float64)), kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,18 +77,18 @@ def test_excluded_states_have_no_loss_and_no_gradient(kind: Divergence) -> None:
     torch.manual_seed(1)
     logits = torch.randn(1, 3, 5, dtype=torch.float64, requires_grad=True)
     teacher = torch.randn(1, 3, 5, dtype=torch.float64).log_softmax(-1)
-    plain = _divergence(kind, logits.log_softmax(-1), teacher)
+    plain = divergence(kind, logits.log_softmax(-1), teacher)
     (expected,) = torch.autograd.grad(plain.sum(), logits)
 
     def excluded(log_p: torch.Tensor) -> torch.Tensor:
         return nn.functional.pad(log_p, (0, 1), value=-torch.inf)
 
-    padded = _divergence(kind, excluded(logits.log_softmax(-1)), excluded(teacher))
+    padded = divergence(kind, excluded(logits.log_softmax(-1)), excluded(teacher))
     (found,) = torch.autograd.grad(padded.sum(), logits)
     assert torch.allclose(padded, plain, atol=1e-12)
     assert torch.allclose(found, expected, atol=1e-12)
     certain = torch.full((1, 1, 6), -torch.inf, dtype=torch.float64).index_fill(-1, torch.tensor([2]), 0.0)
-    assert float(_divergence(kind, certain, certain)) == 0.0
+    assert float(divergence(kind, certain, certain)) == 0.0
 
 
 @pytest.mark.parametrize("kind", ["kl-backward", "kl-forward"])
@@ -102,7 +102,7 @@ def test_the_student_of_two_teachers_is_their_mean(kind: Divergence) -> None:
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = _divergence(kind, logits.log_softmax(-1).expand(1, 2, 3), teachers[None]).mean()
+        loss = divergence(kind, logits.log_softmax(-1).expand(1, 2, 3), teachers[None]).mean()
         torch.autograd.backward(loss)
         return loss
 

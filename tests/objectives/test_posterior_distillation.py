@@ -13,12 +13,12 @@ from typing import Literal
 import pytest
 import torch
 from support.oracles import Oracle, all_states
+from support.plain_forms import divergence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from duality.denoisers.readouts import MeanDenoiser
 from duality.diffusion import Compare, Divergence, draws
-from duality.diffusion.divergences import _divergence
 from duality.diffusion.gaussian import coupled_argmax
 from duality.diffusion.processes import Uniform
 from duality.diffusion.schedules import Dual, LinearLogSnr
@@ -74,7 +74,7 @@ def expected_loss(
     if compare == "posterior":
         teacher, student = posterior(teacher, STATES, level_s), posterior(student, STATES, level_t)
     shape = (len(STATES), len(STATES), 2, K)
-    nats = _divergence(kind, student.expand(shape), teacher[:, None].expand(shape))
+    nats = divergence(kind, student.expand(shape), teacher[:, None].expand(shape))
     return (joint[..., None] * nats).sum()
 
 
@@ -210,7 +210,7 @@ def test_posteriors_are_compared_as_in_the_formula(kind: Divergence) -> None:
     with torch.no_grad():
         target = posterior(teacher.log_probs(z_s, alpha_s, valid), z_s, alpha_s[:, None].expand(x.shape))
     output = student.log_probs(z_t, alpha_t, valid)
-    nats = _divergence(kind, posterior(output, z_t, alpha_t[:, None].expand(x.shape)), target)
+    nats = divergence(kind, posterior(output, z_t, alpha_t[:, None].expand(x.shape)), target)
     nats = torch.where(valid, nats, 0.0)
     assert torch.allclose(loss.nats, nats.detach(), rtol=1e-9, atol=1e-12)
     expected = torch.autograd.grad(nats.sum(), tuple(student.parameters()), allow_unused=True)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from duality.diffusion import Divergence
 from duality.diffusion.closed_forms import (
     _log_count,
     absorbing_weight,
@@ -91,3 +92,16 @@ def belief_of_ratios(log_ratios: Tensor, alpha: Tensor, prior: Tensor) -> Tensor
     """
     q = torch.softmax(log_ratios, -1)
     return (q - (1 - alpha[..., None]) * prior) / alpha[..., None]
+
+
+def divergence(kind: Divergence, student: Tensor, teacher: Tensor) -> Tensor:
+    """(B, L) float64 from log beliefs (B, L, K); the sums are taken in the beliefs' precision."""
+    if kind == "tvd":
+        return 0.5 * (student.exp() - teacher.exp()).abs().sum(-1).double()
+    possible = (student > -torch.inf) | (teacher > -torch.inf)
+    gap = torch.where(possible, student, 0.0) - torch.where(possible, teacher, 0.0)
+    if kind == "mse":
+        return (gap.square().sum(-1) / possible.sum(-1)).double()
+    if kind == "kl-backward":
+        return torch.where(student > -torch.inf, student.exp() * gap, 0.0).sum(-1).double()
+    return -torch.where(teacher > -torch.inf, teacher.exp() * gap, 0.0).sum(-1).double()

@@ -75,9 +75,15 @@ def with_labels(denoiser: AnyDenoiser, labels: Tensor) -> Labelled | LabelledSco
 
 
 def with_labels_of(conditioned: AnyDenoiser, other: AnyDenoiser) -> AnyDenoiser:
-    """``other`` with the labels of ``conditioned``, if it has any: a teacher gets the labels of its student."""
-    labels = _labels_of(conditioned)
-    return other if labels is None else with_labels(other, labels)
+    """``other`` with the labels of ``conditioned``, if it has any: a teacher gets the labels of its student.
+
+    A wrapper binds the labels, however many wrappers are around it.
+    """
+    while isinstance(conditioned, Wrapper):
+        if isinstance(conditioned, _Conditioned):
+            return with_labels(other, conditioned.labels)
+        conditioned = conditioned.denoiser
+    return other
 
 
 @runtime_checkable
@@ -86,15 +92,6 @@ class _Conditioned(Protocol):
 
     @property
     def labels(self) -> Tensor: ...
-
-
-def _labels_of(denoiser: AnyDenoiser) -> Labels:
-    """The labels that a wrapper binds, however many wrappers are around it."""
-    while isinstance(denoiser, Wrapper):
-        if isinstance(denoiser, _Conditioned):
-            return denoiser.labels
-        denoiser = denoiser.denoiser
-    return None
 
 
 @dataclass(frozen=True)

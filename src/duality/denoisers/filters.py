@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,23 +14,12 @@ from duality.protocols import AnyDenoiser, Dropout, Labels, Latent, Valid
 
 
 @dataclass(frozen=True)
-class _PowerTransform:
-    """p^(1/T), normalised."""
-
-    temperature: float
-    linear: bool = True
-
-    def __call__(self, log_p: Tensor, rows: Tensor) -> Tensor:
-        # from the largest down: a tiny temperature then leaves the largest instead of no number at all
-        return torch.log_softmax((log_p - log_p.amax(-1, keepdim=True)) / self.temperature, -1)
-
-
-@dataclass(frozen=True)
 class Temperature:
     """p^(1/T), normalised: T < 1 sharpens, T > 1 flattens."""
 
     denoiser: AnyDenoiser
     temperature: float
+    linear: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -39,26 +29,14 @@ class Temperature:
     def belief(
         self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
-        belief = belief_of(self.denoiser, z, alpha, valid, dropout, labels)
-        return belief.with_transform(_PowerTransform(self.temperature))
-
-    log_probs = materialised_log_probs
-
-
-@dataclass(frozen=True)
-class _NucleusTransform:
-    """The fewest tokens whose mass reaches ``mass``, the crossing token included, renormalised."""
-
-    mass: float
-    linear: bool = False
+        return belief_of(self.denoiser, z, alpha, valid, dropout, labels).with_transform(self)
 
     def __call__(self, log_p: Tensor, rows: Tensor) -> Tensor:
-        ordered, ids = log_p.sort(-1, descending=True)
-        probs = ordered.double().exp()
-        # float32 probabilities sum to 1 only nearly: the mass is a share of their sum
-        outside = probs.cumsum(-1) - probs >= self.mass * probs.sum(-1, keepdim=True)
-        cut = torch.zeros_like(outside).scatter(-1, ids, outside)
-        return torch.log_softmax(log_p.masked_fill(cut, -torch.inf), -1)
+        """The transform of some rows of log-probabilities."""
+        # from the largest down: a tiny temperature then leaves the largest instead of no number at all
+        return torch.log_softmax((log_p - log_p.amax(-1, keepdim=True)) / self.temperature, -1)
+
+    log_probs = materialised_log_probs
 
 
 @dataclass(frozen=True)
@@ -67,6 +45,7 @@ class TopP:
 
     denoiser: AnyDenoiser
     mass: float
+    linear: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 < self.mass <= 1:
@@ -77,6 +56,15 @@ class TopP:
         self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
         belief = belief_of(self.denoiser, z, alpha, valid, dropout, labels)
-        return belief if self.mass == 1 else belief.with_transform(_NucleusTransform(self.mass))
+        return belief if self.mass == 1 else belief.with_transform(self)
+
+    def __call__(self, log_p: Tensor, rows: Tensor) -> Tensor:
+        """The transform of some rows of log-probabilities."""
+        ordered, ids = log_p.sort(-1, descending=True)
+        probs = ordered.double().exp()
+        # float32 probabilities sum to 1 only nearly: the mass is a share of their sum
+        outside = probs.cumsum(-1) - probs >= self.mass * probs.sum(-1, keepdim=True)
+        cut = torch.zeros_like(outside).scatter(-1, ids, outside)
+        return torch.log_softmax(log_p.masked_fill(cut, -torch.inf), -1)
 
     log_probs = materialised_log_probs

@@ -14,8 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from duality.noise import Noise
-from duality.protocols import AnyDenoiser, Denoiser, Latent, Network, VectorDenoiser, Wrapper
+from duality.protocols import AnyDenoiser, Denoiser, Dropout, Labels, Latent, Network, Valid, VectorDenoiser, Wrapper
 
 
 @runtime_checkable
@@ -81,11 +80,7 @@ def count_calls(network: Network, check: Callable[[], None] = lambda: None) -> I
     calls, hidden = _Calls(), network.hidden
 
     def count(
-        z: Latent,
-        condition: Tensor,
-        valid: Tensor | None = None,
-        dropout: Noise | None = None,
-        labels: Tensor | None = None,
+        z: Latent, condition: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Tensor:
         check()
         vectors = hidden(z, condition, valid, dropout, labels)

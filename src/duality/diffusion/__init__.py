@@ -5,7 +5,6 @@ schedules      LogLinear, Cosine, Polynomial, Dual: how fast
 gaussian       the dual: T, its slope and inverse; sparse tempered latents; coupled argmax pairs
 posterior      marginal, posterior, its three routes, evidence, ratios
 closed_forms   the bounds, in general and in closed form
-divergences    how far a student's belief is from its teacher's
 draws          exact draws from categorical laws
 vectors        Gaussian diffusion over vectors
 """

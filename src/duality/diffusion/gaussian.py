@@ -35,14 +35,10 @@ def _check_vocab(vocab_size: int) -> None:
         raise ValueError(f"vocab_size is {vocab_size}: the argmax of a Gaussian needs at least 2 states")
 
 
-def _nodes(mu: Tensor) -> tuple[Tensor, Tensor]:
-    return mu.to(torch.float64)[..., None] + _NODES.to(mu.device), _WEIGHTS.to(mu.device)
-
-
 def level(mu: Tensor, vocab_size: int) -> Tensor:
     """alpha = T at signal-to-noise ``mu`` (the paper's diffusion transformation operator)."""
     _check_vocab(vocab_size)
-    shifted, weights = _nodes(mu)
+    shifted, weights = mu.to(torch.float64)[..., None] + _NODES.to(mu.device), _WEIGHTS.to(mu.device)
     log_power: Tensor = (vocab_size - 1) * torch.special.log_ndtr(shifted)
     # From 1 - P, not from P: close to alpha = 1 the rounding of a sum near 1 would be all that is left.
     miss = -(weights * torch.expm1(log_power)).sum(-1)

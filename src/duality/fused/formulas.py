@@ -8,6 +8,18 @@
     BeliefDivergence        from another belief: distillation
     PosteriorDivergence     the same between posteriors: both beliefs with the evidence of their noisy tokens
 
+The divergences of a student's belief S from its teacher's T, per token:
+
+    kl-backward   KL(student || teacher) = sum_v S_v (log S_v - log T_v): the paper's, and the default
+    kl-forward    KL(teacher || student)
+    mse           mean over the vocabulary of (log S_v - log T_v)^2
+    tvd           1/2 sum_v |S_v - T_v|
+
+The direction decides what is learnt when one input z_t has several targets, one per z_s: kl-forward is smallest at
+their mean, which a calibrated model already is; kl-backward at their normalised geometric mean, which keeps only the
+states that no target excludes. All are 0 exactly where the two beliefs are the same numbers. A state that both exclude
+(-inf) adds nothing.
+
 What is computed from the reduced numbers is in ``diffusion.closed_forms``; here a row of the vocabulary is reduced to
 them, with the gradient of the logits in closed form. With p = softmax(logits), e_y the unit vector of state y:
 
@@ -62,7 +74,7 @@ class Formula:
 
     def at(self: F_, rows: Tensor | slice) -> F_:
         """The same for these tokens only; a target is projected for them."""
-        return self._each(lambda value: value[rows], lambda target: target.logits(_index(rows, target)))
+        return self._each(lambda value: value[rows], lambda target: target.logits(target.all_rows()[rows]))
 
     def _each(self: F_, tensor: Callable[[Tensor], Tensor], target: Callable[[LazyLogits], LazyLogits | Tensor]) -> F_:
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in self.shared}
@@ -72,11 +84,6 @@ class Formula:
 
 
 F_ = TypeVar("F_", bound=Formula)
-
-
-def _index(rows: Tensor | slice, lazy: LazyLogits) -> Tensor:
-    """Rows as flat positions."""
-    return lazy.all_rows()[rows] if isinstance(rows, slice) else rows
 
 
 def at(values: Tensor, states: Tensor) -> Tensor:
@@ -257,7 +264,7 @@ class AbsorbingScoreEntropy(Formula):
 
 @dataclass(frozen=True)
 class BeliefDivergence(Formula):
-    """``divergences._divergence`` between the belief and that of ``target``, whose logits are read with its own."""
+    """The divergence between the belief and that of ``target``, whose logits are read with its own."""
 
     target: LazyLogits | Tensor
     divergence: Divergence

@@ -158,7 +158,10 @@ class Belief(LazyLogits):
     @torch.no_grad()
     def rows(self, rows: Tensor) -> Tensor:
         """log of the belief (n, num_outputs) at flat positions ``rows``."""
-        log_p = _log_softmax_(self.project(rows))
+        log_p = self.project(rows)
+        # in place, a few rows at a time: a second tensor of that size would take as long to allocate as to fill
+        for some in torch.split(log_p, block_rows(log_p.shape[-1], log_p.device)):
+            some.copy_(torch.log_softmax(some, -1))
         for transform in self.transforms:
             log_p = transform(log_p, rows)
         if self.certain is None:
@@ -265,13 +268,6 @@ def _belief_from(log_p: Tensor) -> Belief:
     return Belief(log_p, None, log_p.shape[-1], log_p.shape[-1])
 
 
-def _log_softmax_(logits: Tensor) -> Tensor:
-    """In place, a few rows at a time: a second tensor of that size would take as long to allocate as to fill."""
-    for rows in torch.split(logits, block_rows(logits.shape[-1], logits.device)):
-        rows.copy_(torch.log_softmax(rows, -1))
-    return logits
-
-
 @runtime_checkable
 class _LazyDenoiser(Protocol):
     """A denoiser with a lazy belief."""
@@ -302,12 +298,7 @@ def _drop_none(valid: Valid, dropout: Dropout) -> tuple[Any, ...]:
 
 
 def belief_of(
-    denoiser: AnyDenoiser | _LazyDenoiser,
-    z: Latent,
-    alpha: Tensor,
-    valid: Valid = None,
-    dropout: Dropout = None,
-    labels: Labels = None,
+    denoiser: AnyDenoiser, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
 ) -> Belief:
     """A denoiser's belief, lazy if it can be; a model without one is refused."""
     if isinstance(denoiser, _LazyDenoiser):
@@ -323,12 +314,7 @@ def belief_of(
 
 
 def ratios_of(
-    score: AnyDenoiser | _LazyScore,
-    z: Tensor,
-    alpha: Tensor,
-    valid: Valid = None,
-    dropout: Dropout = None,
-    labels: Labels = None,
+    score: AnyDenoiser, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
 ) -> Ratios:
     """A score model's ratios, lazy if they can be; a model without ratios is refused."""
     if isinstance(score, _LazyScore):
@@ -345,19 +331,14 @@ def ratios_of(
 
 
 def materialised_log_probs(
-    denoiser: _LazyDenoiser,
-    z: Latent,
-    alpha: Tensor,
-    valid: Valid = None,
-    dropout: Dropout = None,
-    labels: Labels = None,
+    lazy: _LazyDenoiser, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
 ) -> Tensor:
     """log of the belief (B, L, K): the method ``log_probs`` of a class that has ``belief``."""
-    return denoiser.belief(z, alpha, valid, dropout, labels).log_probs()
+    return lazy.belief(z, alpha, valid, dropout, labels).log_probs()
 
 
 def materialised_log_ratios(
-    score: _LazyScore, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
+    lazy: _LazyScore, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
 ) -> Tensor:
     """log ratios (B, L, K): the method ``log_ratios`` of a class that has ``ratios``."""
-    return score.ratios(z, alpha, valid, dropout, labels).log_ratios()
+    return lazy.ratios(z, alpha, valid, dropout, labels).log_ratios()

@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from duality.denoisers.clamp import in_context
 from duality.fused.lazy import belief_of
 from duality.models.model import Model
-from duality.models.scoring import Passage, Window, batch_windows, cut_windows, draw_noise, pad_windows
+from duality.models.scoring import Passage, batch_windows, cut_windows, draw_noise, pad_windows
 from duality.protocols import Denoiser
 
 
@@ -29,26 +28,24 @@ def greedy(model: Model, rows: Sequence[Passage], batch_size: int, label: str | 
     """For each passage whether all its tokens are the most likely ones."""
     if model.measure.kind != "exact" and model.recipe.method.process(model.tokenizer.vocab_size) is None:
         return [False] * len(rows)
+    denoiser = model.with_label(label)
     found = [True] * len(rows)
     for some in batch_windows([(window, 0) for window in cut_windows(rows, model.length)], batch_size):
-        alike = [window for window, _ in some]
-        for window, row in zip(alike, _most_likely(model, alike, label).cpu(), strict=True):
+        alike = [window for window, _ in some]  # of one shape
+        x, real, known = pad_windows(alike, model.device)
+        valid = real if alike[0].shape[1] else None
+        one = torch.ones(len(alike), dtype=torch.float64, device=model.device)
+        if model.measure.kind == "exact":
+            best = belief_of(denoiser, x, one, valid).argmax_states()
+        else:
+            noise = draw_noise(some, model.device).fold("greedy")
+            z, alpha = model.process().sample_prior(x.shape[1], noise), model.schedule.alpha(one)
+            reader = in_context(denoiser, x, known, valid)
+            if isinstance(reader, Denoiser):
+                best = belief_of(reader, z, alpha).argmax_states()
+            else:
+                best = model.sampler.last(reader, z, alpha, "greedy", noise)
+        for window, row in zip(alike, best.cpu(), strict=True):  # known places have no meaning
             ids = torch.from_numpy(window.ids)[window.known :]
             found[window.text] &= bool((row[window.known : len(window.ids)] == ids).all())
     return found
-
-
-def _most_likely(model: Model, rows: Sequence[Window], label: str | None) -> Tensor:
-    """The most likely token at each place of windows of one shape, (B, L); known places have no meaning."""
-    x, real, known = pad_windows(rows, model.device)
-    valid = real if rows[0].shape[1] else None
-    denoiser = model.with_label(label)
-    one = torch.ones(len(rows), dtype=torch.float64, device=model.device)
-    if model.measure.kind == "exact":
-        return belief_of(denoiser, x, one, valid).argmax_states()
-    noise = draw_noise([(window, 0) for window in rows], model.device).fold("greedy")
-    z, alpha = model.process().sample_prior(x.shape[1], noise), model.schedule.alpha(one)
-    reader = in_context(denoiser, x, known, valid)
-    if isinstance(reader, Denoiser):
-        return belief_of(reader, z, alpha).argmax_states()
-    return model.sampler.last(reader, z, alpha, "greedy", noise)

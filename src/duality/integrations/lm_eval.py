@@ -200,28 +200,27 @@ class DualityLM(LM):
         """At most ``count`` tokens behind a context.
 
         They are written at once where the model's length allows it, and otherwise in parts of at least half of it, each
-        behind as many of the tokens before it as fit.
+        behind as many of the tokens before it as fit. The request says how, then the model's arguments, then the
+        recipe.
         """
+        how, temperature = self.choices, float(options.get("temperature") or 0.0)
+        if options.get("do_sample"):
+            how = replace(how, temperature=temperature) if temperature > 0 else how
+            how = replace(how, top_p=float(options.get("top_p") or how.top_p))
+        elif self.autoregressive:
+            how = replace(how, top_p=_ONLY_THE_BEST)
+        elif how.tail is None:
+            how = replace(how, tail="greedy")
         tokenizer, length = self.model.tokenizer, self.model.length
         before, made = tokenizer.encode(context).tolist(), list[int]()
         while len(made) < count:
             size = min(count - len(made), max(length - len(before) - len(made), length // 2, 1))
             known = (before + made)[max(0, len(before) + len(made) + size - length) :]
-            request = self._request(_noise_seed(self.seed, context, str(len(made))), options)
+            choices = replace(how, seed=_noise_seed(self.seed, context, str(len(made))))
             row: Row = [*known, *[None] * size]
-            (sample,) = write_around(self.model, request, row)
+            (sample,) = write_around(self.model, choices, row)
             made += sample.tokens[len(known) :]
             text = text_before_end(tokenizer, made)
             if tokenizer.separator in made or _before_stop(text, stops) != text:
                 break
         return _before_stop(text_before_end(tokenizer, made), stops)
-
-    def _request(self, seed: int, options: Options) -> SampleChoices:
-        """How a text is sampled: as the request says, then the model's arguments, then the recipe."""
-        choices, temperature = replace(self.choices, seed=seed), float(options.get("temperature") or 0.0)
-        if options.get("do_sample"):
-            choices = replace(choices, temperature=temperature) if temperature > 0 else choices
-            return replace(choices, top_p=float(options.get("top_p") or choices.top_p))
-        if self.autoregressive:
-            return replace(choices, top_p=_ONLY_THE_BEST)
-        return replace(choices, tail="greedy") if choices.tail is None else choices

@@ -33,7 +33,6 @@ from duality.denoisers.readouts import LEAST_ALPHA, CausalDenoiser, SubsDenoiser
 from duality.fused.lazy import Belief
 from duality.hub.package import FORMAT, MODEL_TYPE, checked_config
 from duality.protocols import Denoiser, Schedule, Score, Valid, Vocabulary
-from duality.recipes.recipe import Recipe
 
 try:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
@@ -69,16 +68,6 @@ class DualityConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
 
-def _build_denoiser(config: DualityConfig) -> tuple[Recipe, nn.Module]:
-    """The recipe of a configuration and its untrained denoiser; a configuration that is not sound is refused."""
-    names = ("format", "recipe", "step", "weights", "label_names", "num_tokens", "tokenizer_sha256", "versions")
-    fields = {"model_type": MODEL_TYPE} | {name: getattr(config, name) for name in names}
-    with torch.device("cpu"):  # transformers makes models where there are no numbers, and a recipe checks its own
-        found = checked_config(fields, "config.json")
-    vocabulary = Vocabulary(found.num_tokens, len(found.label_names))
-    return found.recipe, found.recipe.method.network(found.recipe.backbone, vocabulary)
-
-
 def _valid_tokens(attention_mask: Tensor | None) -> Valid:
     """Where tokens are; None if they are everywhere, which is computed sooner and as our own models do."""
     if attention_mask is None or bool(attention_mask.all()):
@@ -92,14 +81,23 @@ def _cross_entropy(logits: Tensor, labels: Tensor | None) -> Tensor | None:
 
 
 class _DualityModel(PreTrainedModel):
-    """What both kinds of models share: the recipe and the denoiser of a configuration."""
+    """What both kinds of models share: the recipe and the denoiser of a configuration.
+
+    A configuration that is not sound is refused.
+    """
 
     config_class = DualityConfig
     main_input_name = "input_ids"
 
     def __init__(self, config: DualityConfig):
         super().__init__(config)
-        self.recipe, self.denoiser = _build_denoiser(config)
+        names = ("format", "recipe", "step", "weights", "label_names", "num_tokens", "tokenizer_sha256", "versions")
+        fields = {"model_type": MODEL_TYPE} | {name: getattr(config, name) for name in names}
+        with torch.device("cpu"):  # transformers makes models where there are no numbers, and a recipe checks its own
+            found = checked_config(fields, "config.json")
+        self.recipe = found.recipe
+        vocabulary = Vocabulary(found.num_tokens, len(found.label_names))
+        self.denoiser = self.recipe.method.network(self.recipe.backbone, vocabulary)
         self._check_kind()
         self.post_init()
 

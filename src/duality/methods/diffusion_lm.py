@@ -35,18 +35,7 @@ from duality.methods.base import require
 from duality.noise import Noise
 from duality.objectives.base import dropout_of, loss_of_nats
 from duality.objectives.variational import Variational, gamma_ends
-from duality.protocols import (
-    AnyDenoiser,
-    Backbone,
-    Dropout,
-    Loss,
-    Network,
-    Phase,
-    Prediction,
-    Schedule,
-    Valid,
-    Vocabulary,
-)
+from duality.protocols import AnyDenoiser, Backbone, Dropout, Loss, Network, Phase, Prediction, Valid, Vocabulary
 from duality.samplers.gaussian import GaussianAncestral
 
 LEAST = 1e-4
@@ -145,7 +134,7 @@ class DiffusionLM:
     def measure(self, num_tokens: int) -> Variational:
         return Variational(even=True)
 
-    def sampling_schedule(self) -> Schedule:
+    def sampling_schedule(self) -> LogLinear:
         return LogLinear(eps=0.0)
 
     def sampler(self, num_tokens: int) -> GaussianAncestral:

@@ -37,18 +37,7 @@ from duality.methods.base import require
 from duality.noise import Noise
 from duality.objectives.base import dropout_of, loss_of_nats
 from duality.objectives.variational import Variational
-from duality.protocols import (
-    AnyDenoiser,
-    Backbone,
-    Dropout,
-    Loss,
-    Network,
-    Phase,
-    Prediction,
-    Schedule,
-    Valid,
-    Vocabulary,
-)
+from duality.protocols import AnyDenoiser, Backbone, Dropout, Loss, Network, Phase, Prediction, Valid, Vocabulary
 from duality.samplers.gaussian import GaussianAncestral
 
 
@@ -231,7 +220,7 @@ class Plaid:
     def measure(self, num_tokens: int) -> Variational:
         return Variational()
 
-    def sampling_schedule(self) -> Schedule:
+    def sampling_schedule(self) -> LogLinear:
         return LogLinear(eps=0.0)
 
     def sampler(self, num_tokens: int) -> GaussianAncestral:

@@ -8,7 +8,7 @@ from torch import nn
 
 from duality.denoisers.readouts import ScoreDenoiser
 from duality.diffusion.schedules import LogLinear, Polynomial
-from duality.methods.base import check_noise, check_noisy_end, last_level, process_named
+from duality.methods.base import check_noisy_end, last_level, process_named
 from duality.objectives.score_entropy import ScoreEntropy
 from duality.protocols import Backbone, Phase, Process, Schedule, Vocabulary
 from duality.samplers.analytic import Analytic
@@ -22,7 +22,7 @@ class SEDD:
     training_schedule: Schedule = LogLinear()
 
     def __post_init__(self) -> None:
-        check_noise(self.noise)
+        self.process(2)  # which refuses a name that is not registered
         check_noisy_end(self.training_schedule)
 
     def process(self, num_tokens: int) -> Process:

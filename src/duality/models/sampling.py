@@ -33,7 +33,7 @@ from duality.models.trained import TrainedModel
 from duality.protocols import AnyDenoiser, Denoiser, Score, Tail, VectorDenoiser
 from duality.recipes.recipe import Generation
 from duality.samplers.choice import grid_named
-from duality.samplers.generate import Frame, batches
+from duality.samplers.generate import Frame, generate
 from duality.tokenizers.tokenizer import Tokenizer, text_before_end
 
 Watch = Callable[[Frame], None]
@@ -145,7 +145,17 @@ def write_around(
     if end:
         denoiser = _with_known(denoiser, row, model)
     denoiser = with_memo(denoiser)
-    made = batches(
+    samples: list[Sample] = []
+
+    def keep(batch: torch.Tensor) -> None:
+        for tokens in batch.tolist():
+            text, full_text = text_before_end(model.tokenizer, tokens, end), model.tokenizer.decode(tokens)
+            sample = Sample(text, full_text, tokens, len(samples), choices.seed, steps, how.tail, how.temperature)
+            samples.append(sample)
+            if each is not None:
+                each(sample)
+
+    generate(
         denoiser if wrap is None else wrap(denoiser),
         model.schedule,
         sampler,
@@ -158,14 +168,8 @@ def write_around(
         batch_size=choices.batch_size,
         device=model.device,
         watch=watch,
+        each=keep,
     )
-    samples: list[Sample] = []
-    for tokens in (tokens for batch in made for tokens in batch.tolist()):
-        text, full_text = text_before_end(model.tokenizer, tokens, end), model.tokenizer.decode(tokens)
-        sample = Sample(text, full_text, tokens, len(samples), choices.seed, steps, how.tail, how.temperature)
-        samples.append(sample)
-        if each is not None:
-            each(sample)
     return samples
 
 

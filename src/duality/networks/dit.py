@@ -160,7 +160,12 @@ class DiTNetwork(nn.Module):
         self, z: Latent, condition: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Tensor:
         """The vectors that the head projects, (B, L, D). ``condition`` is the noise level -log(alpha), (B,)."""
-        cache = _cache_of(z)
+        cache = None
+        if isinstance(z, Prefix):  # an autoregressive step
+            if not isinstance(z.cache, _KVCache):
+                name = type(z.cache).__name__
+                raise TypeError(f"the cache of a prefix is a {name}: make it with this network's empty_cache")
+            cache = z.cache
         x = self.embed(z)
         if self.conv is not None:
             x = self.conv(x, valid, cache)
@@ -246,15 +251,6 @@ class DiTNetwork(nn.Module):
 
         past = max(self.config.conv - 1, 0)
         return _KVCache(buffer(), buffer(), self.norm.weight.new_zeros(batch, past, self.config.width))
-
-
-def _cache_of(z: Latent) -> _KVCache | None:
-    """The cache of an autoregressive step, None for a whole sequence."""
-    if not isinstance(z, Prefix):
-        return None
-    if not isinstance(z.cache, _KVCache):
-        raise TypeError(f"the cache of a prefix is a {type(z.cache).__name__}: make it with this network's empty_cache")
-    return z.cache
 
 
 class _Block(nn.Module):

@@ -66,14 +66,12 @@ def belief_in(
     check_fits(denoiser, process)
     belief = belief_of(denoiser, z, alpha, valid, dropout)
     check_states(belief.num_states, process)
-    if process.mask_id is not None and belief.num_outputs > process.mask_id and not _excludes(belief, process.mask_id):
+    if process.mask_id is None or belief.num_outputs <= process.mask_id:
+        return belief
+    # a materialised belief may exclude the mask token at every position; a network's output never does
+    if belief.head is not None or not bool((belief.vectors[..., process.mask_id] == -torch.inf).all()):
         raise ValueError(
             f"the denoiser gives the mask token of {process} a probability, so its loss would be no bound: use "
             "SubsDenoiser, which excludes it"
         )
     return belief
-
-
-def _excludes(belief: Belief, state: int) -> bool:
-    """Whether a materialised belief gives a state probability 0 at every position; a network's output never does."""
-    return belief.head is None and bool((belief.vectors[..., state] == -torch.inf).all())

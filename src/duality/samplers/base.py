@@ -81,23 +81,19 @@ class RouteSampler:
         if tail == "ancestral":
             return self.step(denoiser, state, alpha_t, torch.ones_like(alpha_t), noise)
         belief = belief_of(denoiser, state, alpha_t)
-        return belief.argmax_states() if tail == "greedy" else self.posterior_argmax(belief, state, alpha_t)
-
-    def posterior_argmax(self, belief: LazyBelief, z: Tensor, alpha: Tensor) -> Tensor:
-        """The most likely clean tokens given z (B, L): argmax of p(x) q(z | x), some rows at a time.
-
-        A token outside the prior's support is no noise and stays; it is not read.
-        """
-        states, tokens = z.flatten(), z.flatten().clone()
+        if tail == "greedy":
+            return belief.argmax_states()
+        # argmax of p(x) q(z | x), some rows at a time; a token outside the prior's support is no noise and stays
+        states, tokens = state.flatten(), state.flatten().clone()
         prior_z, believable = self.process.prior_of(states), states < belief.num_outputs
-        evidence = log_evidence(prior_z, alpha.repeat_interleave(z.shape[1]))
+        evidence = log_evidence(prior_z, alpha_t.repeat_interleave(state.shape[1]))
         for rows, log_p in belief.each((prior_z > 0).nonzero()[:, 0]):
             most = finite(log_p).max(-1)
             at_z = log_p.gather(-1, states[rows, None].clamp_max(belief.num_outputs - 1))[:, 0].double()
             # a belief of 0 stays 0, whatever the evidence: at alpha = 1 the sum is no number, and nothing is above it
             stays = believable[rows] & (at_z + evidence[rows] > most.values)
             tokens[rows] = torch.where(stays, states[rows], most.indices)
-        return tokens.view(z.shape)
+        return tokens.view(state.shape)
 
     def tokens(self, denoiser: AnyDenoiser, state: Tensor) -> Tensor:
         return state

@@ -10,7 +10,7 @@ job (``ranks``) write a batch each and get all samples; ``watch`` gets the state
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
@@ -45,6 +45,7 @@ def levels(schedule: Schedule, steps: int, grid: Grid = LINEAR) -> Tensor:
     return alphas
 
 
+@torch.no_grad()
 def generate(
     denoiser: AnyDenoiser,
     schedule: Schedule,
@@ -59,42 +60,12 @@ def generate(
     batch_size: int = 64,
     device: torch.device | str = "cpu",
     watch: Callable[[Frame], None] | None = None,
+    each: Callable[[Tensor], None] | None = None,
 ) -> Tensor:
-    """``num`` sequences of ``length`` tokens, (num, length) int64; ``watch`` gets the start and every later state."""
-    made = batches(
-        denoiser,
-        schedule,
-        sampler,
-        num=num,
-        length=length,
-        steps=steps,
-        seed=seed,
-        tail=tail,
-        grid=grid,
-        batch_size=batch_size,
-        device=device,
-        watch=watch,
-    )
-    return torch.cat(list(made))
+    """``num`` sequences of ``length`` tokens, (num, length) int64; ``watch`` gets the start and every later state.
 
-
-@torch.no_grad()
-def batches(
-    denoiser: AnyDenoiser,
-    schedule: Schedule,
-    sampler: Sampler,
-    *,
-    num: int,
-    length: int,
-    steps: int,
-    seed: int = 0,
-    tail: Tail = "ancestral",
-    grid: Grid = LINEAR,
-    batch_size: int = 64,
-    device: torch.device | str = "cpu",
-    watch: Callable[[Frame], None] | None = None,
-) -> Iterator[Tensor]:
-    """What ``generate`` gives, a batch at a time, as soon as it is written."""
+    ``each`` gets every batch of sequences as soon as it is written.
+    """
     if num < 1 or length < 1 or batch_size < 1:
         raise ValueError(f"num is {num}, length {length}, batch_size {batch_size}: each must be at least 1")
     if tail not in get_args(Tail):
@@ -120,8 +91,12 @@ def batches(
             watch(Frame(steps, steps, 1.0, tokens, start))
         return tokens
 
-    starts = range(0, num, batch_size)
+    starts, made = range(0, num, batch_size), list[Tensor]()
     for turn in range(0, len(starts), place.size):
         together = starts[turn : turn + place.size]
         own = write(together[place.rank]).cpu() if place.rank < len(together) else None
-        yield from (tokens.to(device) for tokens in place.all_of(own) if tokens is not None)
+        for tokens in (tokens.to(device) for tokens in place.all_of(own) if tokens is not None):
+            made.append(tokens)
+            if each is not None:
+                each(tokens)
+    return torch.cat(made)
