@@ -25,8 +25,8 @@ from duality.papers.duo.page import (
     _Measured,
     _row_label,
     _sum_days,
+    _trainings,
     _write_page,
-    trainings,
 )
 from duality.recipes import catalogue
 
@@ -39,7 +39,9 @@ INDEXED: tuple[_Measured, ...] = (
 )
 # Suites of test sets are measured where `duality eval` has the option.
 MEASURED = "suite" in inspect.signature(COMMANDS["eval"]).parameters
-EVERY_COMMAND = sorted({command for each in INDEXED for command in each.commands} | {each.plan for each in trainings()})
+EVERY_COMMAND = sorted(
+    {command for each in INDEXED for command in each.commands} | {each.plan for each in _trainings()}
+)
 KNOWN_COMMANDS = [command for command in EVERY_COMMAND if MEASURED or "--suite" not in command]
 
 
@@ -62,7 +64,7 @@ def test_every_row_figure_and_command_is_on_the_page() -> None:
 
 
 def test_every_training_has_its_gpu_days() -> None:
-    assert set(GPU_DAYS) == {each.plan for each in trainings()}, "run `python -m duality.papers.duo.page days`"
+    assert set(GPU_DAYS) == {each.plan for each in _trainings()}, "run `python -m duality.papers.duo.page days`"
     assert all(value > 0 for value in GPU_DAYS.values())
 
 

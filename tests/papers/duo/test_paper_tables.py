@@ -8,7 +8,7 @@ import pytest
 from support import latex
 from support.runs import ROOT
 
-from duality.papers.duo.page import FIGURES, NONE, REMARKS, TABLES, Table, table, trainings
+from duality.papers.duo.page import FIGURES, NONE, REMARKS, TABLES, Table, _trainings, table
 from duality.recipes.catalogue import recipe, recipe_names
 
 PAPER = [name for name in recipe_names() if name.endswith(("-lm1b", "-owt", "-small"))]
@@ -94,7 +94,7 @@ def test_every_number_has_one_series(chosen: Table) -> None:
 
 
 def test_every_recipe_exists_and_every_row_of_a_recipe_is_its_own() -> None:
-    assert {each.recipe for each in trainings()} <= set(recipe_names())
+    assert {each.recipe for each in _trainings()} <= set(recipe_names())
     named = {
         (each.number, series.row, series.trainings[-1].recipe)
         for each in TABLES.values()
@@ -108,12 +108,12 @@ def test_every_recipe_exists_and_every_row_of_a_recipe_is_its_own() -> None:
 
 
 def test_every_recipe_of_the_paper_is_in_the_index() -> None:
-    assert set(PAPER) - {each.recipe for each in trainings()} == {"duo-small"}
+    assert set(PAPER) - {each.recipe for each in _trainings()} == {"duo-small"}
 
 
 def test_a_folder_has_one_command() -> None:
     commands: dict[str, set[str]] = {}
-    for each in trainings():
+    for each in _trainings():
         commands.setdefault(each.folder, set()).add(each.command)
     assert all(len(each) == 1 for each in commands.values()), commands
 

@@ -1,6 +1,6 @@
 """The index of the paper, its tables and figures with the trainings and commands that give ours, and docs/paper.md.
 
-    Training         a training, or the distillation of one: its commands, for the work itself and for `duality plan`
+    _Training        a training, or the distillation of one: its commands, for the work itself and for `duality plan`
     _Row             a row of a table as the paper prints it
     _Series          the numbers of a table that one run gives: of one row, or of some columns in all rows
     Table, _Figure   by the number that LaTeX gives it
@@ -46,7 +46,7 @@ NONE = "-"  # what the paper prints where it has no number
 
 
 @dataclass(frozen=True)
-class Training:
+class _Training:
     """A training: its folder, the recipe, and the fields that are changed; or a distillation of ``base``.
 
     ``distill`` is dcd or sdtt, with more options if there are any.
@@ -101,7 +101,7 @@ class _Row:
 class _Measured:
     """Numbers that the last of ``trainings`` gives, by the commands ``measure``."""
 
-    trainings: tuple[Training, ...] = ()
+    trainings: tuple[_Training, ...] = ()
     measure: tuple[str, ...] = ()
 
     @property
@@ -190,7 +190,7 @@ def published_rows(number: int, headings: list[str]) -> list[list[str]]:
     return [row for row in rows if any(cell != NONE for cell in row[1:])]
 
 
-def trainings() -> Iterator[Training]:
+def _trainings() -> Iterator[_Training]:
     """All trainings of the index, several times those of several tables."""
     series = (each for found in TABLES.values() for each in found.series)
     for measured in (*series, *FIGURES.values(), *REMARKS):
@@ -199,20 +199,19 @@ def trainings() -> Iterator[Training]:
 
 def _with_trainings(entry: Entry) -> Entry:
     """The fields of an object of paper.json; the names of trainings are these trainings."""
-    found = (_LISTED.get(name) or Training(name, name) for name in entry.get("trainings", ()))
+    found = (_LISTED.get(name) or _Training(name, name) for name in entry.get("trainings", ()))
     return {**entry, "trainings": tuple(found)}
 
 
 def _table(entry: Entry) -> Table:
     """A table of paper.json."""
     rows = tuple(_Row(**{**row, "numbers": tuple(row["numbers"].split())}) for row in entry["rows"])
-    return Table(
-        **{**entry, "rows": rows, "series": tuple(_Series(**_with_trainings(each)) for each in entry["series"])}
-    )
+    series = tuple(_Series(**_with_trainings(each)) for each in entry["series"])
+    return Table(**{**entry, "rows": rows, "series": series})
 
 
 _CONTENT = read_entries("paper.json")
-_LISTED = {name: Training(name, **entry) for name, entry in _CONTENT["trainings"].items()}
+_LISTED = {name: _Training(name, **entry) for name, entry in _CONTENT["trainings"].items()}
 TABLES: dict[int, Table] = {entry["number"]: _table(entry) for entry in _CONTENT["tables"]}
 FIGURES: dict[int, _Figure] = {entry["number"]: _Figure(**_with_trainings(entry)) for entry in _CONTENT["figures"]}
 REMARKS = tuple(_Remark(**_with_trainings(entry)) for entry in _CONTENT["remarks"])
@@ -253,7 +252,7 @@ def paper_tables(table: Table) -> list[tuple[list[str], list[list[str]]]]:
 # --- GPU-days
 
 
-def _sum_days(needed: Iterable[Training]) -> float:
+def _sum_days(needed: Iterable[_Training]) -> float:
     """The GPU-days of all these trainings; one that is named twice is trained once."""
     return sum(GPU_DAYS[plan] for plan in {each.folder: each.plan for each in needed}.values())
 
@@ -268,7 +267,7 @@ def _compute_days() -> dict[str, float]:
     devices, peak, mfu = (float(text.rstrip("T")) for text in DEVICES.split()[1::2] if not text.endswith("GB"))
     sizes: dict[str, scaling.Sizes] = {}  # the number of steps does not change a network
     found = {}
-    for command, training in sorted({each.plan: each for each in trainings()}.items()):
+    for command, training in sorted({each.plan: each for each in _trainings()}.items()):
         recipe = catalogue.recipe(training.recipe, training.changes)
         if training.base:
             recipe = scaling.plan_distillation(recipe, training.distill)
@@ -292,7 +291,7 @@ def _fence(commands: Iterable[str]) -> str:
     return "\n".join(("```", *dict.fromkeys(commands), "```"))
 
 
-def _state_need(needed: Iterable[Training]) -> str:
+def _state_need(needed: Iterable[_Training]) -> str:
     """What stands in the place of our number."""
     return f"not run: needs {_sum_days(needed):.1f} GPU-days"
 
@@ -343,16 +342,12 @@ def _write_figures() -> Iterator[str]:
 
 def _write_page() -> str:
     """The page."""
-    return (
-        Path(__file__)
-        .with_name("page.md")
-        .read_text(encoding="utf-8")
-        .format(
-            devices=DEVICES,
-            everything=_sum_days(run for table in TABLES.values() for each in table.series for run in each.trainings),
-            tables="\n\n".join(part for each in TABLES.values() for part in _write_section(each)),
-            figures="\n\n".join(_write_figures()),
-        )
+    around = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
+    return around.format(
+        devices=DEVICES,
+        everything=_sum_days(run for table in TABLES.values() for each in table.series for run in each.trainings),
+        tables="\n\n".join(part for each in TABLES.values() for part in _write_section(each)),
+        figures="\n\n".join(_write_figures()),
     )
 
 

@@ -121,12 +121,11 @@ def _check_jobs(jobs: Sequence[Job]) -> None:
     if len(set(names)) < len(names):
         raise ValueError(f"two jobs have one name: {sorted({name for name in names if names.count(name) > 1})}")
     possible, rest = set[str](), list(jobs)
-    while rest:
-        ready = {job.name for job in rest if set(job.needs) <= possible}
-        if not ready:
-            raise ValueError(f"these jobs need each other or something that is no job: {[job.name for job in rest]}")
+    while ready := {job.name for job in rest if set(job.needs) <= possible}:
         possible |= ready
         rest = [job for job in rest if job.name not in ready]
+    if rest:
+        raise ValueError(f"these jobs need each other or something that is no job: {[job.name for job in rest]}")
 
 
 def _work(threads: int, connection: Connection) -> None:
