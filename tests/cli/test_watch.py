@@ -22,15 +22,15 @@ from support.frames import LETTERS, NO_TEXT, frame
 
 from duality.cli.watch import CHANGED, DIM, END, Watcher, _bracket_changes, _fit_lines, _style_cells, _text_of
 from duality.models.trace import changes, visible
-from duality.tokenizers.library import byte_pairs, word_pieces
+from duality.tokenizers.library import _byte_pairs, _word_pieces
 from duality.tokenizers.pieces import MASK, Pieces
 from duality.tokenizers.specs import BPE, Characters
 from duality.tokenizers.tokenizer import ByteTokenizer, Tokenizer
 
 TEXTS = ["the cat sat on the mat. " * 20, "Ünïcödé 😀 “€” 漢字\n\n" * 9]
-WORDS = word_pieces(["[PAD]", "[UNK]", "[SEP]", "the", "cat", "##s", "s", "a", "##a", ".", "'", "n't", "do", "not"])
+WORDS = _word_pieces(["[PAD]", "[UNK]", "[SEP]", "the", "cat", "##s", "s", "a", "##a", ".", "'", "n't", "do", "not"])
 # A token may begin inside one character and end inside the next: here the last byte of "€" with the first of "é".
-CHAIN = byte_pairs({piece: index for index, piece in enumerate([*"âĤ¬Ã©ð", "¬Ã", "Ġ", "a", "<|endoftext|>"])}, ["¬ Ã"])
+CHAIN = _byte_pairs({piece: index for index, piece in enumerate([*"âĤ¬Ã©ð", "¬Ã", "Ġ", "a", "<|endoftext|>"])}, ["¬ Ã"])
 TOKENIZERS: dict[str, Tokenizer] = {
     "bytes": ByteTokenizer(),
     "characters": Characters().train(TEXTS),

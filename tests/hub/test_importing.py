@@ -39,7 +39,7 @@ from duality.models.folder import read_recipe
 from duality.models.model import Model, load
 from duality.recipes import catalogue
 from duality.runs.listing import overviews
-from duality.tokenizers.library import byte_pairs, load_tokenizer, with_extra_tokens
+from duality.tokenizers.library import _byte_pairs, load_tokenizer, with_extra_tokens
 from duality.tokenizers.specs import BPE, KeptTokenizer
 from duality.tokenizers.tokenizer import ByteTokenizer
 from duality.training import checkpoint
@@ -317,7 +317,7 @@ def test_the_extra_state_of_duo_is_kept_and_reads_as_what_it_is(golden: Path, tm
     """37 states and 36 ids: "[PAD]" is a state of the noise, a text never has it, and decoding shows it."""
     words = [f"w{number}" for number in range(35)]
     vocabulary = {piece: index for index, piece in enumerate([*words, "<|endoftext|>"])}
-    byte_pairs(vocabulary, []).save(tmp_path / "pairs")
+    _byte_pairs(vocabulary, []).save(tmp_path / "pairs")
     assert load_tokenizer(tmp_path / "pairs").vocab_size == 36
     source = write_folder(tmp_path / "hf", prefixed(reference_tensors(golden)))
     run = import_released(source, tmp_path / "run", ImportRequest(tokenizer=str(tmp_path / "pairs")))

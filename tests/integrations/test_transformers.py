@@ -17,7 +17,7 @@ from duality.methods.ar import AR
 from duality.models.model import Model, load, network
 from duality.protocols import Denoiser, Vocabulary
 from duality.tokenizers.fast_pairs import byte_characters
-from duality.tokenizers.library import byte_pairs, word_pieces
+from duality.tokenizers.library import _byte_pairs, _word_pieces
 from duality.tokenizers.specs import BPE, Bytes, Characters, Nucleotides, Numbers, Pretrained, Smiles, Text8
 from duality.tokenizers.tokenizer import NumberTokenizer, Tokenizer
 from duality.tokenizers.transformers_files import ExtraState, transformers_files
@@ -44,8 +44,8 @@ def tokenizers(english: Path) -> dict[str, tuple[Tokenizer, str]]:
         "bytes": (Bytes().train([]), TEXT),
         "characters": (Characters().train([TEXT]), TEXT),
         "bpe": (BPE(400).train([english.read_text(encoding="utf-8")]), TEXT),
-        "pairs of gpt2": (byte_pairs(PAIRS, ["t h"]), TEXT),
-        "wordpiece": (word_pieces(PIECES), TEXT),
+        "pairs of gpt2": (_byte_pairs(PAIRS, ["t h"]), TEXT),
+        "wordpiece": (_word_pieces(PIECES), TEXT),
         "text8": (Text8().train([]), "the cat sat"),
         "nucleotides": (Nucleotides().train([]), "ACGTacgtNnRYry"),
         "smiles": (Smiles().train(["C[C@H](Br)Cl.c1ccccc1%10"]), "C[C@H](Br)Clc1cc%10Br"),

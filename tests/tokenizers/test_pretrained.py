@@ -22,15 +22,15 @@ from duality.data.corpus import encode_corpus, prepare
 from duality.data.readers import TextFile
 from duality.files.archives import Member
 from duality.files.cache import cache_folder
-from duality.tokenizers.library import LibraryTokenizer, _published_sources, byte_pairs, load_tokenizer, word_pieces
+from duality.tokenizers.library import LibraryTokenizer, _byte_pairs, _published_sources, _word_pieces, load_tokenizer
 from duality.tokenizers.specs import BPE, Bytes, Characters, Numbers, Pretrained
 from duality.tokenizers.tokenizer import Tokenizer
 
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 PIECES = ["[PAD]", "[UNK]", "[SEP]", "the", "cat", "##s", "s", "a", "##a", "b", "##b", "e", ".", "'", "[", "]", "sep"]
-WORDS = word_pieces(PIECES)
+WORDS = _word_pieces(PIECES)
 BYTES = sorted(library.pre_tokenizers.ByteLevel.alphabet())
-PAIRS = byte_pairs({piece: index for index, piece in enumerate([*BYTES, "Ġt", "<|endoftext|>"])}, ["Ġ t"])
+PAIRS = _byte_pairs({piece: index for index, piece in enumerate([*BYTES, "Ġt", "<|endoftext|>"])}, ["Ġ t"])
 SMALL: list[Tokenizer] = [WORDS, PAIRS]
 
 real = pytest.mark.network
@@ -117,11 +117,11 @@ def test_a_saved_tokenizer_is_loaded_unchanged(tokenizer: Tokenizer, tmp_path: P
 
 def test_a_tokenizer_without_a_separator() -> None:
     with pytest.raises(ValueError, match=r"no piece '\[SEP\]' to end a document with"):
-        assert word_pieces(["[UNK]", "a"]).separator
+        assert _word_pieces(["[UNK]", "a"]).separator
 
 
 def test_different_vocabularies_have_different_fingerprints() -> None:
-    assert word_pieces([*PIECES, "x"]).fingerprint != WORDS.fingerprint == word_pieces(PIECES).fingerprint
+    assert _word_pieces([*PIECES, "x"]).fingerprint != WORDS.fingerprint == _word_pieces(PIECES).fingerprint
 
 
 @SHARED_FOLDER

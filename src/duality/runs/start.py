@@ -41,7 +41,7 @@ from duality.recipes.corpus import count_vocabulary, make_loader, prepare_corpus
 from duality.recipes.derive import method_phases
 from duality.recipes.recipe import Recipe
 from duality.runs.corpus import check_present, corpus_of_run
-from duality.tokenizers.specs import KeptTokenizer, original
+from duality.tokenizers.specs import KeptTokenizer, TokenizerSpec
 from duality.tokenizers.tokenizer import NumberTokenizer
 from duality.training import checkpoint
 from duality.training.adapters import merge_adapters, plain_weights
@@ -177,9 +177,14 @@ def read_source(source: Path | str, report: Reporter) -> StartingPoint:
 def _describe(place: str, model: Model) -> StartingPoint:
     """What is known of a model that was loaded."""
     tokenizer = model.tokenizer
-    kept = KeptTokenizer(original(model.recipe.data.tokenizer), tokenizer.vocab_size, tokenizer.fingerprint)
+    kept = KeptTokenizer(_original(model.recipe.data.tokenizer), tokenizer.vocab_size, tokenizer.fingerprint)
     ids = isinstance(tokenizer, NumberTokenizer)
     return StartingPoint(place, model.recipe, model.step, kept, model.label_names, ids)
+
+
+def _original(spec: TokenizerSpec) -> TokenizerSpec | None:
+    """What a tokenizer was made as; None if that is not known."""
+    return spec.spec if isinstance(spec, KeptTokenizer) else spec
 
 
 def fit_to_source(source: StartingPoint, recipe: Recipe) -> Recipe:
@@ -187,7 +192,7 @@ def fit_to_source(source: StartingPoint, recipe: Recipe) -> Recipe:
     spec = source.tokenizer.spec or source.tokenizer
     own = replace(source.recipe, data=replace(source.recipe.data, tokenizer=spec))
     # a tokenizer of which it is not known what it was made as is taken as it is
-    asked = source.tokenizer.spec and original(recipe.data.tokenizer)
+    asked = source.tokenizer.spec and _original(recipe.data.tokenizer)
     wanted = replace(recipe, data=replace(recipe.data, tokenizer=asked or spec))
     changes = catalogue.differences(own, wanted)
     fixed = [each for each in changes if each.startswith(("backbone", "data.tokenizer", "data.labels:"))]

@@ -21,6 +21,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Protocol
 
@@ -47,6 +48,23 @@ class FastPairs:
     classes: tuple[tuple[_Encoding, tokenizers.pre_tokenizers.PreTokenizer], ...]
     alike: set[str] = field(default_factory=set)
     unlike: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, content: Mapping[str, object], library: tokenizers.Tokenizer) -> FastPairs | None:
+        """The encoder for the content of a file of byte pairs; None if `tiktoken` is absent or may give other ids."""
+        try:
+            tiktoken = import_module("tiktoken")
+        except ImportError:
+            return None
+        if (ranks := _ranks_of(content, library)) is None:
+            return None
+        make = partial(tiktoken.Encoding, "pairs", special_tokens={})
+        single = {bytes([byte]): byte for byte in range(256)}
+        classes = []
+        for kind in CLASSES:
+            split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(f"(?:{kind})+"), "removed", invert=True)
+            classes.append((make(pat_str=kind, mergeable_ranks=single), split))
+        return cls(make(pat_str=WORDS, mergeable_ranks=ranks), tuple(classes))
 
     def encode(self, texts: Sequence[str]) -> list[Ids | None]:
         """The ids of each text, in as many threads as the library would take; None for a text that is left to it."""
@@ -77,27 +95,6 @@ class FastPairs:
             differing |= theirs ^ ours
         self.unlike.update(differing)
         self.alike.update(set(new) - differing)
-
-
-def fast_pairs(content: Mapping[str, object], library: tokenizers.Tokenizer) -> FastPairs | None:
-    """The encoder for the content of a file of byte pairs; None if `tiktoken` is not there or may give other ids."""
-    try:
-        tiktoken = import_module("tiktoken")
-    except ImportError:
-        return None
-    if (ranks := _ranks_of(content, library)) is None:
-        return None
-
-    def encoder(pattern: str, ids: dict[bytes, int]) -> _Encoding:
-        made: _Encoding = tiktoken.Encoding("pairs", pat_str=pattern, mergeable_ranks=ids, special_tokens={})
-        return made
-
-    single = {bytes([byte]): byte for byte in range(256)}
-    split = tokenizers.pre_tokenizers.Split
-    classes = tuple(
-        (encoder(kind, single), split(tokenizers.Regex(f"(?:{kind})+"), "removed", invert=True)) for kind in CLASSES
-    )
-    return FastPairs(encoder(WORDS, ranks), classes)
 
 
 def _ranks_of(content: Mapping[str, object], library: tokenizers.Tokenizer) -> dict[bytes, int] | None:

@@ -38,7 +38,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from duality.files.archives import Source, fetch_files, read_sources
 from duality.files.json_files import MIB, read_json
 from duality.files.progress import Reporter, silent
-from duality.tokenizers.fast_pairs import WORDS, FastPairs, fast_pairs
+from duality.tokenizers.fast_pairs import WORDS, FastPairs
 from duality.tokenizers.tokenizer import (
     END_OF_DOCUMENT,
     FILE,
@@ -112,7 +112,7 @@ class LibraryTokenizer(SavedTokenizer):
     @cached_property
     def fast(self) -> FastPairs | None:
         """An encoder that gives the same ids sooner; making it takes about a second. None where there is none."""
-        return fast_pairs(self.content["bpe"], self.library) if self.kind == "bpe" else None
+        return FastPairs.of(self.content["bpe"], self.library) if self.kind == "bpe" else None
 
     @property
     def cuttable(self) -> bool:
@@ -210,7 +210,7 @@ def _short_words(longest: int = LONGEST_WORD) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([pre_tokenizers.Split(words, "isolated"), to_bytes])
 
 
-def byte_pairs(vocabulary: dict[str, int], merges: list[str]) -> LibraryTokenizer:
+def _byte_pairs(vocabulary: dict[str, int], merges: list[str]) -> LibraryTokenizer:
     """Byte-level BPE with given ids, including the end of a document, and given merges ("Ġ t")."""
     pairs = [(first, second) for first, _, second in (line.partition(" ") for line in merges)]
     made = tokenizers.Tokenizer(models.BPE(vocabulary, pairs))
@@ -218,7 +218,7 @@ def byte_pairs(vocabulary: dict[str, int], merges: list[str]) -> LibraryTokenize
     return _as_byte_pairs(made)
 
 
-def word_pieces(pieces: list[str]) -> LibraryTokenizer:
+def _word_pieces(pieces: list[str]) -> LibraryTokenizer:
     """WordPiece as in BERT, in lower case, with given pieces in the order of their ids."""
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
     made = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
@@ -395,6 +395,6 @@ def published_tokenizer(name: str, cache: Path | None = None, progress: Reporter
     first, *others = (path.read_text(encoding="utf-8") for path in paths)
     if name == "gpt2":
         # The first line of the merges is their version.
-        return byte_pairs(json.loads(first), [line for line in others[0].split("\n")[1:] if line])
+        return _byte_pairs(json.loads(first), [line for line in others[0].split("\n")[1:] if line])
     # splitlines() would also split at characters that are no line feeds.
-    return word_pieces(first.removesuffix("\n").split("\n"))
+    return _word_pieces(first.removesuffix("\n").split("\n"))

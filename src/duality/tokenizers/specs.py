@@ -314,11 +314,6 @@ class KeptTokenizer:
         )
 
 
-def original(spec: TokenizerSpec) -> TokenizerSpec | None:
-    """What a tokenizer was made as; None if that is not known."""
-    return spec.spec if isinstance(spec, KeptTokenizer) else spec
-
-
 FROM_FILES = (TokenizerFile, HubTokenizer, KeptTokenizer)  # the folder of a run has them, the text does not give them
 
 
