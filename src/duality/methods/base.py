@@ -1,15 +1,53 @@
-"""Shared by the methods: a process by name, the last level of a schedule, and checks of it."""
+"""Shared by the methods: what most of them are assembled of, the last level of a schedule, and checks of it."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
 import torch
+from torch import nn
 
+from duality.denoisers.readouts import belief_readout
 from duality.diffusion import PROCESSES
-from duality.protocols import AnyDenoiser, Process, Schedule
+from duality.diffusion.schedules import LogLinear, Polynomial
+from duality.objectives.continuous_time import ContinuousTimeBound
+from duality.protocols import AnyDenoiser, Backbone, Measure, Network, Phase, Process, Sampler, Schedule, Vocabulary
+from duality.samplers.ancestral import Ancestral
 
 D = TypeVar("D")
+
+
+class DiscreteMethod:
+    """What a method of a discrete process has unless it says otherwise; each is a frozen dataclass with its schedule.
+
+    Its network gives a belief. It is trained and measured on the continuous-time bound, and sampled by ancestral steps.
+    The schedules of measuring and of sampling end where that of training does.
+    """
+
+    training_schedule: Schedule
+
+    def process(self, num_tokens: int) -> Process:
+        raise NotImplementedError
+
+    def readout(self, network: Network, process: Process) -> nn.Module:
+        """The denoiser of a network."""
+        return belief_readout(network, process)
+
+    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
+        process = self.process(vocabulary.num_tokens)
+        return self.readout(backbone.build(process.vocab_size, num_labels=vocabulary.num_labels), process)
+
+    def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
+        return (Phase("bound", ContinuousTimeBound(self.process(num_tokens), self.training_schedule), steps),)
+
+    def measure(self, num_tokens: int) -> Measure:
+        return ContinuousTimeBound(self.process(num_tokens), Polynomial(eps=last_level(self.training_schedule)))
+
+    def sampling_schedule(self) -> Schedule:
+        return LogLinear(last_level(self.training_schedule))
+
+    def sampler(self, num_tokens: int) -> Sampler:
+        return Ancestral(self.process(num_tokens))
 
 
 def process_named(noise: str, num_tokens: int) -> Process:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
-
-from duality.denoisers.readouts import belief_readout
 from duality.diffusion.schedules import LogLinear
-from duality.methods.base import check_masked_end, process_named
+from duality.methods.base import DiscreteMethod, check_masked_end, process_named
 from duality.objectives.discrete_time import DiscreteTimeBound
-from duality.protocols import Backbone, Phase, Process, Schedule, Vocabulary
-from duality.samplers.ancestral import Ancestral
+from duality.protocols import Phase, Process, Schedule
 
 
 @dataclass(frozen=True)
-class D3PM:
+class D3PM(DiscreteMethod):
     """Discrete-time diffusion with ``num_steps`` (T) steps; ``noise`` names a process (absorbing, uniform).
 
     ``training_schedule`` is the schedule of the chain itself: with a mask token it must end at alpha = 0.
@@ -36,10 +32,6 @@ class D3PM:
     def process(self, num_tokens: int) -> Process:
         return process_named(self.noise, num_tokens)
 
-    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
-        process = self.process(vocabulary.num_tokens)
-        return belief_readout(backbone.build(process.vocab_size, num_labels=vocabulary.num_labels), process)
-
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
         chain = DiscreteTimeBound(self.process(num_tokens), self.training_schedule, self.num_steps)
         return (Phase("T-step bound", chain, steps),)
@@ -49,6 +41,3 @@ class D3PM:
 
     def sampling_schedule(self) -> Schedule:
         return self.training_schedule
-
-    def sampler(self, num_tokens: int) -> Ancestral:
-        return Ancestral(self.process(num_tokens))

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
-
-from duality.denoisers.readouts import MeanDenoiser
 from duality.diffusion.processes import Uniform
-from duality.diffusion.schedules import Dual, GaussianSchedule, LinearVariance, LogLinear, Polynomial
-from duality.methods.base import check_noisy_end, last_level
+from duality.diffusion.schedules import Dual, GaussianSchedule, LinearVariance, LogLinear
+from duality.methods.base import DiscreteMethod, check_noisy_end
 from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.curriculum import TemperedBound
-from duality.protocols import Backbone, Objective, Phase, Schedule, Vocabulary
-from duality.samplers.ancestral import Ancestral
+from duality.protocols import Objective, Phase, Schedule
 
 
 @dataclass(frozen=True)
-class Duo:
+class Duo(DiscreteMethod):
     """Uniform-state diffusion, trained first on tempered Gaussian latents and then on the bound.
 
     ``curriculum`` is the fraction of the steps spent on the tempered bound at temperature ``tau`` with alpha between
@@ -51,9 +47,6 @@ class Duo:
     def process(self, num_tokens: int) -> Uniform:
         return Uniform.over(num_tokens)
 
-    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
-        return MeanDenoiser(backbone.build(vocabulary.num_tokens, num_labels=vocabulary.num_labels))
-
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
         bound = ContinuousTimeBound(self.process(num_tokens), self.training_schedule)
         return (
@@ -67,12 +60,3 @@ class Duo:
         if self.tau == 0:
             return ContinuousTimeBound(self.process(num_tokens), schedule)
         return TemperedBound(schedule, self.tau)
-
-    def measure(self, num_tokens: int) -> ContinuousTimeBound:
-        return ContinuousTimeBound(self.process(num_tokens), Polynomial(eps=last_level(self.training_schedule)))
-
-    def sampling_schedule(self) -> Schedule:
-        return LogLinear(last_level(self.training_schedule))
-
-    def sampler(self, num_tokens: int) -> Ancestral:
-        return Ancestral(self.process(num_tokens))

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
-
 from duality.denoisers.readouts import ScoreDenoiser
 from duality.diffusion.schedules import LogLinear, Polynomial
-from duality.methods.base import check_noisy_end, last_level, process_named
+from duality.methods.base import DiscreteMethod, check_noisy_end, last_level, process_named
 from duality.objectives.score_entropy import ScoreEntropy
-from duality.protocols import Backbone, Phase, Process, Schedule, Vocabulary
+from duality.protocols import Network, Phase, Process, Schedule
 from duality.samplers.analytic import Analytic
 
 
 @dataclass(frozen=True)
-class SEDD:
+class SEDD(DiscreteMethod):
     """Score entropy discrete diffusion; ``noise`` names a process (absorbing, uniform)."""
 
     noise: str = "absorbing"
@@ -28,9 +26,8 @@ class SEDD:
     def process(self, num_tokens: int) -> Process:
         return process_named(self.noise, num_tokens)
 
-    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
-        process = self.process(vocabulary.num_tokens)
-        return ScoreDenoiser(backbone.build(process.vocab_size, num_labels=vocabulary.num_labels), process)
+    def readout(self, network: Network, process: Process) -> ScoreDenoiser:
+        return ScoreDenoiser(network, process)
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
         return (Phase("score entropy", ScoreEntropy(self.process(num_tokens), self.training_schedule), steps),)
@@ -40,9 +37,6 @@ class SEDD:
         # With a mask token the bound is measured down to alpha = 0, where its prior term is 0 instead of infinite.
         last = last_level(self.training_schedule) if process.mask_id is None else 0.0
         return ScoreEntropy(process, Polynomial(eps=last))
-
-    def sampling_schedule(self) -> Schedule:
-        return LogLinear(last_level(self.training_schedule))
 
     def sampler(self, num_tokens: int) -> Analytic:
         return Analytic(self.process(num_tokens))

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
-
-from duality.denoisers.readouts import MeanDenoiser
 from duality.diffusion.processes import Uniform
-from duality.diffusion.schedules import LogLinear, Polynomial
-from duality.methods.base import check_noisy_end, last_level
-from duality.objectives.continuous_time import ContinuousTimeBound
-from duality.protocols import Backbone, Phase, Schedule, Vocabulary
-from duality.samplers.ancestral import Ancestral
+from duality.diffusion.schedules import LogLinear
+from duality.methods.base import DiscreteMethod, check_noisy_end
+from duality.protocols import Schedule
 
 
 @dataclass(frozen=True)
-class UDLM:
+class UDLM(DiscreteMethod):
     """Uniform-state diffusion on the bound alone."""
 
     training_schedule: Schedule = LogLinear()
@@ -30,18 +25,3 @@ class UDLM:
 
     def process(self, num_tokens: int) -> Uniform:
         return Uniform.over(num_tokens)
-
-    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
-        return MeanDenoiser(backbone.build(vocabulary.num_tokens, num_labels=vocabulary.num_labels))
-
-    def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
-        return (Phase("bound", ContinuousTimeBound(self.process(num_tokens), self.training_schedule), steps),)
-
-    def measure(self, num_tokens: int) -> ContinuousTimeBound:
-        return ContinuousTimeBound(self.process(num_tokens), Polynomial(eps=last_level(self.training_schedule)))
-
-    def sampling_schedule(self) -> Schedule:
-        return LogLinear(last_level(self.training_schedule))
-
-    def sampler(self, num_tokens: int) -> Ancestral:
-        return Ancestral(self.process(num_tokens))
