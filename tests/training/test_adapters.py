@@ -22,7 +22,7 @@ from duality.protocols import Vocabulary
 from duality.recipes.catalogue import recipe as recipe_named
 from duality.runs.requests import TrainRequest
 from duality.runs.train import plan_training
-from duality.training.adapters import choose_trained, is_adapter, merge_adapters
+from duality.training.adapters import choose_trained, merge_adapters
 from duality.training.loop import StepRecord
 from duality.training.metrics import read_metrics
 
@@ -39,6 +39,11 @@ def base(tmp_path_factory: pytest.TempPathFactory, english: Path) -> Path:
         report=quiet,
     )
     return folder
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a tensor of a checkpoint is of an adapter."""
+    return name.endswith((".lora_A.default.weight", ".lora_B.default.weight"))
 
 
 def groups(folder: Path) -> dict[str, dict[str, torch.Tensor]]:

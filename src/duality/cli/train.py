@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -65,7 +66,7 @@ def _carry_out(plan: TrainingPlan, device: Device, log: Log, dry_run: bool) -> i
 
         print(describe(plan.recipe))
         return 0
-    from duality.runs.train import describe_result
+    from duality.training.metrics import HELD_OUT, read_metrics
 
     with suppress(OSError, AttributeError):  # not every system has it
         busy = _describe_load(os.getloadavg()[0])
@@ -76,7 +77,10 @@ def _carry_out(plan: TrainingPlan, device: Device, log: Log, dry_run: bool) -> i
     if outcome.signal:
         say(f"stopped by a signal at step {outcome.step}; saved. Continue with the same command and --resume")
         return 128 + outcome.signal
-    print(describe_result(plan.folder))
+    last = [row for row in read_metrics(plan.folder) if "validation_nats" in row][-1]
+    value, error = (math.inf if last[name] is None else last[name] for name in HELD_OUT)
+    nats = f"{value:.4f} ± {error:.4f} nats per token"
+    print(f"{plan.folder}: step {last['step']}, validation {nats} ({last.get('validation_kind', 'bound')})")
     return 0
 
 

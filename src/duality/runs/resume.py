@@ -164,7 +164,7 @@ class TrainingPlan:
             if path is not None:
                 saved = checkpoint.load(path, ())
                 state.restore(saved if saved.parts is not None else checkpoint.load(path))
-                _check_round(recipe, saved.state, folder)
+                self._check_round(saved.state)
             changes: tuple[str, ...] = ()
             if before is not None:
                 recipe, changes = place.once(lambda: self._continue(before, state.step, report))
@@ -261,6 +261,19 @@ class TrainingPlan:
             )
         return before
 
+    def _check_round(self, state: checkpoint.State) -> None:
+        """Refuse a teacher of another round or another delta than the recipe has at this step."""
+        if (distillation := self.recipe.distillation) is None:
+            return
+        number = distillation.round_of(state["step"])
+        expected = {"round": number, "delta": distillation.delta_of_round(number)}
+        found = {name: state.get(name) for name in expected}
+        if found != expected:
+            raise ValueError(
+                f"the checkpoint of {self.folder} at step {state['step']} is of {found}, its recipe says {expected}: "
+                "restore the recipe.json that it was started with"
+            )
+
     def _continue(self, before: Recipe, step: int, report: Reporter) -> tuple[Recipe, tuple[str, ...]]:
         """The recipe with which a run that was ``before`` goes on from ``step``, and its changes; they are recorded."""
         recipe = _lengthen(before, self.recipe, step)
@@ -282,20 +295,6 @@ class TrainingPlan:
         return recipe, tuple(changes)
 
 
-def _check_round(recipe: Recipe, state: checkpoint.State, folder: Path) -> None:
-    """Refuse a teacher of another round or another delta than the recipe has at this step."""
-    if recipe.distillation is None:
-        return
-    number = recipe.distillation.round_of(state["step"])
-    expected = {"round": number, "delta": recipe.distillation.delta_of_round(number)}
-    found = {name: state.get(name) for name in expected}
-    if found != expected:
-        raise ValueError(
-            f"the checkpoint of {folder} at step {state['step']} is of {found}, its recipe says {expected}: "
-            "restore the recipe.json that it was started with"
-        )
-
-
 # --- another number of steps
 
 
@@ -312,20 +311,3 @@ def _lengthen(before: Recipe, wanted: Recipe, step: int) -> Recipe:
     if wanted.distillation is not None or _phases_ended(wanted, step) >= _phases_ended(before, step):
         return wanted
     return replace(wanted, training=replace(wanted.training, phase_steps=before.training.steps))
-
-
-def with_rounds(before: Recipe, rounds: int) -> Recipe:
-    """A distillation with another number of rounds, and what follows from it."""
-    old = before.distillation
-    if old is None or rounds == old.rounds:
-        return before
-    new, generation = replace(old, rounds=rounds), before.generation  # type: ignore[type-var]  # all are dataclasses
-    if generation.steps == old.sampling_steps:
-        generation = replace(generation, steps=new.sampling_steps)
-    return replace(
-        before,
-        summary=before.summary.replace(f"for {old.rounds} rounds", f"for {rounds} rounds"),
-        distillation=new,
-        training=replace(before.training, steps=new.steps),
-        generation=generation,
-    )

@@ -41,7 +41,7 @@ from duality.training import checkpoint
 from duality.training.adapters import merge_adapters
 from duality.training.loop import StepRecord, TrainState, load_weights, phase_at, take_step
 from duality.training.metrics import METRICS, append_metrics, log_row, plot_losses, read_metrics, rewind_metrics
-from duality.training.parallel import gather
+from duality.training.parallel import gather, gather_on_first
 
 _EVAL_SEQUENCES = 256
 
@@ -105,7 +105,7 @@ class Session:
                 while state.step < training.steps and not stopped:
                     record = take_step(state, ahead, phases, training)
                     self.watch(record)
-                    last, stopped = record.step == training.steps, place.largest(request.signal)
+                    last, stopped = record.step == training.steps, place.largest(max(request, default=0))
                     if last or stopped or record.step % training.log_every == 0:
                         elapsed = time.monotonic() - started
                         rate = record.num_tokens * (record.step - first) / elapsed
@@ -158,7 +158,11 @@ class Session:
             place.once(lambda: checkpoint.begin(folder, step))
             place.together(lambda: self.saver.save(parts, write))
             return
-        groups = self.state.groups_on_first(names)
+        # put together on rank 0 one tensor at a time: no other rank ever has more than its part and one tensor
+        groups = {
+            group: {name: made for name, value in tensors.items() if (made := gather_on_first(value)) is not None}
+            for group, tensors in self.state.groups(names).items()
+        }
         place.once(lambda: self.saver.save(groups, lambda now: checkpoint.save(folder, step, now, about, keep)))
 
     def evaluate(self) -> None:
@@ -216,24 +220,20 @@ def consolidate(folder: Path, step: int | None = None, report: Reporter = silent
 _Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
-@dataclass
-class _Interruption:
-    """The signal that came, SIGINT (Ctrl-C) or SIGTERM; 0 if none did. The loop reads it between steps."""
-
-    signal: int = 0
-
-
 @contextmanager
-def _interruptible() -> Iterator[_Interruption]:
-    """Turn the first SIGINT or SIGTERM into a request to stop; a second one acts as usual."""
-    request, previous = _Interruption(), dict[int, _Handler]()
+def _interruptible() -> Iterator[list[int]]:
+    """Turn the first SIGINT (Ctrl-C) or SIGTERM into a request to stop; a second one acts as usual.
+
+    The request is the list of the signals that came, which the loop reads between steps.
+    """
+    request, previous = list[int](), dict[int, _Handler]()
 
     def restore() -> None:
         for number, handler in previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def ask(number: int, _frame: FrameType | None) -> None:
-        request.signal = number
+        request.append(number)
         restore()
 
     if threading.current_thread() is threading.main_thread():  # no other one may handle signals

@@ -12,7 +12,6 @@ an uninterrupted call gives.
 
 from __future__ import annotations
 
-import math
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,13 +32,12 @@ from duality.recipes.derive import default_round_steps, derive_distillation, der
 from duality.recipes.recipe import Recipe
 from duality.runs.corpus import TrainingData, with_data
 from duality.runs.requests import DistillRequest, RoundChanges, TrainRequest
-from duality.runs.resume import TrainingPlan, check_folder, with_rounds
+from duality.runs.resume import TrainingPlan, check_folder
 from duality.runs.session import Outcome, Watch, ignore
 from duality.runs.start import StartingPoint, fit_to_source, is_model_alone, read_source
 from duality.runs.trackers.tracker import Tracker
 from duality.training import DISTILLATIONS, Growth, TeacherCopy, checkpoint
 from duality.training.distillation import distillation_named, required_sampler, suited_distillation
-from duality.training.metrics import HELD_OUT, read_metrics
 
 
 class TrainingStopped(RuntimeError):
@@ -61,14 +59,6 @@ def _train_and_load(
     if outcome.signal:
         raise TrainingStopped(plan.folder, outcome)
     return load(plan.folder, report, device)
-
-
-def describe_result(folder: Path) -> str:
-    """The last validation likelihood of a run, in words."""
-    last = [row for row in read_metrics(folder) if "validation_nats" in row][-1]
-    value, error = (math.inf if last[name] is None else last[name] for name in HELD_OUT)
-    nats = f"{value:.4f} ± {error:.4f} nats per token"
-    return f"{folder}: step {last['step']}, validation {nats} ({last.get('validation_kind', 'bound')})"
 
 
 def plan_training(request: TrainRequest) -> TrainingPlan:
@@ -177,8 +167,15 @@ def plan_distillation(request: DistillRequest) -> TrainingPlan:
     given = request.changes.given_fields(build(kind, {}))
     fields = (*(() if request.seed is None else (f"training.seed={request.seed}",)), *request.set)
     if goes_on:
-        held = read_recipe(out)
-        chosen = with_rounds(held, int(str(given["rounds"]))) if "rounds" in given else held
+        chosen = read_recipe(out)
+        old, rounds = chosen.distillation, given.get("rounds")
+        if old is not None and rounds is not None and rounds != old.rounds:  # and what follows from it
+            new, generation = replace(old, rounds=rounds), chosen.generation  # type: ignore[type-var]  # a dataclass
+            if generation.steps == old.sampling_steps:
+                generation = replace(generation, steps=new.sampling_steps)
+            summary = chosen.summary.replace(f"for {old.rounds} rounds", f"for {rounds} rounds")
+            training = replace(chosen.training, steps=new.steps)
+            chosen = replace(chosen, summary=summary, distillation=new, training=training, generation=generation)
         fields = (*(f"distillation.{field}={value}" for field, value in given.items()), *fields)
     else:
         checkpoints = folder / "checkpoints"

@@ -200,18 +200,13 @@ def choose_trained(model: nn.Module, training: Training) -> None:
 # --- in a checkpoint
 
 
-def is_adapter(name: str) -> bool:
-    """Whether a tensor of a checkpoint is of an adapter."""
-    return name.endswith((_A, _B))
-
-
 def plain_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights that are of no adapter, by the names that they have without adapters.
 
     >>> list(plain_weights({"blocks.0.qkv.base_layer.weight": torch.ones(2), "table": torch.ones(2)}))
     ['blocks.0.qkv.weight', 'table']
     """
-    return {name.replace(f"{_BASE}.", "."): value for name, value in tensors.items() if not is_adapter(name)}
+    return {name.replace(f"{_BASE}.", "."): value for name, value in tensors.items() if not name.endswith((_A, _B))}
 
 
 def merge_adapters(tensors: Mapping[str, Tensor], training: Training) -> dict[str, Tensor]:

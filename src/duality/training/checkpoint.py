@@ -47,7 +47,7 @@ from duality.files.json_files import MIB, read_json
 from duality.files.progress import Reporter
 from duality.training.parallel import Groups as Groups
 from duality.training.parallel import Tensors as Tensors
-from duality.training.parallel import file_pattern, num_bytes_of, part_shapes, read_parts, write_parts
+from duality.training.parallel import num_bytes_of, part_shapes, read_parts, write_parts
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -238,7 +238,9 @@ def _files_of(path: Path, manifest: Mapping[str, tuple[int, str]], groups: Seque
         return [f"{group}{_TENSORS}" for group in groups]
     found: list[str] = []
     for group in groups:
-        pattern = file_pattern(parts, group) if group in parts else f"{group}{_TENSORS}"
+        pattern = f"{group}{_TENSORS}"
+        if group in parts:
+            pattern = f"shard-*-model-{parts.index(group) + 1:05d}-of-{len(parts):05d}{_TENSORS}"
         found += fnmatch.filter(sorted(manifest), pattern) or [pattern]
     return found
 

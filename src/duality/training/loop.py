@@ -13,6 +13,9 @@ Loss = sum of nats over the valid tokens of the global batch / their number.
 from __future__ import annotations
 
 import math
+import os
+import shutil
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -30,8 +33,8 @@ from duality.ranks import job
 from duality.training.adapters import choose_trained
 from duality.training.checkpoint import Checkpoint, Tensors, check_shapes
 from duality.training.muon import Muon
-from duality.training.parallel import SINGLE, Layout, gather, gather_on_first, local_part, part_shapes, put, read_parts
-from duality.training.settings import Training, check_compiler, resolve_precision
+from duality.training.parallel import SINGLE, Layout, gather, local_part, part_shapes, put, read_parts
+from duality.training.settings import Training, resolve_precision
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq", "momentum")  # AdamW's, and Muon's
 
@@ -66,8 +69,14 @@ class TrainState:
         choose_trained(model, training)
         if teacher is not None:
             teacher.requires_grad_(False)
-        if training.compile:
-            check_compiler(next(model.parameters()).device)
+        compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+        # for a GPU torch contains the compiler
+        if training.compile and next(model.parameters()).device.type == "cpu" and shutil.which(compiler) is None:
+            raise ValueError(
+                f"training.compile is true, and there is no C++ compiler {compiler!r} on this machine: install one, "
+                "name it in the environment variable CXX, or leave training.compile=false (the same numbers up to "
+                "rounding)"
+            )
         for network in (part for taught in (model, teacher) if taught is not None for part in taught.modules()):
             if isinstance(network, Network):
                 network.prepare(recompute=training.recompute, compile=training.compile)
@@ -89,16 +98,6 @@ class TrainState:
             groups["teacher"] = dict(self.teacher.named_parameters())
         groups["optimizer"] = moments
         return {name: group for name, group in groups.items() if names is None or name in names}
-
-    def groups_on_first(self, names: Sequence[str] | None = None) -> dict[str, Tensors]:
-        """The content of a checkpoint, or these groups of it, put together on rank 0; all ranks must call it.
-
-        One tensor at a time: no rank but the first ever has more than its part and one tensor.
-        """
-        return {
-            group: {name: made for name, value in tensors.items() if (made := gather_on_first(value)) is not None}
-            for group, tensors in self.groups(names).items()
-        }
 
     def restore(self, saved: Checkpoint) -> None:
         """Continue from the checkpoint ``saved``; if ranks have written it in parts, its groups are read here.

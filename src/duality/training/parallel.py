@@ -25,7 +25,7 @@ parts of any number of ranks are read by any other number, also by one process t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,15 +237,6 @@ def num_bytes_of(groups: Groups) -> int:
 def _flatten(groups: Groups) -> Tensors:
     """The tensors of all groups in one dictionary."""
     return {f"{group}/{name}": value for group, tensors in groups.items() for name, value in tensors.items()}
-
-
-def file_pattern(parts: Sequence[str], group: str) -> str:
-    """The names of the files of a group.
-
-    >>> file_pattern(["ema", "model"], "model")
-    'shard-*-model-00002-of-00002.safetensors'
-    """
-    return f"shard-*-model-{parts.index(group) + 1:05d}-of-{len(parts):05d}.safetensors"
 
 
 def write_parts(folder: Path, groups: Groups, connection: ProcessGroup | None) -> None:

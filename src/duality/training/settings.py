@@ -11,8 +11,6 @@ blocks up to 32 MiB, the most it allows. Numbers do not change. Elsewhere it doe
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
 import sys
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -167,15 +165,3 @@ def resolve_precision(precision: Precision, device: torch.device) -> torch.dtype
         native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if native else torch.float32
     return torch.bfloat16 if precision == "bfloat16" else torch.float32
-
-
-def check_compiler(device: torch.device) -> None:
-    """Refuse ``training.compile`` on a machine without a compiler, before training begins."""
-    if device.type != "cpu":
-        return  # torch contains the compiler for a GPU
-    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
-    if shutil.which(compiler) is None:
-        raise ValueError(
-            f"training.compile is true, and there is no C++ compiler {compiler!r} on this machine: install one, name "
-            "it in the environment variable CXX, or leave training.compile=false (the same numbers up to rounding)"
-        )
