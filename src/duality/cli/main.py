@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _raise_on_sigterm() -> Iterator[None]:
     """Let SIGTERM raise ``_Terminated`` in the main thread, through every ``finally``, until the block is left.
 
-    A training handles the signal itself (``training.interruption``) and saves. A process that was told to ignore the
+    A training handles the signal itself (``runs.session``) and saves. A process that was told to ignore the
     signal goes on ignoring it.
     """
 
