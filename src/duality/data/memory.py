@@ -56,27 +56,22 @@ def write_corpus(
                 ids = _check_ids(item, where)
                 largest = max(largest, max(ids, default=-1))
                 text = " ".join(map(str, ids))
+            elif isinstance(item, str):
+                text = item
+                try:
+                    utf8(text)  # whole characters
+                except ValueError as error:
+                    raise ValueError(f"{where}: {error}") from None
             else:
-                text = _check_text(item, where)
+                raise ValueError(
+                    f"{where} is no string, its type is {type(item).__name__}; give {ALLOWED}: "
+                    "take the text out of a record, and make a tensor of a list of ids"
+                )
             stream.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
         if has_ids and largest < 0:
             raise ValueError("the data have no ids, only tensors of length 0; give at least one id")
         tokenizer = Numbers(largest + 1) if has_ids else None  # refuses ids before the file is replaced
     return path, tokenizer
-
-
-def _check_text(item: object, where: str) -> str:
-    """The text of one document; anything but a string of whole characters is an error."""
-    if not isinstance(item, str):
-        raise ValueError(
-            f"{where} is no string, its type is {type(item).__name__}; give {ALLOWED}: "
-            "take the text out of a record, and make a tensor of a list of ids"
-        )
-    try:
-        utf8(item)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
-    return item
 
 
 def _check_ids(item: object, where: str) -> list[int]:

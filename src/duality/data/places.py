@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -178,11 +179,9 @@ def locate(spec: CorpusSpec) -> list[Place]:
 
 def is_there(spec: str) -> bool:
     """Whether a corpus is a name, or a path that exists."""
-    try:
-        locate(spec)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        return bool(locate(spec))
+    return False
 
 
 def make_absolute(spec: str | Path) -> str:

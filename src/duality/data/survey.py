@@ -42,7 +42,7 @@ from duality.tokenizers.library import LONGEST_WORD
 SAMPLE_BYTES = 128_000_000
 UNBROKEN_BYTES = 8_000_000
 
-EXAMPLE_CHARACTERS = 400
+NUM_EXAMPLES, EXAMPLE_CHARACTERS = 3, 400
 MANY_DOCUMENTS = 100
 FARTHEST_BORDER = 4096
 
@@ -121,12 +121,11 @@ def inspect(
     documents: DocumentRule = "auto",
     column: str = TEXT_COLUMN,
     *,
-    num_examples: int = 3,
     cache: Path | None = None,
     progress: Reporter = silent,
 ) -> _Inspection:
     """Read a corpus and count what is in it; the examples are the beginnings of its first documents."""
-    first = islice(read_documents(spec, documents, column, cache=cache, progress=progress), num_examples)
+    first = islice(read_documents(spec, documents, column, cache=cache, progress=progress), NUM_EXAMPLES)
     examples = tuple("".join(Excerpt(document.pieces, 0, EXAMPLE_CHARACTERS)) for document in first)
     size = survey(read_documents(spec, documents, column, cache=cache), labels=False)
     files = (file.name for place in locate(spec) for file in place.files(cache=cache))
