@@ -25,7 +25,7 @@ import duality
 from duality.cli.main import main
 from duality.files import atomic as files
 from duality.hub import package as pretrained_folder
-from duality.hub.publish import public_recipe
+from duality.hub.publish import _public_recipe
 from duality.models.model import Model, load
 
 KINDS = ("duo", "mdlm", "ar", "labels", "molecules")
@@ -65,7 +65,7 @@ def test_a_model_comes_back_as_it_was(
     assert before.log_likelihood(text, label=label) == after.log_likelihood(text, label=label)
     assert after.tokenizer.encode(text).tolist() == before.tokenizer.encode(text).tolist()
     assert (after.step, after.label_names) == (before.step, before.label_names)
-    assert after.recipe == public_recipe(before.recipe)
+    assert after.recipe == _public_recipe(before.recipe)
     again = after.save_pretrained(tmp_path / "again")
     for file in ("model.safetensors", "config.json", "duality_tokenizer.json", "tokenizer.json", "corpus.json"):
         assert (again / file).read_bytes() == (saved[name] / file).read_bytes(), file

@@ -74,7 +74,7 @@ def save_pretrained(model: TrainedModel, folder: Path, fields: CardFields, name:
     tokenizer, origin = model.tokenizer, model.origin
     others, asked = _for_transformers(model)
     texts = dict(others or {})
-    texts[CARD] = make_card(model, fields, name or target.name, others is not None)
+    texts[CARD] = _make_card(model, fields, name or target.name, others is not None)
     if origin is not None and (origin.folder / CORPUS).is_file():
         texts[CORPUS] = json.dumps(read_identity(origin.folder), indent=1)
     with new_folder(target) as place:
@@ -83,7 +83,7 @@ def save_pretrained(model: TrainedModel, folder: Path, fields: CardFields, name:
         weights = {f"{INSIDE}{key}": value.detach() for key, value in model.denoiser.named_parameters()}
         write_tensors(place / WEIGHTS, weights, {"format": "pt"})
         config = PretrainedConfig(
-            public_recipe(model.recipe),
+            _public_recipe(model.recipe),
             model.step,
             "ema" if origin is None else origin.weights,
             model.label_names,
@@ -110,7 +110,7 @@ def check_new(target: Path) -> None:
 
 def card_of(model: TrainedModel, fields: CardFields, name: str) -> str:
     """The model card that would be written."""
-    return make_card(model, fields, name, _for_transformers(model)[0] is not None)
+    return _make_card(model, fields, name, _for_transformers(model)[0] is not None)
 
 
 def repository_named(name: str) -> str:
@@ -181,7 +181,7 @@ def _for_transformers(model: TrainedModel) -> tuple[dict[str, str] | None, dict[
 # --- the model card
 
 
-def public_recipe(recipe: Recipe) -> Recipe:
+def _public_recipe(recipe: Recipe) -> Recipe:
     """The recipe without paths of this machine."""
     data = replace(recipe.data, corpus=_public_corpus(recipe.data.corpus))
     if isinstance(data.tokenizer, TokenizerFile):
@@ -189,9 +189,9 @@ def public_recipe(recipe: Recipe) -> Recipe:
     return replace(recipe, data=data)
 
 
-def make_card(model: TrainedModel, fields: CardFields, name: str, for_transformers: bool) -> str:
+def _make_card(model: TrainedModel, fields: CardFields, name: str, for_transformers: bool) -> str:
     """The text of README.md of a model that is published as ``name``. A text of JSON is a text of YAML."""
-    recipe, origin = public_recipe(model.recipe), model.origin
+    recipe, origin = _public_recipe(model.recipe), model.origin
     tags = ["diffusion-duality", "discrete-diffusion", "diffusion-language-model", type(recipe.method).__name__.lower()]
     run = origin.folder if origin is not None and origin.weights == "ema" and exists(origin.folder) else None
     measured = [] if run is None else list(_likelihoods(model, run, recipe.data.corpus))
