@@ -7,9 +7,7 @@ import json
 import os
 import struct
 import sys
-import types
 import zipfile
-from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import pytest
 import torch
 from support.released import (
     HF_CONFIG,
-    LIGHTNING_CONFIG,
     SEDD_CONFIG,
     averaged,
     changed,
@@ -28,6 +25,7 @@ from support.released import (
     write_checkpoint,
     write_folder,
 )
+from support.trainers import paper_config, write_trained
 from torch import Tensor
 
 from duality.cli.main import main
@@ -88,31 +86,7 @@ def test_the_configuration_and_the_tokenizer_in_a_checkpoint_are_read_as_data(
 ) -> None:
     """Lightning keeps omegaconf's configuration and transformers' tokenizer: neither library is needed or run."""
 
-    def module(name: str, *classes: str) -> types.ModuleType:
-        made = types.ModuleType(name)
-        for each in classes:
-            setattr(made, each, type(each, (), {"__module__": name, "__qualname__": each}))
-        monkeypatch.setitem(sys.modules, name, made)
-        return made
-
-    for parent in ("omegaconf", "transformers", "transformers.models", "transformers.models.gpt2"):
-        module(parent)
-    dictconfig, nodes = module("omegaconf.dictconfig", "DictConfig"), module("omegaconf.nodes", "AnyNode")
-    fast = module("transformers.models.gpt2.tokenization_gpt2_fast", "GPT2TokenizerFast")
-
-    def node(value: Any) -> Any:
-        made = (dictconfig.DictConfig if isinstance(value, dict) else nodes.AnyNode)()
-        if isinstance(value, dict):
-            resolved: dict[str, Any] = defaultdict(dict, cached={"type": Any})
-            made.__dict__ = {"_content": {key: node(item) for key, item in value.items()}, "_metadata": resolved}
-        else:
-            made.__dict__ = {"_val": value, "_metadata": dict}
-        return made
-
-    tokenizer = fast.GPT2TokenizerFast()
-    tokenizer.__dict__ = {"name_or_path": "gpt2", "bytes": b"\xff\x00"}
-    hyper = OrderedDict(config=node(changed(LIGHTNING_CONFIG, algo={"name": "mdlm"})), tokenizer=tokenizer)
-    path = write_checkpoint(tmp_path / "model.ckpt", tensors, hyper_parameters=hyper)
+    path = write_trained(tmp_path / "model.ckpt", tensors, paper_config("mdlm"))
     for name in [each for each in sys.modules if each.split(".")[0] in ("omegaconf", "transformers")]:
         monkeypatch.delitem(sys.modules, name)
     run = import_released(

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from duality.cli.console import print_table, say
-from duality.cli.options import AnyModel, Flag, Folder, KeptStep, Round, Step, Weights
+from duality.cli.options import AnyModel, Assignments, Flag, Folder, KeptStep, Round, Step, Weights
 
 
 def runs(directory: Annotated[Path, Positional, arg(metavar="DIR")] = Path("runs"), /, json: Flag = False) -> int:
@@ -78,6 +78,7 @@ def import_model(
     heads: int | None = None,
     length: int | None = None,
     kept_step: Step = None,
+    assignments: Assignments = (),
 ) -> int:
     """Make a run of a model that others have trained and released.
 
@@ -90,10 +91,12 @@ def import_model(
         heads: the heads of its attention, if the file does not say it.
         length: the tokens of a sequence, if the file does not say it.
         kept_step: after how many steps of training the weights are, if the file does not say it.
+        assignments: change a field of the recipe that the weights do not depend on, such as --set generation.steps=8;
+            can be repeated.
     """
     from duality.hub.exchange import ImportRequest, import_released
 
-    made = import_released(source, out, ImportRequest(method, tokenizer, heads, length, kept_step), say)
+    made = import_released(source, out, ImportRequest(method, tokenizer, heads, length, kept_step, assignments), say)
     print(f"{made} is a run: duality sample {made}")
     return 0
 

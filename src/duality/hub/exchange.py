@@ -21,7 +21,7 @@ and a model that is sampled and measured in the same manner; a file is complete 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,9 +40,10 @@ from duality.hub.released.config import METHOD_NAMES, MethodName, Settings, layo
 from duality.hub.released.files import Layout, Released, read_released
 from duality.hub.released.weights import Sizes
 from duality.models.folder import check_tokenizer, read_identity, read_recipe, read_tokenizer, write_facts
-from duality.models.size import Outline
+from duality.models.size import Outline, expected_vocabulary
 from duality.networks.dit import DiT
 from duality.protocols import Vocabulary
+from duality.recipes.catalogue import modify
 from duality.recipes.recipe import Data, Recipe
 from duality.registry import suggestion
 from duality.tokenizers import TOKENIZERS
@@ -64,13 +65,17 @@ _TRAINING = Training()  # the paper's, which is what an imported model would be 
 
 @dataclass(frozen=True)
 class ImportRequest:
-    """What a user says about a released model; None is what the file says."""
+    """What a user says about a released model; None is what the file says.
+
+    ``assignments`` change fields of the recipe, such as ``generation.steps=8``, but none that the weights depend on.
+    """
 
     method: MethodName | None = None
     tokenizer: str | None = None
     heads: int | None = None
     length: int | None = None
     step: int | None = None
+    assignments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.method is not None and self.method not in METHOD_NAMES:
@@ -102,7 +107,8 @@ def import_released(
         average = released.named_average(found.average, weights, found.where)
         released.check_numbers(average, sizes, f"the average (ema) of {found.where}")
         ema = {_PREFIX + own: average[theirs].float() for theirs, own in names.items()}
-    recipe, tokenizer = _imported_recipe(settings, sizes, request.tokenizer, str(source), report)
+    made, tokenizer = _imported_recipe(settings, sizes, request.tokenizer, str(source), report)
+    recipe = _changed_recipe(made, request.assignments, {name: tuple(value.shape) for name, value in model.items()})
     step = next((each for each in (request.step, found.step) if each is not None), 0)
     frequencies = tensors.get(released.FREQUENCIES)
     record = {
@@ -250,6 +256,21 @@ def _imported_recipe(
         training=_TRAINING,
     )
     return recipe, full
+
+
+def _changed_recipe(recipe: Recipe, assignments: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> Recipe:
+    """The recipe with other fields; one that would have another tokenizer or other weights is refused."""
+    changed = modify(recipe, assignments)
+    if changed.data.tokenizer != recipe.data.tokenizer:
+        raise ValueError("data.tokenizer cannot be set in an import: name the tokenizer by --tokenizer")
+    wanted = Outline(changed, Vocabulary(expected_vocabulary(recipe).num_tokens)).shapes()
+    if wanted != shapes:
+        odd = sorted(name for name in wanted.keys() | shapes.keys() if wanted.get(name) != shapes.get(name))
+        raise ValueError(
+            f"--set {' '.join(assignments)}: the network would have other weights than the file ({', '.join(odd[:3])}"
+            f"{', ...' * (len(odd) > 3)}): leave out what changes the network"
+        )
+    return changed
 
 
 def _named_tokenizer(place: str, report: Reporter) -> tuple[TokenizerSpec | None, Tokenizer]:

@@ -196,10 +196,10 @@ def _checkpoint_settings(config: _Config, where: str) -> Settings:
     kind = noise.get("type", "log-linear")
     if method in ("sedd", "d3pm") and kind not in ("log-linear", "loglinear"):
         raise ValueError(f"{where} was trained with the noise {kind!r}: of {method} only log-linear can be imported")
-    steps = algo.get("T", config.get("T"))
+    steps, eps = algo.get("T", config.get("T")), _value(noise, "eps", float)
     said: dict[str, Any] = {
         "begin": _value(algo, "begin", int),
-        "eps": _value(noise, "eps", float),
+        "eps": eps if eps is None or eps > 0 else None,  # the paper's code says 0, and trains with 1e-3 all the same
         "num_steps": steps if isinstance(steps, int) and steps > 0 else None,
     }
     return Settings(
