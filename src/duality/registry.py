@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 Entry = Callable[..., Any]
+_PICTURES = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {"\n": "⏎", "\x7f": "␡"}
 
 
 def suggestion(name: str, choices: Iterable[str]) -> str:
@@ -36,6 +37,23 @@ def suggestion(name: str, choices: Iterable[str]) -> str:
 def one_line(error: Exception) -> str:
     """The message of an error on one line."""
     return " ".join(str(error).split())
+
+
+def visible(text: str, kept: str = "") -> str:
+    """The text without anything that moves a cursor: a new line is "⏎", other control characters are pictures.
+
+    Characters that are ``kept`` stay as they are.
+
+    >>> visible("two\\n\\tlines \\x1b[31m", kept="\\n\\t")
+    'two\\n\\tlines ␛[31m'
+    """
+
+    def picture(character: str) -> str:
+        if character.isspace() and ord(character) > 0x9F:
+            return " "
+        return _PICTURES.get(character, "\ufffd")
+
+    return "".join(each if each.isprintable() or each in kept else picture(each) for each in text)
 
 
 class Registry(Mapping[str, Entry]):

@@ -8,6 +8,7 @@ the files and runs of ``world``.
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import shlex
@@ -21,6 +22,7 @@ from support.runs import small_recipe
 
 from duality.cli import COMMANDS
 from duality.cli.main import main
+from duality.models.model import load
 from duality.runs.requests import DistillRequest, RoundChanges
 from duality.runs.train import plan_distillation
 
@@ -148,6 +150,9 @@ train duo-laptop --out {{run}} --resume --data {{short}}    | has another text t
 train duo-small --out {{run}} --resume                      | holds a run of duo-laptop, not of duo-small
 train duo-laptop --out {{norecipe}} --resume                | holds other files
 train --from {{absent}} --data {{text}}                     | is not a run
+train --from {{climbs}} --data {{text}}                     | Recipe.name is '../../climbs': it must be a plain name
+train --from {{published}} --data {{text}}                  | config.json: Recipe.name is '{{new}}'
+sample {{climbs}}                                           | it must be a plain name
 train --from {{run}} --out {{new}}                          | nothing to finetune
 train --from '' --data {{text}}                             | the value of --from {EMPTY}
 train --from {{run}} --out {{new}} --data {{absent}}        | no file, folder or named corpus
@@ -444,7 +449,7 @@ def lines() -> list[tuple[str, str]]:
 def world(tmp_path_factory: pytest.TempPathFactory, english: Path) -> dict[str, Path]:
     """Runs, and files of every kind that a user may give by mistake."""
     home = tmp_path_factory.mktemp("world")
-    names = ("run", "mdlm", "ar", "dcd", "norecipe", "pictures", "absent", "new")
+    names = ("run", "mdlm", "ar", "dcd", "norecipe", "climbs", "published", "pictures", "absent", "new")
     files = ("text.txt", "empty.txt", "short.txt", "tiny.txt", "binary.txt", "latin.txt", "gz.gz", "file", "pipe")
     places = {name: home / name for name in names} | {Path(name).stem: home / name for name in files}
     places |= {name: home / f"{name}.jsonl" for name in ("list", "broken", "surrogate")}
@@ -456,6 +461,11 @@ def world(tmp_path_factory: pytest.TempPathFactory, english: Path) -> dict[str, 
     plan_distillation(DistillRequest(places["run"], changes=rounds, out=places["dcd"])).run(device="cpu")
     shutil.copytree(places["run"], places["norecipe"])
     (places["norecipe"] / "recipe.json").unlink()
+    shutil.copytree(places["run"], places["climbs"])
+    load(places["run"]).save_pretrained(places["published"])
+    for foreign, title in (("climbs/recipe.json", "../../climbs"), ("published/config.json", str(places["new"]))):
+        text = (home / foreign).read_text()
+        (home / foreign).write_text(text.replace('"duo-laptop"', json.dumps(title)))
     places["pictures"].mkdir()
     (places["pictures"] / "cat.png").write_bytes(b"\x89PNG")
     shutil.copy(english, places["text"])

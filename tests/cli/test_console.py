@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
 
 from duality.cli import console
-from duality.cli.console import say, show_sampling, show_training
+from duality.cli.console import print_table, say, show_sampling, show_training
+from duality.cli.main import main
 from duality.files import progress
 from duality.files.progress import working
 from duality.samplers.generate import Frame
@@ -87,3 +89,13 @@ def test_a_display_that_fails_leaves_none_behind() -> None:
     with pytest.raises(ValueError, match="stop"), working(say, "evaluating", 10):
         raise ValueError("stop")
     assert say.bars is None
+
+
+def test_no_escape_sequence_of_a_name_reaches_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    name = "a\x1b]0;title\x07\x1b[31mb"
+    say(f"read {name}\nand more")
+    print_table(["run\x1b[2J"], [[name]])
+    assert main(["eval", str(tmp_path / name)]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("read a␛]0;title␇␛[31mb\nand more\n")
+    assert all(line.isprintable() for line in (shown.out + shown.err).splitlines())

@@ -21,7 +21,8 @@ from rich.text import Text
 from support.frames import LETTERS, NO_TEXT, frame
 
 from duality.cli.watch import CHANGED, DIM, END, Watcher, _bracket_changes, _fit_lines, _style_cells, _text_of
-from duality.models.trace import changes, visible
+from duality.models.trace import changes
+from duality.registry import visible
 from duality.tokenizers.library import _byte_pairs, _word_pieces
 from duality.tokenizers.pieces import MASK, Pieces
 from duality.tokenizers.specs import BPE, Characters

@@ -15,7 +15,8 @@ from support.oracles import absorbing_toy
 
 from duality.cli.main import main
 from duality.diffusion.schedules import LogLinear
-from duality.models.trace import Recording, Trace, _Token, _wrap, picture, read_trace, visible
+from duality.models.trace import Recording, Trace, _Token, _wrap, picture, read_trace
+from duality.registry import visible
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.generate import Frame, generate
 from duality.tokenizers.pieces import MASK, Pieces

@@ -204,3 +204,13 @@ def test_reading_a_recipe_imports_what_it_names(tmp_path: Path) -> None:
     assert "duality.methods.mdlm" in loaded
     others = {f"duality.methods.{name}" for name in ("duo", "sedd", "plaid", "ar", "d3pm")}
     assert not loaded & {*others, "duality.training.distillation", "tokenizers", "tomllib"}
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/tmp/x", "a\\b", "C:x", "..", ".hidden", "", " ", "a\nb", "\x1b[31mred", "x" * 101]
+)
+def test_a_name_that_could_be_a_path_or_steer_a_terminal_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="it must be a plain name") as refusal:
+        replace(recipe("duo-laptop"), name=name)
+    assert str(refusal.value).isprintable()
+    assert replace(recipe("duo-laptop"), name="mein Modell, größer (2)").name

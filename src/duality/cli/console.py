@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from duality.files.progress import Pace, Show, report_line
+from duality.registry import visible
 
 if TYPE_CHECKING:
     from duality.samplers.generate import Frame
@@ -34,7 +35,7 @@ class _Messages:
 
     def __call__(self, message: str) -> None:
         """Print a message."""
-        stderr.print(message, soft_wrap=True, markup=False)
+        stderr.print(visible(message, kept="\n\t"), soft_wrap=True, markup=False)
 
     @contextmanager
     def showing(self) -> Iterator[Show]:
@@ -104,7 +105,7 @@ def show_sampling(batches: int) -> Iterator[Callable[[Frame], None]]:
 
 def print_table(names: Iterable[str], rows: Iterable[Iterable[str]], width: int = 160) -> None:
     """Print a table on stdout; as wide as the terminal, or ``width`` columns elsewhere."""
-    table = Table(*names, box=None)
+    table = Table(*map(visible, names), box=None)
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*(escape(visible(cell, kept="\n")) for cell in row))
     Console(width=None if sys.stdout.isatty() else width, highlight=False).print(table)

@@ -27,7 +27,7 @@ import tyro
 
 from duality import __version__, ranks
 from duality.cli import COMMANDS, DIVIDED, read_summary
-from duality.registry import one_line
+from duality.registry import one_line, visible
 
 FAULT, USER_ERROR, INTERRUPTED, CLOSED_PIPE, TERMINATED = 1, 2, 130, 141, 143
 _TEXTS = ("--prompt", "--suffix")
@@ -188,7 +188,7 @@ def _handle_errors(debug: bool) -> Iterator[_Result]:
                 "duality, not of what you asked for: run the same command with --debug, and report what it prints"
             )
     if ranks.first_to_fail():  # no other rank of the job has said why it ends
-        print(line, file=sys.stderr, flush=True)
+        print(visible(line), file=sys.stderr, flush=True)
     ranks.wait_for_others()
 
 

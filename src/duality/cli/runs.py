@@ -10,6 +10,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from duality.cli.console import print_table, say
 from duality.cli.options import AnyModel, Assignments, Flag, Folder, KeptStep, Round, Step, Weights
+from duality.registry import visible
 
 
 def runs(directory: Annotated[Path, Positional, arg(metavar="DIR")] = Path("runs"), /, json: Flag = False) -> int:
@@ -158,7 +159,7 @@ def publish(
         repository_named(name)
     model = load(run, say, "cpu", weights, round_number, kept_step)
     if dry_run:
-        print(card_of(model, fields, name or str(folder)))
+        print(visible(card_of(model, fields, name or str(folder)), kept="\n"))
     elif folder is not None:
         print(save_pretrained(model, folder, fields))
     elif name is not None:

@@ -15,6 +15,7 @@ from duality.cli.console import say, show_sampling, stderr
 from duality.cli.options import AnyModel, Device, Flag, GridName, KeptStep, Round, SamplerName, make_flags
 from duality.models.requests import SampleRequest
 from duality.ranks import job
+from duality.registry import visible
 
 if TYPE_CHECKING:
     from duality.hub.fetch import ModelSource
@@ -118,16 +119,14 @@ def _printing(step: int, num: int, json: bool, full: bool, later: bool) -> Itera
     """
     from json import dumps
 
-    from duality.models.trace import visible
-
     terminal, waiting, count = sys.stdout.isatty(), list[str](), 0
 
     def show(made: Sample) -> None:
         nonlocal count
         count += 1
         text = made.full_text if full else made.text
-        title = f"--- sample {made.index + 1} of {num}: {made.settings}\n"
-        line = dumps(made.row(step, full)) if json else title + (visible(text, kept="\n\t") if terminal else text)
+        titled = f"--- sample {made.index + 1} of {num}: {made.settings}\n{text}"
+        line = dumps(made.row(step, full)) if json else visible(titled, kept="\n\t") if terminal else titled
         if later and terminal:
             waiting.append(line)
         else:

@@ -10,7 +10,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from duality.models.trace import changes, visible
+from duality.models.trace import changes
+from duality.registry import visible
 from duality.samplers.generate import Frame
 from duality.tokenizers.pieces import Cell, Pieces
 from duality.tokenizers.tokenizer import END_OF_DOCUMENT

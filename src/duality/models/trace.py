@@ -37,12 +37,12 @@ from typing import TypeVar
 from xml.sax.saxutils import escape, quoteattr
 
 from duality.files.atomic import write_atomically
+from duality.registry import visible
 from duality.samplers.generate import Frame
-from duality.tokenizers.pieces import MASK, PART, Pieces
+from duality.tokenizers.pieces import MASK, Pieces
 
 FORMAT = 1
 T = TypeVar("T")
-_PICTURES = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {"\n": "⏎", "\x7f": "␡"}
 _ADVANCE, _LINE, _MARGIN, _TOP = 9.0, 24.0, 20.0, 64.0  # pixels: of a character, of a line, around, above the text
 _SECONDS = 0.3, 4.0  # for which a frame and the last frame are shown
 _MODULES = ("dom.js", "player.js", "share.js")
@@ -196,23 +196,6 @@ def _count(value: object) -> int:
     if type(value) is not int or value < 0:
         raise TypeError(f"{str(value)[:40]!r} is no whole number from 0 on")
     return value
-
-
-def visible(text: str, kept: str = "") -> str:
-    """The text without anything that moves a cursor: a new line is "⏎", other control characters are pictures.
-
-    Characters that are ``kept`` stay as they are.
-
-    >>> visible("two\\n\\tlines \\x1b[31m", kept="\\n\\t")
-    'two\\n\\tlines ␛[31m'
-    """
-
-    def picture(character: str) -> str:
-        if character.isspace() and ord(character) > 0x9F:
-            return " "
-        return _PICTURES.get(character, PART)
-
-    return "".join(each if each.isprintable() or each in kept else picture(each) for each in text)
 
 
 # --- the animated picture

@@ -8,6 +8,7 @@ value that has no meaning is refused when the recipe is made, before any data is
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -113,6 +114,12 @@ class Recipe:
     parallel: Parallel = Parallel()
 
     def __post_init__(self) -> None:
+        # a run folder gets the name of its recipe, which may have been read from a file of somebody else
+        if not self.name.isprintable() or not re.fullmatch(r"(?![ .])[^/\\:]{1,100}", self.name):
+            raise ValueError(
+                f"Recipe.name is {self.name!r:.120}: it must be a plain name of 1 to 100 characters without / \\ : and "
+                "control characters, and not begin with a point or a space; give it such a name"
+            )
         if self.distillation is not None and self.training.steps != self.distillation.steps:
             raise ValueError(
                 f"training.steps is {self.training.steps}, and {self.distillation.rounds} rounds of "
