@@ -15,7 +15,7 @@ from support.runs import ROOT
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.detokenizers import DETOKENIZERS
 from duality.data.documents import read_documents
-from duality.data.named import DATA_VARIABLE, Part, PartName, datasets, hub_dataset, sources
+from duality.data.named import DATA_VARIABLE, Dataset, Part, PartName, datasets, sources
 from duality.data.places import find_evaluated_part, find_held_out_part, identity, locate, make_absolute
 from duality.tokenizers.specs import Bytes, Pretrained, Text8
 
@@ -240,7 +240,7 @@ def test_a_dataset_has_the_key_that_it_always_had() -> None:
     """Stores are found by what is written here: another text of a field makes every store of a dataset again."""
     keys = {name: hashlib.sha256(repr(dataset).encode()).hexdigest()[:12] for name, dataset in datasets().items()}
     assert keys == KEYS
-    assert repr(hub_dataset("hf:owner/name@small:body")) == HUB_KEY
+    assert repr(Dataset.of_hub("hf:owner/name@small:body")) == HUB_KEY
     (emma, *others) = identity("austen")
     assert emma == ["austen-emma.txt", "914674a0fc65e83b560a458f1fa4cd07e9f8f416db0bfeb019ef6b0e1fed8eff"]
     assert [len(entry) for entry in others] == [2, 2]

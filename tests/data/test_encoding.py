@@ -19,9 +19,8 @@ from duality.data import encode as encoding
 from duality.data import survey
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import Document
-from duality.data.encode import Count, cut_at_borders, encode_documents, write_store
+from duality.data.encode import _Count, _encode_documents, cut_at_borders, write_store
 from duality.data.packing import Sequences
-from duality.data.survey import take_evenly
 from duality.files import progress
 from duality.tokenizers.specs import BPE, Characters, Numbers
 from duality.tokenizers.tokenizer import ByteTokenizer, Text8Tokenizer, Tokenizer
@@ -31,11 +30,11 @@ BPE_300 = BPE(300).train(["aa bb ab. ab ba  aa\n\nbb a'b 'ab aa bb\t ab \n ba é
 SPACED = st.text(alphabet="ab \n\t\x1cé'😀.", max_size=80)
 
 
-def ids_of(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[int], list[int], Count]:
+def ids_of(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[int], list[int], _Count]:
     """All ids, the ends of the documents, and the counts."""
-    count, ends = Count(), io.BytesIO()
+    count, ends = _Count(), io.BytesIO()
     documents = [Document(f"text {number}", (text,)) for number, text in enumerate(texts)]
-    blocks = list(encode_documents(documents, tokenizer, count, ends))
+    blocks = list(_encode_documents(documents, tokenizer, count, ends))
     ids = np.concatenate(blocks).tolist() if blocks else []
     return ids, np.frombuffer(ends.getvalue(), dtype="<i8").tolist(), count
 
@@ -153,8 +152,11 @@ def test_a_large_corpus_gives_a_sample_to_the_pairs_and_all_of_it_to_an_alphabet
 def test_a_sample_is_spread_evenly_and_always_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "PART_CHARACTERS", 10)
     texts = [f"{number:04d} " * 20 for number in range(200)]
-    sample = "".join(take_evenly(texts, 0.25, 1.0))
-    assert sample == "".join(take_evenly(iter(texts), 0.25, 1.0))
+    monkeypatch.setattr(survey, "SAMPLE_BYTES", 5_000)
+    size = survey.survey([Document("", texts)], False)
+    assert size.sample_shares == (0.25, 0.25)
+    sample = "".join(size.sample(texts))
+    assert sample == "".join(size.sample(iter(texts)))
     assert 0.24 < len(sample) / sum(map(len, texts)) < 0.26
     quarters = [sum(1 for word in sample.split() if int(word) // 50 == quarter) for quarter in range(4)]
     assert max(quarters) - min(quarters) <= 5
@@ -170,7 +172,7 @@ def test_of_text_without_spaces_a_smaller_sample_is_taken(monkeypatch: pytest.Mo
     assert (size.num_bytes, size.num_unbroken) == (10 * 330 + 10 * 901, 9000)
     assert size.sample_shares == (1.0, 3000 / 9000)
     assert size.sample_bytes == 10 * 330 + 10 + 3000
-    sample = "".join(take_evenly(mixed, *size.sample_shares))
+    sample = "".join(size.sample(mixed))
     assert sample.count("some words ") == 300
     assert sample.count("中") == 4 * 300
     few = survey.survey([Document("", mixed[:6])], False)
@@ -183,8 +185,8 @@ def test_documents_without_a_separator() -> None:
     """Their ends are known from the file of ends alone; a document may be empty."""
     texts = ["abc", "", "de"]
     documents = [Document(f"text {number}", (text,)) for number, text in enumerate(texts)]
-    count, ends = Count(), io.BytesIO()
-    blocks = list(encode_documents(documents, ByteTokenizer(), count, ends, eos=False))
+    count, ends = _Count(), io.BytesIO()
+    blocks = list(_encode_documents(documents, ByteTokenizer(), count, ends, eos=False))
     assert np.concatenate(blocks).tolist() == list(b"abcde")
     assert np.frombuffer(ends.getvalue(), dtype="<i8").tolist() == [3, 3, 5]
     assert (count.tokens, count.documents, count.characters) == (5, 3, 5)

@@ -18,7 +18,7 @@ from duality.data.encode import write_store
 from duality.data.named import sources
 from duality.data.places import CorpusSpec, _find_author, identity
 from duality.data.store import TokenStore
-from duality.data.survey import _Split
+from duality.data.survey import Split
 from duality.files.archives import Member, Package, Source
 from duality.tokenizers.specs import Bytes
 from duality.tokenizers.tokenizer import ByteTokenizer
@@ -98,7 +98,7 @@ def test_the_authors_of_the_named_corpora() -> None:
 @pytest.mark.parametrize("by", ["document", "position"])
 def test_both_parts_of_a_split_keep_the_labels(by: Any) -> None:
     documents = [Document(str(number), ("some words here. " * 9,), f"label {number}") for number in range(4)]
-    split = _Split(by, 0.5, 4)
+    split = Split(by, 0.5, 4)
     parts = [*split.select(documents, held_out=False), *split.select(documents, held_out=True)]
     assert len(parts) == (4 if by == "document" else 8)
     assert all(part.label == f"label {part.name}" for part in parts)

@@ -115,7 +115,7 @@ def test_text_with_another_checksum_is_refused(
 ) -> None:
     source, data = tale
     place_by_hand(tmp_path, source, data)
-    monkeypatch.setattr(conversions, "clean_book", str.upper)
+    monkeypatch.setattr(conversions, "_clean_book", str.upper)
     with pytest.raises(ValueError, match="has not the checksums expected"):
         fetch("tale", cache=tmp_path)
     assert list((tmp_path / "sources").iterdir()) == []

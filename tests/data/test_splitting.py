@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duality.data.documents import Document
-from duality.data.survey import _cut_position, _Split, check_split, choose_split
+from duality.data.survey import Split, _cut_position
 
 FRACTIONS = st.floats(0.01, 0.99)
 
@@ -24,7 +24,7 @@ def document(text: str, size: int = 7) -> Document:
 
 @given(st.lists(st.text(alphabet="ab \n", max_size=60), max_size=4), FRACTIONS)
 def test_by_position_the_parts_join_to_each_document(texts: list[str], fraction: float) -> None:
-    split = _Split("position", fraction, len(texts))
+    split = Split("position", fraction, len(texts))
     training = [text_of(part) for part in split.select(map(document, texts), held_out=False)]
     held_out = iter([text_of(part) for part in split.select(map(document, texts), held_out=True)])
     assert len(training) == len(texts)
@@ -76,23 +76,23 @@ def test_a_cut_inside_a_number_moves_to_its_nearer_end() -> None:
 @pytest.mark.parametrize(("count", "fraction", "held_out"), [(100, 0.05, 5), (3, 0.05, 1), (10, 0.26, 3)])
 def test_by_document_the_last_ones_are_held_out(count: int, fraction: float, held_out: int) -> None:
     documents = [document(str(number)) for number in range(count)]
-    split = choose_split("document", fraction, count)
+    split = Split.choose("document", fraction, count)
     assert list(split.select(documents, held_out=False)) == documents[:-held_out]
     assert list(split.select(documents, held_out=True)) == documents[-held_out:]
 
 
 def test_auto_depends_on_the_number_of_documents() -> None:
-    assert choose_split("auto", 0.05, 99).by == "position"
-    assert choose_split("auto", 0.05, 100).by == "document"
+    assert Split.choose("auto", 0.05, 99).by == "position"
+    assert Split.choose("auto", 0.05, 100).by == "document"
 
 
 def test_impossible_splits() -> None:
     with pytest.raises(ValueError, match="'auto', 'document' or 'position'; got 'random'"):
-        check_split("random", 0.05)
+        Split.check("random", 0.05)
     for fraction in (0.0, 1.0, -0.1, float("nan")):
         with pytest.raises(ValueError, match=f"between 0 and 1; got {fraction}"):
-            choose_split("auto", fraction, 10)
+            Split.choose("auto", fraction, 10)
     with pytest.raises(
         ValueError, match=r"leaves nothing to train on: the corpus has 1 document\(s\); use split='posi"
     ):
-        choose_split("document", 0.05, 1)
+        Split.choose("document", 0.05, 1)

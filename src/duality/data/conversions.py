@@ -36,6 +36,7 @@ from itertools import groupby
 from types import ModuleType
 from typing import IO
 
+from duality.files.archives import Conversion
 from duality.files.progress import Reporter
 
 COLUMN = "SMILES"
@@ -49,7 +50,7 @@ LICENCE_STARTS = (
 )
 
 
-def clean_book(text: str) -> str:
+def _clean_book(text: str) -> str:
     """The book with one paragraph per line and single spaces, without the title line and the licence."""
     lines = [" ".join(line.split()) for line in text.split("\n")]
     first = next((number for number, line in enumerate(lines) if line), 0)
@@ -61,10 +62,10 @@ def clean_book(text: str) -> str:
     return "".join(re.sub(r"(?<!-)\n", " ", paragraph).replace("\n", "") + "\n" for paragraph in paragraphs)
 
 
-def read_book(streams: Sequence[IO[bytes]], _progress: Reporter) -> str:
+def _read_book(streams: Sequence[IO[bytes]], _progress: Reporter) -> str:
     """A book without the frame of its publisher. The books are Latin-1; all but five of their letters are ASCII."""
     (stream,) = streams
-    return clean_book(stream.read().decode("latin-1"))
+    return _clean_book(stream.read().decode("latin-1"))
 
 
 def rdkit(module: str = "rdkit") -> ModuleType:
@@ -78,12 +79,12 @@ def rdkit(module: str = "rdkit") -> ModuleType:
         ) from None
 
 
-def rdkit_version() -> str:
+def _rdkit_version() -> str:
     """The version of RDKit that is installed."""
     return str(rdkit().__version__)
 
 
-def canonical_lines(tables: Iterable[IO[bytes]], progress: Reporter) -> str:
+def _canonical_lines(tables: Iterable[IO[bytes]], progress: Reporter) -> str:
     """The canonical SMILES of all tables, one per line; each molecule once, in the order of their hashes."""
     found: set[str] = set()
     with rdkit("rdkit.rdBase").BlockLogs():  # which would be remarks on single molecules
@@ -101,7 +102,7 @@ def _make_canonical(text: str, where: str) -> str:
     molecule = chem.MolFromSmiles(text)
     if molecule is None:
         raise ValueError(
-            f"{where}: RDKit {rdkit_version()} reads no molecule in the SMILES {text!r}; report this as a bug"
+            f"{where}: RDKit {_rdkit_version()} reads no molecule in the SMILES {text!r}; report this as a bug"
         )
     return str(chem.MolToSmiles(molecule))
 
@@ -119,9 +120,15 @@ def _rows(tables: Iterable[IO[bytes]]) -> Iterator[tuple[str, str]]:
                 yield f"table {number}, line {reader.line_num}", row[COLUMN]
 
 
-def explain_other_text() -> str:
+def _explain_other_text() -> str:
     """Why the canonical text may differ from the pinned one, and the remedy."""
     return (
-        f"RDKit {rdkit_version()}, which is installed, writes other canonical SMILES than RDKit {RDKIT}, with which "
+        f"RDKit {_rdkit_version()}, which is installed, writes other canonical SMILES than RDKit {RDKIT}, with which "
         f'the checksum was made: install that one (pip install "rdkit=={RDKIT}") and fetch again'
     )
+
+
+CONVERSIONS = {  # by the kind of the source
+    "gutenberg": Conversion(_read_book),
+    "smiles": Conversion(_canonical_lines, check=rdkit, other_text=_explain_other_text),
+}

@@ -44,7 +44,7 @@ from duality.data.named import PartName, shares_of
 from duality.data.places import CorpusSpec, find_held_out_part, has_only_lines, identity, locate
 from duality.data.readers import COMPRESSIONS
 from duality.data.store import FORMAT, TokenStore
-from duality.data.survey import CorpusSize, check_split, choose_split, join_sizes, survey, take_evenly
+from duality.data.survey import CorpusSize, Split, survey
 from duality.files import DocumentRule
 from duality.files.atomic import atomic_folder, readable_size, remove, write_atomically
 from duality.files.cache import cache_errors, cache_folder, seal, verify
@@ -132,7 +132,7 @@ class _Request:
             return parts, survey((document for part in parts.values() for document in part()), labels)
         size = survey(self.read(spec), labels)
         by = "document" if split == "auto" and has_only_lines(spec, self.documents) else split
-        rule = choose_split(by, validation, size.num_documents)
+        rule = Split.choose(by, validation, size.num_documents)
         if next(rule.select(self.read(spec), held_out=True), None) is None:
             raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
         return {
@@ -155,7 +155,7 @@ class _Request:
             self.progress(
                 f"the tokenizer is trained on a sample: {num_bytes / 1e6:,.0f} of {whole}, evenly spread over the text"
             )
-            texts = take_evenly(texts, *size.sample_shares)
+            texts = size.sample(texts)
         with working(self.progress, "training the tokenizer", num_bytes, "bytes") as advance:
 
             def count_bytes() -> Iterator[str]:
@@ -225,7 +225,7 @@ def prepare(
 
     Of one that is streamed (stream.py), only the first ``stream`` documents.
     """
-    check_split(split, validation)
+    Split.check(split, validation)
     corpora: list[CorpusSpec] = [share.corpus for share in shares_of(spec)] or [spec]
     if isinstance(tokenizer, FROM_FILES):  # what is in the files decides, not where they are
         tokenizer = tokenizer.train((), cache=cache, progress=progress)
@@ -237,7 +237,7 @@ def prepare(
     def build(target: Path) -> None:
         """Write the tokenizer and both stores, as far as a process that was killed has not written them."""
         each = [request.split(one, split, validation, labels) for one in corpora]
-        size = join_sizes([found for _, found in each])
+        size = CorpusSize.join([found for _, found in each])
         if check_text is not None:
             check_text(size.sha256)
         if len(each) > 1 and not (target / GROUPS).exists():

@@ -39,7 +39,7 @@ from pathlib import Path
 
 from duality.data import TEXT_COLUMN
 from duality.data.detokenizers import DETOKENIZERS
-from duality.data.named import Dataset, PartName, describe_hub, load_splits
+from duality.data.named import Dataset, PartName
 from duality.data.places import CorpusFile, CorpusSpec, Place, locate
 from duality.data.readers import Excerpt, TextFile, decode_lines, has_records, make_record, read_lines, read_records
 from duality.files import DocumentRule
@@ -105,10 +105,9 @@ def _stream_rows(place: Place, start: int, column: str, part: PartName | None) -
     assert dataset is not None, "it is on the hub"
     if dataset.reader == "text":
         raise ValueError(f"{dataset.name} is one long text on the hub, which cannot be streamed: set data.stream=0")
-    split, there = "train" if part is None else dataset.part(part).split, load_splits(*dataset.at_hub, streaming=True)
+    split, there = "train" if part is None else dataset.part(part).split, dataset.load_splits(streaming=True)
     if split not in there:
-        name, config, _ = dataset.at_hub
-        raise ValueError(f"{describe_hub(name, config)} has no split {split!r}: it has {', '.join(there)}")
+        raise ValueError(f"{dataset.title_at_hub} has no split {split!r}: it has {', '.join(there)}")
     chosen, read = _choose_reading(dataset, column)
     rows = enumerate(there[split].skip(start), start + 1)
     records = (make_record(row, chosen, dataset.name, number) for number, row in rows)

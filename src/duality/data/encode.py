@@ -37,7 +37,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from duality.data.store import DOCUMENTS, FORMAT, INDEX, LABELS, Shard, TokenStore
+from duality.data.store import DOCUMENTS, FORMAT, INDEX, LABELS, TokenStore
 from duality.files.atomic import UNFINISHED, atomic_folder, file_sha256, flush_to_disk, write_atomically
 from duality.files.progress import Advance, unseen
 from duality.tokenizers.library import LibraryTokenizer
@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Count:
+class _Count:
     """The numbers of what has been encoded so far."""
 
     tokens: int = 0
@@ -80,10 +80,10 @@ class _Part:
     text: str | None
 
 
-def encode_documents(
+def _encode_documents(
     documents: Iterable[Document],
     tokenizer: Tokenizer,
-    count: Count,
+    count: _Count,
     ends: IO[bytes],
     advance: Advance = unseen,
     *,
@@ -260,7 +260,9 @@ def write_store(
             "vocab_size": tokenizer.vocab_size,
             "tokenizer": tokenizer.fingerprint,
             **{f"num_{name}": getattr(count, name) for name in ("tokens", "documents", "characters", "bytes")},
-            "shards": [asdict(Shard(name, size, file_sha256(new / name))) for name, size in sizes.items()],
+            "shards": [
+                {"name": name, "num_tokens": size, "sha256": file_sha256(new / name)} for name, size in sizes.items()
+            ],
             "documents_sha256": file_sha256(new / DOCUMENTS),
             "label_names": names,
             "labels_sha256": file_sha256(new / LABELS) if names else None,
@@ -278,19 +280,19 @@ def _write_ids(
     shard_tokens: int,
     advance: Advance,
     eos: bool,
-) -> Count:
+) -> _Count:
     """Write the files of ids and of the ends of documents, from where a process has left off that was killed."""
 
-    def sizes_of(count: Count) -> dict[str, int]:
+    def sizes_of(count: _Count) -> dict[str, int]:
         shards = _shard_sizes(count.tokens, shard_tokens)
         return {DOCUMENTS: 8 * count.documents} | {name: dtype.itemsize * size for name, size in shards.items()}
 
     try:  # what the files have for certain, as progress.json says; nothing if they have less than that
-        count = Count(**json.loads((folder / UNFINISHED).read_text(encoding="utf-8")))
+        count = _Count(**json.loads((folder / UNFINISHED).read_text(encoding="utf-8")))
         if any((folder / name).stat().st_size < size for name, size in sizes_of(count).items()):
-            count = Count()
+            count = _Count()
     except (OSError, ValueError, TypeError):
-        count = Count()
+        count = _Count()
     for path in (folder / DOCUMENTS, *folder.glob("shard-*.bin")):
         path.touch()
         os.truncate(path, sizes_of(count).get(path.name, 0))
@@ -298,7 +300,7 @@ def _write_ids(
         advance(count.bytes, tokens=count.tokens)
     written, changed = count.tokens, {folder / DOCUMENTS}
     with (folder / DOCUMENTS).open("ab") as ends:
-        for ids in encode_documents(documents, tokenizer, count, ends, advance, eos=eos):
+        for ids in _encode_documents(documents, tokenizer, count, ends, advance, eos=eos):
             while len(ids):
                 number, place = divmod(written, shard_tokens)
                 part, ids = ids[: shard_tokens - place], ids[shard_tokens - place :]

@@ -44,18 +44,14 @@ from functools import cache as once
 from pathlib import Path
 from typing import Literal, Protocol
 
-from duality.data.conversions import canonical_lines, explain_other_text, rdkit, read_book
-from duality.files.archives import Conversion, Source, fetch_files, read_sources
+from duality.data.conversions import CONVERSIONS
+from duality.files.archives import Source, fetch_files, read_sources
 from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
 
 DATA_VARIABLE = "DUALITY_DATA"
 HUB = "hf:"
 _TABLE = Path(__file__).with_name("corpora.json")
-_CONVERSIONS = {
-    "gutenberg": Conversion(read_book),
-    "smiles": Conversion(canonical_lines, check=rdkit, other_text=explain_other_text),
-}
 
 PartName = Literal["train", "validation", "test"]
 Reader = Literal["lines", "text", "records"]
@@ -108,10 +104,30 @@ class Dataset:
     package: str | None = None
     """the named source of the package index that has it"""
 
-    @property
-    def at_hub(self) -> tuple[str, str | None, str | None]:
-        """Its name, configuration and revision on the hub."""
-        return self.hub or self.get, self.config, self.revision
+    @classmethod
+    def of_hub(cls, spec: str) -> Dataset:
+        """A dataset of the hub: hf:owner/name, with @config and :column if they are needed.
+
+        >>> Dataset.of_hub("hf:owner/name@small:body").column
+        'body'
+        """
+        place, _, column = spec.removeprefix(HUB).partition(":")
+        name, _, config = place.partition("@")
+        if not name.strip():
+            raise ValueError(f"{spec!r} names no dataset of the hub: write hf:owner/name, or hf:owner/name:column")
+        return cls(
+            name=spec,
+            title=f"{name} of the Hugging Face hub",
+            license="as the hub says",
+            citation="as the hub says",
+            get=name,
+            parts={"train": Part((), "train"), "validation": Part((), "validation"), "test": Part((), "test")},
+            evaluated="test",
+            held_out="validation",
+            column=column or "text",
+            hub=name,
+            config=config or None,
+        )
 
     def part(self, name: PartName) -> Part:
         """One of its parts; one that it does not have is an error."""
@@ -125,6 +141,21 @@ class Dataset:
             f"download {self.get}, and say where it is: --data {self.name}=FOLDER, or put it into "
             f"${DATA_VARIABLE}/{self.name}"
         )
+
+    @property
+    def title_at_hub(self) -> str:
+        """What it is on the hub, for messages."""
+        return f"the dataset {self.hub or self.get}" + (f" ({self.config})" if self.config else "")
+
+    def load_splits(self, streaming: bool) -> Mapping[str, _Split]:
+        """Its splits on the hub; what is read of those that are streaming is not kept."""
+        return _load_splits(self.title_at_hub, self.hub or self.get, self.config, self.revision, streaming)
+
+    def fetch_splits(self, progress: Reporter = silent) -> dict[str, list[Path]]:
+        """The files of Arrow of each of its splits on the hub, fetched if they are not there."""
+        progress(f"looking for {self.title_at_hub} on the Hugging Face hub")
+        found = self.load_splits(streaming=False)
+        return {str(split): [Path(file["filename"]) for file in part.cache_files] for split, part in found.items()}
 
 
 @once
@@ -147,31 +178,6 @@ def datasets() -> dict[str, Dataset]:
         parts = {part: Part(**fields) for part, fields in entry["parts"].items()}
         found[name] = Dataset(name, **{**entry, "parts": parts})
     return found
-
-
-def hub_dataset(spec: str) -> Dataset:
-    """A dataset of the hub: hf:owner/name, with @config and :column if they are needed.
-
-    >>> hub_dataset("hf:owner/name@small:body").column
-    'body'
-    """
-    place, _, column = spec.removeprefix(HUB).partition(":")
-    name, _, config = place.partition("@")
-    if not name.strip():
-        raise ValueError(f"{spec!r} names no dataset of the hub: write hf:owner/name, or hf:owner/name:column")
-    return Dataset(
-        name=spec,
-        title=f"{name} of the Hugging Face hub",
-        license="as the hub says",
-        citation="as the hub says",
-        get=name,
-        parts={"train": Part((), "train"), "validation": Part((), "validation"), "test": Part((), "test")},
-        evaluated="test",
-        held_out="validation",
-        column=column or "text",
-        hub=name,
-        config=config or None,
-    )
 
 
 @dataclass(frozen=True)
@@ -219,24 +225,11 @@ class _Split(Protocol):
     def skip(self, n: int) -> Iterable[Mapping[str, object]]: ...
 
 
-def describe_hub(name: str, config: str | None) -> str:
-    """A dataset of the hub, for messages."""
-    return f"the dataset {name}" + (f" ({config})" if config else "")
-
-
-def fetch_splits(
-    name: str, config: str | None = None, revision: str | None = None, progress: Reporter = silent
-) -> dict[str, list[Path]]:
-    """The files of Arrow of each split of a dataset, fetched if they are not there."""
-    progress(f"looking for {describe_hub(name, config)} on the Hugging Face hub")
-    found = load_splits(name, config, revision, streaming=False)
-    return {str(split): [Path(file["filename"]) for file in part.cache_files] for split, part in found.items()}
-
-
 @once
-def load_splits(name: str, config: str | None, revision: str | None, streaming: bool) -> Mapping[str, _Split]:
-    """The splits of a dataset as the library has them, once for each process; an error says what to do."""
-    what = describe_hub(name, config)
+def _load_splits(
+    what: str, name: str, config: str | None, revision: str | None, streaming: bool
+) -> Mapping[str, _Split]:
+    """The splits of a dataset as the library has them, once for each process; an error names ``what``."""
     try:
         import datasets
     except ImportError:
@@ -260,4 +253,4 @@ def fetch(name: str, *, cache: Path | None = None, progress: Reporter = silent) 
     if name not in sources():
         raise ValueError(f"no named corpus {name!r}: {suggestion(name, sources())}")
     source, instead = sources()[name], "use your own text with --data FILE"
-    return fetch_files(source, "sources", instead, cache, progress, _CONVERSIONS.get(source.kind))
+    return fetch_files(source, "sources", instead, cache, progress, CONVERSIONS.get(source.kind))

@@ -27,9 +27,6 @@ from duality.data.named import (
     PartName,
     datasets,
     fetch,
-    fetch_splits,
-    hub_dataset,
-    load_splits,
     shares_of,
     sources,
 )
@@ -105,7 +102,7 @@ class Place:
             paths = [path for path in paths if any(fnmatch(path.name, pattern) for pattern in patterns)]
         elif path is None:
             assert dataset is not None, "neither a path nor a source nor a dataset"
-            there = fetch_splits(*dataset.at_hub, progress)
+            there = dataset.fetch_splits(progress)
             splits = [dataset.part(name).split for name in (dataset.parts if part is None else [part])]
             if part is not None and splits[0] not in there:
                 raise ValueError(f"{dataset.name} has no part {splits[0]!r} on the hub: it has {', '.join(there)}")
@@ -158,7 +155,7 @@ def locate(spec: CorpusSpec) -> list[Place]:
     if mixed := shares_of(name):
         return [place for share in mixed for place in locate(share.corpus)]
     if name.startswith(HUB):
-        return [Place(dataset=hub_dataset(name))]
+        return [Place(dataset=Dataset.of_hub(name))]
     own, given, where = name.partition("=")
     if own in datasets() and (where or not given):
         dataset, root = datasets()[own], os.environ.get(DATA_VARIABLE)
@@ -241,7 +238,7 @@ def _choose_part(dataset: Dataset, usual: PartName) -> PartName | None:
     """The usual part of a named dataset; of any other dataset of the hub, the first of validation and test it has."""
     if not dataset.name.startswith(HUB):
         return usual
-    there = fetch_splits(*dataset.at_hub)
+    there = dataset.fetch_splits()
     return "validation" if "validation" in there else "test" if "test" in there else None
 
 
@@ -269,7 +266,7 @@ def find_held_out_part(spec: CorpusSpec, streamed: bool = False) -> PartName | N
             return None
         if not place.on_hub:
             return dataset.held_out
-        there, apart = load_splits(*dataset.at_hub, streaming=True), ("validation", "test")
+        there, apart = dataset.load_splits(streaming=True), ("validation", "test")
         return next((name for name, part in dataset.parts.items() if name in apart and part.split in there), None)
     if place.path is not None:
         forms = {name: files[0] for name, part in parts.items() if (files := part.find_in(place.path))}

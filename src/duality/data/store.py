@@ -37,7 +37,7 @@ LABELS = "labels.bin"
 
 
 @dataclass(frozen=True)
-class Shard:
+class _Shard:
     """One file of ids."""
 
     name: str
@@ -62,7 +62,7 @@ class TokenStore:
     """of the text, without separators"""
     num_bytes: int
     """of the text in UTF-8, without separators"""
-    shards: tuple[Shard, ...]
+    shards: tuple[_Shard, ...]
     documents_sha256: str
     label_names: tuple[str, ...]
     """Sorted, in the order of their numbers; empty without labels."""
@@ -81,7 +81,7 @@ class TokenStore:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if (version := content["format"]) == FORMAT:
-                shards = tuple(Shard(**shard) for shard in content.pop("shards"))
+                shards = tuple(_Shard(**shard) for shard in content.pop("shards"))
                 store = cls(folder, shards=shards, label_names=tuple(content.pop("label_names")), **content)
                 names = ("vocab_size", "num_tokens", "num_documents", "num_characters", "num_bytes")
                 counts = tuple(getattr(store, name) for name in names)

@@ -74,6 +74,28 @@ class CorpusSize:
         share, unbroken = self.sample_shares
         return round(share * (self.num_bytes - self.num_unbroken) + unbroken * self.num_unbroken)
 
+    def sample(self, texts: Iterable[str]) -> Iterator[str]:
+        """A share of the texts, and another one of unbroken text, evenly spread over them and the same each time."""
+        shares, seen, taken = self.sample_shares, [0, 0], [0, 0]
+        for text in texts:
+            for part in cut_at_borders(text, PART_CHARACTERS):
+                kind = int(sum(map(len, _find_unbroken_words(part))) > len(part) / 2)
+                if taken[kind] <= shares[kind] * seen[kind]:
+                    taken[kind] += len(part)
+                    yield part
+                seen[kind] += len(part)
+
+    @staticmethod
+    def join(each: Sequence[CorpusSize]) -> CorpusSize:
+        """The size of several corpora; the checksum is that of theirs."""
+        if len(each) == 1:
+            return each[0]
+        names = ("num_documents", "num_characters", "num_bytes", "num_unbroken")
+        labels = sorted({label for size in each for label in size.label_names})
+        digest = hashlib.sha256("\n".join(size.sha256 for size in each).encode()).hexdigest()
+        sums = {name: sum(getattr(size, name) for size in each) for name in names}
+        return replace(each[0], **sums, label_names=tuple(labels), sha256=digest)
+
 
 def survey(documents: Iterable[Document], labels: bool) -> CorpusSize:
     """Count what is in the documents, which are read once."""
@@ -93,17 +115,6 @@ def survey(documents: Iterable[Document], labels: bool) -> CorpusSize:
         digest.update(_BORDER)
     counts = (num_documents, num_characters, num_bytes, num_unbroken)
     return CorpusSize(*counts, tuple(sorted(names)), digest.hexdigest())
-
-
-def join_sizes(each: Sequence[CorpusSize]) -> CorpusSize:
-    """The size of several corpora; the checksum is that of theirs."""
-    if len(each) == 1:
-        return each[0]
-    names = ("num_documents", "num_characters", "num_bytes", "num_unbroken")
-    labels = sorted({label for size in each for label in size.label_names})
-    digest = hashlib.sha256("\n".join(size.sha256 for size in each).encode()).hexdigest()
-    sums = {name: sum(getattr(size, name) for size in each) for name in names}
-    return replace(each[0], **sums, label_names=tuple(labels), sha256=digest)
 
 
 @dataclass(frozen=True)
@@ -132,30 +143,40 @@ def inspect(
     return _Inspection(tuple(files), tuple(list_skipped(spec)), size, examples)
 
 
-def take_evenly(texts: Iterable[str], share: float, unbroken: float) -> Iterator[str]:
-    """A share of the texts, and another one of unbroken text, evenly spread over them and the same each time."""
-    shares, seen, taken = (share, unbroken), [0, 0], [0, 0]
-    for text in texts:
-        for part in cut_at_borders(text, PART_CHARACTERS):
-            kind = int(sum(map(len, _find_unbroken_words(part))) > len(part) / 2)
-            if taken[kind] <= shares[kind] * seen[kind]:
-                taken[kind] += len(part)
-                yield part
-            seen[kind] += len(part)
-
-
 def _find_unbroken_words(text: str) -> list[str]:
     """The words that are so long that BPE cuts them for training."""
     return [word for word in text.split() if len(word) > LONGEST_WORD]
 
 
 @dataclass(frozen=True)
-class _Split:
+class Split:
     """A rule that cuts a corpus of ``num_documents`` documents into two parts."""
 
     by: Literal["document", "position"]
     validation: float
     num_documents: int
+
+    @staticmethod
+    def check(by: str, validation: float) -> None:
+        """Refuse a split that no corpus can have."""
+        if by not in ("auto", "document", "position"):
+            raise ValueError(f"a split is 'auto', 'document' or 'position'; got {by!r}")
+        if not 0 < validation < 1:
+            raise ValueError(f"the validation fraction must be between 0 and 1; got {validation}")
+
+    @classmethod
+    def choose(cls, by: Literal["auto", "document", "position"], validation: float, num_documents: int) -> Split:
+        """The requested split; "auto" is by document if there are many."""
+        cls.check(by, validation)
+        if by == "auto":
+            by = "document" if num_documents >= MANY_DOCUMENTS else "position"
+        split = cls(by, validation, num_documents)
+        if by == "document" and split.num_training < 1:
+            raise ValueError(
+                f"a split by document with validation {validation} leaves nothing to train on: the corpus has "
+                f"{num_documents} document(s); use split='position', a smaller fraction or more documents"
+            )
+        return split
 
     @property
     def num_training(self) -> int:
@@ -173,28 +194,6 @@ class _Split:
             if cut < end or not held_out:
                 span = (cut, end) if held_out else (0, cut)
                 yield replace(document, pieces=Excerpt(document.pieces, *span))
-
-
-def check_split(by: str, validation: float) -> None:
-    """Refuse a split that no corpus can have."""
-    if by not in ("auto", "document", "position"):
-        raise ValueError(f"a split is 'auto', 'document' or 'position'; got {by!r}")
-    if not 0 < validation < 1:
-        raise ValueError(f"the validation fraction must be between 0 and 1; got {validation}")
-
-
-def choose_split(by: Literal["auto", "document", "position"], validation: float, num_documents: int) -> _Split:
-    """The requested split; "auto" is by document if there are many."""
-    check_split(by, validation)
-    if by == "auto":
-        by = "document" if num_documents >= MANY_DOCUMENTS else "position"
-    split = _Split(by, validation, num_documents)
-    if by == "document" and split.num_training < 1:
-        raise ValueError(
-            f"a split by document with validation {validation} leaves nothing to train on: the corpus has "
-            f"{num_documents} document(s); use split='position', a smaller fraction or more documents"
-        )
-    return split
 
 
 def _cut_position(document: Document, validation: float) -> tuple[int, int]:

@@ -32,9 +32,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from duality.data.conversions import rdkit, rdkit_version
+from duality.data.conversions import rdkit
 from duality.evaluation.scorers import Numbers, ScorerContext, Texts
-from duality.files.atomic import read_checked, readable_size, write_checked
+from duality.files.atomic import readable_size, write_atomically
 from duality.files.cache import cache_errors, cache_folder
 
 _PICTURES = 12
@@ -76,7 +76,7 @@ class Molecules:
     def version(self) -> str:
         """The version of RDKit and the training texts decide the numbers."""
         known = "" if self.context is None else f", training texts {self.context.training_id[:12]}"
-        return f"RDKit {rdkit_version()}{known}"
+        return f"RDKit {rdkit().__version__}{known}"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -85,20 +85,21 @@ class Molecules:
 
     @cached_property
     def known(self) -> frozenset[str]:
-        """The canonical SMILES of the training texts; made once, and kept in the cache folder."""
+        """The canonical SMILES of the training texts; made once, and kept in the cache folder with a checksum."""
         if self.context is None:
             raise ValueError("novelty needs training texts: make the scorer with Molecules.from_context")
         digest = hashlib.sha256(f"{self.context.training_id} {self.version}".encode()).hexdigest()
         path = cache_folder() / "molecules" / f"{digest}.txt"
-        kept = read_checked(path) if self.context.training_id else None
-        if kept is not None:
-            return frozenset(kept.splitlines())
+        if self.context.training_id and path.is_file():
+            first, _, data = path.read_bytes().partition(b"\n")
+            if first == f"sha256 {hashlib.sha256(data).hexdigest()}".encode():  # else the file was changed
+                return frozenset(data.decode("utf-8").splitlines())
         found = frozenset(filter(None, map(_canonical, self.context.training_texts())))
         if self.context.training_id:
             content = "".join(f"{text}\n" for text in sorted(found))
             with cache_errors(cache_folder(), "the training molecules", lambda: readable_size(len(content))):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_checked(path, content)
+                write_atomically(path, f"sha256 {hashlib.sha256(content.encode('utf-8')).hexdigest()}\n{content}")
         return found
 
     def __call__(self, texts: Texts) -> Numbers:

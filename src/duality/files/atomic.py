@@ -282,17 +282,6 @@ def write_atomically(path: Path, text: str) -> None:
         stream.write(text)
 
 
-def write_checked(path: Path, text: str) -> None:
-    """Replace the content of ``path`` by ``text``, after a line with its sha256."""
-    write_atomically(path, f"sha256 {hashlib.sha256(text.encode('utf-8')).hexdigest()}\n{text}")
-
-
-def read_checked(path: Path) -> str | None:
-    """The text that ``write_checked`` wrote; None if it is not there or was changed."""
-    first, _, data = path.read_bytes().partition(b"\n") if path.is_file() else (b"", b"", b"")
-    return data.decode("utf-8") if first == f"sha256 {hashlib.sha256(data).hexdigest()}".encode() else None
-
-
 def remove(path: Path) -> None:
     """Delete a folder with all that is in it, or a file; what a link leads to stays."""
     if path.is_dir() and not path.is_symlink():

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from duality.data import conversions as smiles
-from duality.data.conversions import canonical_lines
+from duality.data.conversions import _canonical_lines
 from duality.data.corpus import prepare
 from duality.data.named import fetch, sources
 from duality.data.survey import inspect
@@ -66,8 +66,8 @@ def test_a_source_of_molecules(tiny: Path) -> None:
 
 def test_the_text_does_not_depend_on_the_order_of_the_tables() -> None:
     pytest.importorskip("rdkit")
-    assert canonical_lines(streams(*TABLES), silent) == LINES
-    assert canonical_lines(streams(*reversed(TABLES)), silent) == LINES
+    assert _canonical_lines(streams(*TABLES), silent) == LINES
+    assert _canonical_lines(streams(*reversed(TABLES)), silent) == LINES
 
 
 def test_a_corpus_in_the_cache_needs_no_rdkit(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_another_version_of_rdkit_is_named(tiny: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(
         smiles, "_make_canonical", lambda text, _: chem.MolToSmiles(chem.MolFromSmiles(text), kekuleSmiles=True)
     )
-    monkeypatch.setattr(smiles, "rdkit_version", lambda: "2020.01.1")
+    monkeypatch.setattr(smiles, "_rdkit_version", lambda: "2020.01.1")
     with pytest.raises(ValueError) as caught:
         fetch("tiny", cache=tiny)
     text = str(caught.value)
@@ -103,9 +103,9 @@ def test_another_version_of_rdkit_is_named(tiny: Path, monkeypatch: pytest.Monke
 def test_tables_that_cannot_be_read() -> None:
     pytest.importorskip("rdkit")
     with pytest.raises(ValueError, match=r"table 2 has no column SMILES, only \['Index'\]"):
-        canonical_lines(streams(TABLES[0], "Index\n1\n"), silent)
+        _canonical_lines(streams(TABLES[0], "Index\n1\n"), silent)
     with pytest.raises(ValueError, match=r"table 1, line 2: RDKit .* reads no molecule in the SMILES 'C\(C'"):
-        canonical_lines(streams("SMILES\nC(C\n"), silent)
+        _canonical_lines(streams("SMILES\nC(C\n"), silent)
 
 
 def test_the_pinned_release_is_allowed_by_the_extra() -> None:
