@@ -96,7 +96,7 @@ def _evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...]
     from duality.evaluation.tables import table
     from duality.models.folder import exists
     from duality.models.likelihood import KEPT
-    from duality.papers.duo.page import published_rows
+    from duality.papers.duo import page
 
     for each in data:
         if not all(each.partition("=")[1:]):
@@ -112,7 +112,7 @@ def _evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...]
     draws = f"{how['num_draws']} draws of time and noise for each sequence"
     print(f"{suite.title}\n{run}, step {model.step}, {draws}\n")
     head, ours = suite_table(suite, outcomes, str(run))
-    published = [] if suite.table is None else published_rows(suite.table, head[1:])
+    published = [] if suite.table is None else page.table(suite.table).rows_under(head[1:])
     print(table([head, ours, *published]))
     print("\n".join(["", *suite_remarks(model, suite, outcomes)]))
     return 0

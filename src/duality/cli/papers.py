@@ -42,12 +42,11 @@ def recipes(table: Annotated[int | None, arg(metavar="N")] = None) -> int:
 
 def _show_table(number: int) -> None:
     """Print a table of the paper: rows, recipes, numbers, commands."""
-    from duality.papers.duo.page import paper_tables
-    from duality.papers.duo.page import table as table_numbered
+    from duality.papers.duo import page
 
-    chosen = table_numbered(number)
+    chosen = page.table(number)
     print(f"Table {number} of the paper: {chosen.title}\n")
-    for names, rows in paper_tables(chosen):
+    for names, rows in chosen.listings():
         print_table(names, rows)
         print()
     for each in chosen.series:

@@ -23,7 +23,6 @@ from duality.papers.duo.page import (
     TABLES,
     _compute_days,
     _Measured,
-    _row_label,
     _sum_days,
     _trainings,
     _write_page,
@@ -53,7 +52,7 @@ def test_every_row_figure_and_command_is_on_the_page() -> None:
     for table in TABLES.values():
         section = PAGE.partition(f"\n## Table {table.number}: ")[2].partition("\n## ")[0]
         for number, row in enumerate(table.rows):
-            lines = [line for line in section.splitlines() if line.startswith(f"| {_row_label(table, number)} |")]
+            lines = [line for line in section.splitlines() if line.startswith(f"| {table.row_label(number)} |")]
             assert lines, row.label
             shown = {cell.strip() for line in lines for cell in line.split("|")}
             assert {value for value in row.numbers if value != "-"} <= shown

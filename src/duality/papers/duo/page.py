@@ -13,7 +13,7 @@ paper.json holds the content, with the fields of these classes. Its numbers are 
 string. Trainings are named by their folder; one that is not listed under "trainings" is the recipe of that name. The
 corpora are datasets by name, as the recipes say. The judge of samples is GPT-2 Large; the paper does not say how many
 samples it measured, and ``--num`` of `duality quality` is left at its default. page.md has the text around the tables.
-`duality recipes --table N` prints one table (``paper_tables``).
+`duality recipes --table N` prints one table (``Table.listings``).
 
 Numbers of tables and figures are those of LaTeX: the environments ``table`` and ``table*``, and separately ``figure``
 and ``figure*``, counted in the order of the source, main text and appendix in one count (each has one caption, nothing
@@ -148,6 +148,35 @@ class Table:
         printed = self.rows[row].numbers
         return tuple(value if shown and column in series.columns else "" for column, value in enumerate(printed))
 
+    def rows_under(self, headings: list[str]) -> list[list[str]]:
+        """The rows under these headings; rows that have none of them are left out."""
+        columns = [self.columns.index(heading) for heading in headings]
+        rows = [[f"paper: {row.label}", *(row.numbers[column] for column in columns)] for row in self.rows]
+        return [row for row in rows if any(cell != NONE for cell in row[1:])]
+
+    def row_label(self, number: int) -> str:
+        """A row by its number, from 0: numbered if it is a model, else below its heading."""
+        row = self.rows[number]
+        return f"{number + 1} {row.label}" if self.by_rows else ", ".join(filter(None, (row.group, row.label)))
+
+    def listings(self) -> list[tuple[list[str], list[list[str]]]]:
+        """What shows the table, as headings with lines; the lines of the last one are the table's series.
+
+        That is a line for each run of a row. For a table whose series are columns it is the rows as in the paper, and
+        then which columns there are, and the recipe of each.
+        """
+        recipes = [(each, each.trainings[-1].description) for each in self.series]
+        if self.by_rows:
+            lines = [
+                [self.row_label(each.row), recipe, *self.numbers(each, each.row)]
+                for each, recipe in recipes
+                if each.row is not None
+            ]
+            return [(["row", "recipe", *self.columns], lines)]
+        rows = [[self.row_label(number), *row.numbers] for number, row in enumerate(self.rows)]
+        columns = [["; ".join(self.columns[column] for column in each.columns), recipe] for each, recipe in recipes]
+        return [([self.rows_are, *self.columns], rows), (["columns", "recipe"], columns)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Figure(_Measured):
@@ -182,14 +211,6 @@ def table(number: int) -> Table:
     return TABLES[number]
 
 
-def published_rows(number: int, headings: list[str]) -> list[list[str]]:
-    """The rows of a table of the paper under these headings; rows that have none of them are left out."""
-    found = table(number)
-    columns = [found.columns.index(heading) for heading in headings]
-    rows = [[f"paper: {row.label}", *(row.numbers[column] for column in columns)] for row in found.rows]
-    return [row for row in rows if any(cell != NONE for cell in row[1:])]
-
-
 def _trainings() -> Iterator[_Training]:
     """All trainings of the index, several times those of several tables."""
     series = (each for found in TABLES.values() for each in found.series)
@@ -217,36 +238,6 @@ FIGURES: dict[int, _Figure] = {entry["number"]: _Figure(**_with_trainings(entry)
 REMARKS = tuple(_Remark(**_with_trainings(entry)) for entry in _CONTENT["remarks"])
 _DAYS_FILE = Path(__file__).with_name("gpu_days.json")
 GPU_DAYS: dict[str, float] = json.loads(_DAYS_FILE.read_text(encoding="utf-8"))  # by the command `duality plan`
-
-
-# --- tables
-
-
-def _row_label(table: Table, number: int) -> str:
-    """A row of a table by its number, from 0: numbered if it is a model, else below its heading."""
-    row = table.rows[number]
-    if table.by_rows:
-        return f"{number + 1} {row.label}"
-    return f"{row.group}, {row.label}" if row.group else row.label
-
-
-def paper_tables(table: Table) -> list[tuple[list[str], list[list[str]]]]:
-    """What shows a table of the paper, as headings with lines; the lines of the last one are the table's series.
-
-    That is a line for each run of a row. For a table whose series are columns it is the rows as in the paper, and then
-    which columns there are, and the recipe of each.
-    """
-    recipes = [(each, each.trainings[-1].description) for each in table.series]
-    if table.by_rows:
-        lines = [
-            [_row_label(table, each.row), recipe, *table.numbers(each, each.row)]
-            for each, recipe in recipes
-            if each.row is not None
-        ]
-        return [(["row", "recipe", *table.columns], lines)]
-    rows = [[_row_label(table, number), *row.numbers] for number, row in enumerate(table.rows)]
-    columns = [["; ".join(table.columns[column] for column in each.columns), recipe] for each, recipe in recipes]
-    return [([table.rows_are, *table.columns], rows), (["columns", "recipe"], columns)]
 
 
 # --- GPU-days
@@ -299,7 +290,7 @@ def _state_need(needed: Iterable[_Training]) -> str:
 def _write_section(table: Table) -> Iterator[str]:
     """A table of the paper."""
     yield f"## Table {table.number}: {table.title}"
-    *others, (heading, lines) = paper_tables(table)
+    *others, (heading, lines) = table.listings()
     for other in others:
         yield _write_table(*other)
     ours = [_state_need(each.trainings) for each in table.series]

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from duality.papers.duo.page import FIGURES, TABLES
-from duality.papers.duo.reproduce.claims import Claim, read_claims, read_domains
+from duality.papers.duo.reproduce.claims import Claim, read_domains
 
-CLAIMS = {each.name: each for domain in read_domains("full") for each in read_claims((), domain)}
+CLAIMS = {each.name: each for domain in read_domains("full") for each in domain.read_claims()}
 
 
 def named_tables(claim: Claim) -> set[int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from duality.files.progress import Reporter
-from duality.papers.duo.reproduce.jobs import Advance, Job, Stopped, _JobFailed, execute
+from duality.papers.duo.reproduce.jobs import Advance, Job, _JobFailed, execute
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Stop:
     """Was stopped by a signal, and saved."""
 
     def __call__(self, report: Reporter, advance: Advance) -> None:
-        raise Stopped("at step 7")
+        raise KeyboardInterrupt("at step 7")
 
 
 @dataclass(frozen=True)

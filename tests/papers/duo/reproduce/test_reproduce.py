@@ -19,14 +19,13 @@ import torch
 from duality.evaluation.frontiers import Curve, Point, Values
 from duality.files.atomic import json_text
 from duality.papers.duo.reproduce.claims import (
-    Amount,
     Arm,
     Base,
     Domain,
     Likelihoods,
     Samples,
     Student,
-    read_claims,
+    _Amount,
     read_domains,
 )
 from duality.papers.duo.reproduce.findings import Evidence, Finding, _decide, _paired_interval
@@ -71,7 +70,7 @@ def tiny(folder: Path) -> Domain:
         judge=None,
         models={**bases, **students, **short},
         length=12,
-        amount=Amount(1, 1, 2, num=3, few_num=3, temperatures=(0.5, 1.0), few=(2, 8), many=12, sequences=3, draws=40),
+        amount=_Amount(1, 1, 2, num=3, few_num=3, temperatures=(0.5, 1.0), few=(2, 8), many=12, sequences=3, draws=40),
     )
 
 
@@ -152,7 +151,7 @@ def test_a_run_of_other_settings_is_refused(tmp_path: Path) -> None:
 def test_every_claim_of_every_budget_names_models_that_exist() -> None:
     for name in ("quick", "full"):
         for domain in read_domains(name):
-            for claim in read_claims((), domain):
+            for claim in domain.read_claims():
                 assert claim.comparisons, claim.name
                 likelihoods = [each for each in claim.comparisons if isinstance(each, Likelihoods)]
                 compared = [key for each in likelihoods for key in (each.first, each.second)]
@@ -162,7 +161,7 @@ def test_every_claim_of_every_budget_names_models_that_exist() -> None:
 
 def test_the_jobs_of_a_budget_need_only_jobs_and_train_each_model_once() -> None:
     (domain,) = read_domains("quick")
-    jobs = _jobs_of(Evidence(Path("out"), domain, read_claims((), domain)))
+    jobs = _jobs_of(Evidence(Path("out"), domain, domain.read_claims()))
     names = [job.name for job in jobs]
     assert len(set(names)) == len(names)
     assert all(need in names for job in jobs for need in job.needs)
@@ -231,9 +230,9 @@ def test_speed_at_equal_quality_is_that_of_the_first_arm_that_is_as_good(tmp_pat
 def test_an_unknown_claim_is_refused_with_the_names_there_are() -> None:
     molecules, prose = read_domains("full")
     with pytest.raises(ValueError, match=r"no claim 'tail'.*tails"):
-        read_claims(("tail",), molecules)
-    assert [claim.name for claim in read_claims(("rounds", "sdtt"), molecules)] == ["rounds", "sdtt"]
-    assert [claim.name for claim in read_claims(("rounds", "sdtt"), prose)] == ["sdtt"], "prose is without rounds"
+        molecules.read_claims(("tail",))
+    assert [claim.name for claim in molecules.read_claims(("rounds", "sdtt"))] == ["rounds", "sdtt"]
+    assert [claim.name for claim in prose.read_claims(("rounds", "sdtt"))] == ["sdtt"], "prose is without rounds"
 
 
 @pytest.mark.parametrize(

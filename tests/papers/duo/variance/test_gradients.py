@@ -19,7 +19,6 @@ from duality.papers.duo.variance.gradients import (
     STATISTICS,
     TOP,
     Statistics,
-    collect,
 )
 from duality.papers.duo.variance.settings import VarianceSettings
 
@@ -33,7 +32,7 @@ def statistics_of(gradients: Tensor, losses: Tensor | None = None, groups: int =
         return gradients[number], 0.0 if losses is None else float(losses[number])
 
     settings = VarianceSettings(num_draws=len(gradients), groups=groups)
-    return collect(draw, gradients.shape[1], settings, num_top=num_top)
+    return Statistics.of_draws(draw, gradients.shape[1], settings, num_top=num_top)
 
 
 def generator(seed: int) -> torch.Generator:
@@ -198,7 +197,9 @@ def test_draws_are_collected_in_order_and_counted() -> None:
         nonlocal seen
         seen += int(amount) + tokens
 
-    found = collect(lambda number: (data[number], float(number)), 3, VarianceSettings(num_draws=40), advance=advance)
+    found = Statistics.of_draws(
+        lambda number: (data[number], float(number)), 3, VarianceSettings(num_draws=40), advance=advance
+    )
     assert seen == found.num_draws == 40
     assert found.by_name[ALL].value == statistics_of(data).by_name[ALL].value
     assert found.mean_loss.value == pytest.approx(19.5)
@@ -206,10 +207,10 @@ def test_draws_are_collected_in_order_and_counted() -> None:
 
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(ValueError, match="groups is 5"):
-        collect(lambda number: (torch.zeros(3), 0.0), 3, VarianceSettings(num_draws=30, groups=5))
+        Statistics.of_draws(lambda number: (torch.zeros(3), 0.0), 3, VarianceSettings(num_draws=30, groups=5))
     with pytest.raises(ValueError, match=r"multiple of the 20 groups, at least 40; use 40"):
-        collect(lambda number: (torch.zeros(3), 0.0), 3, VarianceSettings(num_draws=30))
+        Statistics.of_draws(lambda number: (torch.zeros(3), 0.0), 3, VarianceSettings(num_draws=30))
     with pytest.raises(ValueError, match="use --groups 10"):
-        collect(lambda number: (torch.zeros(3), 0.0), _MEMORY // 16 // 10, VarianceSettings())
+        Statistics.of_draws(lambda number: (torch.zeros(3), 0.0), _MEMORY // 16 // 10, VarianceSettings())
     with pytest.raises(ValueError, match="a smaller network"):
-        collect(lambda number: (torch.zeros(3), 0.0), _MEMORY, VarianceSettings())
+        Statistics.of_draws(lambda number: (torch.zeros(3), 0.0), _MEMORY, VarianceSettings())

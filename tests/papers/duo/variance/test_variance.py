@@ -24,10 +24,10 @@ from duality.papers.duo.variance.gradients import ALL, LOSS, SIGNAL, STATISTICS
 from duality.papers.duo.variance.objectives import objectives_of
 from duality.papers.duo.variance.settings import VarianceSettings
 from duality.papers.duo.variance.study import (
-    VarianceRow,
     _draws_of,
     _markdown,
     _plot_variance,
+    _VarianceRow,
     compare_objectives,
     measure_variance,
 )
@@ -157,13 +157,13 @@ def test_settings_without_meaning_are_refused(change: dict[str, int], message: s
 
 
 @pytest.fixture(scope="module")
-def rows(trained: Path, others: dict[str, Path]) -> list[VarianceRow]:
+def rows(trained: Path, others: dict[str, Path]) -> list[_VarianceRow]:
     names = ("plain/log-linear", "plain/polynomial", "window", "tau=0.03")
     found = measure_variance([trained], replace(FEW, objectives=names))
     return [*found, *measure_variance([others["mdlm"], others["ar"]], FEW)]
 
 
-def test_tables_have_every_number_with_its_interval(rows: list[VarianceRow], tmp_path: Path) -> None:
+def test_tables_have_every_number_with_its_interval(rows: list[_VarianceRow], tmp_path: Path) -> None:
     text = _markdown(rows)
     assert text.count("\n|") == 2 * (len(rows) + 2)
     for row in rows:
@@ -185,7 +185,7 @@ def test_tables_have_every_number_with_its_interval(rows: list[VarianceRow], tmp
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_heavy_tail_is_named(rows: list[VarianceRow]) -> None:
+def test_a_heavy_tail_is_named(rows: list[_VarianceRow]) -> None:
     heavy = replace(rows[1], statistics=replace(rows[1].statistics, largest_share=0.4))
     light = replace(rows[2], statistics=replace(rows[2].statistics, largest_share=0.01))
     text = _markdown([heavy, light])

@@ -70,7 +70,7 @@ class Student:
 
 
 @dataclass(frozen=True)
-class Amount:
+class _Amount:
     """How much is measured: seeds, samples, temperatures, numbers of steps, held-out sequences, draws of a gradient.
 
     The first three are how many seeds there are: of bases, of students and of the short runs that compare likelihoods.
@@ -111,7 +111,7 @@ class Domain:
     judge: str | None
     models: Mapping[str, Base | Student]
     length: int
-    amount: Amount
+    amount: _Amount
 
     def seeds(self, key: str) -> range:
         """The seeds of a model, from 1."""
@@ -127,6 +127,20 @@ class Domain:
         """How many rounds the distillation of a student has."""
         model = self.models[key]
         return (model.rounds.rounds or 0) if isinstance(model, Student) else 0
+
+    def read_claims(self, names: tuple[str, ...] = ()) -> list[Claim]:
+        """The claims of these names that are tried here; all if there are none."""
+        amount, entries = self.amount, read_entries("reproduce/claims.json")
+        tried = {entry["name"]: entry for entry in entries if entry["name"] not in amount.without}
+        for name in names:
+            if name not in (*tried, *amount.without):
+                raise ValueError(f"no claim {name!r}: {suggestion(name, tried)}")
+        found = []
+        for entry in (tried[name] for name in names or tried if name in tried):
+            title = entry["title"].format(many=amount.many, most=max(amount.few))
+            comparisons = tuple(each for group in entry["comparisons"] for each in _read_group(group, self))
+            found.append(Claim(entry["name"], title, entry["where"], comparisons))
+        return found
 
 
 # --- claims
@@ -256,28 +270,11 @@ def read_domains(
                 models[key] = Base(model["recipe"], (*changes, *model.get("changes", ())))
         numbers, usual = given.pop("seeds"), entry.pop("judge")
         bases, *others = numbers if seeds is None else (seeds,) * 3
-        amount = Amount(base_seeds or bases, *others, **{**own, **given})
+        amount = _Amount(base_seeds or bases, *others, **{**own, **given})
         chosen.append(Domain(name, models=models, amount=amount, judge=usual and (judge or usual), **entry))
     if judge is not None and all(domain.judge is None for domain in chosen):
         raise ValueError(f"--judge {judge}: no samples are judged here; it is for prose, which --budget full has")
     return tuple(chosen)
-
-
-def read_claims(names: tuple[str, ...], domain: Domain) -> list[Claim]:
-    """The claims of these names that are tried on a domain; all if there are none."""
-    amount = domain.amount
-    tried = {
-        entry["name"]: entry for entry in read_entries("reproduce/claims.json") if entry["name"] not in amount.without
-    }
-    for name in names:
-        if name not in (*tried, *amount.without):
-            raise ValueError(f"no claim {name!r}: {suggestion(name, tried)}")
-    found = []
-    for entry in (tried[name] for name in names or tried if name in tried):
-        title = entry["title"].format(many=amount.many, most=max(amount.few))
-        comparisons = tuple(each for group in entry["comparisons"] for each in _read_group(group, domain))
-        found.append(Claim(entry["name"], title, entry["where"], comparisons))
-    return found
 
 
 def _read_group(group: Entry, domain: Domain) -> Iterator[Comparison]:
@@ -308,7 +305,7 @@ def _read_group(group: Entry, domain: Domain) -> Iterator[Comparison]:
                 yield Samples(kind, arms, _read_arm(second, steps, amount), paper)
 
 
-def _list_steps(which: str | tuple[int, ...], amount: Amount) -> tuple[int, ...]:
+def _list_steps(which: str | tuple[int, ...], amount: _Amount) -> tuple[int, ...]:
     """The numbers of steps that a group has."""
     few, many = amount.few, (amount.many,)
     if not isinstance(which, str):
@@ -317,7 +314,7 @@ def _list_steps(which: str | tuple[int, ...], amount: Amount) -> tuple[int, ...]
     return {**named, "tail_steps": amount.tail_steps}[which]
 
 
-def _read_arm(entry: str | Entry, steps: int, amount: Amount) -> Arm:
+def _read_arm(entry: str | Entry, steps: int, amount: _Amount) -> Arm:
     """An arm of claims.json; "many" stands for a number of steps."""
     fields = {"steps": steps, **({"model": entry} if isinstance(entry, str) else entry)}
     return Arm(**{**fields, "steps": amount.many if fields["steps"] == "many" else fields["steps"]})

@@ -8,9 +8,10 @@ which the display computes the time left. A process takes seconds to begin, so i
 jobs through a pipe, and answers with texts, units, an error, or None at the end of a job.
 
 What must hold: a job begins after all that it needs; an error in one job stops the others and is raised here; a job
-whose parent process has died stops itself (``work`` must be something that can be started again). Nothing depends on
-the order in which jobs end. A pool of concurrent.futures promises less: it does not end what runs, so that it saves,
-and does not say how a process died.
+whose parent process has died stops itself. Nothing depends on the order in which jobs end. ``work`` must be something
+that can be started again: one that a signal has stopped raises KeyboardInterrupt, and what it saved is used when it
+begins again. A pool of concurrent.futures promises less: it does not end what runs, so that it saves, and does not say
+how a process died.
 """
 
 from __future__ import annotations
@@ -48,10 +49,6 @@ class Job:
 
 class _JobFailed(ValueError):
     """A job could not be done."""
-
-
-class Stopped(Exception):
-    """A signal stopped a job; what it saved is used when it begins again."""
 
 
 Message = str | float | _JobFailed | None
@@ -159,7 +156,7 @@ def _work(threads: int, connection: Connection) -> None:
                 job.work(send, send)
             except (ValueError, OSError) as error:
                 send(_JobFailed(f"{job.name}: {' '.join(str(error).split())}"))
-            except (Stopped, KeyboardInterrupt):
+            except KeyboardInterrupt:
                 sys.exit(_STOPPED)  # without a traceback; the parent, if it still runs, sees the exit code
             else:
                 send(None)

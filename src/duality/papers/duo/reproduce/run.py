@@ -26,9 +26,9 @@ from duality.evaluation.sweep import RunSampler, Sweep
 from duality.files.atomic import json_text, output_folder, write_atomically
 from duality.files.progress import Reporter, silent, working
 from duality.models.folder import exists, read_recipe
-from duality.papers.duo.reproduce.claims import Base, Domain, Likelihoods, Student, Variances, read_claims
+from duality.papers.duo.reproduce.claims import Base, Domain, Likelihoods, Student, Variances
 from duality.papers.duo.reproduce.findings import Evidence, Finding
-from duality.papers.duo.reproduce.jobs import Advance, Job, Stopped, execute
+from duality.papers.duo.reproduce.jobs import Advance, Job, execute
 from duality.papers.duo.reproduce.report import write_report
 from duality.papers.duo.variance.gradients import ALL, LOSS, TOP
 from duality.papers.duo.variance.objectives import PAPER_WINDOW
@@ -70,7 +70,7 @@ class _Train:
             report(f"training {folder.name}, {plan.recipe.training.steps} steps")
             outcome = plan.run(device="cpu", watch=lambda record: advance(self.unit))
             if outcome.signal:
-                raise Stopped(f"{folder} was stopped at step {outcome.step}")
+                raise KeyboardInterrupt(f"{folder} was stopped at step {outcome.step}")
         for kind, wanted, measure in (
             ("likelihoods", self.likelihood, self._likelihood),
             ("variances", self.objectives, self._variances),
@@ -158,7 +158,7 @@ def reproduce(
     """
     if workers < 1 or threads < 1:
         raise ValueError(f"workers is {workers}, threads {threads}: each must be at least 1")
-    chapters = [Evidence(out / domain.name, domain, read_claims(names, domain)) for domain in domains]
+    chapters = [Evidence(out / domain.name, domain, domain.read_claims(names)) for domain in domains]
     jobs = [job for each in chapters for job in _jobs_of(each)]
     for domain in domains:
         base = next(model for model in domain.models.values() if isinstance(model, Base))

@@ -105,60 +105,61 @@ class Statistics:
         """Whether one draw makes so much of the variance that more draws are needed."""
         return self.largest_share > _WARN_SHARE
 
+    @classmethod
+    def of_draws(
+        cls,
+        draw: Draw,
+        num_weights: int,
+        settings: VarianceSettings,
+        device: torch.device | str = "cpu",
+        advance: Advance = unseen,
+        num_top: int = _NUM_TOP,
+    ) -> Statistics:
+        """The statistics of the draws that ``settings`` asks for; ``advance`` is called with 1 after each.
 
-def collect(
-    draw: Draw,
-    num_weights: int,
-    settings: VarianceSettings,
-    device: torch.device | str = "cpu",
-    advance: Advance = unseen,
-    num_top: int = _NUM_TOP,
-) -> Statistics:
-    """The statistics of the draws that ``settings`` asks for; ``advance`` is called with 1 after each.
-
-    Draw i belongs to group i modulo m. Losses are counted from the first, which changes no variance.
-    """
-    groups = settings.groups
-    needed = 16 * groups * num_weights
-    if needed > _MEMORY:
-        fitting = _MEMORY // (16 * num_weights)
-        hint = f"use --groups {fitting}" if fitting >= 6 else "use a smaller network"
-        raise ValueError(
-            f"{groups} groups of {num_weights:,} weights need {needed / 2**30:.1f} GiB, more than the "
-            f"{_MEMORY / 2**30:.0f} GiB that are allowed: {hint}"
-        )
-    # a row for each group: the sums of the gradient (P,) and of its square (P,), then the number of draws, and the sums
-    # of the loss and of its square
-    sums = torch.zeros(groups, 2 * num_weights + _TAIL, dtype=torch.float64, device=device)
-    mean, losses = sums.new_zeros(num_weights), list[float]()
-    added = []  # what each draw has added to the sum of squares
-    for number in range(settings.num_draws):
-        gradient, loss = draw(number)
-        exact = gradient.double()
-        total, squares = sums[number % groups, :-_TAIL].view(2, -1)
-        total += exact
-        squares += exact.square()
-        step = exact - mean
-        mean += step / (number + 1)
-        added.append(float(step.square().sum()) * number / (number + 1))
-        losses.append(loss)
-        advance(1)
-    for number, row in enumerate(sums):
-        shifted = [loss - losses[0] for loss in losses[number::groups]]
-        tail = [len(shifted), math.fsum(shifted), math.fsum(loss**2 for loss in shifted)]
-        row[-_TAIL:] = torch.tensor(tail, dtype=torch.float64)
-    even, odd = (functools.reduce(torch.add, sums[side::2]) for side in (0, 1))
-    rows = [_figures(even, odd, num_top)]  # of all, then without each group
-    for number, row in enumerate(sums):
-        rows.append(_figures(even, odd - row, num_top) if number % 2 else _figures(even - row, odd, num_top))
-    found = {
-        name: _Repeated(value, torch.tensor(without, dtype=torch.float64), signed=name in (SIGNAL, SNR))
-        for name, (value, *without) in zip((*STATISTICS, "mean loss"), zip(*rows))
-    }
-    mean_loss = found.pop("mean loss")
-    mean_loss = _Repeated(mean_loss.value + losses[0], mean_loss.without + losses[0], signed=True)
-    share = max(added) / math.fsum(added) if any(added) else 0.0
-    return Statistics(len(losses), num_weights, mean_loss, share, found)
+        Draw i belongs to group i modulo m. Losses are counted from the first, which changes no variance.
+        """
+        groups = settings.groups
+        needed = 16 * groups * num_weights
+        if needed > _MEMORY:
+            fitting = _MEMORY // (16 * num_weights)
+            hint = f"use --groups {fitting}" if fitting >= 6 else "use a smaller network"
+            raise ValueError(
+                f"{groups} groups of {num_weights:,} weights need {needed / 2**30:.1f} GiB, more than the "
+                f"{_MEMORY / 2**30:.0f} GiB that are allowed: {hint}"
+            )
+        # a row for each group: the sums of the gradient (P,) and of its square (P,), then the number of draws, and the
+        # sums of the loss and of its square
+        sums = torch.zeros(groups, 2 * num_weights + _TAIL, dtype=torch.float64, device=device)
+        mean, losses = sums.new_zeros(num_weights), list[float]()
+        added = []  # what each draw has added to the sum of squares
+        for number in range(settings.num_draws):
+            gradient, loss = draw(number)
+            exact = gradient.double()
+            total, squares = sums[number % groups, :-_TAIL].view(2, -1)
+            total += exact
+            squares += exact.square()
+            step = exact - mean
+            mean += step / (number + 1)
+            added.append(float(step.square().sum()) * number / (number + 1))
+            losses.append(loss)
+            advance(1)
+        for number, row in enumerate(sums):
+            shifted = [loss - losses[0] for loss in losses[number::groups]]
+            tail = [len(shifted), math.fsum(shifted), math.fsum(loss**2 for loss in shifted)]
+            row[-_TAIL:] = torch.tensor(tail, dtype=torch.float64)
+        even, odd = (functools.reduce(torch.add, sums[side::2]) for side in (0, 1))
+        rows = [_figures(even, odd, num_top)]  # of all, then without each group
+        for number, row in enumerate(sums):
+            rows.append(_figures(even, odd - row, num_top) if number % 2 else _figures(even - row, odd, num_top))
+        found = {
+            name: _Repeated(value, torch.tensor(without, dtype=torch.float64), signed=name in (SIGNAL, SNR))
+            for name, (value, *without) in zip((*STATISTICS, "mean loss"), zip(*rows))
+        }
+        mean_loss = found.pop("mean loss")
+        mean_loss = _Repeated(mean_loss.value + losses[0], mean_loss.without + losses[0], signed=True)
+        share = max(added) / math.fsum(added) if any(added) else 0.0
+        return cls(len(losses), num_weights, mean_loss, share, found)
 
 
 def _variances(sums: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ from duality.files.atomic import json_text, output_folder, write_atomically
 from duality.files.progress import Advance, Reporter, silent, unseen, working
 from duality.models.model import Model, load, network
 from duality.objectives.continuous_time import ContinuousTimeBound
-from duality.papers.duo.variance.gradients import ALL, LOSS, SNR, STATISTICS, TOP, Draw, Statistics, collect
+from duality.papers.duo.variance.gradients import ALL, LOSS, SNR, STATISTICS, TOP, Draw, Statistics
 from duality.papers.duo.variance.objectives import PairedBound, objectives_of
 from duality.papers.duo.variance.settings import VarianceSettings
 from duality.protocols import Objective, Phase, Vocabulary
@@ -53,7 +53,7 @@ _PANELS = (ALL, TOP, LOSS, SNR)
 
 
 @dataclass(frozen=True)
-class VarianceRow:
+class _VarianceRow:
     """The statistics of an objective at a checkpoint; ``ratios`` are to the first objective there.
 
     ``about`` prints the objective. ``window`` is its range of alpha, None for all levels. ``infinite`` says that its
@@ -138,7 +138,7 @@ def compare_objectives(
     num_weights, found = sum(value.numel() for value in model.denoiser.parameters()), {}
     for name, objective in objectives.items():
         draw = _draws_of(model, sequences, objective, settings)
-        found[name] = collect(draw, num_weights, settings, model.device, advance)
+        found[name] = Statistics.of_draws(draw, num_weights, settings, model.device, advance)
     return found
 
 
@@ -179,7 +179,7 @@ def measure_variance(
     device: torch.device | str = "auto",
     corpus: str | Path | None = None,
     report: Reporter = silent,
-) -> list[VarianceRow]:
+) -> list[_VarianceRow]:
     """Measure runs at their checkpoints; ``out`` gets variance.json, variance.md and variance.png.
 
     ``corpus`` is where the corpus of the runs is now, if it was moved.
@@ -196,7 +196,7 @@ def measure_variance(
         chosen += [(folder, each, objectives_of(each, settings.names(), settings.alpha_range())) for each in models]
     if out is not None:
         output_folder(out)
-    names, rows = run_names(folder for folder, _, _ in chosen), list[VarianceRow]()
+    names, rows = run_names(folder for folder, _, _ in chosen), list[_VarianceRow]()
     share = None if settings.limit_seconds is None else settings.limit_seconds / len(chosen)
     for folder, model, objectives in chosen:
         sequences = sequences_of_run(model, folder, split="train", corpus=corpus, report=report)
@@ -206,7 +206,7 @@ def measure_variance(
             found = compare_objectives(model, sequences, objectives, own, advance)
         first = next(iter(found.values()))
         rows += [
-            VarianceRow(
+            _VarianceRow(
                 run=names[folder],
                 step=model.step,
                 weights=own.weights,
@@ -258,7 +258,7 @@ def _cell(estimate: Estimate | None) -> str:
     return cell((estimate.value, estimate.low, estimate.high), ".3g")
 
 
-def _label(row: VarianceRow, rows: Sequence[VarianceRow]) -> str:
+def _label(row: _VarianceRow, rows: Sequence[_VarianceRow]) -> str:
     """Which row this is: run and step as far as the rows differ in them, and the objective."""
     runs, checkpoints = {each.run for each in rows}, {(each.run, each.step) for each in rows}
     run = [row.run] if len(runs) > 1 else []
@@ -266,7 +266,7 @@ def _label(row: VarianceRow, rows: Sequence[VarianceRow]) -> str:
     return ", ".join([*run, *step, row.objective])
 
 
-def _markdown(rows: Sequence[VarianceRow]) -> str:
+def _markdown(rows: Sequence[_VarianceRow]) -> str:
     """Both tables, and the sentences that belong to them."""
     values, ratios = [["objective", "mean loss", *STATISTICS, "largest draw"]], [["objective", *STATISTICS]]
     for row in rows:
@@ -315,7 +315,7 @@ def _markdown(rows: Sequence[VarianceRow]) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def _plot_variance(rows: Sequence[VarianceRow], target: Path) -> None:
+def _plot_variance(rows: Sequence[_VarianceRow], target: Path) -> None:
     """Variance of all weights, of the top 100, of the loss, and signal to noise, with intervals, as a PNG.
 
     Bars have a row each, from top to bottom, and a colour for each checkpoint; a line with its band is a run and an
