@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tokenizers
 import torch
-from support.released import NUM_TOKENS, numbers_folder, reference_tensors
-from support.trainers import mdlm_config, paper_config, write_trained
+from support.released import HF_CONFIG, NUM_TOKENS, changed, numbers_folder, prefixed, reference_tensors, write_folder
+from support.trainers import fewer_states, mdlm_config, paper_config, write_trained
 
 from duality.cli.main import main
 from duality.diffusion.schedules import LogLinear
+from duality.hub.exchange import ImportRequest, export_run, import_released
 from duality.hub.released.files import read_released
+from duality.hub.released.weights import weight_names
 from duality.methods.ar import AR
 from duality.methods.d3pm import D3PM
 from duality.methods.duo import Duo
@@ -21,6 +27,8 @@ from duality.methods.mdlm import MDLM
 from duality.methods.sedd import SEDD
 from duality.methods.udlm import UDLM
 from duality.models.folder import read_recipe
+from duality.models.model import load
+from duality.networks.dit import DiTNetwork
 
 # What the trainers write, and the method that it is; 0 for eps is what the paper's code says until February 2026.
 TRAINED: dict[str, tuple[dict[str, Any], Any]] = {
@@ -71,6 +79,101 @@ def test_what_a_trainer_writes_is_imported(name: str, golden: Path, tmp_path: Pa
     run = tmp_path / ("ar" if causal else "run")
     follow(source, run, text, "--tokenizer", str(tokenizer))
     assert read_recipe(run).method == method
+
+
+TEXT8 = {
+    "duo": (paper_config("duo"), Duo()),
+    "mdlm": (paper_config("mdlm", time_conditioning=False), MDLM()),
+    "d3pm": (paper_config("d3pm", T=1000), D3PM()),
+    "ar": (paper_config("ar", time_conditioning=False, causal_attention=True), AR(begin=2)),
+}
+
+
+@pytest.mark.parametrize("name", TEXT8)
+def test_text8_has_35_ids_and_the_mask_token_is_one_of_them(name: str, golden: Path, tmp_path: Path) -> None:
+    """The tokenizer's class is in the file, and is not run; neither is one that a model of the hub brought along."""
+    config, method = TEXT8[name]
+    tensors = fewer_states(reference_tensors(golden, f"dit_{'causal_' * (name == 'ar')}tiny.npz"), 35)
+    source = write_trained(tmp_path / "model.ckpt", tensors, config, "dataloader.Text8Tokenizer")
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog " * 4)
+    run = tmp_path / ("ar" if name == "ar" else "run")
+    follow(source, run, text)
+    assert read_recipe(run).method == method
+    model = load(run, device="cpu")
+    assert model.tokenizer.encode("ab Z.").tolist() == [8, 9, 34, 33, 7]
+    assert model.tokenizer.decode([4, 8, 34, 9]) == "[MASK]a b"
+    place = "transformers_modules.owner.name.0a1b.tokenization.OwnTokenizer"
+    other = write_trained(tmp_path / "other.ckpt", tensors, config, place)
+    assert main(["import", str(other), "--out", str(tmp_path / "other")]) == 0
+
+
+@pytest.mark.parametrize("name", ["mdlm", "ar"])
+def test_a_mask_token_inside_the_vocabulary_changes_no_probability(name: str, golden: Path, tmp_path: Path) -> None:
+    """The released law, its mask token the piece 4, is that of the imported model, whose mask token is the last state.
+
+    The layout of the folder is that of the hub's models with BERT's vocabulary.
+    """
+    causal = name == "ar"
+    tensors = fewer_states(reference_tensors(golden, f"dit_{'causal_' * causal}tiny.npz"), 35)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(30))]
+    made = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({each: n for n, each in enumerate(pieces)}, unk_token="[UNK]")
+    )
+    made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    made.add_special_tokens(pieces[:5])
+    made.save(str(tmp_path / "pieces.json"))
+    fields = {"causal": True} if causal else {"causal": None, "var_min": None, "time_conditioning": False}
+    config = changed(HF_CONFIG, vocab_size=35, model_type="duo" if causal else "mdlm", **fields)
+    source, given = write_folder(tmp_path / "hf", prefixed(tensors), config), str(tmp_path / "pieces.json")
+    model = load(import_released(source, tmp_path / "run", ImportRequest(tokenizer=given)), device="cpu")
+    assert (model.tokenizer.vocab_size, model.mask_id) == (35, None if causal else 35)
+    x = torch.from_numpy(np.load(golden / "dit_tiny.npz")["x"]) % 30 + 5
+    if causal:
+        assert model.recipe.method == AR(begin=2)
+        theirs, ours = torch.cat([torch.full_like(x[:, :1], 2), x[:, :-1]], 1), x
+    else:
+        masked = torch.arange(12) % 2 == 0
+        theirs, ours = torch.where(masked, 4, x), torch.where(masked, 35, x)
+    network = DiTNetwork(model.recipe.backbone, 35, causal)  # type: ignore[arg-type]
+    network.load_state_dict({own: tensors[name] for name, own in weight_names(2, causal).items()})
+    with torch.no_grad():
+        logits = network(theirs, torch.zeros(3)).double()
+        logits[..., 4] -= 1e6
+        expected = logits.log_softmax(-1)
+        found = model.denoiser.log_probs(ours, torch.full((3,), 0.5)).double()  # type: ignore[operator]
+    rows = torch.ones_like(x, dtype=torch.bool) if causal else theirs == 4
+    torch.testing.assert_close(found[..., :35][rows].exp(), expected[rows].exp(), rtol=0, atol=1e-6)
+    assert not any("[MASK]" in each.full_text for each in model.sample(20, steps=None if causal else 3))
+    export_run(tmp_path / "run", tmp_path / "again", "duo-hf")
+    for file in ("model.safetensors", "config.json"):
+        assert filecmp.cmp(source / file, tmp_path / "again" / file, shallow=False) or file == "config.json"
+    assert json.loads((tmp_path / "again" / "config.json").read_text()) == config
+
+
+def test_a_sedd_whose_mask_token_is_a_piece_is_refused(
+    golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = fewer_states(reference_tensors(golden), 35)
+    source = write_trained(tmp_path / "model.ckpt", tensors, paper_config("sedd"))
+    assert main(["import", str(source), "--out", str(tmp_path / "run")]) == 2
+    assert "a SEDD whose mask token is the piece 4" in capsys.readouterr().err
+
+
+def test_the_state_dict_alone_is_enough(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the error for a file with other objects recommends works as it is written."""
+    tensors, alone = reference_tensors(golden), tmp_path / "alone.ckpt"
+    source = write_trained(tmp_path / "model.ckpt", tensors, paper_config("duo"), "own.code.Words")
+    out = ["--tokenizer", str(numbers_folder(tmp_path / "numbers", NUM_TOKENS)), "--out", str(tmp_path / "run")]
+    assert main(["import", str(source), *out]) == 2
+    assert "(own.code.Words)" in (line := capsys.readouterr().err)
+    assert "save its state_dict alone: torch.save(" in line
+    torch.save(OrderedDict(prefixed(tensors)), alone)  # what that line writes
+    assert main(["import", str(alone), *out]) == 2
+    assert "give --method" in capsys.readouterr().err
+    assert main(["import", str(alone), *out, "--method", "duo", "--length", "12"]) == 0
+    found = load(tmp_path / "run", device="cpu").denoiser
+    assert torch.equal(found.get_parameter("backbone.embedding"), tensors["vocab_embed.embedding"])
 
 
 def test_any_field_can_be_set_but_those_of_the_weights(

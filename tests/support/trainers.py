@@ -48,6 +48,12 @@ def mdlm_config(parameterization: str = "subs", **fields: Any) -> dict[str, Any]
     return {**_REST, **own, "time_conditioning": False, "subs_masking": False, "noise": noise, **fields}
 
 
+def fewer_states(tensors: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
+    """The weights of a network with the first states alone."""
+    rows = ("vocab_embed.embedding", "output_layer.linear.weight", "output_layer.linear.bias")
+    return {name: value[:count].clone() if name in rows else value for name, value in tensors.items()}
+
+
 @contextmanager
 def classes_of_others() -> Iterator[Callable[[str], Any]]:
     """Makes classes of packages that are not there, by their full names, for as long as something is written."""

@@ -38,6 +38,7 @@ from duality.hub.released import RECORD
 from duality.hub.released import weights as released
 from duality.hub.released.config import METHOD_NAMES, MethodName, Settings, layout_config, read_settings
 from duality.hub.released.files import Layout, Released, read_released
+from duality.hub.released.vocabulary import States, find_states, with_further_state, without_further_state
 from duality.hub.released.weights import Sizes
 from duality.models.folder import check_tokenizer, read_identity, read_recipe, read_tokenizer, write_facts
 from duality.models.size import Outline, expected_vocabulary
@@ -46,20 +47,12 @@ from duality.protocols import Vocabulary
 from duality.recipes.catalogue import modify
 from duality.recipes.recipe import Data, Recipe
 from duality.registry import suggestion
-from duality.tokenizers import TOKENIZERS
-from duality.tokenizers.library import load_tokenizer, with_extra_tokens
-from duality.tokenizers.specs import FROM_FILES, KeptTokenizer, TokenizerSpec, tokenizer_at
-from duality.tokenizers.tokenizer import FILE, Tokenizer
+from duality.tokenizers.tokenizer import Tokenizer
 from duality.training import checkpoint
 from duality.training.adapters import merge_adapters
 from duality.training.settings import Training
 
 _PREFIX = "backbone."  # of the names of a denoiser's weights here, and of the names in both layouts
-
-# The tokenizers of the released models by the number of tokens: GPT-2, GPT-2 with "[PAD]", BERT.
-_TOKENIZERS = {50_257: "gpt2", 50_258: "gpt2", 30_522: "bert-base-uncased"}
-_CORPORA = {"gpt2": "openwebtext", "bert-base-uncased": "lm1b"}
-_BERT = "with BERT's pieces the mask token is the piece 103 and not the last state: absorbing noise cannot be imported"
 _TRAINING = Training()  # the paper's, which is what an imported model would be distilled or trained like
 
 
@@ -107,7 +100,10 @@ def import_released(
         average = released.named_average(found.average, weights, found.where)
         released.check_numbers(average, sizes, f"the average (ema) of {found.where}")
         ema = {_PREFIX + own: average[theirs].float() for theirs, own in names.items()}
-    made, tokenizer = _imported_recipe(settings, sizes, request.tokenizer, str(source), report)
+    made, states = _imported_recipe(settings, sizes, request.tokenizer, str(source), report)
+    tokenizer = states.tokenizer
+    if states.mask is not None:
+        model, ema = (with_further_state(weights, states.mask) for weights in (model, ema))
     recipe = _changed_recipe(made, request.assignments, {name: tuple(value.shape) for name, value in model.items()})
     step = next((each for each in (request.step, found.step) if each is not None), 0)
     frequencies = tensors.get(released.FREQUENCIES)
@@ -118,6 +114,7 @@ def import_released(
         "tensors": {name: str(value.dtype).removeprefix("torch.") for name, value in tensors.items()},
         "frequencies": None if frequencies is None else frequencies.float().tolist(),
         "ema": found.made,
+        "mask": states.mask,
         "config": dict(found.config) if found.layout == "duo-hf" else None,
     }
     with new_folder(target) as folder:
@@ -154,10 +151,13 @@ def export_run(
     saved = checkpoint.load(path, groups, Outline(recipe, Vocabulary(tokenizer.vocab_size)).shapes(adapters=True))
     # what an imported run knows of the file that it came from, if that had this layout
     record = read_json(folder / RECORD, MIB) if (folder / RECORD).is_file() else {}
-    if not isinstance(record, dict):
-        raise ValueError(f"{folder / RECORD} is damaged (it holds no object): restore it from a backup, or delete it")
+    if not isinstance(record, dict) or not isinstance(mask := record.get("mask"), int | None):
+        raise ValueError(f"{folder / RECORD} is damaged: restore it from a backup, or delete it")
     kept = record if record.get("layout") == layout else {}
     weights = {name: merge_adapters(saved.groups[name], recipe.training) for name in groups}
+    if mask is not None:
+        weights = {name: without_further_state(group, mask) for name, group in weights.items()}
+        sizes = replace(sizes, num_states=sizes.num_states - 1)
     tensors = {name: _released_tensors(weights[name], sizes, kept) for name in groups}
     config = kept.get("config") or layout_config(layout, settings, sizes)
     if layout == "duo-hf":
@@ -218,44 +218,32 @@ def _describe_released(
 
 def _imported_recipe(
     settings: Settings, sizes: Sizes, place: str | None, source: str, report: Reporter
-) -> tuple[Recipe, Tokenizer]:
-    """The recipe of an imported run, with the tokenizer that is given or the one that released models have."""
+) -> tuple[Recipe, States]:
+    """The recipe of an imported run and its states, with a tokenizer that is given or that of released models."""
     method = settings.build_method(settings.begin)
     absorbing = settings.method == "mdlm" or (settings.method in ("sedd", "d3pm") and settings.noise == "absorbing")
-    # of the states, one is the mask token, or the one that an autoregressive model never writes
-    num_tokens = sizes.num_states - int(absorbing or settings.method == "ar")
-    name = place or _TOKENIZERS.get(num_tokens)
-    if name is None:
-        hint = f" ({_BERT})" if num_tokens == 30_521 else ""
+    extra = absorbing or settings.method == "ar"
+    uniform = settings.method in ("duo", "udlm") or settings.noise == "uniform"
+    states = find_states(place, sizes.num_states, extra, uniform, report)
+    if states.mask is not None and settings.method == "sedd":
         raise ValueError(
-            f"a model of {num_tokens:,} tokens has no known tokenizer{hint}: give --tokenizer, which is the folder of "
-            "a run, a tokenizer.json, hf:OWNER/NAME, or a name such as bytes"
+            f"{source} is a SEDD whose mask token is the piece {states.mask} of its tokenizer: its scores depend on "
+            "the number of states, and only a SEDD whose mask token is the last state can be imported"
         )
-    spec, made = _named_tokenizer(name, report)
-    size = made.vocab_size
-    if size > num_tokens:
-        raise ValueError(f"the tokenizer {name} has {size:,} ids, and the model {num_tokens:,} tokens: give its own")
-    if size < num_tokens and settings.method not in ("duo", "udlm") and settings.noise != "uniform":
-        raise ValueError(
-            f"the tokenizer {name} has {size:,} ids, and the model {num_tokens:,} tokens and a mask token: give its own"
-        )
-    full = with_extra_tokens(made, num_tokens - size)
-    if spec is None or size < num_tokens:
-        spec = KeptTokenizer(None, num_tokens, full.fingerprint)
     assert settings.length is not None, "the length is known"
     if settings.method == "ar" and settings.begin is None:
-        # a released autoregressive model begins with the end-of-text; its extra state was never trained
-        method = settings.build_method(full.separator)
+        # a released autoregressive model begins with its tokenizer's token for that; its extra state was never trained
+        method = settings.build_method(states.begin)
     recipe = Recipe(
         name=f"imported-{settings.method}",
         summary=f"{settings.method} with {sizes.num_states:,} states, trained by others",
         source=f"imported from {source}",
         method=method,
-        data=Data(corpus=_CORPORA.get(name, "unknown"), tokenizer=spec, length=settings.length),
+        data=Data(corpus=states.corpus, tokenizer=states.spec, length=settings.length),
         backbone=sizes.backbone(settings.dropout),
         training=_TRAINING,
     )
-    return recipe, full
+    return recipe, states
 
 
 def _changed_recipe(recipe: Recipe, assignments: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> Recipe:
@@ -271,30 +259,6 @@ def _changed_recipe(recipe: Recipe, assignments: Sequence[str], shapes: Mapping[
             f"{', ...' * (len(odd) > 3)}): leave out what changes the network"
         )
     return changed
-
-
-def _named_tokenizer(place: str, report: Reporter) -> tuple[TokenizerSpec | None, Tokenizer]:
-    """A tokenizer by name, by file, of the hub or of a run; with its specification, if that alone makes it again."""
-    folder = Path(place).expanduser()
-    if folder.is_dir():
-        return None, load_tokenizer(folder if (folder / FILE).is_file() else folder.parent)
-    if folder.name == FILE:  # of this library, or of the library `tokenizers`
-        try:
-            content = json.loads(folder.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            content = None
-        if isinstance(content, dict) and "kind" in content:
-            return None, load_tokenizer(folder.parent)
-    spec = tokenizer_at(place)
-    if spec is None and place in TOKENIZERS:
-        spec = TOKENIZERS[place]()
-    if spec is None or (spec.expected_vocab_size is None and place in TOKENIZERS) or place in ("bpe", "numbers"):
-        raise ValueError(
-            f"tokenizer is {place!r}: give gpt2, bert-base-uncased, bytes, text8, nucleotides, hf:OWNER/NAME, a "
-            "tokenizer.json, or the folder of a run; others are made from a text, and would have other ids"
-        )
-    # a file may move and a model of the hub may change: what they hold now is kept in the run
-    return None if isinstance(spec, FROM_FILES) else spec, spec.train((), progress=report)
 
 
 # --- export

@@ -32,12 +32,17 @@ Layout = Literal["duo-hf", "duo-ckpt"]
 BINARY = "pytorch_model.bin"
 CHECKPOINTS = (".ckpt", ".pt", ".pth", ".bin")
 FETCH = "fetch the file again"
+_ALONE = (
+    'save its state_dict alone: torch.save(torch.load(FILE, map_location="cpu", weights_only=False)["state_dict"], NEW)'
+)
 
 _MOST_OBJECT_BYTES = 256 * MIB  # the objects of a checkpoint without its tensors; a tokenizer has a few million
 
 # Libraries whose objects are in released checkpoints beside the weights; what is read of them is their state.
 _LIBRARIES = ("omegaconf", "transformers", "tokenizers", "lightning", "pytorch_lightning", "lightning_fabric")
-_OPAQUE = tuple(f"{library}." for library in (*_LIBRARIES, "torchmetrics", "typing", "numpy"))
+_OTHERS = ("transformers_modules", "sentencepiece", "torchmetrics", "typing", "numpy")
+_OPAQUE = tuple(f"{library}." for library in (*_LIBRARIES, *_OTHERS))
+_TOKENIZERS = ("Tokenizer", "TokenizerFast")  # how the names of tokenizers end, in whatever module they are
 _DEFAULTDICT = "collections.defaultdict"
 _OPAQUE_NAMES = {f"builtins.{name}" for name in ("dict", "list", "tuple", "int", "float", "str", "bool")}
 _OPAQUE_NAMES |= {"pathlib.Path", "pathlib.PosixPath"}
@@ -113,6 +118,8 @@ def _read_checkpoint(path: Path) -> Released:
     """A checkpoint of Lightning (``state_dict``), or of the code of the SEDD paper (``model``), with its average."""
     content = _load_objects(path)
     key = next((key for key in ("state_dict", "model") if key in content), None)
+    if content and all(_is_tensor(value) for value in content.values()):  # a state_dict that was saved alone
+        key, content = "state_dict", {"state_dict": content}
     if key is None:
         raise ValueError(
             f"{path} has no state_dict; it has {', '.join(map(str, list(content)[:8])) or 'nothing'}: give a "
@@ -149,16 +156,19 @@ def _load_objects(path: Path) -> dict[object, object]:
     except Exception as error:  # an instruction that ``weights_only`` does not know, or a damaged archive
         named = ", ".join(sorted(_names_in(path))) or "none that could be read"
         raise ValueError(
-            f"{path} cannot be read as weights alone ({_first_line(error)}; objects in it: {named}): {FETCH}, or save "
-            "its state_dict alone"
+            f"{path} cannot be read as weights alone ({_first_line(error)}; objects in it: {named}): {FETCH}, or "
+            f"{_ALONE}"
         ) from None
+    known = {*_OPAQUE_NAMES, _DEFAULTDICT}
     refused = sorted(
-        name for name in unknown if not name.startswith(_OPAQUE) and name not in {*_OPAQUE_NAMES, _DEFAULTDICT}
+        name
+        for name in unknown
+        if name not in known and not name.startswith(_OPAQUE) and not name.endswith(_TOKENIZERS)
     )
     if refused:
         raise ValueError(
             f"{path} holds pickled objects that are no weights ({', '.join(refused)}): loading them could run code, "
-            "and is refused; give a file that comes from the authors, or save its state_dict alone"
+            f"and is refused; if you trust the file, {_ALONE}"
         )
     stands = [(_Opaque, name) for name in unknown if name != _DEFAULTDICT]
     if _DEFAULTDICT in unknown:
