@@ -167,8 +167,8 @@ def test_the_state_dict_alone_is_enough(golden: Path, tmp_path: Path, capsys: py
     out = ["--tokenizer", str(numbers_folder(tmp_path / "numbers", NUM_TOKENS)), "--out", str(tmp_path / "run")]
     assert main(["import", str(source), *out]) == 2
     assert "(own.code.Words)" in (line := capsys.readouterr().err)
-    assert "save its state_dict alone: torch.save(" in line
-    torch.save(OrderedDict(prefixed(tensors)), alone)  # what that line writes
+    assert "save its state_dict alone as another .ckpt, and give that with --method and --length" in line
+    torch.save(OrderedDict(prefixed(tensors)), alone)
     assert main(["import", str(alone), *out]) == 2
     assert "give --method" in capsys.readouterr().err
     assert main(["import", str(alone), *out, "--method", "duo", "--length", "12"]) == 0

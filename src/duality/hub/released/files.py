@@ -32,9 +32,7 @@ Layout = Literal["duo-hf", "duo-ckpt"]
 BINARY = "pytorch_model.bin"
 CHECKPOINTS = (".ckpt", ".pt", ".pth", ".bin")
 FETCH = "fetch the file again"
-_ALONE = (
-    'save its state_dict alone: torch.save(torch.load(FILE, map_location="cpu", weights_only=False)["state_dict"], NEW)'
-)
+_ALONE = "save its state_dict alone as another .ckpt, and give that with --method and --length"
 
 _MOST_OBJECT_BYTES = 256 * MIB  # the objects of a checkpoint without its tensors; a tokenizer has a few million
 
