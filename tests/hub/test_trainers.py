@@ -13,7 +13,7 @@ import pytest
 import tokenizers
 import torch
 from support.released import HF_CONFIG, NUM_TOKENS, changed, numbers_folder, prefixed, reference_tensors, write_folder
-from support.trainers import fewer_states, mdlm_config, paper_config, write_trained
+from support.trainers import fewer_states, mdlm_config, paper_config, sdtt_config, write_trained
 
 from duality.cli.main import main
 from duality.diffusion.schedules import LogLinear
@@ -158,6 +158,31 @@ def test_a_sedd_whose_mask_token_is_a_piece_is_refused(
     source = write_trained(tmp_path / "model.ckpt", tensors, paper_config("sedd"))
     assert main(["import", str(source), "--out", str(tmp_path / "run")]) == 2
     assert "a SEDD whose mask token is the piece 4" in capsys.readouterr().err
+
+
+def test_folders_of_sdtt(golden: Path, tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder whose config.json is the configuration of a training; also with the names of MDLM's own folder."""
+    tensors, numbers = reference_tensors(golden), str(numbers_folder(tmp_path / "numbers", NUM_TOKENS - 1))
+    for number, prefix in enumerate(("backbone.", "backbone.backbone.")):
+        run = tmp_path / f"run-{number}"
+        source = write_folder(tmp_path / f"hf-{number}", prefixed(tensors, prefix), sdtt_config())
+        assert main(["import", str(source), "--out", str(run), "--tokenizer", numbers]) == 0
+        assert main(["eval", str(run), "--data", str(text), "--draws", "1"]) == 0
+        assert main(["sample", str(run), "--num", "1", "--steps", "2"]) == 0
+        assert read_recipe(run).method == MDLM()
+        again = export_run(run, tmp_path / f"again-{number}", "duo-hf")
+        assert filecmp.cmp(source / "model.safetensors", again / "model.safetensors", shallow=False)
+        assert json.loads((again / "config.json").read_text()) == sdtt_config()
+    latent = {f"latent_projection.{n}.weight": torch.ones(2, 2) for n in range(40)}  # what Di4C adds
+    other = write_folder(tmp_path / "other", prefixed({**tensors, **latent}), sdtt_config())
+    changed_fields = {f"field_{number}": number for number in range(60)}
+    odd = write_folder(tmp_path / "odd", prefixed(tensors), {**HF_CONFIG, **changed_fields})
+    for folder, words in ((other, " and 34 more"), (odd, " and 54 more")):
+        capsys.readouterr()
+        assert main(["import", str(folder), "--out", str(tmp_path / "no"), "--tokenizer", numbers]) == 2
+        line = capsys.readouterr().err
+        assert words in line
+        assert len(line) < 700 + len(str(folder))
 
 
 def test_the_state_dict_alone_is_enough(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

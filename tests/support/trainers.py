@@ -48,6 +48,31 @@ def mdlm_config(parameterization: str = "subs", **fields: Any) -> dict[str, Any]
     return {**_REST, **own, "time_conditioning": False, "subs_masking": False, "noise": noise, **fields}
 
 
+def sdtt_config(**model: Any) -> dict[str, Any]:
+    """The configuration of the SDTT paper's code, which its folders on the hub have as config.json."""
+    distillation = {
+        "name": "multi-round-sdtt",
+        "num_distill_steps": 2,
+        "distill_mode": "kl-bwd",
+        "grow_dt_every": 10_000,
+    }
+    others: dict[str, Any] = {
+        "parameterization": {**distillation, "checkpoint_path": "kuleshov-group/mdlm-owt", "start_from_hf": True},
+        "data_preprocess": {"data_cache": "x", "min_seq_len": -1, "legacy_start_end_bos": True, "add_eos": True},
+        "lr_scheduler": {"_target_": "transformers.get_constant_schedule_with_warmup", "num_warmup_steps": 500},
+        "strategy": {"_target_": "lightning.pytorch.strategies.DDPStrategy", "find_unused_parameters": False},
+        "callbacks": {"checkpoint_every_n_steps": {"save_top_k": -1, "every_n_train_steps": 10_000}},
+        "checkpointing": {"save_dir": "x", "resume_from_ckpt": True},
+        "wandb": {"project": "text-diffusion", "tags": ["loglinear"], "name": None},
+        "tokenizer": {"name": "gpt2"},
+        "compile": False,
+        "eval_every": 5_000_000,
+    }
+    made = mdlm_config(T=1024) | others
+    made = {name: value for name, value in made.items() if name not in ("backbone", "diffusion", "subs_masking")}
+    return {**made, "model": {**_MODEL, "type": "ddit-orig", **model}}
+
+
 def fewer_states(tensors: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
     """The weights of a network with the first states alone."""
     rows = ("vocab_embed.embedding", "output_layer.linear.weight", "output_layer.linear.bias")

@@ -3,11 +3,12 @@
     config.json of Duo, MDLM, UDLM    flat: model_type, vocab_size, model_length, hidden_dim, n_blocks, n_heads, ...
     config.json of SEDD               sections: tokens, graph.type, noise.type, model.{hidden_size, n_blocks, ...}
     Lightning                         sections: algo.name, model.{hidden_size, ...}, noise.type
+    config.json of SDTT               the same as of Lightning: parameterization.name, model.{hidden_size, ...}
 
-The three become one ``Settings``; the tables say which field is which. A config.json is read strictly: a field that is
-not known, or of a wrong type, is refused, all of them at once, with the nearest names. The hyper-parameters of a
-training have hundreds of fields; what is known of them is read. ``cond_dim`` is not compared: released files say 129
-where the tensors have 128.
+They become one ``Settings``; the tables say which field is which. A config.json is read strictly: a field that is
+not known, or of a wrong type, is refused, with the nearest names and the first of them in one line. The configuration
+of a training, which a folder of SDTT has too, has hundreds of fields; what is known of them is read. ``cond_dim`` is
+not compared: released files say 129 where the tensors have 128.
 
 What must hold: settings are what the file says, and nothing is assumed where it says something else.
 """
@@ -60,6 +61,8 @@ _SECTIONS = ("model", "graph", "noise")
 _ALGORITHMS: dict[str, MethodName] = {name: name for name in METHOD_NAMES}
 _ALGORITHMS |= {"duo_base": "duo", "distillation": "duo", "dcd": "duo", "d3pm-absorb": "d3pm", "sedd-absorb": "sedd"}
 _PARAMETERISATIONS: dict[str, MethodName] = {"subs": "mdlm", "sedd": "sedd", "score": "sedd", "ar": "ar"}
+_PARAMETERISATIONS |= {"multi-round-sdtt": "mdlm"}  # MDLM, distilled by itself
+_SHOWN = 6  # problems of a configuration in one line
 
 
 @dataclass(frozen=True)
@@ -101,14 +104,16 @@ class Settings:
 def read_settings(layout: Layout, config: _Config, where: str) -> Settings:
     """The settings that a config.json of either kind says, or the hyper-parameters of a Lightning checkpoint.
 
-    One line has all that is wrong with a config.json; of hyper-parameters is read what is known.
+    One line has what is wrong with a config.json; of hyper-parameters is read what is known.
     """
-    if layout == "duo-ckpt":
+    if layout == "duo-ckpt" or isinstance(config.get("parameterization"), dict):
         return _checkpoint_settings(config, where)
     of_sedd = "graph" in config or isinstance(config.get("model"), dict)
     problems, settings = (_sedd_settings if of_sedd else _flat_settings)(config)
     if problems:
-        raise ValueError(f"config.json of {where}: {'; '.join(problems)}: fetch it again, or correct it")
+        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        listed = "; ".join([*problems[:_SHOWN], *more])
+        raise ValueError(f"config.json of {where}: {listed}: fetch it again, or correct it")
     return settings
 
 
@@ -135,7 +140,8 @@ def _wrong_fields(
     found = []
     for name, value in config.items():
         if name not in fields and name not in others:
-            found.append(f"unknown field {inside}{name!r} ({suggestion(name, [*fields, *others])})")
+            close = suggestion(name, [*fields, *others])  # without one it lists all names, which are many
+            found.append(f"unknown field {inside}{name!r:.60}" + f" ({close})" * close.startswith("did"))
         elif name in fields and value is not None and _value(config, name, fields[name][0]) is None:
             found.append(f"{inside}{name} is {value!r}, and must be {describe(fields[name][0])}")
     return found
@@ -189,7 +195,7 @@ def _checkpoint_settings(config: _Config, where: str) -> Settings:
     algo, model, noise = (_section(config, name) for name in ("algo", "model", "noise"))
     method = _ALGORITHMS.get(str(algo.get("name")))
     if method is None:  # the code of the MDLM and UDLM papers
-        parameterisation = str(config.get("parameterization"))
+        parameterisation = str(_section(config, "parameterization").get("name") or config.get("parameterization"))
         uniform_d3pm = config.get("diffusion") == "uniform" and not config.get("T")
         d3pm: MethodName = "udlm" if uniform_d3pm else "d3pm"
         method = d3pm if parameterisation == "d3pm" else _PARAMETERISATIONS.get(parameterisation)

@@ -10,8 +10,8 @@ The networks of Duo, MDLM, UDLM, SEDD, D3PM and AR all have these names: with th
 MDLM and Duo papers, without one in that of the SEDD paper. An average of the weights (EMA) is a list without names, in
 the order of the parameters.
 
-What must hold: all functions are pure; what does not fit is refused with every tensor that is missing, that nothing
-belongs to, or that has another shape.
+What must hold: all functions are pure; what does not fit is refused with the tensors that are missing, that nothing
+belongs to, or that have another shape.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _COMPLETE = "fetch it again, or give the file of another model"
 _ROTARY_BASE = 10_000
 MLP_RATIO = 4  # the released networks have no other
 _TIME_WIDTH = 128
+_SHOWN = 6  # names of tensors in a message
 
 _LINEAR = ("weight", "bias")
 _BLOCK = {"norm1": "norm_attention", "attn_qkv": "qkv", "attn_out": "out", "norm2": "norm_mlp"}
@@ -135,7 +136,7 @@ def sizes_of(shapes: Mapping[str, Shape], heads: int | None, where: str) -> Size
 
 
 def check_shapes(found: Mapping[str, Shape], expected: Mapping[str, Shape], where: str) -> None:
-    """Refuse tensors that are not those of the network; every one that differs is named."""
+    """Refuse tensors that are not those of the network; the first that differ are named, and how many more do."""
     missing = [name for name in expected if name not in found and name != FREQUENCIES]
     extra = [name for name in found if name not in expected]
     wrong = [
@@ -144,7 +145,11 @@ def check_shapes(found: Mapping[str, Shape], expected: Mapping[str, Shape], wher
         if name in found and found[name] != shape
     ]
     kinds = {"missing": missing, "not of this network": extra, "of another shape": wrong}
-    problems = [f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names]
+    problems = [
+        f"{kind}: {', '.join(names[:_SHOWN])}" + f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
+        for kind, names in kinds.items()
+        if names
+    ]
     if problems:
         raise ValueError(f"{where} does not hold the network that its sizes say ({'; '.join(problems)}): {_COMPLETE}")
 
