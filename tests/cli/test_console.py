@@ -11,8 +11,9 @@ import torch
 from rich.console import Console
 
 from duality.cli import console
-from duality.cli.console import print_table, say, show_sampling, show_training
+from duality.cli.console import print_table, say, show_training
 from duality.cli.main import main
+from duality.cli.sample import _show_sampling
 from duality.files import progress
 from duality.files.progress import working
 from duality.samplers.generate import Frame
@@ -58,7 +59,7 @@ def test_off_a_terminal_long_work_prints_lines(
     assert lines[0] == "training: 4 of 10 steps (40 %), bound loss 5.000"
     assert lines[1].startswith("training: 5 of 10 steps (50 %), bound loss 5.000, ")
     assert lines[1].endswith(" tokens/s, 0:00 left")
-    with show_sampling(2) as show:
+    with _show_sampling(2) as show:
         for step in range(3):
             show(frame(step, 2))
     assert "sampling: 2 of 4 steps (50 %)" in capsys.readouterr().err

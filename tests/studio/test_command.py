@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from duality.cli.main import main
-from duality.studio.server import listen
+from duality.studio.server import Address
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def test_small_events_are_sent_at_once(host: str) -> None:
             taken.set_result(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             writer.close()
 
-        with listen(host, 0) as listener:
+        with Address(host, 0).listen() as listener:
             async with await asyncio.start_server(take, sock=listener):
                 _, writer = await asyncio.open_connection(*listener.getsockname()[:2])
                 found = await asyncio.wait_for(taken, 10)

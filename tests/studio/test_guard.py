@@ -8,7 +8,7 @@ import pytest
 from support.studio import Served, asked, studio_of
 
 from duality.studio.app import make_application
-from duality.studio.server import LOOPBACK, Guard, check_token, format_address, list_hosts
+from duality.studio.server import LOOPBACK, Address, Guard
 
 TOKEN = "a-token-of-some-length"
 
@@ -85,19 +85,19 @@ def test_the_token(tmp_path: Path) -> None:
 
 
 def test_an_open_address_needs_a_good_token() -> None:
-    check_token("127.0.0.1", None)
-    check_token("::1", None)
-    check_token("0.0.0.0", TOKEN)
+    Address("127.0.0.1", 0, None)
+    Address("::1", 0, None)
+    Address("0.0.0.0", 0, TOKEN)
     for host, token in (("0.0.0.0", None), ("example.org", None), ("127.0.0.1", "short"), ("::", "with;semicolons;;;")):
         with pytest.raises(ValueError, match="--token"):
-            check_token(host, token)
+            Address(host, 0, token)
 
 
 def test_the_names_of_a_studio() -> None:
-    assert list_hosts("127.0.0.1") == LOOPBACK
-    assert list_hosts("0.0.0.0") is None
-    assert list_hosts("Host.Example") == (*LOOPBACK, "host.example")
-    assert "0.0.0.0" not in format_address("0.0.0.0", 80, TOKEN)
+    assert Address("127.0.0.1", 0).hosts == LOOPBACK
+    assert Address("0.0.0.0", 0, TOKEN).hosts is None
+    assert Address("Host.Example", 0, TOKEN).hosts == (*LOOPBACK, "host.example")
+    assert "0.0.0.0" not in Address("0.0.0.0", 0, TOKEN).url(80)
 
 
 def test_no_path_reaches_the_disk(shelf: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.studio import Json, Served, asked, studio_of
 
-from duality.studio.app import OPERATIONS, Studio, describe_interface, make_application
+from duality.studio.app import Studio, _describe_interface, make_application
 from duality.studio.schemas import Limits
 from duality.studio.server import LOOPBACK
 
@@ -36,7 +36,7 @@ def schema_of(operation: Json, status: int) -> Json:
 def test_every_route_is_described(shelf: Path) -> None:
     studio = studio_of(shelf)
     made = {(route.path.replace(":path", ""), method) for route in studio.routes() for method in route.methods or ()}
-    paths = describe_interface("0", OPERATIONS)["paths"]
+    paths = _describe_interface()["paths"]
     assert isinstance(paths, dict)
     told = {(path, method.upper()) for path, operations in paths.items() for method in operations}
     assert {entry for entry in made if entry[1] != "HEAD" and entry[0].startswith(("/api/", "/v1/"))} == told

@@ -13,12 +13,9 @@
 is imported when it is called, and modules that import torch are imported inside it, so that ``--help`` is immediate.
 """
 
-import re
-from pathlib import Path
-
 from duality.registry import Registry
 
-_HOMES = {
+HOMES = {
     "train": "train:train",
     "distill": "train:distill",
     "eval": "evaluate:evaluate",
@@ -40,15 +37,7 @@ _HOMES = {
     "trace": "sample:trace",
 }
 
-COMMANDS = Registry("command", {name: f"duality.cli.{home}" for name, home in _HOMES.items()})
+COMMANDS = Registry("command", {name: f"duality.cli.{home}" for name, home in HOMES.items()})
 
 # Those whose work is divided over the processes that torchrun starts.
 DIVIDED = ("train", "distill", "eval", "sample", "quality", "compare")
-
-
-def read_summary(name: str) -> str:
-    """The first line of a command's help, read from its source: no command is imported for the list of all."""
-    module, _, function = _HOMES[name].partition(":")
-    source = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
-    found = re.search(rf'^def {function}\(.*?"""(.*?)\n', source, re.DOTALL | re.MULTILINE)
-    return "" if found is None else found[1]

@@ -21,7 +21,6 @@ from duality.files.progress import Pace, Show, report_line
 from duality.registry import visible
 
 if TYPE_CHECKING:
-    from duality.samplers.generate import Frame
     from duality.training.loop import StepRecord
 
 stderr = Console(stderr=True, highlight=False)
@@ -87,20 +86,6 @@ def show_training(steps: int) -> Iterator[Callable[[StepRecord], None]]:
             show(pace, f"{record.phase} loss {smooth:.3f}")
 
         yield show_step
-
-
-@contextmanager
-def show_sampling(batches: int) -> Iterator[Callable[[Frame], None]]:
-    """The steps of all batches of samples."""
-    with say.showing() as show:
-        pace = Pace("sampling", 0, "steps")
-
-        def show_frame(frame: Frame) -> None:
-            pace.total = frame.steps * batches
-            pace.add(min(1, frame.step))  # step 0 is the start
-            show(pace, "")
-
-        yield show_frame
 
 
 def print_table(names: Iterable[str], rows: Iterable[Iterable[str]], width: int = 160) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import sys
 import threading
@@ -20,13 +21,14 @@ from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
 import tyro
 
 from duality import __version__, ranks
-from duality.cli import COMMANDS, DIVIDED, read_summary
+from duality.cli import COMMANDS, DIVIDED, HOMES
 from duality.registry import one_line, visible
 
 FAULT, USER_ERROR, INTERRUPTED, CLOSED_PIPE, TERMINATED = 1, 2, 130, 141, 143
@@ -136,7 +138,7 @@ def _run_command(arguments: list[str]) -> int:
     kinds: list[Any] = []
     for name in COMMANDS:
         named = arguments[:1] == [name]
-        about = {"constructor": COMMANDS[name]} if named else {"description": read_summary(name)}
+        about = {"constructor": COMMANDS[name]} if named else {"description": _read_summary(name)}
         kinds.append(Annotated[_NotNamed, tyro.conf.subcommand(name, **about)])
     code: int = tyro.cli(
         reduce(or_, kinds),
@@ -147,6 +149,14 @@ def _run_command(arguments: list[str]) -> int:
     )
     sys.stdout.flush()  # a closed pipe shows here and not when the interpreter ends
     return code
+
+
+def _read_summary(name: str) -> str:
+    """The first line of a command's help, read from its source: no command is imported for the list of all."""
+    module, _, function = HOMES[name].partition(":")
+    source = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+    found = re.search(rf'^def {function}\(.*?"""(.*?)\n', source, re.DOTALL | re.MULTILINE)
+    return "" if found is None else found[1]
 
 
 class _Result:

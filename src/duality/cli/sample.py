@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from duality.cli.console import say, show_sampling, stderr
+from duality.cli.console import say, stderr
 from duality.cli.options import AnyModel, Device, Flag, GridName, KeptStep, Round, SamplerName, make_flags
+from duality.files.progress import Pace
 from duality.models.requests import SampleRequest
 from duality.ranks import job
 from duality.registry import visible
@@ -67,11 +68,25 @@ def sample(
     batches, about = -(-request.num // max(request.batch_size, 1)), {"run": str(run), **vars(request)}
     with (
         _printing(model.step, request.num, json, full, later=watch) as each,
-        Watcher(stderr, Pieces(model.tokenizer, model.mask_id)) if watch else show_sampling(batches) as view,
+        Watcher(stderr, Pieces(model.tokenizer, model.mask_id)) if watch else _show_sampling(batches) as view,
         _tracing(view.show if isinstance(view, Watcher) else view, trace, model, about) as see,
     ):
         model.write(replace(request, keep=_parse_kept_tokens(request.keep)), see, each)
     return 0
+
+
+@contextmanager
+def _show_sampling(batches: int) -> Iterator[Watch]:
+    """The steps of all batches of samples."""
+    with say.showing() as show:
+        pace = Pace("sampling", 0, "steps")
+
+        def show_frame(frame: Frame) -> None:
+            pace.total = frame.steps * batches
+            pace.add(min(1, frame.step))  # step 0 is the start
+            show(pace, "")
+
+        yield show_frame
 
 
 @contextmanager
@@ -222,17 +237,17 @@ def studio(
 
     folders, models = _find_sources(runs or (Path("runs"),))
     found = sum(1 for source in folders for _ in run_folders(source)) + len(models)
-    server.check_token(host, token)
-    with server.listen(host, port) as listener:
+    address = server.Address(host, port, token)
+    with address.listen() as listener:
         shelf = library.Library(folders, device=device, models=models)
         made = app.Studio(shelf, judge=None if judge is None else find_judge(judge, device, say))
-        address = server.format_address(host, listener.getsockname()[1], token)
-        say(f"the studio is at {address} ({found} run{'s' * (found != 1)}, and those to come); Ctrl-C ends it")
+        url = address.url(listener.getsockname()[1])
+        say(f"the studio is at {url} ({found} run{'s' * (found != 1)}, and those to come); Ctrl-C ends it")
         if open:
             import webbrowser
 
-            webbrowser.open(address)
-        app.serve(made, listener, host, token)
+            webbrowser.open(url)
+        made.serve(listener, address)
     return 0
 
 

@@ -98,7 +98,7 @@ def fetch_folder(
         raise ValueError(f"{PREFIX}{name} names no model of the Hugging Face hub: write {PREFIX}OWNER/NAME")
     folder = _fetch(name, revision, [_CONFIG])
     if not (folder / _CONFIG).is_file():
-        raise ValueError(f"{describe_name(name, revision)} has no {_CONFIG}: choose another model")
+        raise ValueError(f"{_describe_name(name, revision)} has no {_CONFIG}: choose another model")
     if accept is not None:
         accept(folder)
     return _fetch(name, folder.name, list(files))
@@ -108,17 +108,20 @@ def _fetch(name: str, revision: str | None, patterns: list[str]) -> Path:
     """The files of a model whose names fit the patterns; those of its subfolders are left out."""
     import huggingface_hub as hub
 
-    with progress_on_terminals():
-        try:
-            found = hub.snapshot_download(name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"])
-        except Exception as error:  # of the network, of the hub, of the disk
-            raise ValueError(f"{describe_name(name, revision)} {explain_error(error)}") from None
+    with asking_hub(name, revision):
+        found = hub.snapshot_download(name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"])
     return Path(found)
 
 
 @contextmanager
-def progress_on_terminals() -> Iterator[None]:
-    """Show the bars of the package for the duration of a ``with`` block only if somebody sees them."""
+def asking_hub(
+    name: str, revision: str | None, refusal: Callable[[Exception], str | None] = lambda error: None
+) -> Iterator[None]:
+    """Show the bars of the package only if somebody sees them, and turn an error into one that names the model.
+
+    The error is one of the network, of the hub or of the disk. ``refusal`` may say why the hub does not do what is
+    asked, and what to do.
+    """
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     silent = not sys.stderr.isatty() and not are_progress_bars_disabled()
@@ -126,12 +129,14 @@ def progress_on_terminals() -> Iterator[None]:
         disable_progress_bars()
     try:
         yield
+    except Exception as error:
+        raise ValueError(f"{_describe_name(name, revision)} {refusal(error) or _explain_error(error)}") from None
     finally:
         if silent:
             enable_progress_bars()
 
 
-def explain_error(error: Exception) -> str:
+def _explain_error(error: Exception) -> str:
     """Why the hub does not give something, and what to do."""
     from huggingface_hub import constants, errors
 
@@ -148,6 +153,6 @@ def explain_error(error: Exception) -> str:
     return f"cannot be had ({words}): look at the network and at HF_ENDPOINT if it is set, or give a folder"
 
 
-def describe_name(name: str, revision: str | None) -> str:
+def _describe_name(name: str, revision: str | None) -> str:
     """A model of the hub, for messages."""
     return f"the model {name} of the Hugging Face hub" + (f" at {revision}" if revision else "")

@@ -29,7 +29,7 @@ from duality.files.atomic import file_sha256, new_folder
 from duality.files.json_files import MIB, parse_json, read_bounded
 from duality.files.kept_scores import Scores
 from duality.hub import package
-from duality.hub.fetch import PREFIX, describe_name, explain_error, hub_name, progress_on_terminals
+from duality.hub.fetch import PREFIX, asking_hub, hub_name
 from duality.hub.package import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig, flush_model
 from duality.models.folder import CORPUS, exists, package_versions, read_identity
 from duality.models.likelihood import KEPT, Likelihood, hash_weights
@@ -125,31 +125,28 @@ def push_to_hub(model: TrainedModel, name: str, fields: CardFields, private: boo
     """Upload a model to the hub, whose repository is made if there is none; the address of the commit."""
     import huggingface_hub as hub
 
+    def refuse_upload(error: Exception) -> str | None:
+        if isinstance(error, hub.errors.HfHubHTTPError) and error.response.status_code in (401, 403):
+            return "does not take this from you: set HF_TOKEN to a token that may write there"
+        if isinstance(error, hub.errors.OfflineModeIsEnabled):
+            return "cannot be reached, because HF_HUB_OFFLINE is set: unset it, or write a folder (--folder)"
+        return None
+
     repository = repository_named(name)
     with tempfile.TemporaryDirectory(prefix="duality-") as place:
         folder = save_pretrained(model, Path(place) / "model", fields, repository)
-        try:
+        with asking_hub(repository, revision, refuse_upload):
             api = hub.HfApi(library_name="duality")
             api.create_repo(repository, private=private, exist_ok=True)
             public = private and not api.model_info(repository).private
             if not public:
                 if revision is not None:
                     api.create_branch(repository, branch=revision, exist_ok=True)
-                with progress_on_terminals():
-                    message = f"{model.recipe.name}, step {model.step}"
-                    found = api.upload_folder(
-                        repo_id=repository, folder_path=folder, revision=revision, commit_message=message
-                    )
+                message = f"{model.recipe.name}, step {model.step}"
+                found = api.upload_folder(
+                    repo_id=repository, folder_path=folder, revision=revision, commit_message=message
+                )
                 return str(found.commit_url)
-        except Exception as error:  # of the network, of the hub
-            status = error.response.status_code if isinstance(error, hub.errors.HfHubHTTPError) else None
-            if status in (401, 403):
-                refusal = "does not take this from you: set HF_TOKEN to a token that may write there"
-            elif isinstance(error, hub.errors.OfflineModeIsEnabled):
-                refusal = "cannot be reached, because HF_HUB_OFFLINE is set: unset it, or write a folder (--folder)"
-            else:
-                refusal = explain_error(error)
-            raise ValueError(f"{describe_name(repository, revision)} {refusal}") from None
     raise ValueError(
         f"the model {repository} is public on the Hugging Face hub, and a private one was asked for: nothing was "
         "uploaded; make it private on its page, or choose another name"

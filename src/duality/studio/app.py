@@ -1,7 +1,7 @@
 """The routes of the studio: HTTP around ``library``, ``generation`` and ``completions``.
 
 ``OPERATIONS`` are the addresses of the interface: what each does, what it answers, and the function that does it;
-``describe_interface`` says the same in OpenAPI. What must hold: every route but those of the page is described, and
+``_describe_interface`` says the same in OpenAPI. What must hold: every route but those of the page is described, and
 answers what is described; tests compare them.
 """
 
@@ -35,7 +35,7 @@ from duality.studio.generation import Event, generate, judge_text, measure_surpr
 from duality.studio.library import Library
 from duality.studio.queues import Queues
 from duality.studio.schemas import LIMITS, AnyForm, Cancelled, Form, Json, Limits, Refusal
-from duality.studio.server import Guard, answer, answer_error, encode_event, list_hosts
+from duality.studio.server import Address, Guard, answer, answer_error, encode_event
 
 if TYPE_CHECKING:
     from duality.evaluation.judge import Judge
@@ -118,7 +118,7 @@ class Studio:
                 found.append(Route(path, Response(file.read_bytes(), media_type=media), methods=["GET"]))
         return found + [self._route(path, operation) for path, operation in OPERATIONS.items()]
 
-    def _route(self, path: str, operation: Operation) -> Route:
+    def _route(self, path: str, operation: _Operation) -> Route:
         """The route of an operation: with a form it is sent a body, without one it may read files."""
         form = operation.form
 
@@ -130,12 +130,34 @@ class Studio:
 
         return Route(path.replace("{run}", "{run:path}"), endpoint, methods=["GET" if form is None else "POST"])
 
+    def serve(self, listener: socket.socket, address: Address) -> None:
+        """Answer until a signal comes; the work ends before the server waits for its connections."""
+        config = uvicorn.Config(
+            make_application(self, address.hosts, address.token),
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=self.limits.connections,
+            timeout_graceful_shutdown=3,
+        )
+        server = uvicorn.Server(config)
+
+        def end(sig: int, frame: FrameType | None) -> None:
+            self.queues.closing.set()
+            uvicorn.Server.handle_exit(server, sig, frame)
+
+        server.handle_exit = end  # type: ignore[method-assign]
+        try:
+            server.run(sockets=[listener])
+        finally:
+            self.queues.close()
+
 
 # --- the description of the interface
 
 
 @dataclass(frozen=True)
-class Operation:
+class _Operation:
     """What an address does: its answer; the form of its body if it is sent one, else what its query may have."""
 
     about: str
@@ -145,10 +167,10 @@ class Operation:
     query: Mapping[str, str] = field(default_factory=dict)
 
 
-def describe_interface(version: str, operations: Mapping[str, Operation]) -> Json:
+def _describe_interface() -> Json:
     """The description in OpenAPI 3.1: what the addresses answer; the forms are those that are checked."""
     paths: Json = {}
-    for path, each in operations.items():
+    for path, each in OPERATIONS.items():
         content: Json = {"application/json": {"schema": each.answer}}
         answers = {"200": {"description": each.about, "content": content}, "4XX": _REFUSED, "503": _REFUSED}
         found: Json = {"summary": each.about, "responses": answers}
@@ -163,7 +185,7 @@ def describe_interface(version: str, operations: Mapping[str, Operation]) -> Jso
             body = {"application/json": {"schema": each.form.model_json_schema()}}
             found["requestBody"] = {"required": True, "content": body}
         paths[path] = {"get" if each.form is None else "post": found}
-    return {"openapi": "3.1.0", "info": {"title": "duality studio", "version": version}, "paths": paths}
+    return {"openapi": "3.1.0", "info": {"title": "duality studio", "version": duality.__version__}, "paths": paths}
 
 
 def _record(**properties: object) -> Json:
@@ -234,65 +256,63 @@ def _operator_table(states: int, points: int = 201) -> Json:
     }
 
 
-OPERATIONS: dict[str, Operation] = {
-    "/api/runs": Operation(
+OPERATIONS: dict[str, _Operation] = {
+    "/api/runs": _Operation(
         "the runs, and what is known of them without loading them",
         _record(runs=[_record(id=str, path=str, state=str, step=int | None, problem=str | None)], judge=str | None),
         lambda studio, _: {"runs": studio.library.describe_runs(), "judge": studio.judge and studio.judge.name},
     ),
-    "/api/runs/{run}/recipe": Operation(
+    "/api/runs/{run}/recipe": _Operation(
         "the recipe of a run", _record(), lambda studio, request: studio.library.recipe(request.path_params["run"])
     ),
-    "/api/runs/{run}/metrics": Operation(
+    "/api/runs/{run}/metrics": _Operation(
         "the logged steps of a run",
         _record(rows=[_record(step=int)]),
         lambda studio, request: {"rows": studio.library.metrics(*_run_and_step(request))},
         query=_AFTER,
     ),
-    "/api/runs/{run}/samples": Operation(
+    "/api/runs/{run}/samples": _Operation(
         "the samples that a run wrote while it was trained",
         _record(rows=[_record(step=int, texts=[str])]),
         lambda studio, request: {"rows": studio.library.samples(*_run_and_step(request))},
         query=_AFTER,
     ),
-    "/api/operator": Operation(
+    "/api/operator": _Operation(
         "the operator T of the paper, for a number of states",
         _record(states=int, gaussian=[float], discrete=[float], slope=[float]),
         lambda _, request: _operator_table(_whole_number(request, "states", 8, 2, 1 << 20)),
         query={"states": "how many tokens; 8 if absent"},
     ),
-    "/api/health": Operation(
+    "/api/health": _Operation(
         "whether the studio answers, and how much is waiting",
         _record(status=str, waiting=int, version=str),
         lambda studio, _: {"status": "ok", "waiting": studio.queues.count_waiting(), "version": duality.__version__},
     ),
-    "/api/openapi.json": Operation(
-        "this description", _record(), lambda *_: describe_interface(duality.__version__, OPERATIONS)
-    ),
-    "/v1/models": Operation(
+    "/api/openapi.json": _Operation("this description", _record(), lambda *_: _describe_interface()),
+    "/v1/models": _Operation(
         "the runs, as OpenAI lists models",
         _record(object=str, data=[_record(id=str, object=str, created=int, owned_by=str)]),
         lambda studio, _: {"object": "list", "data": [{"id": name, **_MODEL} for name in studio.library.find_runs()]},
     ),
-    "/api/generate": Operation(
+    "/api/generate": _Operation(
         "write text; with stream, every step as an event", _WRITTEN, Studio.write, schemas.Generate
     ),
-    "/api/fill": Operation(
+    "/api/fill": _Operation(
         "fill in the blanks of a text; with stream, every step as an event", _WRITTEN, Studio.write, schemas.Fill
     ),
-    "/api/likelihood": Operation(
+    "/api/likelihood": _Operation(
         "the nats of each token of a text",
         _record(run=str, kind=str, tokens=[_TOKEN], nats=float | None, bits_per_character=float | None),
         Studio.score,
         schemas.Likelihood,
     ),
-    "/api/judge": Operation(
+    "/api/judge": _Operation(
         "the perplexity of a text under the judge that the studio was started with",
         _record(judge=str, perplexity=float | None),
         Studio.ask_judge,
         schemas.Judgement,
     ),
-    "/v1/completions": Operation(
+    "/v1/completions": _Operation(
         "write text, as OpenAI's completions",
         _record(id=str, object=str, created=int, model=str, choices=[_CHOICE], usage=_USAGE, command=str),
         Studio.complete,
@@ -301,7 +321,7 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-# --- the server
+# --- the application
 
 
 def make_application(studio: Studio, hosts: tuple[str, ...] | None, token: str | None = None) -> Guard:
@@ -309,26 +329,3 @@ def make_application(studio: Studio, hosts: tuple[str, ...] | None, token: str |
     known = (Refusal, Cancelled, ClientDisconnect, HTTPException, Exception)
     app = Starlette(routes=studio.routes(), exception_handlers=dict.fromkeys(known, answer_error))
     return Guard(app, hosts, token)
-
-
-def serve(studio: Studio, listener: socket.socket, host: str, token: str | None) -> None:
-    """Answer until a signal comes; the work ends before the server waits for its connections."""
-    config = uvicorn.Config(
-        make_application(studio, list_hosts(host), token),
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        limit_concurrency=studio.limits.connections,
-        timeout_graceful_shutdown=3,
-    )
-    server = uvicorn.Server(config)
-
-    def end(sig: int, frame: FrameType | None) -> None:
-        studio.queues.closing.set()
-        uvicorn.Server.handle_exit(server, sig, frame)
-
-    server.handle_exit = end  # type: ignore[method-assign]
-    try:
-        server.run(sockets=[listener])
-    finally:
-        studio.queues.close()

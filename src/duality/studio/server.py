@@ -160,55 +160,69 @@ class Guard:
 # --- where it listens
 
 
-def check_token(host: str, token: str | None) -> None:
-    """Refuse an address for others without a token, and a token that is no safe one."""
-    such = secrets.token_urlsafe(16)
-    try:
-        alone = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:  # another name
-        alone = False
-    if token is None and not alone:
-        raise ValueError(
-            f"--host {host} can be reached from other machines: give a --token that they must know, such as {such}, or "
-            "leave --host out"
-        )
-    if token is not None and not _TOKEN.fullmatch(token):
-        raise ValueError(
-            "--token needs 12 to 200 letters, digits or characters of -._~, so that nobody guesses it: take one such "
-            f"as {such}"
-        )
+@dataclass(frozen=True)
+class Address:
+    """Where a studio listens, and the token that others must know.
 
-
-def list_hosts(host: str) -> tuple[str, ...] | None:
-    """The hosts that a request may name; None for any, where the address is that of all networks of the machine."""
-    bare = host.strip("[]")
-    if bare in ("", "0.0.0.0", "::"):
-        return None  # the machine has names that it does not know; the token keeps others out
-    own = f"[{bare}]" if ":" in bare else bare.lower()
-    return LOOPBACK if own in LOOPBACK else (*LOOPBACK, own)
-
-
-def format_address(host: str, port: int, token: str | None) -> str:
-    """What to type into a browser.
-
-    >>> format_address("::1", 8321, None), format_address("127.0.0.1", 80, "abc")
-    ('http://[::1]:8321/', 'http://127.0.0.1:80/?token=abc')
+    An address for others without a token is refused, and a token that is no safe one.
     """
-    bare = host.strip("[]")
-    name = socket.gethostname() if list_hosts(host) is None else f"[{bare}]" if ":" in bare else bare
-    return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
 
+    host: str
+    port: int
+    token: str | None = None
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; a port that is taken is refused."""
-    bare = host.strip("[]")
-    # with its protocol named, asyncio lets small events go at once (TCP_NODELAY); else they wait 40 ms for an answer
-    made = socket.socket(socket.AF_INET6 if ":" in bare else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind((bare, port))
-        made.listen(128)
-    except (OSError, OverflowError) as error:
-        made.close()
-        raise ValueError(f"cannot listen at {host}, port {port} ({error}): choose another --port, such as 0") from None
-    return made
+    def __post_init__(self) -> None:
+        such = secrets.token_urlsafe(16)
+        try:
+            alone = self.host == "localhost" or ipaddress.ip_address(self._bare).is_loopback
+        except ValueError:  # another name
+            alone = False
+        if self.token is None and not alone:
+            raise ValueError(
+                f"--host {self.host} can be reached from other machines: give a --token that they must know, such as "
+                f"{such}, or leave --host out"
+            )
+        if self.token is not None and not _TOKEN.fullmatch(self.token):
+            raise ValueError(
+                "--token needs 12 to 200 letters, digits or characters of -._~, so that nobody guesses it: take one "
+                f"such as {such}"
+            )
+
+    @property
+    def _bare(self) -> str:
+        """The host without the brackets of an IPv6 address."""
+        return self.host.strip("[]")
+
+    @property
+    def hosts(self) -> tuple[str, ...] | None:
+        """The hosts that a request may name; None for any, where the address is that of all networks of the machine."""
+        if self._bare in ("", "0.0.0.0", "::"):
+            return None  # the machine has names that it does not know; the token keeps others out
+        own = f"[{self._bare}]" if ":" in self._bare else self._bare.lower()
+        return LOOPBACK if own in LOOPBACK else (*LOOPBACK, own)
+
+    def url(self, port: int) -> str:
+        """What to type into a browser, where ``port`` is the one that was taken.
+
+        >>> Address("::1", 0).url(8321), Address("127.0.0.1", 0, "abc-def-ghi-jkl").url(80)
+        ('http://[::1]:8321/', 'http://127.0.0.1:80/?token=abc-def-ghi-jkl')
+        """
+        name = f"[{self._bare}]" if ":" in self._bare else self._bare
+        name = socket.gethostname() if self.hosts is None else name
+        return f"http://{name}:{port}/" + (f"?token={self.token}" if self.token else "")
+
+    def listen(self) -> socket.socket:
+        """A socket that listens; a port that is taken is refused."""
+        family = socket.AF_INET6 if ":" in self._bare else socket.AF_INET
+        # with its protocol named, asyncio sends small events at once (TCP_NODELAY); else they wait 40 ms for an answer
+        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind((self._bare, self.port))
+            made.listen(128)
+        except (OSError, OverflowError) as error:
+            made.close()
+            raise ValueError(
+                f"cannot listen at {self.host}, port {self.port} ({error}): choose another --port, such as 0"
+            ) from None
+        return made
