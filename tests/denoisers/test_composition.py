@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from duality.denoisers.clamp import Clamped, ClampedScore, InContext
+from duality.denoisers.clamp import Clamped, ClampedScore, _InContext
 from duality.denoisers.conditioning import Guided, LabelledScore, with_labels, with_labels_of
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.memo import Memoized, Recorded
@@ -91,7 +91,7 @@ KINDS: dict[str, Kind] = {
     "temperature": Kind(lambda inner: Temperature(inner, 0.7), dense_temperature),
     "top-p": Kind(lambda inner: TopP(inner, 0.8), dense_top_p),
     "clamp": Kind(lambda inner: Clamped(inner, TOKENS, KNOWN), dense_clamp),
-    "context": Kind(lambda inner: InContext(inner, TOKENS, KNOWN), dense_context),
+    "context": Kind(lambda inner: _InContext(inner, TOKENS, KNOWN), dense_context),
     "guidance": Kind(lambda inner: Guided(inner, 1, 2.5), dense_guidance),
     "memo": Kind(Memoized, dense_same),
     "record": Kind(Recorded, dense_same),

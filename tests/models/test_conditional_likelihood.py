@@ -28,7 +28,7 @@ from support.runs import ROOT, small_recipe
 from torch import Tensor
 
 import duality
-from duality.denoisers.clamp import Clamped, ClampedScore, InContext, InContextScore, in_context
+from duality.denoisers.clamp import Clamped, ClampedScore, _InContext, _InContextScore, in_context
 from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear, Polynomial
 from duality.methods.bert_mouth import _PseudoLikelihood
@@ -321,9 +321,9 @@ def test_a_measure_reads_what_a_sampler_with_a_prompt_reads(models: dict[str, Mo
         with torch.no_grad():
             if "sedd" in name:
                 score: Any = ClampedScore(model.denoiser, model.process(), *pieces)
-                held, found = (one.log_ratios(z, alpha) for one in (score, InContextScore(model.denoiser, *pieces)))
+                held, found = (one.log_ratios(z, alpha) for one in (score, _InContextScore(model.denoiser, *pieces)))
             else:
-                held, found = (kind(model.denoiser, *pieces).log_probs(z, alpha) for kind in (Clamped, InContext))
+                held, found = (kind(model.denoiser, *pieces).log_probs(z, alpha) for kind in (Clamped, _InContext))
         assert torch.allclose(held[:, 5:].exp(), found[:, 5:].exp(), rtol=1e-9, atol=1e-12)
 
 

@@ -22,9 +22,10 @@ from duality.data.readers import TextFile
 from duality.models.size import expected_vocabulary
 from duality.recipes.catalogue import from_json, recipe, to_json
 from duality.recipes.config import to_jsonable
-from duality.tokenizers.library import ENDINGS, LibraryTokenizer, load_tokenizer, read_tokenizer_file
+from duality.tokenizers.library import ENDINGS, LibraryTokenizer, load_tokenizer
 from duality.tokenizers.specs import BPE, HubTokenizer, TokenizerFile, tokenizer_at
 
+read_file = LibraryTokenizer.read_file
 TEXTS = ["the cat sat on the mat. " * 20, "Ünïcödé 😀 and <|endoftext|> as text\n\n" * 5]
 SPECIAL = ["<|endoftext|>", "[PAD]", "[MASK]"]
 
@@ -78,7 +79,7 @@ def words(**ids: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> LibraryTokenizer:
-    return read_tokenizer_file(write(tmp_path_factory.mktemp("pairs"), byte_pairs()))
+    return read_file(write(tmp_path_factory.mktemp("pairs"), byte_pairs()))
 
 
 @given(text=st.text())
@@ -93,7 +94,7 @@ def test_byte_pairs_have_an_exact_round_trip(pairs: LibraryTokenizer, text: str)
 
 def test_the_ids_are_those_of_our_own_tokenizer_with_the_same_pairs(tmp_path: Path) -> None:
     ours = BPE(280).train(TEXTS)
-    theirs = read_tokenizer_file(write(tmp_path, json.loads(ours.definition)["bpe"]))
+    theirs = read_file(write(tmp_path, json.loads(ours.definition)["bpe"]))
     assert isinstance(ours, LibraryTokenizer)
     assert ours.kind == "bpe"
     assert (theirs.vocab_size, theirs.separator) == (ours.vocab_size, ours.separator)
@@ -127,17 +128,17 @@ def test_ids_that_no_text_has_are_reported(tmp_path: Path) -> None:
     ]
     messages.clear()
     many = byte_pairs([*SPECIAL, *(f"<extra {number}>" for number in range(20))])
-    read_tokenizer_file(write(tmp_path, many), progress=messages.append)
+    read_file(write(tmp_path, many), progress=messages.append)
     assert "no text has 22 of" in messages[0]
     assert "<extra 5>, 14 more special tokens)" in messages[0]
     messages.clear()
-    read_tokenizer_file(write(tmp_path, byte_pairs(["<|endoftext|>"])), progress=messages.append)
+    read_file(write(tmp_path, byte_pairs(["<|endoftext|>"])), progress=messages.append)
     assert messages == []
 
 
 def test_ids_may_have_gaps(tmp_path: Path) -> None:
     messages: list[str] = []
-    found = read_tokenizer_file(write(tmp_path, words(a=1, b=9, **{"</s>": 5})), progress=messages.append)
+    found = read_file(write(tmp_path, words(a=1, b=9, **{"</s>": 5})), progress=messages.append)
     assert (found.vocab_size, found.separator, found.gaps) == (10, 5, (2, 3, 4, 6, 7, 8))
     assert messages[0].startswith("no text has 6 of the 10 ids of the tokenizer (6 ids without a token)")
     assert found.encode("a b x").tolist() == [1, 9, 0]
@@ -149,7 +150,7 @@ def test_ids_may_have_gaps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["a </s>", "a<s>a"])
 def test_a_special_token_that_is_read_as_one_piece_of_text_is_an_error(tmp_path: Path, text: str) -> None:
-    found = read_tokenizer_file(write(tmp_path, pieces()))
+    found = read_file(write(tmp_path, pieces()))
     assert found.encode("a aé").tolist() == [3, 3, 0]  # what is unknown is text
     with pytest.raises(
         ValueError, match=r"the text holds '</?s>', which this tokenizer reads as its special token: re"
@@ -162,18 +163,18 @@ def test_a_special_token_that_is_read_as_one_piece_of_text_is_an_error(tmp_path:
 
 
 def test_the_separator_comes_from_the_configuration(tmp_path: Path) -> None:
-    assert read_tokenizer_file(write(tmp_path, byte_pairs(), {"eos_token": "[PAD]"})).separator == 1
-    assert read_tokenizer_file(write(tmp_path, byte_pairs(), {"eos_token": {"content": "[MASK]"}})).separator == 2
-    assert read_tokenizer_file(tmp_path / "tokenizer.json", "[PAD]").separator == 1
-    assert read_tokenizer_file(write(tmp_path, byte_pairs(), {"eos_token": None})).separator == 0
+    assert read_file(write(tmp_path, byte_pairs(), {"eos_token": "[PAD]"})).separator == 1
+    assert read_file(write(tmp_path, byte_pairs(), {"eos_token": {"content": "[MASK]"}})).separator == 2
+    assert read_file(tmp_path / "tokenizer.json", "[PAD]").separator == 1
+    assert read_file(write(tmp_path, byte_pairs(), {"eos_token": None})).separator == 0
     with pytest.raises(ValueError, match=r"no token '</s>' to end a document with: name one .*tokenizer\.separator="):
-        read_tokenizer_file(write(tmp_path, byte_pairs(), {"eos_token": "</s>"}))
+        read_file(write(tmp_path, byte_pairs(), {"eos_token": "</s>"}))
 
 
 @pytest.mark.parametrize("number", range(len(ENDINGS)))
 def test_the_separator_is_the_first_usual_name(tmp_path: Path, number: int) -> None:
     ids = {token: index for index, token in enumerate(reversed(ENDINGS[number:]), 1)}
-    found = read_tokenizer_file(write(tmp_path, words(**ids)))
+    found = read_file(write(tmp_path, words(**ids)))
     assert found.tokens[found.separator] == ENDINGS[number]
 
 
@@ -182,7 +183,7 @@ def test_without_a_separator_the_error_says_what_to_set(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"none of the tokens <\|endoftext\|>, .* \(data\.tokenizer\.separator=TOKEN\)"
     ):
-        read_tokenizer_file(path)
+        read_file(path)
     found = TokenizerFile(str(path), "stop").train(())
     assert found.separator == 2
     with pytest.raises(ValueError, match="the text holds 'stop'"):
@@ -204,9 +205,9 @@ def test_files_that_hold_no_tokenizer(tmp_path: Path, content: str, problem: str
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(ValueError, match=f"{problem}.* give a tokenizer.json of the library"):
-        read_tokenizer_file(path)
+        read_file(path)
     with pytest.raises(ValueError, match="there is no tokenizer file"):
-        read_tokenizer_file(tmp_path / "absent.json")
+        read_file(tmp_path / "absent.json")
 
 
 def test_a_document_is_not_cut_for_a_tokenizer_of_which_nothing_is_known(
@@ -214,7 +215,7 @@ def test_a_document_is_not_cut_for_a_tokenizer_of_which_nothing_is_known(
 ) -> None:
     """Here each part of a text would begin with one more space."""
     monkeypatch.setattr(encoding, "PART_CHARACTERS", 3)
-    found = read_tokenizer_file(write(tmp_path, pieces()))
+    found = read_file(write(tmp_path, pieces()))
     path = tmp_path / "text.txt"
     path.write_text("a\na\na a a\na")
     assert [index for piece in TextFile(path) for index in found.encode(piece)] != found.encode(
@@ -275,7 +276,7 @@ def test_a_model_of_the_hub_is_read_from_its_cache(tmp_path: Path) -> None:
     path = write(model / "snapshots" / commit, byte_pairs(), {"eos_token": "[PAD]"})
     (model / "refs").mkdir()
     (model / "refs" / "main").write_text(commit)
-    expected = read_tokenizer_file(path)
+    expected = read_file(path)
     result = offline(tmp_path / "home", "owner/name")
     assert result.stdout.split("\n") == [
         str(expected.vocab_size),
@@ -293,11 +294,8 @@ def test_a_model_of_the_hub_is_read_from_its_cache(tmp_path: Path) -> None:
     )
     (model / ".no_exist" / commit).mkdir(parents=True)
     (model / ".no_exist" / commit / "tokenizer_config.json").touch()
-    assert read_tokenizer_file(path).fingerprint in offline(tmp_path / "home", "owner/name").stdout
-    assert (
-        read_tokenizer_file(path, "[MASK]").fingerprint
-        in offline(tmp_path / "home", "owner/name", commit, "[MASK]").stdout
-    )
+    assert read_file(path).fingerprint in offline(tmp_path / "home", "owner/name").stdout
+    assert read_file(path, "[MASK]").fingerprint in offline(tmp_path / "home", "owner/name", commit, "[MASK]").stdout
 
 
 def test_without_a_network_the_error_says_which_file_goes_where(tmp_path: Path) -> None:

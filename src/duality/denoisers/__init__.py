@@ -2,7 +2,7 @@
 
 readouts       MeanDenoiser, SubsDenoiser, ScoreDenoiser, CausalDenoiser: what the network's numbers mean; check_fits
 filters        Temperature, TopP
-clamp          Clamped: known tokens stay (prompt, infilling); InContext: they are read, for a conditional likelihood
+clamp          Clamped: known tokens stay (prompt, infilling); in_context: they are read, for a conditional likelihood
 conditioning   labels and classifier-free guidance
 memo           Memoized: a belief that is used again; Recorded: a belief that is kept
 wrapping       what all wrappers share

@@ -2,7 +2,7 @@
 
 Clamped, ClampedScore        for samplers (prompts, infilling): the belief about known tokens is certain as well, so
                              that every sampler ends with them in place
-InContext, InContextScore    for measures: what is said about known tokens is left as it is, because a measure of
+in_context                   for measures: what is said about known tokens is left as it is, because a measure of
                              the other tokens does not read it
 """
 
@@ -78,7 +78,7 @@ class ClampedScore:
 
 
 @dataclass(frozen=True)
-class InContext:
+class _InContext:
     """The network reads ``tokens`` where ``known`` is True, both (B, L), and the positions of its own ``valid``.
 
     The positions that a measure gives as valid are those that it pays for. The network has to read the known ones too:
@@ -105,8 +105,8 @@ class InContext:
 
 
 @dataclass(frozen=True)
-class InContextScore:
-    """``InContext`` for a score model."""
+class _InContextScore:
+    """``_InContext`` for a score model."""
 
     denoiser: AnyDenoiser
     tokens: Tensor
@@ -122,12 +122,12 @@ class InContextScore:
     log_ratios = materialised_log_ratios
 
 
-def in_context(denoiser: AnyDenoiser, tokens: Tensor, known: Tensor, valid: Valid) -> InContext | InContextScore:
+def in_context(denoiser: AnyDenoiser, tokens: Tensor, known: Tensor, valid: Valid) -> _InContext | _InContextScore:
     """The denoiser that reads known tokens clean, for a measure of the others; a Gaussian model is refused."""
     if isinstance(denoiser, Denoiser):
-        return InContext(denoiser, tokens, known, valid)
+        return _InContext(denoiser, tokens, known, valid)
     if isinstance(denoiser, Score):
-        return InContextScore(denoiser, tokens, known, valid)
+        return _InContextScore(denoiser, tokens, known, valid)
     raise ValueError(
         f"context with a {type(denoiser).__name__}: a Gaussian model reads vectors, in which no token can be held in "
         "place; leave the context out, or use a discrete model"

@@ -52,12 +52,6 @@ def check_states(num_states: int, process: Process) -> None:
         )
 
 
-def belief_readout(backbone: Network, process: Process, time: bool = True) -> MeanDenoiser | SubsDenoiser:
-    """The denoiser of a process: with a mask token the belief excludes it."""
-    check_states(backbone.num_states, process)
-    return MeanDenoiser(backbone) if process.mask_id is None else SubsDenoiser(backbone, process, time)
-
-
 class MeanDenoiser(nn.Module):
     """Belief = softmax of the network's logits, given the noise level."""
 

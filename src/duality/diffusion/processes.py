@@ -81,8 +81,3 @@ class Absorbing:
     def corrupt(self, x: Tensor, alpha: Tensor, noise: Noise) -> Tensor:
         masked = noise.uniform("replace", x.shape[1]) >= alpha[:, None]
         return torch.where(masked, self.mask_id, x)
-
-
-def is_uniform(prior: Tensor) -> bool:
-    """Whether a prior is the same for all states: then the process is the argmax of a Gaussian diffusion."""
-    return bool((prior == prior[0]).all())

@@ -7,7 +7,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from duality.denoisers.readouts import belief_readout
+from duality.denoisers.readouts import MeanDenoiser, SubsDenoiser, check_states
 from duality.diffusion import PROCESSES
 from duality.diffusion.schedules import LogLinear, Polynomial
 from duality.objectives.continuous_time import ContinuousTimeBound
@@ -30,8 +30,9 @@ class DiscreteMethod:
         raise NotImplementedError
 
     def readout(self, network: Network, process: Process) -> nn.Module:
-        """The denoiser of a network."""
-        return belief_readout(network, process)
+        """The denoiser of a network: with a mask token the belief excludes it."""
+        check_states(network.num_states, process)
+        return MeanDenoiser(network) if process.mask_id is None else SubsDenoiser(network, process, time=True)
 
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
         process = self.process(vocabulary.num_tokens)

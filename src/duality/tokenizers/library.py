@@ -90,6 +90,41 @@ class LibraryTokenizer(SavedTokenizer):
         """The tokenizer of a kind with the content of a file; one of "library" has a ``separator``."""
         return cls(canonical({"kind": kind, kind: content, **separator}))
 
+    @staticmethod
+    def train_pairs(texts: Iterable[str], vocab_size: int) -> LibraryTokenizer:
+        """Byte-level BPE with the most frequent pairs of the texts."""
+        model = tokenizers.Tokenizer(models.BPE())
+        model.pre_tokenizer = _short_words()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            min_frequency=2,
+            special_tokens=[END_OF_DOCUMENT],  # comes first and gets id 0
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),  # so that no text has an unknown piece
+            show_progress=False,
+        )
+        model.train_from_iterator(iter(texts), trainer=trainer)
+        return _as_byte_pairs(model)
+
+    @staticmethod
+    def read_file(path: Path, separator: str = "", progress: Reporter = silent) -> LibraryTokenizer:
+        """The tokenizer in a tokenizer.json; an empty ``separator`` is read in the file beside it or found by name."""
+        remedy = f"give a {FILE} of the library `tokenizers`, as models on the Hugging Face hub have it"
+        if not path.is_file():
+            raise ValueError(f"there is no tokenizer file {path}: {remedy}")
+        return _read_library(path, separator or _configured_ending(path.with_name(CONFIG)), str(path), remedy, progress)
+
+    @staticmethod
+    def fetch_published(name: str, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
+        """The tokenizer with this name; its files are fetched if they are not in the cache."""
+        instead = "use a tokenizer that needs no files, such as BPE or Bytes"
+        paths = fetch_files(_published_sources()[name], "tokenizers", instead, cache, progress)
+        first, *others = (path.read_text(encoding="utf-8") for path in paths)
+        if name == "gpt2":
+            # The first line of the merges is their version.
+            return _byte_pairs(json.loads(first), [line for line in others[0].split("\n")[1:] if line])
+        # splitlines() would also split at characters that are no line feeds.
+        return _word_pieces(first.removesuffix("\n").split("\n"))
+
     @cached_property
     def content(self) -> _Content:
         """The content of the definition."""
@@ -188,21 +223,6 @@ def _as_byte_pairs(made: tokenizers.Tokenizer) -> LibraryTokenizer:
     return LibraryTokenizer.of("bpe", json.loads(made.to_str()))
 
 
-def train_byte_pairs(texts: Iterable[str], vocab_size: int) -> LibraryTokenizer:
-    """Byte-level BPE with the most frequent pairs of the texts."""
-    model = tokenizers.Tokenizer(models.BPE())
-    model.pre_tokenizer = _short_words()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=2,
-        special_tokens=[END_OF_DOCUMENT],  # comes first and gets id 0
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),  # so that no text has an unknown piece
-        show_progress=False,
-    )
-    model.train_from_iterator(iter(texts), trainer=trainer)
-    return _as_byte_pairs(model)
-
-
 def _short_words(longest: int = LONGEST_WORD) -> pre_tokenizers.PreTokenizer:
     """The words of GPT-2 as the library's ByteLevel finds them, those of more than ``longest`` characters in parts."""
     words = tokenizers.Regex(WORDS.replace("+", f"{{1,{longest}}}"))
@@ -283,14 +303,6 @@ def load_tokenizer(folder: str | Path, name: str = FILE) -> Tokenizer:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); save the tokenizer again") from None
     raise ValueError(f"{path} has the unknown kind {kind!r}; known are {', '.join(_KINDS)}")
-
-
-def read_tokenizer_file(path: Path, separator: str = "", progress: Reporter = silent) -> LibraryTokenizer:
-    """The tokenizer in a tokenizer.json; an empty ``separator`` is read from the file beside it, or found by name."""
-    remedy = f"give a {FILE} of the library `tokenizers`, as models on the Hugging Face hub have it"
-    if not path.is_file():
-        raise ValueError(f"there is no tokenizer file {path}: {remedy}")
-    return _read_library(path, separator or _configured_ending(path.with_name(CONFIG)), str(path), remedy, progress)
 
 
 def _read_library(path: Path, separator: str, where: str, remedy: str, progress: Reporter) -> LibraryTokenizer:
@@ -386,15 +398,3 @@ def _first_line(error: BaseException) -> str:
 def _published_sources() -> dict[str, Source]:
     """Where the files of each published tokenizer are."""
     return read_sources(Path(__file__).with_name("published.json"))
-
-
-def published_tokenizer(name: str, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
-    """The tokenizer with this name; its files are fetched if they are not in the cache."""
-    instead = "use a tokenizer that needs no files, such as BPE or Bytes"
-    paths = fetch_files(_published_sources()[name], "tokenizers", instead, cache, progress)
-    first, *others = (path.read_text(encoding="utf-8") for path in paths)
-    if name == "gpt2":
-        # The first line of the merges is their version.
-        return _byte_pairs(json.loads(first), [line for line in others[0].split("\n")[1:] if line])
-    # splitlines() would also split at characters that are no line feeds.
-    return _word_pieces(first.removesuffix("\n").split("\n"))

