@@ -45,10 +45,13 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from duality.data import TEXT_COLUMN
-from duality.registry import suggestion
+from duality.registry import one_line, suggestion
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
 
 COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst")
 PIECE_BYTES = 1 << 20
@@ -291,12 +294,8 @@ def _read_table(path: Path, ending: str, column: str, label: str | None) -> Iter
         for row in reader:
             if row and not names:
                 names = row
-                if column not in names:
-                    more = f", and put {separators} between the columns of a {ending} file"
-                    raise _no_column(str(path), names, column, more)
-                for name in (column, _LABEL_COLUMN):
-                    if names.count(name) > 1:
-                        raise ValueError(f"{path} has the column {name!r} twice; rename one of them in its first row")
+                more = f", and put {separators} between the columns of a {ending} file"
+                _check_columns(path, names, column, "one of them in its first row", more)
             elif row:
                 if len(row) != len(names):
                     raise ValueError(
@@ -313,6 +312,16 @@ def _read_table(path: Path, ending: str, column: str, label: str | None) -> Iter
         ) from None
     if not names:
         raise ValueError(f"{path} has no first row with the names of its columns; write one, such as id,{column}")
+
+
+def _check_columns(path: Path, names: Sequence[str], column: str, rename: str, more: str = "") -> list[str]:
+    """Which of the columns that a table has are read; each must be there once, and that of the texts must be there."""
+    if column not in names:
+        raise _no_column(str(path), names, column, more)
+    chosen = [name for name in dict.fromkeys((column, _LABEL_COLUMN)) if name in names]
+    if twice := [name for name in chosen if names.count(name) > 1]:
+        raise ValueError(f"{path} has the column {twice[0]!r} twice; rename {rename}")
+    return chosen
 
 
 def _no_column(name: str, names: Iterable[str], column: str, more: str = "") -> ValueError:
@@ -339,22 +348,29 @@ def _read_arrow(path: Path, ending: str, column: str, label: str | None) -> Iter
             table = parquet.ParquetFile(path)
             names, batches = table.schema_arrow.names, table.iter_batches(batch_size=1024)
         else:
-            source = arrow.memory_map(str(path))
+            source = arrow.OSFile(str(path))  # a file that changes while it is mapped into memory ends the process
             try:
                 file = arrow.ipc.open_file(source)
-                batches = (file.get_batch(number) for number in range(file.num_record_batches))
+                batches = (file.get_batch(index) for index in range(file.num_record_batches))
             except arrow.ArrowInvalid:
+                source.seek(0)
                 file = batches = arrow.ipc.open_stream(source)  # as the library `datasets` keeps its tables
             names = file.schema.names
-    except (arrow.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"{path} is no whole {ending} file ({reason}); make or download it again") from None
-    if column not in names:
-        raise _no_column(str(path), names, column)
-    chosen = [name for name in dict.fromkeys((column, _LABEL_COLUMN)) if name in names]
-    rows = (row for batch in batches for row in batch.select(chosen).to_pylist())
-    for number, row in enumerate(rows, 1):
-        yield make_record(row, column, str(path), number, label)
+        chosen = _check_columns(path, names, column, "one of them, and write the table again")
+        rows = (row for batch in batches for row in _read_batch(batch.select(chosen)))
+        for number, row in enumerate(rows, 1):
+            yield make_record(row, column, str(path), number, label)
+    except (arrow.ArrowException, OSError, OverflowError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no whole {ending} file ({one_line(error)}); make or download it again") from None
+
+
+def _read_batch(batch: RecordBatch) -> list[dict[str, object]]:
+    """The rows of a batch, of which every offset and index is checked before it is followed."""
+    batch.validate(full=True)
+    try:
+        return list(batch.to_pylist())
+    except ValueError as error:  # a time that is no date
+        raise OverflowError(error) from None
 
 
 def _read_fasta(path: Path, label: str | None) -> Iterator[Record]:

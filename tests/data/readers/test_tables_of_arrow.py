@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import bz2
+import random
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from duality.data.documents import read_documents
 from duality.data.survey import inspect
+
+if TYPE_CHECKING:
+    from pyarrow import Table
 
 arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: the extra `data`")
 
@@ -26,7 +33,9 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     import pyarrow.feather
     import pyarrow.parquet
 
-    made = arrow.table({"text": TEXTS, "other": [1, 2, 3, 4], "label": ["a", "b", "a", "b"]})
+    made = arrow.table(
+        {"text": TEXTS, "other": [1, 2, 3, 4], "label": arrow.array(["a", "b", "a", "b"]).dictionary_encode()}
+    )
     path = tmp_path / f"t{'.arrow' if request.param == 'stream' else request.param}"
     if request.param == ".parquet":
         pyarrow.parquet.write_table(made, path)
@@ -58,6 +67,61 @@ def test_a_table_that_is_cut_short_is_refused(table: Path) -> None:
     table.write_bytes(table.read_bytes()[:200])
     with pytest.raises(ValueError, match=r"is no whole \.\w+ file \("):
         texts(table)
+
+
+def write_stream(path: Path, made: Table) -> Path:
+    """A table as the library `datasets` keeps it."""
+    with arrow.ipc.new_stream(str(path), made.schema) as writer:
+        writer.write_table(made)
+    return path
+
+
+def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    path = write_stream(tmp_path / "t.arrow", arrow.table([TEXTS, TEXTS], names=["text", "text"]))
+    with pytest.raises(ValueError, match=r"t\.arrow has the column 'text' twice; rename one of them"):
+        texts(path)
+
+
+def test_an_index_outside_a_dictionary_is_refused(tmp_path: Path) -> None:
+    indices, words = arrow.array([0, 7], arrow.int32()), arrow.array(["one", "two"])
+    column = arrow.DictionaryArray.from_arrays(indices, words, safe=False)
+    path = write_stream(tmp_path / "t.arrow", arrow.table({"text": column}))
+    with pytest.raises(ValueError, match=r"is no whole \.arrow file \(.*; make or download it again"):
+        texts(path)
+
+
+def test_a_time_that_is_no_date_is_refused(tmp_path: Path) -> None:
+    times = arrow.array([1 << 60] * 4, arrow.timestamp("s"))
+    path = write_stream(tmp_path / "t.arrow", arrow.table({"text": TEXTS, "label": times}))
+    with pytest.raises(ValueError, match=r"is no whole \.arrow file \(.*(too large|out of range)"):
+        texts(path)
+
+
+_READ_ALL = """
+import sys
+from pathlib import Path
+from duality.data.readers import read_records
+for path in sorted(Path(sys.argv[1]).iterdir()):
+    print(path.name, flush=True)
+    try:
+        list(read_records(path))
+    except ValueError as error:
+        assert str(path) in str(error) and len(str(error).splitlines()) == 1, error
+print("all")
+"""
+
+
+def test_no_damaged_table_ends_the_process(table: Path, tmp_path: Path) -> None:
+    """Five flipped bits, 100 times per format: the rows, or a sentence that names the file."""
+    draw, whole, folder = random.Random(0), table.read_bytes(), tmp_path / "damaged"
+    folder.mkdir()
+    for number in range(100):
+        damaged = bytearray(whole)
+        for _ in range(5):
+            damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
+        (folder / f"{number}{table.suffix}").write_bytes(damaged)
+    done = subprocess.run([sys.executable, "-c", _READ_ALL, str(folder)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "all"), done.stderr
 
 
 def test_a_folder_of_tables_is_read(table: Path) -> None:
