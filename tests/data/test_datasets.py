@@ -16,7 +16,8 @@ from duality.data.corpus import encode_corpus, prepare
 from duality.data.detokenizers import DETOKENIZERS
 from duality.data.documents import read_documents
 from duality.data.named import DATA_VARIABLE, Dataset, Part, PartName, datasets, sources
-from duality.data.places import find_evaluated_part, find_held_out_part, identity, locate, make_absolute
+from duality.data.places import find_evaluated_part, find_held_out_part, identity, locate
+from duality.recipes.catalogue import _make_absolute
 from duality.tokenizers.specs import Bytes, Pretrained, Text8
 
 KEYS = {
@@ -220,9 +221,9 @@ def test_a_folder_of_your_own_is_found_by_its_name(tmp_path: Path, monkeypatch: 
 def test_a_relative_place_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wikitext(tmp_path / "w")
     monkeypatch.chdir(tmp_path)
-    assert make_absolute("wikitext-2=w") == f"wikitext-2={tmp_path / 'w'}"
-    assert make_absolute("w") == str(tmp_path / "w")
-    assert make_absolute("lm1b") == "lm1b"
+    assert _make_absolute("wikitext-2=w") == f"wikitext-2={tmp_path / 'w'}"
+    assert _make_absolute("w") == str(tmp_path / "w")
+    assert _make_absolute("lm1b") == "lm1b"
 
 
 def test_every_dataset_says_what_it_is() -> None:

@@ -15,7 +15,7 @@ from support.runs import quiet, small_recipe
 from duality.data.corpus import prepare
 from duality.data.loader import PERIOD, Loader, MixedOrder
 from duality.data.named import shares_of
-from duality.data.places import make_absolute
+from duality.recipes.catalogue import _make_absolute
 from duality.recipes.corpus import _mix_order, count_vocabulary, describe_corpus, make_sequences, prepare_corpus
 from duality.tokenizers.specs import Bytes
 
@@ -99,7 +99,7 @@ def test_what_is_no_mixture_is_refused(spec: str, words: str) -> None:
 def test_places_of_a_mixture_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixture(tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert make_absolute("[a.txt:0.5,austen:0.5]") == f"[{tmp_path}/a.txt:0.5,austen:0.5]"
+    assert _make_absolute("[a.txt:0.5,austen:0.5]") == f"[{tmp_path}/a.txt:0.5,austen:0.5]"
 
 
 @pytest.mark.parametrize("packing", ["wrap", "document"])

@@ -8,7 +8,7 @@ import pytest
 
 from duality.cli.main import main
 from duality.data.corpus import prepare
-from duality.files.atomic import temporary_name
+from duality.files.atomic import _temporary_name
 from duality.tokenizers.specs import Bytes
 
 
@@ -21,8 +21,8 @@ def cache(tmp_path: Path, novel: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for path in ("archives/tale-1.0-py3-none-any.whl", "sources/tale/tale.txt", "judges/small/weights.gguf"):
         (root / path).parent.mkdir(parents=True)
         (root / path).write_bytes(bytes(2_000_000))
-    temporary_name(root / "stores" / "x").mkdir()
-    owner = temporary_name(root / "stores" / "x").name
+    _temporary_name(root / "stores" / "x").mkdir()
+    owner = _temporary_name(root / "stores" / "x").name
     host, pid, start, token = owner.rpartition(".")[2].split("-")
     (root / "stores" / f".partial-x.{host}-{pid}-{int(start) + 1}-{token}").mkdir()
     return root

@@ -16,10 +16,10 @@ from duality.files.atomic import (
     _A_DAY,
     PARTIAL,
     UNFINISHED,
+    _temporary_name,
     atomic_file,
     atomic_folder,
     find_abandoned,
-    temporary_name,
     write_atomically,
 )
 
@@ -77,7 +77,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_writer(tmp_path: Path
 
 
 def test_a_number_that_another_process_has_by_now_is_no_owner(tmp_path: Path) -> None:
-    mine = temporary_name(tmp_path / "notes.json")
+    mine = _temporary_name(tmp_path / "notes.json")
     mine.write_text("half")
     assert find_abandoned(tmp_path) == []
     host, pid, start, token = mine.name.rpartition(".")[2].split("-")
@@ -91,7 +91,7 @@ def test_a_number_that_another_process_has_by_now_is_no_owner(tmp_path: Path) ->
 def test_another_host_is_left_alone_for_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = atomic.own_process()
     monkeypatch.setattr(atomic, "own_process", lambda: f"0123abcd{process[8:]}")
-    theirs = temporary_name(tmp_path / "store")
+    theirs = _temporary_name(tmp_path / "store")
     theirs.mkdir()
     (theirs / "shard").write_text("half")
     monkeypatch.undo()
@@ -137,7 +137,7 @@ def test_a_long_name_of_many_bytes_can_be_written_and_continued(
     assert (tmp_path / name).read_text() == "whole"
     machine, pid, start = atomic.own_process().split("-")
     monkeypatch.setattr(atomic, "own_process", lambda: f"{machine}-{pid}-{int(start) - 1}")
-    left = temporary_name(tmp_path / f"{name}a")
+    left = _temporary_name(tmp_path / f"{name}a")
     monkeypatch.undo()
     left.mkdir()
     (left / UNFINISHED).write_text("{}")

@@ -30,7 +30,7 @@ from duality.data.named import (
     shares_of,
     sources,
 )
-from duality.data.readers import COMPRESSIONS, KINDS, TABLE_ENDINGS, ending_of, has_records, open_bytes
+from duality.data.readers import COMPRESSIONS, KINDS, TABLE_ENDINGS, ending_of, open_bytes
 from duality.files import DocumentRule
 from duality.files.archives import Source
 from duality.files.progress import Reporter, silent
@@ -181,17 +181,6 @@ def is_there(spec: str) -> bool:
     return False
 
 
-def make_absolute(spec: str | Path) -> str:
-    """A corpus with its path made absolute, so that it is found from any folder."""
-    path = Path(spec).expanduser()
-    if path.exists():
-        return str(path.resolve())
-    if mixed := shares_of(str(spec)):
-        return f"[{','.join(f'{make_absolute(share.corpus)}:{share.weight:g}' for share in mixed)}]"
-    dataset, _, where = str(spec).partition("=")
-    return f"{dataset}={Path(where).expanduser().resolve()}" if where and dataset in datasets() else str(spec)
-
-
 def identity(
     spec: CorpusSpec, *, labels: bool = False, part: PartName | None = None, stream: bool = False
 ) -> list[list[str | int | None]]:
@@ -283,12 +272,6 @@ def list_skipped(spec: CorpusSpec) -> list[str]:
     """The files in the folders of a corpus that are not read."""
     folders = [place.path for place in locate(spec) if place.path and place.dataset is None and place.path.is_dir()]
     return [name for folder in folders for name in _list_folder(folder)[1]]
-
-
-def has_columns(spec: CorpusSpec) -> bool:
-    """Whether a corpus has files of the user whose texts stand under a key or in a column."""
-    own = (place for place in locate(spec) if place.path is not None and place.dataset is None)
-    return any(has_records(file.path) for place in own for file in place.files())
 
 
 def _list_folder(folder: Path) -> tuple[list[str], list[str]]:

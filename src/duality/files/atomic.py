@@ -176,7 +176,7 @@ def _this_machine() -> str:
     return hashlib.sha256("\n".join(parts).encode("utf-8", "replace")).hexdigest()[:8]
 
 
-def temporary_name(path: Path) -> Path:
+def _temporary_name(path: Path) -> Path:
     """A new hidden name beside ``path``, which says that this process writes there."""
     name, data = path.name, os.fsencode(path.name)
     if len(data) > _LONGEST:  # its beginning and a checksum
@@ -224,7 +224,7 @@ def atomic_folder(target: Path, *, resume: bool = False, shared: bool = True) ->
     leaves it as it is. If another process has made a ``shared`` folder in the meantime, the first one stays.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = temporary_name(target)
+    partial = _temporary_name(target)
     for found in find_abandoned(target.parent) if resume else ():
         if found.name.rpartition(".")[0] == partial.name.rpartition(".")[0] and _can_continue(found):
             with suppress(OSError):  # another process may be faster
@@ -264,7 +264,7 @@ def atomic_file(path: Path) -> Iterator[TextIO]:
     """A new UTF-8 file to write into, which replaces ``path`` at the end of the block."""
     path = regular_file(path)
     _remove_abandoned(path.parent)
-    temporary = temporary_name(path)
+    temporary = _temporary_name(path)
     try:
         with temporary.open("w", encoding="utf-8") as stream:
             yield stream

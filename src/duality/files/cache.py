@@ -27,6 +27,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -40,7 +41,6 @@ from duality.files.atomic import (
     file_sha256,
     find_abandoned,
     readable_size,
-    temporary_name,
     write_atomically,
 )
 from duality.registry import suggestion
@@ -163,11 +163,9 @@ def verify(folder: Path) -> None:
     recorded: object = {}
     with suppress(OSError, ValueError, RecursionError):
         recorded = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    probe, now = temporary_name(folder / RECORD), 0
-    with suppress(OSError):  # a folder that cannot be written has no clock, and gets no record
-        probe.touch()
-        now = probe.stat().st_mtime_ns
-        probe.unlink()
+    now = 0
+    with suppress(OSError), tempfile.TemporaryFile(dir=folder) as new:
+        now = os.fstat(new.fileno()).st_mtime_ns  # a folder that cannot be written has no clock, and gets no record
     known: dict[str, _State] = {}
     for name, (size, sha256) in files.items():
         path = folder / name

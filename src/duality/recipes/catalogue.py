@@ -102,11 +102,9 @@ def modify(
     absolute so that the run can be resumed from anywhere.
     """
     if corpus is not None:
-        from duality.data.places import make_absolute
-
         if not str(corpus).strip() or corpus == Path():  # which is the present folder
             raise ValueError("the corpus is empty: give a file, a folder, or a name that `duality data list` shows")
-        base = replace(base, data=replace(base.data, corpus=make_absolute(corpus)))
+        base = replace(base, data=replace(base.data, corpus=_make_absolute(corpus)))
     if column is not None:
         base = replace(base, data=replace(base.data, column=column))
     settings = []
@@ -116,6 +114,19 @@ def modify(
             raise ValueError(f"{assignment!r} is no assignment: write --set field=value, such as training.steps=1000")
         settings.append((path, text))
     return _with_settings(base, settings)
+
+
+def _make_absolute(spec: str | Path) -> str:
+    """A corpus with its path made absolute, so that it is found from any folder."""
+    from duality.data.named import datasets, shares_of
+
+    path = Path(spec).expanduser()
+    if path.exists():
+        return str(path.resolve())
+    if mixed := shares_of(str(spec)):
+        return f"[{','.join(f'{_make_absolute(share.corpus)}:{share.weight:g}' for share in mixed)}]"
+    dataset, _, where = str(spec).partition("=")
+    return f"{dataset}={Path(where).expanduser().resolve()}" if where and dataset in datasets() else str(spec)
 
 
 def _with_settings(base: Recipe, settings: Iterable[tuple[str, object]]) -> Recipe:

@@ -22,7 +22,8 @@ from duality.data.corpus import Corpus, encode_corpus
 from duality.data.memory import write_corpus
 from duality.data.named import datasets
 from duality.data.packing import Sequences
-from duality.data.places import find_evaluated_part, has_columns, is_there
+from duality.data.places import find_evaluated_part, is_there, locate
+from duality.data.readers import has_records
 from duality.files.atomic import atomic_folder
 from duality.files.progress import Reporter, silent
 from duality.hub import package
@@ -133,8 +134,11 @@ def sequences_of_run(
             "--data (data=) and --corpus (corpus=)"
         )
     if data is not None:
-        names = model.label_names or None
-        chosen = column if column is not None else own.column if has_columns(data) else TEXT_COLUMN
+        names, chosen = model.label_names or None, column
+        if chosen is None:  # the column of its own corpus, if there are files of the user that have columns
+            places = (place for place in locate(data) if place.path is not None and place.dataset is None)
+            has_columns = any(has_records(file.path) for place in places for file in place.files())
+            chosen = own.column if has_columns else TEXT_COLUMN
         store = job().in_turn(
             lambda: encode_corpus(
                 data,
