@@ -14,11 +14,11 @@ from support.judges import table_judge
 from support.runs import quiet
 from support.sweep_rows import row
 
-from duality.evaluation.figures import plot_frontiers, write_frontiers
+from duality.evaluation.figures import plot_frontiers
 from duality.evaluation.frontiers import _default_measures, curves_of, difference, frontiers
 from duality.evaluation.samples import Case, Row, Samples, Score, read_rows
 from duality.evaluation.scorers import FunctionScorer
-from duality.evaluation.sweep import Advance, Sweep
+from duality.evaluation.sweep import Advance, Sweep, _write_frontiers
 
 CASE = Case(label="a", run=Path("a"), steps=4, num=8, length=12)
 
@@ -111,7 +111,7 @@ def test_the_files_are_written(tmp_path: Path) -> None:
     for judged in (True, False):
         out = tmp_path / str(judged)
         rows = measured(out, "a", "b", judged=judged)
-        found = write_frontiers(dict.fromkeys(rows, out), out)
+        found = _write_frontiers(dict.fromkeys(rows, out), out)
         assert (out / "frontiers.png").read_bytes().startswith(b"\x89PNG")
         assert (out / "frontiers.md").read_text() == found.markdown()
         written = json.loads((out / "frontiers.json").read_text())

@@ -16,17 +16,16 @@ from torch import Tensor
 from duality.evaluation import frontiers
 from duality.evaluation.frontiers import (
     Curve,
-    Difference,
     Point,
-    Values,
     _curve_rows,
+    _Difference,
     _interpolate,
     _values_of,
     _widen_by,
     curves_of,
     difference,
 )
-from duality.evaluation.metrics import distinct, entropies
+from duality.evaluation.metrics import Values, distinct, entropies
 from duality.evaluation.samples import Case, Row, Samples
 from duality.evaluation.scorers import FunctionScorer
 from duality.evaluation.sweep import Advance, Sweep
@@ -49,7 +48,7 @@ LINE = known((0.6, 0.2, 0.9), (0.8, 0.4, 0.7), (1.0, 0.6, 0.5))  # quality = 1.1
 ABOVE = known((0.6, 0.1, 1.1), (0.8, 0.35, 0.85), (1.0, 0.65, 0.55))  # quality = 1.2 - diversity
 
 
-def exactly(found: Difference | None) -> Difference:
+def exactly(found: _Difference | None) -> _Difference:
     assert found is not None
     return found
 

@@ -162,5 +162,5 @@ def test_real_sets_are_read_and_measured(
 @pytest.mark.parametrize(("kind", "sign"), [("bound", "≤ "), ("exact", ""), ("pseudo-likelihood", "pseudo ")])
 def test_a_number_says_which_kind_it_is(kind: Kind, sign: str) -> None:
     result = Likelihood(1.0, 0.1, 1.0, 0.0, 0.0, 10, 2, 1, kind, 4.0, 4.0, 0.0, 0)
-    found = suites.suite_table(suites.SUITES["zero-shot"], [suites._Outcome("PTB", "ptb", result)], "ours")
+    found = suites.SUITES["zero-shot"].lines([suites._Outcome("PTB", "ptb", result)], "ours")
     assert found[1][1].startswith(f"{sign}2.72")

@@ -14,7 +14,7 @@ from support.judges import table_judge
 from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
-from duality.evaluation.requests import SAMPLER_NAMES, SweepRequest, has_eta
+from duality.evaluation.requests import SAMPLER_NAMES, SweepRequest, _has_eta
 from duality.evaluation.sweep import _cases_of, measure_runs
 from duality.files.progress import Pace, Show
 from duality.samplers import SAMPLERS
@@ -58,7 +58,7 @@ def test_rounds_that_are_measured() -> None:
 
 def test_samplers_are_those_that_are_registered() -> None:
     assert ("own", *SAMPLERS) == SAMPLER_NAMES
-    assert [name for name in SAMPLER_NAMES if has_eta(name)] == [name for name in SAMPLERS if name.startswith("psi-")]
+    assert [name for name in SAMPLER_NAMES if _has_eta(name)] == [name for name in SAMPLERS if name.startswith("psi-")]
 
 
 def test_bad_settings_are_refused() -> None:

@@ -24,10 +24,10 @@ from duality.evaluation.metrics import (
     distinct,
     distinct_shares,
     mauve,
-    mauve_obstacle,
     self_repetition,
     unigram_entropy,
 )
+from duality.evaluation.sweep import _why_no_mauve
 
 
 def test_misuse_is_refused() -> None:
@@ -106,10 +106,12 @@ def test_samples_without_a_number_are_left_out() -> None:
 def test_the_shares_of_distinct_ngrams_add_up() -> None:
     tokens = torch.randint(0, 5, (20, 9), generator=torch.Generator().manual_seed(0))
     for n in (1, 2, 3):
-        shares, counts = distinct_shares(tokens, n)
+        found = distinct_shares(tokens, n)
+        shares, counts = found.totals, found.counts
         assert float(shares.sum() / counts.sum()) == pytest.approx(distinct(tokens, n))
         assert counts.tolist() == [10 - n] * 20
-    assert distinct_shares(torch.tensor([[1, 1, 2], [3, 1, 3]]), 1)[0].tolist() == pytest.approx([2 / 3 + 1, 1 / 3 + 1])
+    shares = distinct_shares(torch.tensor([[1, 1, 2], [3, 1, 3]]), 1).totals
+    assert shares.tolist() == pytest.approx([2 / 3 + 1, 1 / 3 + 1])
 
 
 def test_entropy_of_known_distributions() -> None:
@@ -180,10 +182,10 @@ def test_the_reason_why_there_is_no_mauve(monkeypatch: pytest.MonkeyPatch) -> No
     judge = table_judge()
     seeing = replace(judge, hidden=judge.logits)
     monkeypatch.setitem(sys.modules, "mauve", None)
-    assert "needs a judge" in str(mauve_obstacle(None, 500, 500))
-    assert "hidden states" in str(mauve_obstacle(judge, 500, 500))
-    assert "here are 99 and 500" in str(mauve_obstacle(seeing, 99, 500))
-    assert "here are 500 and 99" in str(mauve_obstacle(seeing, 500, 99))
-    assert "pip install mauve-text" in str(mauve_obstacle(seeing, 100, 100))
+    assert "needs a judge" in str(_why_no_mauve(None, 500, 500))
+    assert "hidden states" in str(_why_no_mauve(judge, 500, 500))
+    assert "here are 99 and 500" in str(_why_no_mauve(seeing, 99, 500))
+    assert "here are 500 and 99" in str(_why_no_mauve(seeing, 500, 99))
+    assert "pip install mauve-text" in str(_why_no_mauve(seeing, 100, 100))
     monkeypatch.setitem(sys.modules, "mauve", SimpleNamespace())
-    assert mauve_obstacle(seeing, 100, 100) is None
+    assert _why_no_mauve(seeing, 100, 100) is None

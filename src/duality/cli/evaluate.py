@@ -92,7 +92,7 @@ def evaluate(
 
 def _evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...], how: _How, json: bool) -> int:
     """Print the table of a suite."""
-    from duality.evaluation.suites import SUITES, evaluate_suite, suite_remarks, suite_table
+    from duality.evaluation.suites import SUITES
     from duality.evaluation.tables import table
     from duality.models.folder import exists
     from duality.models.likelihood import KEPT
@@ -103,7 +103,7 @@ def _evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...]
             raise ValueError(f"--data {each}: with --suite it says where a set is, such as --data ptb=FOLDER")
     suite, places = SUITES[name], dict(each.split("=", 1) for each in data)
     keep = run / KEPT if exists(run) else None  # what is not a run is left as it is
-    outcomes = evaluate_suite(model, suite, places, keep=keep, report=say, **how)
+    outcomes = suite.evaluate(model, places, keep=keep, report=say, **how)
     if json:
         found = {each.dataset: None if each.result is None else _numbers(each.result) for each in outcomes}
         missing = {each.dataset: each.missing for each in outcomes if each.result is None}
@@ -111,10 +111,10 @@ def _evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...]
         return 0
     draws = f"{how['num_draws']} draws of time and noise for each sequence"
     print(f"{suite.title}\n{run}, step {model.step}, {draws}\n")
-    head, ours = suite_table(suite, outcomes, str(run))
+    head, ours = suite.lines(outcomes, str(run))
     published = [] if suite.table is None else page.table(suite.table).rows_under(head[1:])
     print(table([head, ours, *published]))
-    print("\n".join(["", *suite_remarks(model, suite, outcomes)]))
+    print("\n".join(["", *suite.remarks(model, outcomes)]))
     return 0
 
 

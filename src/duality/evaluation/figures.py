@@ -9,17 +9,16 @@ nearest to 1; ``plot_frontiers`` draws them all. matplotlib is imported when a f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from duality.evaluation.frontiers import Frontiers, Values, frontiers
-from duality.evaluation.metrics import bootstrap
+from duality.evaluation.frontiers import Frontiers
+from duality.evaluation.metrics import Values, bootstrap
 from duality.evaluation.samples import Row, label_of
 from duality.evaluation.tables import columns, group_rows, has_rounds, score_columns
-from duality.files.atomic import json_text, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,15 +134,6 @@ def _plot_rows(rows: Sequence[Row], target: Path, over_rounds: bool = False) -> 
             if value_of_text is not None:
                 axes.axhline(value_of_text, color="grey", ls="--", lw=1.2, label=row.label)
     save(figure, target)
-
-
-def write_frontiers(places: Mapping[Row, Path], out: Path) -> Frontiers:
-    """Write the figure, the table and its numbers into a folder."""
-    found = frontiers(places)
-    write_atomically(out / "frontiers.json", json_text(found.to_json(), indent=1))
-    write_atomically(out / "frontiers.md", found.markdown())
-    plot_frontiers(found, out / "frontiers.png")
-    return found
 
 
 def plot_frontiers(found: Frontiers, target: Path) -> None:

@@ -43,9 +43,9 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from duality.evaluation.metrics import INTERVAL, NORMAL, distinct_shares, entropies, t_quantile
+from duality.evaluation.metrics import INTERVAL, NORMAL, Values, distinct_shares, entropies, t_quantile
 from duality.evaluation.samples import Row, Samples, label_of
-from duality.evaluation.scorers import Column, totals_and_counts
+from duality.evaluation.scorers import Column
 from duality.evaluation.tables import cell, columns, group_rows, score_columns, several_temperatures, table
 from duality.files.atomic import file_sha256
 from duality.files.kept_scores import FILE, Scores
@@ -57,21 +57,6 @@ _BLOCK = 250  # resamples at a time
 _SAME = ("steps", "sampler", "eta", "tail", "grid", "top_p", "length", "num", "seed", "judge")
 
 _Draw = Literal["samples", "seeds", "nothing"]  # what of a model is resampled
-
-
-@dataclass(frozen=True)
-class Values:
-    """Numbers of samples (N,) whose ratio of sums is a figure; a sample with a count of 0 has no number."""
-
-    totals: Tensor
-    counts: Tensor
-
-    def __post_init__(self) -> None:
-        if self.totals.ndim != 1 or self.totals.shape != self.counts.shape or not len(self.totals):
-            raise ValueError(
-                f"totals of shape {tuple(self.totals.shape)}, counts of {tuple(self.counts.shape)}: both must be (N,), "
-                "N at least 1"
-            )
 
 
 @dataclass(frozen=True)
@@ -104,7 +89,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Difference:
+class _Difference:
     """``value`` = ``first`` - ``second``, the qualities at the diversity ``at``, with its 95 % interval.
 
     ``clipped``: the wanted diversity is one that not both models have, and ``at`` is the nearest one that both have.
@@ -121,7 +106,7 @@ class Difference:
 
 def difference(
     first: Sequence[Curve], second: Sequence[Curve], at: float | None = None, *, seed: int = 0
-) -> Difference | None:
+) -> _Difference | None:
     """The quality of the first model minus that of the second where their diversity is ``at``, with its interval.
 
     Each model has a curve for each training seed. If ``at`` is not given it is the diversity of the second model at the
@@ -165,7 +150,7 @@ def difference(
         within = reach(["nothing" if count > 1 else "samples" for count in seeds])
         wider = [math.hypot(_widen_by(seeds) * each, other) for each, other in zip(between, within)]
         down, up = max(down, wider[0]), max(up, wider[1])
-    return Difference(float(found), float(one), float(other), value, value - down, value + up, bool(clipped))
+    return _Difference(float(found), float(one), float(other), value, value - down, value + up, bool(clipped))
 
 
 def _shared_temperatures(arm: Sequence[Curve]) -> list[float]:
@@ -251,7 +236,7 @@ class _Comparison:
 
     label: str
     against: str
-    difference: Difference | None
+    difference: _Difference | None
 
 
 @dataclass(frozen=True)
@@ -370,10 +355,10 @@ def _values_of(row: Row, name: str, samples: Samples, checksum: str, scores: Sco
         values = entropies(samples.tokens)
         return Values(values, torch.ones_like(values))
     if name in ("distinct_1", "distinct_2", "distinct_3"):
-        return Values(*distinct_shares(samples.tokens, int(name[-1])))
+        return distinct_shares(samples.tokens, int(name[-1]))
     if name in row.scores:
         kept = cast(dict[str, Column], scores.find(row.scores[name].scorer, checksum))
-        return Values(*totals_and_counts(kept[name]))
+        return Values.of_column(kept[name])
     judged = ["gen_ppl"] if row.judge is not None else []
     choices = ", ".join([*judged, "entropy", "distinct_1", "distinct_2", "distinct_3", *row.scores])
     raise ValueError(f"{row.label} was not measured by {name!r}: choose from {choices}")

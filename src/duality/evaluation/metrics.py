@@ -18,21 +18,16 @@ import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from duality.noise import Noise
 
-if TYPE_CHECKING:
-    from duality.evaluation.judge import Judge
-
 INTERVAL = (0.025, 0.975)
 NORMAL = 1.96
 _RESAMPLES = 1000
 _FEW = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # for 1 to 10 degrees of freedom
-_LEAST_FOR_MAUVE = 100  # its package takes a bucket per ten samples; fewer than ten are too few for a histogram
 
 
 @dataclass(frozen=True)
@@ -48,6 +43,27 @@ class Estimate:
     def spread(self) -> tuple[float, float, float] | tuple[None, None, None]:
         """Standard error, low and high; None without an interval, which takes two samples that have a number."""
         return (self.stderr, self.low, self.high) if math.isfinite(self.stderr) else (None, None, None)
+
+
+@dataclass(frozen=True)
+class Values:
+    """Numbers of samples (N,) whose ratio of sums is a figure; a sample with a count of 0 has no number."""
+
+    totals: Tensor
+    counts: Tensor
+
+    def __post_init__(self) -> None:
+        if self.totals.ndim != 1 or self.totals.shape != self.counts.shape or not len(self.totals):
+            raise ValueError(
+                f"totals of shape {tuple(self.totals.shape)}, counts of {tuple(self.counts.shape)}: both must be (N,), "
+                "N at least 1"
+            )
+
+    @classmethod
+    def of_column(cls, column: Sequence[float | None]) -> Values:
+        """The numbers of a column, 0 where there is none, and 1 where there is one."""
+        numbers = torch.tensor([math.nan if value is None else value for value in column], dtype=torch.float64)
+        return cls(numbers.nan_to_num(0.0), (~numbers.isnan()).double())
 
 
 def bootstrap(
@@ -116,7 +132,7 @@ def distinct(tokens: Tensor, n: int) -> float:
     return len(torch.unique(grams, dim=0)) / len(grams)
 
 
-def distinct_shares(tokens: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def distinct_shares(tokens: Tensor, n: int) -> Values:
     """For each sample (N,) its share in the distinct n-grams of all samples, and its number of n-grams.
 
     An n-gram that occurs m times in all samples counts 1 / m at each place, so the sum of the shares divided by the sum
@@ -126,7 +142,7 @@ def distinct_shares(tokens: Tensor, n: int) -> tuple[Tensor, Tensor]:
     grams = _ngrams(tokens, n)
     _, places, counts = torch.unique(grams.flatten(0, 1), dim=0, return_inverse=True, return_counts=True)
     shares = (1 / counts[places].double()).view(grams.shape[:2]).sum(1)
-    return shares, torch.full_like(shares, grams.shape[1])
+    return Values(shares, torch.full_like(shares, grams.shape[1]))
 
 
 def self_repetition(tokens: Tensor, n: int = 4) -> float:
@@ -150,24 +166,6 @@ def _ids_of(tokens: Tensor) -> Tensor:
     if tokens.dim() != 2 or not tokens.numel() or tokens.is_floating_point():
         raise ValueError(f"tokens must be ids of shape (samples, length), got {tokens.dtype} of {tuple(tokens.shape)}")
     return tokens
-
-
-def mauve_obstacle(judge: Judge | None, num_samples: int, num_references: int | None) -> str | None:
-    """Why MAUVE cannot be computed; None if it can."""
-    if num_references is None:
-        return "it needs real text to compare with"
-    if judge is None or judge.hidden is None:
-        return "it needs a judge that shows its hidden states"
-    if min(num_samples, num_references) < _LEAST_FOR_MAUVE:
-        return (
-            f"it needs {_LEAST_FOR_MAUVE} samples and as many real texts, here are {num_samples} and {num_references} "
-            "(its authors advise some thousands)"
-        )
-    try:
-        importlib.import_module("mauve")
-    except ImportError as error:
-        return f"its package cannot be imported ({error}): pip install mauve-text"
-    return None
 
 
 def mauve(samples: Tensor, references: Tensor) -> float:

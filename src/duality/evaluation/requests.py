@@ -60,7 +60,7 @@ class SweepRequest:
         for name in samplers:
             if name not in SAMPLER_NAMES:
                 raise ValueError(f"no sampler {name!r}: {suggestion(name, SAMPLER_NAMES)}")
-        if self.eta is not None and not any(map(has_eta, samplers)):
+        if self.eta is not None and not any(map(_has_eta, samplers)):
             raise ValueError(
                 f"eta is {self.eta}, and no sampler of {', '.join(samplers)} has one: leave it out, or choose a psi "
                 "sampler"
@@ -87,8 +87,12 @@ class SweepRequest:
         chosen = () if self.rounds == "last" else list_values("--rounds", "whole numbers", self.rounds, _whole)
         return chosen if saved and chosen else [None]
 
+    def eta_of(self, sampler: str) -> float | None:
+        """The strength of a sampler; None for one that has none."""
+        return self.eta if _has_eta(sampler) else None
 
-def has_eta(sampler: str) -> bool:
+
+def _has_eta(sampler: str) -> bool:
     """Whether a sampler has the setting ``eta``."""
     return sampler != "own" and "eta" in inspect.signature(SAMPLERS[sampler]).parameters
 

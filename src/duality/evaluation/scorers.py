@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from duality.evaluation import SCORERS
-from duality.evaluation.metrics import bootstrap
+from duality.evaluation.metrics import Values, bootstrap
 from duality.evaluation.samples import MEASURES, Score
 from duality.files.atomic import file_sha256
 from duality.files.progress import Reporter, silent
@@ -169,17 +169,11 @@ def score_texts(scorer: Scorer, texts: Texts) -> dict[str, Column]:
     return columns
 
 
-def totals_and_counts(column: Sequence[float | None]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The numbers of a column, 0 where there is none, and 1 where there is one: (N,) each."""
-    numbers = torch.tensor([math.nan if value is None else value for value in column], dtype=torch.float64)
-    return numbers.nan_to_num(0.0), (~numbers.isnan()).double()
-
-
 def summary(key: str, column: Sequence[float | None]) -> Score:
     """The mean of a column with its interval; ``key`` is the scorer's."""
-    totals, counts = totals_and_counts(column)
-    if not (count := int(counts.sum())):
+    values = Values.of_column(column)
+    if not (count := int(values.counts.sum())):
         return Score(None, None, None, 0, key)
-    found = bootstrap(totals, counts)
+    found = bootstrap(values.totals, values.counts)
     _, low, high = found.spread
     return Score(found.value, low, high, count, key)

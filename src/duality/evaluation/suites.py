@@ -37,6 +37,16 @@ _VERSION = 1  # of what a number means
 
 
 @dataclass(frozen=True)
+class _Outcome:
+    """A test set and its likelihood, or why there is none."""
+
+    heading: str
+    dataset: str
+    result: Likelihood | None
+    missing: str = ""
+
+
+@dataclass(frozen=True)
 class _Suite:
     """Test sets by the headings of the paper's table, whose number and column they have there."""
 
@@ -47,6 +57,88 @@ class _Suite:
     own_packing: bool
     """as the run's own corpus; otherwise wrapped, without end-of-text"""
     table: int | None = None
+
+    def evaluate(
+        self,
+        model: Model,
+        places: Mapping[str, str],
+        *,
+        num_draws: int = 4,
+        limit: int | None = None,
+        batch_size: int = 32,
+        seed: int = 0,
+        keep: Path | None = None,
+        report: Reporter = silent,
+    ) -> list[_Outcome]:
+        """The likelihood of every set; ``keep`` is a file of results that are not computed twice."""
+        for name in places:
+            if name not in self.sets.values():
+                raise ValueError(
+                    f"--data {name}=...: the suite {self.name} has no set {name!r}: "
+                    f"{suggestion(name, self.sets.values())}"
+                )
+        data = model.recipe.data
+        if not self.own_packing:
+            data = replace(data, packing="wrap", padding="ignore", eos=False, labels=False)
+        kept, weights = None if keep is None else Scores.read(keep, report), hash_weights(model.denoiser)
+        known = {} if kept is None else kept.entries.get(weights, {})
+        outcomes = []
+        for heading, name in self.sets.items():
+            spec = f"{name}={places[name]}" if name in places else name
+            try:
+                encode = partial(encode_corpus, eos=data.eos, part=find_evaluated_part(spec), progress=report)
+                store = job().in_turn(partial(encode, spec, model.tokenizer))
+            except ValueError as error:
+                if name in places:
+                    raise
+                outcomes.append(_Outcome(heading, name, None, f"{error}; or {datasets()[name].how_to_get()}"))
+                continue
+            rows = make_sequences(data, store, model.tokenizer, model.length)
+            facts = {  # what a result depends on, the weights excepted: the text, its tokens and how it is measured
+                "version": _VERSION,
+                "shards": [shard.sha256 for shard in store.shards],
+                "tokenizer": store.tokenizer,
+                "rows": [rows.length, rows.packing, rows.padding],
+                "settings": [num_draws, limit, seed],
+            }
+            key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+            values = known.get(key) if isinstance(known, dict) else None
+            found = job().from_first(Likelihood.parse(values) if isinstance(values, dict) else None)
+            if found is None:
+                with working(report, heading, min(limit or len(rows), len(rows)), "sequences") as advance:
+                    found = model.likelihood(
+                        rows, num_draws=num_draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
+                    )
+                if kept is not None:
+                    job().once(partial(kept.replace, weights, key, {"set": name, **asdict(found)}))
+            outcomes.append(_Outcome(heading, name, found))
+        return outcomes
+
+    def lines(self, outcomes: Sequence[_Outcome], name: str) -> list[list[str]]:
+        """The table: its headings, and ours, each number with its standard error."""
+        ours = []
+        for each in outcomes:
+            if each.result is None:
+                ours.append("missing")
+                continue
+            result, sign = each.result, {"bound": "≤ ", "exact": "", "pseudo-likelihood": "pseudo "}[each.result.kind]
+            if self.name == "text8":
+                error = result.bits_per_character / result.nats_per_token * result.stderr
+                ours.append(f"{sign}{result.bits_per_character:.4f} ± {error:.4f} bits")
+            else:
+                ours.append(f"{sign}{result.perplexity:.2f} ± {result.perplexity_stderr:.2f}")
+        return [["", *(each.heading for each in outcomes)], [name, *ours]]
+
+    def remarks(self, model: Model, outcomes: Sequence[_Outcome]) -> list[str]:
+        """What a reader of the table must know: what is missing, and what the numbers are of."""
+        remarks = [f"{each.heading} is missing: {each.missing}" for each in outcomes if each.result is None]
+        if self.table is not None and any(each.result for each in outcomes):
+            remarks.append(
+                f"perplexities are for each token of the run's tokenizer (K = {model.tokenizer.vocab_size:,}) in "
+                f"sequences of {model.length}; the paper's are for "
+                f"{'GPT-2, 1024' if self.name != 'lm1b' else 'BERT, 128'}: only the same tokens compare"
+            )
+        return remarks
 
 
 SUITES = {
@@ -72,98 +164,3 @@ SUITES = {
         _Suite("text8", "text8: bits per character", {"text8": "text8"}, own_packing=True),
     )
 }
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """A test set and its likelihood, or why there is none."""
-
-    heading: str
-    dataset: str
-    result: Likelihood | None
-    missing: str = ""
-
-
-def evaluate_suite(
-    model: Model,
-    suite: _Suite,
-    places: Mapping[str, str],
-    *,
-    num_draws: int = 4,
-    limit: int | None = None,
-    batch_size: int = 32,
-    seed: int = 0,
-    keep: Path | None = None,
-    report: Reporter = silent,
-) -> list[_Outcome]:
-    """The likelihood of every set; ``keep`` is a file of results that are not computed twice."""
-    for name in places:
-        if name not in suite.sets.values():
-            raise ValueError(
-                f"--data {name}=...: the suite {suite.name} has no set {name!r}: "
-                f"{suggestion(name, suite.sets.values())}"
-            )
-    data = model.recipe.data
-    if not suite.own_packing:
-        data = replace(data, packing="wrap", padding="ignore", eos=False, labels=False)
-    kept, weights = None if keep is None else Scores.read(keep, report), hash_weights(model.denoiser)
-    known = {} if kept is None else kept.entries.get(weights, {})
-    outcomes = []
-    for heading, name in suite.sets.items():
-        spec = f"{name}={places[name]}" if name in places else name
-        try:
-            encode = partial(encode_corpus, eos=data.eos, part=find_evaluated_part(spec), progress=report)
-            store = job().in_turn(partial(encode, spec, model.tokenizer))
-        except ValueError as error:
-            if name in places:
-                raise
-            outcomes.append(_Outcome(heading, name, None, f"{error}; or {datasets()[name].how_to_get()}"))
-            continue
-        rows = make_sequences(data, store, model.tokenizer, model.length)
-        facts = {  # what a result depends on, the weights excepted: the text, its tokens and how it is measured
-            "version": _VERSION,
-            "shards": [shard.sha256 for shard in store.shards],
-            "tokenizer": store.tokenizer,
-            "rows": [rows.length, rows.packing, rows.padding],
-            "settings": [num_draws, limit, seed],
-        }
-        key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-        values = known.get(key) if isinstance(known, dict) else None
-        found = job().from_first(Likelihood.parse(values) if isinstance(values, dict) else None)
-        if found is None:
-            with working(report, heading, min(limit or len(rows), len(rows)), "sequences") as advance:
-                found = model.likelihood(
-                    rows, num_draws=num_draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
-                )
-            if kept is not None:
-                job().once(partial(kept.replace, weights, key, {"set": name, **asdict(found)}))
-        outcomes.append(_Outcome(heading, name, found))
-    return outcomes
-
-
-def suite_table(suite: _Suite, outcomes: Sequence[_Outcome], name: str) -> list[list[str]]:
-    """The table of a suite: its headings, and ours, each number with its standard error."""
-    ours = []
-    for each in outcomes:
-        if each.result is None:
-            ours.append("missing")
-            continue
-        result, sign = each.result, {"bound": "≤ ", "exact": "", "pseudo-likelihood": "pseudo "}[each.result.kind]
-        if suite.name == "text8":
-            error = result.bits_per_character / result.nats_per_token * result.stderr
-            ours.append(f"{sign}{result.bits_per_character:.4f} ± {error:.4f} bits")
-        else:
-            ours.append(f"{sign}{result.perplexity:.2f} ± {result.perplexity_stderr:.2f}")
-    return [["", *(each.heading for each in outcomes)], [name, *ours]]
-
-
-def suite_remarks(model: Model, suite: _Suite, outcomes: Sequence[_Outcome]) -> list[str]:
-    """What a reader of the table must know: what is missing, and what the numbers are of."""
-    lines = [f"{each.heading} is missing: {each.missing}" for each in outcomes if each.result is None]
-    if suite.table is not None and any(each.result for each in outcomes):
-        lines.append(
-            f"perplexities are for each token of the run's tokenizer (K = {model.tokenizer.vocab_size:,}) in sequences "
-            f"of {model.length}; the paper's are for {'GPT-2, 1024' if suite.name != 'lm1b' else 'BERT, 128'}: only "
-            "the same tokens compare"
-        )
-    return lines

@@ -17,8 +17,9 @@ no sweep. The ranks of a job (``ranks``) sample together; rank 0 keeps and score
 
 from __future__ import annotations
 
+import importlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import product
@@ -30,11 +31,11 @@ from torch import Tensor
 
 from duality.data.places import is_there
 from duality.denoisers.wrapping import count_calls, network_of
-from duality.evaluation.figures import draw, write_frontiers
-from duality.evaluation.frontiers import has_frontiers
+from duality.evaluation.figures import draw, plot_frontiers
+from duality.evaluation.frontiers import Frontiers, frontiers, has_frontiers
 from duality.evaluation.judge import Judge, find_judge, weights_id
-from duality.evaluation.metrics import distinct, mauve, mauve_obstacle, perplexity, self_repetition, unigram_entropy
-from duality.evaluation.requests import SweepRequest, has_eta
+from duality.evaluation.metrics import distinct, mauve, perplexity, self_repetition, unigram_entropy
+from duality.evaluation.requests import SweepRequest
 from duality.evaluation.samples import REAL_TEXT, Case, Row, Samples, Score, label_of, run_names
 from duality.evaluation.scorers import Drawing, Scorer, find_scorers, key_of, score_texts, summary
 from duality.evaluation.tables import full_table, remarks, short_table
@@ -60,6 +61,7 @@ from duality.training.settings import device_named
 Advance = Callable[[int], None]
 
 _REPEATED = 4  # n of self-repetition; a sample has to be as long
+_LEAST_FOR_MAUVE = 100  # its package takes a bucket per ten samples; fewer than ten are too few for a histogram
 
 
 class _SampleSource(Protocol):
@@ -170,7 +172,7 @@ class Sweep:
 
     def _mauve_obstacle(self, num: int) -> str | None:
         """Why there is no MAUVE of ``num`` samples; None if there is one."""
-        return mauve_obstacle(self.judge, num, None if self.real_text is None else len(self.real_text.texts))
+        return _why_no_mauve(self.judge, num, None if self.real_text is None else len(self.real_text.texts))
 
     def _mauve(self, samples: Samples, checksum: str) -> float | None:
         """MAUVE against the real text; None where it cannot be computed."""
@@ -186,6 +188,24 @@ class Sweep:
         if self.judge is None or self.real_text is None:
             raise ValueError("features of real text need a judge and real text: give the sweep both")
         return self.judge.features(self.real_text.texts)
+
+
+def _why_no_mauve(judge: Judge | None, num_samples: int, num_references: int | None) -> str | None:
+    """Why MAUVE cannot be computed; None if it can."""
+    if num_references is None:
+        return "it needs real text to compare with"
+    if judge is None or judge.hidden is None:
+        return "it needs a judge that shows its hidden states"
+    if min(num_samples, num_references) < _LEAST_FOR_MAUVE:
+        return (
+            f"it needs {_LEAST_FOR_MAUVE} samples and as many real texts, here are {num_samples} and {num_references} "
+            "(its authors advise some thousands)"
+        )
+    try:
+        importlib.import_module("mauve")
+    except ImportError as error:
+        return f"its package cannot be imported ({error}): pip install mauve-text"
+    return None
 
 
 def check_cases(cases: Sequence[Case]) -> None:
@@ -307,13 +327,22 @@ def measure_runs(
     def draw_rows() -> None:
         draw(rows, out / "quality.png", out / "rounds.png")
         if has_frontiers(rows):
-            write_frontiers(dict.fromkeys(rows, out), out)
+            _write_frontiers(dict.fromkeys(rows, out), out)
         for scorer in scored:
             if isinstance(scorer, Drawing):
                 scorer.draw(Samples.read(out, cases[-1]).texts, out / scorer.name)
 
     job().once(draw_rows)
     return rows
+
+
+def _write_frontiers(places: Mapping[Row, Path], out: Path) -> Frontiers:
+    """Write the figure, the table and its numbers into a folder."""
+    found = frontiers(places)
+    write_atomically(out / "frontiers.json", json_text(found.to_json(), indent=1))
+    write_atomically(out / "frontiers.md", found.markdown())
+    plot_frontiers(found, out / "frontiers.png")
+    return found
 
 
 def _cases_of(runs: Sequence[Path], request: SweepRequest) -> list[Case]:
@@ -338,7 +367,7 @@ def _cases_of(runs: Sequence[Path], request: SweepRequest) -> list[Case]:
                 length=length,
                 round=number,
                 sampler=sampler,
-                eta=request.eta if has_eta(sampler) else None,
+                eta=request.eta_of(sampler),
                 tail=tail,
                 temperature=temperature,
                 **shared,

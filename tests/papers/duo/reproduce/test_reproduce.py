@@ -16,7 +16,8 @@ from typing import ClassVar
 import pytest
 import torch
 
-from duality.evaluation.frontiers import Curve, Point, Values
+from duality.evaluation.frontiers import Curve, Point
+from duality.evaluation.metrics import Values
 from duality.files.atomic import json_text
 from duality.papers.duo.reproduce.claims import (
     Arm,
