@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from support import session
+from support.released import prefixed, reference_tensors, write_folder
 from support.runs import small_recipe
 
 from duality.cli import COMMANDS
@@ -259,6 +260,11 @@ sample {{run}} --tail best                                  | invalid choice
 sample {{run}} --seed -1                                    | seed is -1: it {SEED}
 sample {{run}} --seed 18446744073709551616                  | {SEED}
 sample {{run}} --round 1                                    | it has no rounds
+sample {{run}} --keep 3                                     | is no place and token
+sample {{run}} --keep 99:1                                  | places are 0 to 31
+sample {{run}} --keep 99:1 --keep 0:65                      | places are 0 to 31
+sample {{run}} --keep 0:65 1:66 --keep 0:67                 | a place is named twice
+sample {{run}} --prompt The --keep 1:65                     | where prompt or suffix have 104
 sample {{run}} --trace {{pictures}}                         | is a folder: give the name of a file
 sample {{run}} --trace {{pipe}}                             | is a device or a pipe, not a file
 sample {{run}} --trace /dev/null                            | is a device or a pipe, not a file
@@ -268,6 +274,7 @@ trace                                                       | FILE
 trace {{json}}                                              | nothing to make: give --html FILE, --svg FILE
 trace {{json}} --svg {{new}}                                | is no trace of a generation
 trace {{text}} --html {{new}}                               | is no JSON
+trace {{trace}} --svg {{new}}                               | alpha at step 0 of sample 0 is nan
 trace {{absent}} --html {{new}}                             | absent
 trace {{pictures}} --html {{new}}                           | pictures
 trace {{json}} --svg {{file}}                               | exists: give the name of a new file
@@ -300,6 +307,10 @@ quality {{run}} --judge none --top-p 0                      | top-p is 0
 quality {{run}} --judge none --seed -1                      | seed is -1: it {SEED}
 quality {{run}} --judge none --batch-size 0                 | batch_size is 0
 quality {{run}} --judge none --out {{file}}                 | {{file}}
+quality {{run}} --judge none --out '~/file'                 | {{file}}
+quality {{run}} --judge none --out '~nobody-here/q'         | the home folder is not known
+compare duo-laptop --out '~/file' --data {{text}}           | {{file}}
+reproduce --out '~/file'                                    | {{file}}
 quality {{run}} --judge {{absent}} --out {{new}}            | {{absent}}
 quality {{run}} --judge {{run}} --out {{new}}               | autoregressive
 quality {{run}} --score nope --out {{new}}                  | nope
@@ -334,6 +345,9 @@ plan duo-owt --memory ''                                    | the value of --mem
 plan duo-owt --peak 989                                     | write a number and a unit: T or G
 plan duo-owt --peak 989T --mfu 0                            | it is a share of the peak
 plan duo-owt --kind tpu                                     | tpu
+plan duo-owt --set data.tokenizer=hf:a/b                    | tokenizer hf:a/b cannot be fetched
+plan duo-owt --devices 4 --set parallel.shard=3             | groups of equal size have 2, 4 ranks
+plan duo-owt --devices 4 --set parallel.shard=1             | groups of equal size have 2, 4 ranks
 plan duo-owt --distill sdtt                                 | for Duo use --method dcd
 plan ar-owt --distill dcd                                   | has no discrete noise
 consolidate                                                 | RUN
@@ -351,6 +365,7 @@ import hf:a/b/c --out {{new}}                               | write hf:OWNER/NAM
 import {{absent}} --out {{new}} --method gpt                | invalid choice
 import {{absent}} --out {{new}} --heads 0                   | heads is 0: it must be at least 1
 import {{absent}} --out {{new}} --length many               | invalid
+import {{released}} --out {{new}} --tokenizer {{run}}/checkpoints | no tokenizer at {{run}}/checkpoints
 import {{absent}} --out {{new}} --step -1                   | step is -1: it must be at least 0
 export                                                      | RUN
 export {{run}}                                              | --out
@@ -446,14 +461,14 @@ def lines() -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, english: Path) -> dict[str, Path]:
+def world(tmp_path_factory: pytest.TempPathFactory, english: Path, golden: Path) -> dict[str, Path]:
     """Runs, and files of every kind that a user may give by mistake."""
     home = tmp_path_factory.mktemp("world")
-    names = ("run", "mdlm", "ar", "dcd", "norecipe", "climbs", "published", "pictures", "absent", "new")
+    names = ("run", "mdlm", "ar", "dcd", "norecipe", "climbs", "published", "pictures", "absent", "new", "released")
     files = ("text.txt", "empty.txt", "short.txt", "tiny.txt", "binary.txt", "latin.txt", "gz.gz", "file", "pipe")
     places = {name: home / name for name in names} | {Path(name).stem: home / name for name in files}
     places |= {name: home / f"{name}.jsonl" for name in ("list", "broken", "surrogate")}
-    places |= {"table": home / "table.csv", "json": home / "file.json"}
+    places |= {"table": home / "table.csv", "json": home / "file.json", "trace": home / "trace.json"}
     for name in ("run", "mdlm", "ar"):
         method = "duo" if name == "run" else name
         session.train(small_recipe(english, "training.steps=2", name=f"{method}-laptop"), places[name])
@@ -466,6 +481,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, english: Path) -> dict[str, 
     for foreign, title in (("climbs/recipe.json", "../../climbs"), ("published/config.json", str(places["new"]))):
         text = (home / foreign).read_text()
         (home / foreign).write_text(text.replace('"duo-laptop"', json.dumps(title)))
+    write_folder(places["released"], prefixed(reference_tensors(golden)))
     places["pictures"].mkdir()
     (places["pictures"] / "cat.png").write_bytes(b"\x89PNG")
     shutil.copy(english, places["text"])
@@ -481,6 +497,10 @@ def world(tmp_path_factory: pytest.TempPathFactory, english: Path) -> dict[str, 
     places["surrogate"].write_text('{"text": "\\ud800"}\n')
     places["table"].write_text("title,abstract\nA,B\n")
     places["json"].write_text('{"text": "something"}')
+    frame = {"step": 0, "alpha": float("nan"), "tokens": [65]}
+    sample = {"index": 0, "frames": [frame], "text": "A"}
+    trace = {"format": 1, "about": {}, "mask": None, "vocabulary": {"65": "A"}, "samples": [sample]}
+    places["trace"].write_text(json.dumps(trace))
     os.mkfifo(places["pipe"])
     return places
 
@@ -510,6 +530,8 @@ def test_refused(
 ) -> None:
     home = world["run"].parent
     monkeypatch.chdir(home)  # where defaults such as runs/quality would be made
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     names = {name: str(path) for name, path in world.items()}
     before = list(state(home))
     capsys.readouterr()

@@ -26,6 +26,7 @@ from types import FrameType
 from typing import Annotated, Any
 
 import tyro
+from tyro.constructors import PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from duality import __version__, ranks
 from duality.cli import COMMANDS, DIVIDED, HOMES
@@ -33,6 +34,7 @@ from duality.registry import one_line, visible
 
 FAULT, USER_ERROR, INTERRUPTED, CLOSED_PIPE, TERMINATED = 1, 2, 130, 141, 143
 _TEXTS = ("--prompt", "--suffix")
+_SPREAD = ("--set", "--keep")
 _NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory")  # how torch says it
 
 
@@ -41,19 +43,19 @@ class _Terminated(BaseException):
 
 
 def _spread(arguments: list[str]) -> list[str]:
-    """``--set a=1 b=2`` as ``--set a=1 --set b=2``; the parser refuses a ``--set`` with nothing after it.
+    """``--set a=1 b=2`` as ``--set a=1 --set b=2``, and ``--keep`` too; the parser refuses one with nothing after it.
 
     >>> _spread(["train", "duo-laptop", "--set", "a=1", "b=2", "--resume"])
     ['train', 'duo-laptop', '--set', 'a=1', '--set', 'b=2', '--resume']
     """
     result: list[str] = []
-    setting = False
+    repeated: list[str] = []
     for argument, following in zip(arguments, [*arguments[1:], "-"]):
-        if argument == "--set" and not following.startswith("-"):
-            setting = True
+        if argument in _SPREAD and not following.startswith("-"):
+            repeated = [argument]
             continue
-        setting = setting and not argument.startswith("-")
-        result += ["--set", argument] if setting else [argument]
+        repeated = [] if argument.startswith("-") else repeated
+        result += [*repeated, argument]
     return result
 
 
@@ -123,6 +125,22 @@ def _raise_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
+def _read_path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
+    """How the parser reads a path: ~ is the user's home, also where the shell has left it as it is."""
+    if info.type is not Path:
+        return None
+
+    def read(words: list[str]) -> Path:
+        try:
+            return Path(words[0]).expanduser()
+        except RuntimeError:  # no such user, or nobody's home
+            raise ValueError(
+                f"{words[0]}: the home folder is not known; write the whole path, or ./~ for a name"
+            ) from None
+
+    return PrimitiveConstructorSpec(1, "PATH", read, lambda value: isinstance(value, Path), lambda path: [str(path)])
+
+
 @dataclass
 class _NotNamed:
     """A command that is not run: the first line of its help is all that is needed."""
@@ -140,12 +158,15 @@ def _run_command(arguments: list[str]) -> int:
         named = arguments[:1] == [name]
         about = {"constructor": COMMANDS[name]} if named else {"description": _read_summary(name)}
         kinds.append(Annotated[_NotNamed, tyro.conf.subcommand(name, **about)])
+    registry = tyro.constructors.ConstructorRegistry()
+    registry.primitive_rule(_read_path)
     code: int = tyro.cli(
         reduce(or_, kinds),
         prog="duality",
         description="Discrete diffusion language models: train, distill, evaluate, sample. "
         "With --debug, an error shows where it came from; --version alone shows the version.",
         args=arguments,
+        registry=registry,
     )
     sys.stdout.flush()  # a closed pipe shows here and not when the interpreter ends
     return code

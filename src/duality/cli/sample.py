@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional, UseAppendAction, arg
 
 from duality.cli.console import say, stderr
 from duality.cli.options import AnyModel, Device, Flag, GridName, KeptStep, Round, SamplerName, make_flags
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from duality.models.sampling import Sample, SampleWatch, Watch
     from duality.samplers.generate import Frame
 
-_HELP = "tokens that stay at their places, such as 3:17: the model writes the others."
-_KEPT = Annotated[tuple[str, ...], arg(metavar="PLACE:TOKEN", help=_HELP)]
+_HELP = "tokens that stay at their places, such as 3:17 5:2: the model writes the others; can be repeated."
+_KEPT = Annotated[tuple[str, ...], UseAppendAction, arg(metavar="PLACE:TOKEN", help=_HELP)]
 _SampleFlags = make_flags(SampleRequest, sampler=SamplerName | None, grid=GridName | None, keep=_KEPT)
 _FOUR = _SampleFlags(num=4, keep=())  # type: ignore[arg-type]  # tokens are read as texts
 _MOST_PANES = 4
@@ -113,7 +113,7 @@ def _tracing(show: Watch, path: Path | None, model: Model, about: dict[str, obje
             trace.write(path, only_complete=True)
 
 
-def _parse_kept_tokens(entries: Iterable[object]) -> dict[int, int]:
+def _parse_kept_tokens(entries: Collection[object]) -> dict[int, int]:
     """Places and tokens, as ``--keep`` has them.
 
     >>> _parse_kept_tokens(("0:65", "3:32"))
@@ -123,7 +123,10 @@ def _parse_kept_tokens(entries: Iterable[object]) -> dict[int, int]:
     for entry, pair in pairs:
         if not all(part.isdecimal() for part in pair):
             raise ValueError(f"--keep {entry!r} is no place and token: write two whole numbers, such as 3:17")
-    return {int(place): int(token) for _, (place, token) in pairs}
+    kept = {int(place): int(token) for _, (place, token) in pairs}
+    if len(kept) < len(pairs):
+        raise ValueError(f"--keep {' '.join(map(str, entries))}: a place is named twice; give each place one token")
+    return kept
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from duality.cli import options
 from duality.cli.console import print_table, say, show_training
 from duality.cli.options import Assignments, Device, DistillationName, Flag, Log, Name
 from duality.files.atomic import json_text
-from duality.ranks import divisors, job
+from duality.ranks import job
 from duality.runs.requests import DistillRequest, RoundChanges, TrainRequest
 
 if TYPE_CHECKING:
@@ -136,10 +136,7 @@ def plan(
     known = read_recipe(Path(recipe)) if exists(Path(recipe)) else catalogue.recipe(recipe)
     base = known if distill else catalogue.modify(known, assignments)
     chosen = catalogue.modify(scaling.plan_distillation(base, distill), assignments) if distill else base
-    batch = chosen.training.batch_size
-    if devices < 1 or batch % devices:
-        fitting = ", ".join(map(str, divisors(batch)))
-        raise ValueError(f"--devices {devices}: a batch of {batch} can be divided over {fitting} devices")
+    scaling.check_plan(chosen, devices, say)
     if not 0 < mfu <= 1:
         raise ValueError(f"--mfu {mfu}: it is a share of the peak, above 0 and at most 1")
     room = scaling.parse_number(memory, "--memory", {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20})

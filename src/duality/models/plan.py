@@ -37,17 +37,19 @@ import torch
 from torch import Tensor, nn
 
 from duality.denoisers.wrapping import unwrap
+from duality.files.progress import Reporter
 from duality.fused.lazy import chunk_rows
-from duality.models.size import expected_vocabulary
+from duality.models.size import ASSUMED, expected_vocabulary, known_vocab_size
 from duality.noise import Noise
 from duality.protocols import Network, VectorDenoiser
 from duality.ranks import divisors
 from duality.recipes.config import build
 from duality.recipes.derive import default_round_steps, derive_distillation
 from duality.recipes.recipe import Recipe
+from duality.tokenizers.specs import HubTokenizer
 from duality.training.adapters import choose_trained
 from duality.training.distillation import distillation_named, required_sampler
-from duality.training.parallel import blocks_of
+from duality.training.parallel import blocks_of, check_groups
 from duality.training.settings import resolve_precision
 
 _FLOAT = 4
@@ -115,6 +117,22 @@ class Speed:
     tokens_per_second: float
     step_seconds: float
     days: float
+
+
+def check_plan(recipe: Recipe, devices: int, report: Reporter) -> None:
+    """Refuse devices over which a training cannot be divided, and say what of its vocabulary is assumed.
+
+    A tokenizer of the hub is fetched, so that the number of its tokens is known.
+    """
+    batch, tokenizer = recipe.training.batch_size, recipe.data.tokenizer
+    if devices < 1 or batch % devices:
+        fitting = ", ".join(map(str, divisors(batch)))
+        raise ValueError(f"--devices {devices}: a batch of {batch} can be divided over {fitting} devices")
+    check_groups(recipe.parallel.shard, devices)
+    if isinstance(tokenizer, HubTokenizer):
+        tokenizer.make(progress=report)
+    if known_vocab_size(tokenizer) is None:
+        report(f"how many tokens there are depends on the text: {ASSUMED} are assumed")
 
 
 def plan_distillation(base: Recipe, name: str) -> Recipe:
@@ -194,7 +212,8 @@ def _kept_bytes(recipe: Recipe, rows: int, device: torch.device) -> tuple[Networ
 
 def try_strategies(recipe: Recipe, sizes: Sizes, devices: int, memory: float, device: torch.device) -> Iterator[Fit]:
     """For every strategy the largest micro-batch that fits, and what a device then needs; one row if none does."""
-    groups = [size for size in (8,) if size < devices and devices % size == 0]  # those of a machine
+    known = {recipe.parallel.shard, 8}  # the recipe's groups, and those of a machine
+    groups = [size for size in sorted(known) if 1 < size < devices and devices % size == 0]
     strategies: list[tuple[Strategy, int]] = [("ddp", 1), ("fsdp", devices), *(("fsdp", size) for size in groups)]
     if devices == 1:
         strategies = [("single", 1)]

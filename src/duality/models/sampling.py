@@ -117,6 +117,10 @@ def known_tokens(model: TrainedModel, request: SampleRequest | FillRequest) -> R
                 f"keep has token {token} at place {place}: places are 0 to {length - 1}, tokens 0 to "
                 f"{tokenizer.vocab_size - 1}"
             )
+        if row[place] not in (None, token):
+            raise ValueError(
+                f"keep has token {token} at place {place}, where prompt or suffix have {row[place]}: leave one out"
+            )
         row[place] = token
     return row
 

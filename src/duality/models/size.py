@@ -24,10 +24,11 @@ from duality.protocols import Network, Vocabulary
 from duality.ranks import job
 from duality.recipes.catalogue import to_json
 from duality.recipes.recipe import Recipe
-from duality.tokenizers.specs import HubTokenizer, TokenizerFile
+from duality.tokenizers.specs import HubTokenizer, TokenizerFile, TokenizerSpec
 from duality.training.adapters import NOTHING, choose_trained, num_trained
 from duality.training.parallel import Layout, layout_of
 
+ASSUMED = 100  # tokens, where their number depends on a text
 _FLOAT = 4
 _GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -38,12 +39,14 @@ def expected_vocabulary(recipe: Recipe) -> Vocabulary:
     The size of an alphabet is not, nor that of a tokenizer that is still to be fetched, nor the number of labels: two
     are enough to see whether the model can have any.
     """
-    tokenizer = recipe.data.tokenizer
+    return Vocabulary(known_vocab_size(recipe.data.tokenizer) or ASSUMED, 2 if recipe.data.labels else 0)
+
+
+def known_vocab_size(tokenizer: TokenizerSpec) -> int | None:
+    """The number of ids of a tokenizer, if it is known before any text is read; nothing is fetched."""
     if isinstance(tokenizer, (TokenizerFile, HubTokenizer)):
-        size = tokenizer.known_vocab_size()
-    else:
-        size = tokenizer.expected_vocab_size
-    return Vocabulary(size or 100, 2 if recipe.data.labels else 0)
+        return tokenizer.known_vocab_size()
+    return tokenizer.expected_vocab_size
 
 
 class Outline:

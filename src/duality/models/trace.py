@@ -180,7 +180,10 @@ def _sample(sample: dict[str, object], known: set[int | None]) -> TracedSample:
                 raise ValueError(f"place {place} at step {step} of sample {index} is beyond its {len(tokens)} tokens")
             tokens[place : place + 1] = [token]
         before = moments[-1].tokens if moments else None
-        moments.append(Moment(step, float(frame["alpha"]), tuple(tokens), changes(before, tokens)))
+        alpha = frame["alpha"]
+        if type(alpha) not in (int, float) or not 0 <= alpha <= 1:
+            raise ValueError(f"alpha at step {step} of sample {index} is {str(alpha)[:40]}, no number in [0, 1]")
+        moments.append(Moment(step, float(alpha), tuple(tokens), changes(before, tokens)))
     return TracedSample(index, tuple(moments), _of(str, sample["text"]))
 
 

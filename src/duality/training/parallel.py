@@ -149,15 +149,20 @@ def _mesh_of(shard: int, size: int, device: torch.device) -> DeviceMesh:
     """The ranks as a row, or as groups of ``shard`` ranks that share the weights."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    if size % shard or shard < 2:
+    check_groups(shard, size)
+    if shard == size:
+        return init_device_mesh(device.type, (size,), mesh_dim_names=("shard",))
+    return init_device_mesh(device.type, (size // shard, shard), mesh_dim_names=("replicate", "shard"))
+
+
+def check_groups(shard: int, size: int) -> None:
+    """Refuse groups of ``shard`` ranks into which ``size`` ranks cannot be divided; 0 is one group of all."""
+    if shard and (size % shard or shard < 2):
         fitting = ", ".join(str(each) for each in divisors(size) if each > 1)
         raise ValueError(
             f"parallel.shard is {shard}, and there are {size} processes: groups of equal size have {fitting} ranks; 0 "
             "divides the weights over all"
         )
-    if shard == size:
-        return init_device_mesh(device.type, (size,), mesh_dim_names=("shard",))
-    return init_device_mesh(device.type, (size // shard, shard), mesh_dim_names=("replicate", "shard"))
 
 
 # --- parts of tensors

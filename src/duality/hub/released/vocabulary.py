@@ -113,7 +113,7 @@ def _named_tokenizer(place: str, report: Reporter) -> tuple[TokenizerSpec | None
     if place == TEXT8:
         return None, _released_text8()
     if folder.is_dir():
-        return None, load_tokenizer(folder if (folder / FILE).is_file() else folder.parent)
+        return None, load_tokenizer(folder)
     if folder.name == FILE:  # of this library, or of the library `tokenizers`
         try:
             content = json.loads(folder.read_text(encoding="utf-8"))
