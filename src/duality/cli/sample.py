@@ -257,14 +257,14 @@ def studio(
 def _find_sources(sources: Sequence[Path]) -> tuple[list[Path], list[ModelSource]]:
     """Folders in which runs are looked for, and models alone, which are fetched if the hub has them."""
     from duality.hub.fetch import model_source
-    from duality.hub.package import is_ours, read_config
+    from duality.hub.package import PretrainedConfig, is_ours
 
     folders: list[Path] = []
     models: list[ModelSource] = []
     for source in sources:
         if str(source).startswith("hf:") or is_ours(source):
             found = model_source(source)
-            read_config(found.folder)
+            PretrainedConfig.read(found.folder)
             models.append(found)
         elif source.is_dir():
             folders.append(source)

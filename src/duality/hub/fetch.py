@@ -73,10 +73,10 @@ def model_source(source: Path | str, revision: str | None = None) -> ModelSource
         )
     if own is not None and revision is not None and own != revision:
         raise ValueError(f"{source} with the revision {revision!r}: give one of the two")
-    from duality.hub.package import read_config  # which needs torch; to fetch a folder needs none
+    from duality.hub.package import PretrainedConfig  # which needs torch; to fetch a folder needs none
 
     try:
-        folder = fetch_folder(name, revision or own, read_config)
+        folder = fetch_folder(name, revision or own, PretrainedConfig.read)
     except ValueError as error:
         if explicit:
             raise

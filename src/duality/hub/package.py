@@ -61,6 +61,55 @@ class PretrainedConfig:
         own = {"recipe": catalogue.to_json(self.recipe), "label_names": list(self.label_names)}
         return {"model_type": MODEL_TYPE, "format": FORMAT, **vars(self), **own}
 
+    @classmethod
+    def read(cls, folder: Path) -> PretrainedConfig:
+        """config.json of a folder; anything but a whole one of ours is a ``ValueError`` that names what is wrong."""
+        path = folder / CONFIG
+        return cls.from_json(read_json(path, MIB, "fetch it again"), str(path))
+
+    @classmethod
+    def from_json(cls, data: object, where: str) -> PretrainedConfig:
+        """The content of a config.json; ``where`` is its name for errors."""
+        if not isinstance(data, dict):
+            raise ValueError(f"{where} is no config.json of a model (it holds no object): give another folder")
+        if data.keys() >= _RELEASED:
+            raise ValueError(
+                f"{where} is in the layout in which the authors of the paper have released their models: import it "
+                "with `duality import FOLDER --out RUN`, or `duality import hf:OWNER/NAME --out RUN`"
+            )
+        if data.get("model_type") != MODEL_TYPE:
+            raise ValueError(
+                f"{where} is of a model of the type {data.get('model_type')!r:.60}, and this library reads "
+                f"{MODEL_TYPE!r}: give a folder that Model.save_pretrained or `duality publish` wrote"
+            )
+        if data.get("format") != FORMAT:
+            raise ValueError(
+                f"{where} has format {data.get('format')!r:.60}, and this version reads {FORMAT}: use another version "
+                "of diffusion-duality"
+            )
+        missing = [name for name in _FIELDS if name not in data and name != "weights_sha256"]
+        if missing:
+            raise ValueError(f"{where} lacks {', '.join(missing)}: fetch it again")
+        for name in data:
+            if name not in _FIELDS and name not in OF_TRANSFORMERS:
+                raise ValueError(f"{where} has the unknown field {name!r:.60}: {suggestion(name, _FIELDS)}")
+        try:
+            fields: dict[str, Any] = {
+                name: check(data[name], hint, name) for name, hint in _FIELDS.items() if name in data
+            }
+            del fields["model_type"], fields["format"]
+            recipe, names = catalogue.from_json(fields["recipe"]), fields["label_names"]
+            if fields["step"] < 0 or fields["num_tokens"] < 1:
+                raise ValueError(
+                    f"step is {fields['step']} and num_tokens {fields['num_tokens']}: they count steps from 0 and "
+                    "tokens from 1"
+                )
+            if not all(isinstance(name, str) for name in names):
+                raise ValueError(f"label_names is {names!r:.80}: it must be a list of text")
+            return cls(**fields | {"recipe": recipe, "label_names": tuple(names)})
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise ValueError(f"{where}: {str(error)[:500]}") from error
+
 
 # The fields of config.json and their types in JSON.
 _FIELDS: dict[str, object] = {"model_type": str, "format": int, **field_types(PretrainedConfig)}
@@ -75,53 +124,6 @@ def exists(folder: Path) -> bool:
 def is_ours(folder: Path) -> bool:
     """Whether a folder has a model alone, of this library."""
     return exists(folder) and (folder / TOKENIZER).is_file()
-
-
-def read_config(folder: Path) -> PretrainedConfig:
-    """config.json of a folder; anything but a whole one of ours is a ``ValueError`` that names what is wrong."""
-    path = folder / CONFIG
-    return checked_config(read_json(path, MIB, "fetch it again"), str(path))
-
-
-def checked_config(data: object, where: str) -> PretrainedConfig:
-    """The content of a config.json; ``where`` is its name for errors."""
-    if not isinstance(data, dict):
-        raise ValueError(f"{where} is no config.json of a model (it holds no object): give another folder")
-    if data.keys() >= _RELEASED:
-        raise ValueError(
-            f"{where} is in the layout in which the authors of the paper have released their models: import it with "
-            "`duality import FOLDER --out RUN`, or `duality import hf:OWNER/NAME --out RUN`"
-        )
-    if data.get("model_type") != MODEL_TYPE:
-        raise ValueError(
-            f"{where} is of a model of the type {data.get('model_type')!r:.60}, and this library reads "
-            f"{MODEL_TYPE!r}: give a folder that Model.save_pretrained or `duality publish` wrote"
-        )
-    if data.get("format") != FORMAT:
-        raise ValueError(
-            f"{where} has format {data.get('format')!r:.60}, and this version reads {FORMAT}: use another version of "
-            "diffusion-duality"
-        )
-    missing = [name for name in _FIELDS if name not in data and name != "weights_sha256"]
-    if missing:
-        raise ValueError(f"{where} lacks {', '.join(missing)}: fetch it again")
-    for name in data:
-        if name not in _FIELDS and name not in OF_TRANSFORMERS:
-            raise ValueError(f"{where} has the unknown field {name!r:.60}: {suggestion(name, _FIELDS)}")
-    try:
-        fields: dict[str, Any] = {name: check(data[name], hint, name) for name, hint in _FIELDS.items() if name in data}
-        del fields["model_type"], fields["format"]
-        recipe, names = catalogue.from_json(fields["recipe"]), fields["label_names"]
-        if fields["step"] < 0 or fields["num_tokens"] < 1:
-            raise ValueError(
-                f"step is {fields['step']} and num_tokens {fields['num_tokens']}: they count steps from 0 and tokens "
-                "from 1"
-            )
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError(f"label_names is {names!r:.80}: it must be a list of text")
-        return PretrainedConfig(**fields | {"recipe": recipe, "label_names": tuple(names)})
-    except (ValueError, TypeError, ArithmeticError) as error:
-        raise ValueError(f"{where}: {str(error)[:500]}") from error
 
 
 def flush_model(folder: Path) -> None:

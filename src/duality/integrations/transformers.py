@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from duality.denoisers.conditioning import with_labels
 from duality.denoisers.readouts import LEAST_ALPHA, CausalDenoiser, SubsDenoiser
 from duality.fused.lazy import Belief
-from duality.hub.package import FORMAT, MODEL_TYPE, checked_config
+from duality.hub.package import FORMAT, MODEL_TYPE, PretrainedConfig
 from duality.protocols import Denoiser, Schedule, Score, Valid, Vocabulary
 
 try:
@@ -94,7 +94,7 @@ class _DualityModel(PreTrainedModel):
         names = ("format", "recipe", "step", "weights", "label_names", "num_tokens", "tokenizer_sha256", "versions")
         fields = {"model_type": MODEL_TYPE} | {name: getattr(config, name) for name in names}
         with torch.device("cpu"):  # transformers makes models where there are no numbers, and a recipe checks its own
-            found = checked_config(fields, "config.json")
+            found = PretrainedConfig.from_json(fields, "config.json")
         self.recipe = found.recipe
         vocabulary = Vocabulary(found.num_tokens, len(found.label_names))
         self.denoiser = self.recipe.method.network(self.recipe.backbone, vocabulary)

@@ -59,7 +59,7 @@ def read_recipe(folder: Path) -> Recipe:
     path = folder / RECIPE
     if not exists(folder):
         if package.exists(folder):
-            return package.read_config(folder).recipe
+            return package.PretrainedConfig.read(folder).recipe
         raise ValueError(f"{folder} is not a run: it has no {RECIPE}; give the folder that `duality train --out` wrote")
     data = cast(Json, read_json(path, MIB))
     try:

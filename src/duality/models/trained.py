@@ -174,7 +174,7 @@ def read_model(
             raise ValueError(
                 f"{source.place} is a model alone: it has neither rounds nor other steps than its own; leave them out"
             )
-        config = package.read_config(folder)
+        config = package.PretrainedConfig.read(folder)
         if config.weights != weights:
             raise ValueError(f"{source.place} has the weights {config.weights!r} alone, and {weights!r} were asked for")
         return read_pretrained(source, config, device)

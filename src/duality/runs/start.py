@@ -96,7 +96,7 @@ def begin_distillation(base: Path, recipe: Recipe, report: Reporter) -> _Beginni
             raise ValueError(f"{source.place} has no checkpoint yet: there is nothing to begin from")
     corpus = corpus_of_run(folder, recipe, report)
     if path is None:
-        found = read_pretrained(source, package.read_config(folder), torch.device("cpu"))
+        found = read_pretrained(source, package.PretrainedConfig.read(folder), torch.device("cpu"))
         assert found.origin is not None, "a model that is read has an origin"
         model = ema = {name: value.detach() for name, value in found.denoiser.named_parameters()}
         record: dict[str, object] = {"run": found.origin.place, "step": found.step, "commit": found.origin.commit}

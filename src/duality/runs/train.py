@@ -23,7 +23,7 @@ from duality.diffusion import Compare, Divergence
 from duality.files.lock import locked
 from duality.files.progress import Reporter, silent
 from duality.hub.fetch import model_source
-from duality.hub.package import read_config
+from duality.hub.package import PretrainedConfig
 from duality.models.folder import exists, read_recipe
 from duality.models.model import Model, load
 from duality.recipes import catalogue
@@ -179,7 +179,7 @@ def plan_distillation(request: DistillRequest) -> TrainingPlan:
         fields = (*(f"distillation.{field}={value}" for field, value in given.items()), *fields)
     else:
         checkpoints = folder / "checkpoints"
-        step = read_config(folder).step if is_model_alone(folder) else checkpoint.latest_step(checkpoints)
+        step = PretrainedConfig.read(folder).step if is_model_alone(folder) else checkpoint.latest_step(checkpoints)
         distillation = build(kind, {"round_steps": default_round_steps(base.training.steps), **given})
         chosen = derive_distillation(base, distillation, step)
     return TrainingPlan(catalogue.modify(chosen, fields, request.corpus), out, request.resume, pinned)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duality.files.json_files import MIB, parse_json, read_bounded
-from duality.hub.package import CONFIG, read_config
+from duality.hub.package import CONFIG, PretrainedConfig
 from duality.models.folder import read_identity, read_recipe
 from duality.models.model import Model, load
 from duality.registry import one_line, suggestion
@@ -93,7 +93,7 @@ class Library:
             recipe = None
             try:
                 if folder in self.models:
-                    config = read_config(folder)
+                    config = PretrainedConfig.read(folder)
                     recipe, labels = config.recipe, config.label_names
                     about = {"state": "published", "recipe": recipe.name, "step": config.step, "steps": config.step}
                 else:
