@@ -169,7 +169,7 @@ def test_missing_extra_and_misshaped_tensors_are_all_named(
 SECTIONS = {
     "model": {**SEDD_CONFIG["model"], "hiden_size": 1},
     "graph": {"type": "absorp"},
-    "noise": {"type": "geometric"},
+    "noise": {"type": "cosine"},
 }
 
 
@@ -190,6 +190,7 @@ SECTIONS = {
         (changed(HF_CONFIG, model_length=None), ["give --length"]),
         (changed(HF_CONFIG, model_type=None), ["give --method duo|udlm"]),
         ({**SEDD_CONFIG, **SECTIONS}, ["'hiden_size' (did you mean hidden_size", "'absorp'", "only loglinear"]),
+        ({**SEDD_CONFIG, "noise": {"type": "geometric", "sigma_max": -1}}, ["noise.sigma_max is -1"]),
         ({**SEDD_CONFIG, "tokens": 50257}, ["num_states 50258 and 37"]),
         ([1, 2], ["holds no object"]),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import json
+import math
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,17 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
-from support.released import HF_CONFIG, NUM_TOKENS, changed, numbers_folder, prefixed, reference_tensors, write_folder
+from safetensors.torch import save_file
+from support.released import (
+    HF_CONFIG,
+    NUM_TOKENS,
+    SEDD_CONFIG,
+    changed,
+    numbers_folder,
+    prefixed,
+    reference_tensors,
+    write_folder,
+)
 from support.trainers import fewer_states, mdlm_config, paper_config, sdtt_config, write_trained
 
 from duality.cli.main import main
@@ -183,6 +194,88 @@ def test_folders_of_sdtt(golden: Path, tmp_path: Path, text: Path, capsys: pytes
         line = capsys.readouterr().err
         assert words in line
         assert len(line) < 700 + len(str(folder))
+
+
+def test_a_checkpoint_without_an_average_goes_without_one(
+    golden: Path, tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_trained(tmp_path / "model.ckpt", reference_tensors(golden), paper_config("duo"), average=False)
+    follow(source, tmp_path / "run", text, "--tokenizer", str(numbers_folder(tmp_path / "numbers", NUM_TOKENS)))
+    assert "raw weights alone, without an average" in capsys.readouterr().err
+    assert "ema" not in torch.load(tmp_path / "run.ckpt", weights_only=True)
+
+
+@pytest.mark.parametrize("noise", ["absorbing", "uniform"])
+def test_checkpoints_of_the_sedd_code(noise: str, golden: Path, tmp_path: Path, text: Path) -> None:
+    """A .pth has no configuration: the noise is said, and with a geometric one how far it goes."""
+    tensors = reference_tensors(golden)
+    shadow = [value + 1e-4 for name, value in tensors.items() if "inv_freq" not in name]
+    ema = {"decay": 0.9999, "num_updates": 70, "shadow_params": shadow}
+    source = tmp_path / "checkpoint.pth"
+    torch.save({"optimizer": {"state": {}}, "model": OrderedDict(tensors), "ema": ema, "step": 70}, source)
+    numbers = numbers_folder(tmp_path / "numbers", NUM_TOKENS - (noise == "absorbing"))
+    said = ["--method", "sedd", "--length", "12", "--tokenizer", str(numbers), "--noise", noise]
+    follow(source, tmp_path / "run", text, *said, "--set", "method.training_schedule.eps=2e-9")
+    assert read_recipe(tmp_path / "run").method == SEDD(noise, LogLinear(2e-9))
+    with pytest.raises(ValueError, match="noise is uniform, and duo has its own"):
+        import_released(source, tmp_path / "no", ImportRequest("duo", noise="uniform", length=12))
+
+
+def test_a_folder_of_sedd_with_a_geometric_schedule(golden: Path, tmp_path: Path) -> None:
+    noise = {"type": "geometric", "sigma_min": 1e-4, "sigma_max": 20}
+    config = {**SEDD_CONFIG, "noise": noise, "tokens": 37, "graph": {"type": "uniform"}}
+    config["model"] = {**SEDD_CONFIG["model"], "scale_by_sigma": False}
+    source = write_folder(tmp_path / "hf", reference_tensors(golden), config)
+    run = import_released(source, tmp_path / "run", ImportRequest(tokenizer=str(numbers_folder(tmp_path / "numbers"))))
+    assert read_recipe(run).method == SEDD("uniform", LogLinear(math.exp(-20)))
+
+
+def test_weights_in_several_files(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An index names the file of every tensor; one that names other files, or other tensors, is refused."""
+    tensors = prefixed(reference_tensors(golden))
+    whole = write_folder(tmp_path / "whole", tensors)
+    parted, names = write_folder(tmp_path / "parted", tensors), list(tensors)
+    (parted / "model.safetensors").unlink()
+    places: dict[str, str] = {}
+    for number, part in enumerate((names[:9], names[9:]), 1):
+        file = f"model-0000{number}-of-00002.safetensors"
+        save_file({name: tensors[name].contiguous() for name in part}, parted / file)
+        places |= dict.fromkeys(part, file)
+    index = parted / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
+    request = ImportRequest(tokenizer=str(numbers_folder(tmp_path / "numbers")))
+    runs = [import_released(each, tmp_path / f"run-{each.name}", request) for each in (whole, parted)]
+    (one,), (other,) = (list(run.glob("checkpoints/step-*/ema.safetensors")) for run in runs)
+    assert filecmp.cmp(one, other, shallow=False)
+    wrong = (
+        ({**places, names[0]: "../whole/model.safetensors"}, "which is no file of this folder"),
+        ({**places, "more": places[names[0]]}, "differ (1 names, such as 'more')"),
+        ({**places, names[0]: 3}, "holds no weight_map"),
+    )
+    for found, words in wrong:
+        index.write_text(json.dumps({"weight_map": found}))
+        assert main(["import", str(parted), "--out", str(tmp_path / "no")]) == 2
+        assert words in capsys.readouterr().err
+        assert not (tmp_path / "no").exists()
+
+
+def test_an_exported_checkpoint_has_what_their_trainer_resumes_from(golden: Path, tmp_path: Path) -> None:
+    """The counters of Lightning's loops, total and current, of which it takes its step; no moments."""
+    source = write_trained(tmp_path / "model.ckpt", reference_tensors(golden), paper_config("duo"))
+    request = ImportRequest(tokenizer=str(numbers_folder(tmp_path / "numbers")))
+    export_run(import_released(source, tmp_path / "run", request), tmp_path / "again.ckpt", "duo-ckpt")
+    found = torch.load(tmp_path / "again.ckpt", weights_only=True)
+    loop = found["loops"]["fit_loop"]
+    optimizer = loop["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]
+    batches = loop["epoch_loop.batch_progress"]
+    counters = (*optimizer.values(), batches, loop["epoch_loop.scheduler_progress"], loop["epoch_progress"])
+    for counter in counters:
+        assert {"total", "current"} <= counter.keys()
+        assert {"ready", "completed"} <= counter["total"].keys() == counter["current"].keys()
+    assert optimizer["step"]["total"]["completed"] == batches["total"]["ready"] == 1000
+    assert batches["is_last_batch"] is False
+    assert batches["current"]["completed"] == loop["epoch_progress"]["current"]["completed"] == 0
+    assert (found["optimizer_states"], found["lr_schedulers"]) == ([], [])
 
 
 def test_the_state_dict_alone_is_enough(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,7 @@ def import_model(
     length: int | None = None,
     kept_step: Step = None,
     assignments: Assignments = (),
+    noise: Literal["absorbing", "uniform"] | None = None,
 ) -> int:
     """Make a run of a model that others have trained and released.
 
@@ -94,10 +95,12 @@ def import_model(
         kept_step: after how many steps of training the weights are, if the file does not say it.
         assignments: change a field of the recipe that the weights do not depend on, such as --set generation.steps=8;
             can be repeated.
+        noise: of sedd and d3pm, if the file does not say it: absorbing if not given.
     """
     from duality.hub.exchange import ImportRequest, import_released
 
-    made = import_released(source, out, ImportRequest(method, tokenizer, heads, length, kept_step, assignments), say)
+    request = ImportRequest(method, tokenizer, heads, length, kept_step, assignments, noise)
+    made = import_released(source, out, request, say)
     print(f"{made} is a run: duality sample {made}")
     return 0
 

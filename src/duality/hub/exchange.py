@@ -24,6 +24,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -52,6 +53,7 @@ from duality.training import checkpoint
 from duality.training.adapters import merge_adapters
 from duality.training.settings import Training
 
+Noise = Literal["absorbing", "uniform"]
 _PREFIX = "backbone."  # of the names of a denoiser's weights here, and of the names in both layouts
 _TRAINING = Training()  # the paper's, which is what an imported model would be distilled or trained like
 
@@ -69,10 +71,13 @@ class ImportRequest:
     length: int | None = None
     step: int | None = None
     assignments: tuple[str, ...] = ()
+    noise: Noise | None = None
 
     def __post_init__(self) -> None:
         if self.method is not None and self.method not in METHOD_NAMES:
             raise ValueError(f"method is {self.method!r}: {suggestion(self.method, METHOD_NAMES)}")
+        if self.noise not in (None, "absorbing", "uniform"):
+            raise ValueError(f"noise is {self.noise!r}: it must be absorbing or uniform")
         for name, least in (("heads", 1), ("length", 1), ("step", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
@@ -127,7 +132,8 @@ def import_released(
         flush_to_disk(folder)
         _check_free(target)
     what = f"{settings.method}, {sum(value.numel() for value in model.values()):,} weights"
-    kept = "raw weights and their average" if found.average is not None else "one set of weights, the average"
+    alone = "one set of weights, the average" if found.layout == "duo-hf" else "raw weights alone, without an average"
+    kept = alone if found.average is None else "raw weights and their average"
     report(f"{target}: {what}, {sizes.num_states:,} states, step {step}; {kept}")
     return target
 
@@ -166,8 +172,8 @@ def export_run(
             (place / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
             flush_model(place)
     else:
-        made = kept.get("ema")
-        average = made if isinstance(made, dict) else {"decay": recipe.training.ema, "num_updates": saved.step}
+        # a file that came without an average goes without one
+        average = kept.get("ema", {"decay": recipe.training.ema, "num_updates": saved.step})
         content = _checkpoint_content(tensors, saved.step, average, config)
         with no_empty_folder(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -213,7 +219,9 @@ def _describe_released(
     if sizes.causal != (method == "ar"):
         kind = "causal" if sizes.causal else "not causal"
         raise ValueError(f"{where} is said to be {method}, and its network is {kind}: give its own --method")
-    return replace(settings, method=method, length=length), sizes
+    if request.noise is not None and method not in ("sedd", "d3pm"):
+        raise ValueError(f"noise is {request.noise}, and {method} has its own: it is for sedd and d3pm, leave it out")
+    return replace(settings, method=method, length=length, noise=request.noise or settings.noise), sizes
 
 
 def _imported_recipe(
@@ -307,17 +315,45 @@ def _released_tensors(weights: Mapping[str, Tensor], sizes: Sizes, kept: Mapping
 
 
 def _checkpoint_content(
-    tensors: Mapping[str, dict[str, Tensor]], step: int, average: Mapping[str, object], config: object
+    tensors: Mapping[str, dict[str, Tensor]], step: int, average: Mapping[str, object] | None, config: object
 ) -> dict[str, object]:
-    """The content of a checkpoint that Lightning and the released code load."""
-    shadow = [value for name, value in tensors["ema"].items() if not name.endswith(released.FREQUENCIES)]
-    progress = {"current": {"completed": 0}}  # the released code asks for it
-    return {
+    """The content of a checkpoint from which the released trainer samples, evaluates and trains further.
+
+    Its trainer is Lightning's, which reads its step from the counters of its loops. There are no moments of the
+    optimizer: it begins with new ones, and with the warm-up of its learning rate.
+    """
+    content: dict[str, object] = {
         "epoch": 0,
         "global_step": step,
         "pytorch-lightning_version": "2.2.1",
         "state_dict": tensors["model"],
-        "loops": {"fit_loop": {"epoch_progress": progress, "epoch_loop.batch_progress": progress}},
+        "loops": {"fit_loop": _loop_counters(step)},
+        "callbacks": {},
+        "optimizer_states": [],
+        "lr_schedulers": [],
         "hyper_parameters": {"config": config},
-        "ema": {**average, "shadow_params": shadow},
+    }
+    if average is not None:
+        shadow = [value for name, value in tensors["ema"].items() if not name.endswith(released.FREQUENCIES)]
+        content["ema"] = {**average, "shadow_params": shadow}
+    return content
+
+
+def _loop_counters(step: int) -> dict[str, object]:
+    """The state of Lightning's fit loop after so many steps, at the beginning of an epoch."""
+
+    def progress(names: tuple[str, ...], total: int) -> dict[str, object]:
+        return {"total": dict.fromkeys(names, total), "current": dict.fromkeys(names, 0)}
+
+    few: tuple[str, ...] = ("ready", "completed")
+    all_of_them = (*few, "started", "processed")
+    optimizer = {"step": progress(few, step), "zero_grad": progress((*few, "started"), step)}
+    return {
+        "state_dict": {},
+        "epoch_progress": progress(all_of_them, 0),
+        "epoch_loop.state_dict": {"_batches_that_stepped": step},
+        "epoch_loop.batch_progress": {**progress(all_of_them, step), "is_last_batch": False},
+        "epoch_loop.scheduler_progress": progress(few, step),
+        "epoch_loop.automatic_optimization.state_dict": {},
+        "epoch_loop.automatic_optimization.optim_progress": {"optimizer": optimizer},
     }

@@ -15,6 +15,7 @@ What must hold: settings are what the file says, and nothing is assumed where it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
@@ -173,14 +174,19 @@ def _sedd_settings(config: _Config) -> tuple[list[str], Settings]:
     absorbing, tokens = graph.get("type") == "absorb", _value(config, "tokens", int)
     if graph.get("type") not in ("absorb", "uniform"):
         problems.append(f"graph.type is {graph.get('type')!r}, and must be absorb or uniform")
-    if noise.get("type") != "loglinear":
-        problems.append(f"noise.type is {noise.get('type')!r}, and only loglinear can be imported")
+    last = _value(noise, "sigma_max", float)
+    if noise.get("type") not in ("loglinear", "geometric"):
+        problems.append(f"noise.type is {noise.get('type')!r}, and only loglinear and geometric can be imported")
+    elif noise["type"] == "geometric" and not (last and 0 < last < 500):
+        problems.append(f"noise.sigma_max is {noise.get('sigma_max')!r}, and must be a number above 0, such as 20")
     if model.get("scale_by_sigma") is not absorbing and "scale_by_sigma" in model:
         problems.append(f"model.scale_by_sigma is {model['scale_by_sigma']}, and here it is {absorbing} for this graph")
     if tokens is None:
         problems.append(f"tokens is {config.get('tokens')!r}, and must be a whole number")
     given = _settings(model, _MODEL)
     given["sizes"]["num_states"] = (tokens or 0) + absorbing
+    if not problems and noise["type"] == "geometric":
+        given["eps"] = math.exp(-last)  # the network is given sigma itself: only how far it goes is of the schedule
     return problems, Settings(method="sedd", time=True, noise="absorbing" if absorbing else "uniform", **given)
 
 

@@ -30,6 +30,7 @@ from duality.hub.package import CONFIG, WEIGHTS
 
 Layout = Literal["duo-hf", "duo-ckpt"]
 BINARY = "pytorch_model.bin"
+_INDEX = f"{WEIGHTS}.index.json"
 CHECKPOINTS = (".ckpt", ".pt", ".pth", ".bin")
 FETCH = "fetch the file again"
 _ALONE = "save its state_dict alone as another .ckpt, and give that with --method and --length"
@@ -102,12 +103,36 @@ def _read_folder(folder: Path, files: Sequence[Path]) -> Released:
     if not isinstance(config, dict):
         raise ValueError(f"{folder / CONFIG} holds no object: {FETCH}")
     found = next((file for file in files if file.is_file()), None)
+    if found is None and (folder / _INDEX).is_file():
+        return Released("duo-hf", str(folder), _read_parts(folder), config)
     if found is None:
         raise ValueError(f"{folder} has neither {WEIGHTS} nor {BINARY}: {FETCH}")
     if found.suffix != ".safetensors":
         return Released("duo-hf", str(folder), _named_tensors(_load_objects(found), found, "it"), config)
+    return Released("duo-hf", str(folder), _load_safetensors(found), config)
+
+
+def _read_parts(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a folder whose weights are in several files, which an index names."""
+    index = read_json(folder / _INDEX, MIB, FETCH)
+    places = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
+        raise ValueError(f"{folder / _INDEX} holds no weight_map of names and files: {FETCH}")
+    tensors: dict[str, Tensor] = {}
+    for part in sorted(set(places.values())):
+        if Path(part).name != part or not part.endswith(".safetensors") or not (folder / part).is_file():
+            raise ValueError(f"{folder / _INDEX} names {part!r:.80}, which is no file of this folder: {FETCH}")
+        tensors |= _load_safetensors(folder / part)
+    if tensors.keys() != places.keys():
+        odd = sorted(tensors.keys() ^ places.keys())
+        raise ValueError(f"{folder / _INDEX} and its files differ ({len(odd)} names, such as {odd[0]!r:.80}): {FETCH}")
+    return tensors
+
+
+def _load_safetensors(found: Path) -> dict[str, Tensor]:
+    """The tensors of a file."""
     try:
-        return Released("duo-hf", str(folder), dict(load_file(found)), config)
+        return dict(load_file(found))
     except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError) as error:
         raise ValueError(f"{found} is no valid safetensors file ({_first_line(error)}): {FETCH}") from None
 
