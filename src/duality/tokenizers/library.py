@@ -35,7 +35,7 @@ import numpy.typing as npt
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from duality.files.archives import Source, fetch_files, read_sources
+from duality.files.archives import Source, read_sources
 from duality.files.json_files import MIB, read_json
 from duality.files.progress import Reporter, silent
 from duality.tokenizers.fast_pairs import WORDS, FastPairs
@@ -117,7 +117,7 @@ class LibraryTokenizer(SavedTokenizer):
     def fetch_published(name: str, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
         """The tokenizer with this name; its files are fetched if they are not in the cache."""
         instead = "use a tokenizer that needs no files, such as BPE or Bytes"
-        paths = fetch_files(_published_sources()[name], "tokenizers", instead, cache, progress)
+        paths = _published_sources()[name].fetch("tokenizers", instead, cache, progress)
         first, *others = (path.read_text(encoding="utf-8") for path in paths)
         if name == "gpt2":
             # The first line of the merges is their version.
