@@ -183,7 +183,7 @@ def test_every_public_name_exists() -> None:
     assert duality.__version__
 
 
-SAFE_READING = 'torch.load(path, map_location="cpu", weights_only=True, mmap=True)'
+SAFE_READING = "torch.load(path, map_location=note, weights_only=True, mmap=True)"
 
 
 def test_nothing_loads_a_pickle() -> None:

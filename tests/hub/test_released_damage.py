@@ -9,6 +9,7 @@ import struct
 import sys
 import zipfile
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ from support.trainers import paper_config, write_trained
 from torch import Tensor
 
 from duality.cli.main import main
+from duality.files.progress import silent
 from duality.hub.exchange import ImportRequest, import_released
+from duality.training.checkpoint import load, newest_intact, save
 
 Refused = Callable[..., str]
 
@@ -116,6 +119,82 @@ def test_tensors_that_repeat_few_bytes_do_not_fill_the_memory(tmp_path: Path, re
     path = tmp_path / "model.ckpt"
     torch.save({"state_dict": {"backbone.vocab_embed.embedding": huge}}, path)
     assert "say that they have 274,877,906,944 bytes" in refused(path)
+
+
+def rewritten(path: Path, change: Callable[[str, bytes], bytes], packed: int = zipfile.ZIP_STORED) -> Path:
+    """The same archive with other records."""
+    with zipfile.ZipFile(path) as archive:
+        records = {name: change(name, archive.read(name)) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", packed) as archive:
+        for name, content in records.items():
+            archive.writestr(name, content)
+    return path
+
+
+def test_records_that_are_no_numbers_of_this_machine(
+    tensors: dict[str, Tensor], tmp_path: Path, refused: Refused
+) -> None:
+    path, whole = tmp_path / "model.ckpt", write_checkpoint(tmp_path / "model.ckpt", tensors).read_bytes()
+    assert "an entry is compressed" in refused(rewritten(path, lambda _name, content: content, zipfile.ZIP_DEFLATED))
+    path.write_bytes(whole)
+    big = {"byteorder": b"big"}
+    assert "not little-endian" in refused(rewritten(path, lambda name, old: big.get(name.rpartition("/")[2], old)))
+    path.write_bytes(whole)
+    shorter = rewritten(path, lambda name, old: old[:-4] if name.endswith("/data/3") else old)
+    assert "its records have other sizes than its tensors" in refused(shorter)
+
+
+def test_small_files_that_would_take_minutes(tensors: dict[str, Tensor], tmp_path: Path, refused: Refused) -> None:
+    nested: list[object] = ["x"]
+    for _ in range(30):
+        nested = [nested, nested]
+    path = write_checkpoint(tmp_path / "model.ckpt", tensors, hyper_parameters={"config": nested})
+    assert "more than 100,000 values" in refused(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", b"x" * 100_000)
+        for number in range(50):  # all of them are the bytes of the first
+            entry = copy(archive.infolist()[0])
+            entry.filename = f"a/data/{number}"
+            archive.filelist.append(entry)
+            archive.NameToInfo[entry.filename] = entry
+    assert "entries overlap" in refused(path)
+
+
+def test_numbers_that_are_not_finite_are_no_weights(
+    tensors: dict[str, Tensor], tmp_path: Path, refused: Refused
+) -> None:
+    name = "blocks.0.attn_out.weight"
+    for number, value in enumerate((float("nan"), float("inf"), 1e300)):
+        odd = tensors[name].double().clone()
+        odd[0, 0] = value
+        source = write_folder(tmp_path / f"hf{number}", prefixed({**tensors, name: odd}))
+        assert f"not finite in float32 ({name})" in refused(source)
+    shadow = [value.clone() for value in averaged(tensors)]
+    shadow[0][0] = float("nan")
+    assert "not finite" in refused(write_checkpoint(tmp_path / "model.ckpt", tensors, ema={"shadow_params": shadow}))
+
+
+def test_a_run_whose_weights_are_not_finite_is_not_measured(
+    tensors: dict[str, Tensor], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, tokens = write_folder(tmp_path / "hf", prefixed(tensors)), numbers_folder(tmp_path / "numbers")
+    run = import_released(source, tmp_path / "run", ImportRequest(tokenizer=str(tokens)))
+    place = newest_intact(run / "checkpoints", silent)
+    assert place is not None
+    saved = load(place)
+    saved.groups["ema"]["backbone.head.bias"][0] = float("nan")
+    save(run / "checkpoints", saved.step, saved.groups, saved.state)
+    for command in (["eval", str(run), "--data", "x"], ["publish", str(run), "--folder", str(tmp_path / "new")]):
+        assert main(command) == 2
+        assert "weights are not finite (backbone.head.bias)" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_in_bfloat16_is_imported(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    half = {name: value.bfloat16() for name, value in tensors.items()}
+    tokens = numbers_folder(tmp_path / "numbers")
+    request = ImportRequest(tokenizer=str(tokens))
+    assert import_released(write_folder(tmp_path / "hf", prefixed(half)), tmp_path / "run", request).is_dir()
 
 
 def test_averages_that_do_not_fit(tensors: dict[str, Tensor], tmp_path: Path, refused: Refused) -> None:
@@ -207,6 +286,7 @@ def test_what_a_user_may_give_wrongly(tensors: dict[str, Tensor], tmp_path: Path
     assert "its network is not causal" in refused(folder, "--method", "ar")
     assert "heads is 8, and the tensors" in refused(folder, "--heads", "8")
     assert "length is 0: it must be at least 1" in refused(folder, "--length", "0")
+    assert "and less than 2**63" in refused(folder, "--length", str(10**20))
     assert "has 37 ids, and the model 36 tokens" in refused(folder, "--method", "mdlm")
     assert "others are made from a text" in refused(folder, "--tokenizer", "bpe")
     (folder / "config.json").unlink()

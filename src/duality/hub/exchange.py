@@ -80,8 +80,8 @@ class ImportRequest:
             raise ValueError(f"noise is {self.noise!r}: it must be absorbing or uniform")
         for name, least in (("heads", 1), ("length", 1), ("step", 0)):
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} is {value}: it must be at least {least}")
+            if value is not None and not least <= value < 1 << 63:
+                raise ValueError(f"{name} is {value}: it must be at least {least}, and less than 2**63")
 
 
 _NOTHING_SAID = ImportRequest()

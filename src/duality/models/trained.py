@@ -151,6 +151,11 @@ def network(
         made = recipe.method.network(recipe.backbone, vocabulary).to(device)
     if weights is None:
         return made
+    odd = [name for name, value in weights.items() if not value.isfinite().all()]
+    if odd:
+        raise ValueError(
+            f"weights are not finite ({', '.join(odd[:_LISTED])}): take an older checkpoint, or train again"
+        )
     load_weights(made, weights)
     return made.requires_grad_(False)
 

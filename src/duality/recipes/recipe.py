@@ -50,8 +50,8 @@ class Data:
     def __post_init__(self) -> None:
         if not self.corpus.strip():
             raise ValueError("data.corpus is empty: give a file, a folder, or a name that `duality data list` shows")
-        if self.length < 1:
-            raise ValueError(f"data.length is {self.length}: a sequence needs at least 1 token")
+        if not 1 <= self.length < 1 << 63:
+            raise ValueError(f"data.length is {self.length}: a sequence needs at least 1 token, and less than 2**63")
         if not self.column:
             raise ValueError(
                 "data.column is empty: name the key of a .jsonl file, or the column of a .csv or .tsv file, that holds "

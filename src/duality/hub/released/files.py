@@ -13,10 +13,12 @@ numbers than the file has room for.
 from __future__ import annotations
 
 import pickletools
+import sys
 import warnings
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +26,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.types import Storage
 
 from duality.files.json_files import MIB, read_json
 from duality.hub.package import CONFIG, WEIGHTS
@@ -35,6 +38,7 @@ CHECKPOINTS = (".ckpt", ".pt", ".pth", ".bin")
 FETCH = "fetch the file again"
 _ALONE = "save its state_dict alone as another .ckpt, and give that with --method and --length"
 
+_MOST_SETTINGS = 100_000
 _MOST_OBJECT_BYTES = 256 * MIB  # the objects of a checkpoint without its tensors; a tokenizer has a few million
 
 # Libraries whose objects are in released checkpoints beside the weights; what is read of them is their state.
@@ -149,7 +153,7 @@ def _read_checkpoint(path: Path) -> Released:
             "checkpoint of a training with Lightning"
         )
     tensors = _named_tensors(content[key], path, key)
-    hyper = _plain(content.get("hyper_parameters"))
+    hyper = _plain(content.get("hyper_parameters"), count())
     config = hyper.get("config", hyper) if isinstance(hyper, dict) else {}
     steps = [step for step in (content.get("global_step"), content.get("step")) if type(step) is int]
     named = config if isinstance(config, dict) else {}
@@ -173,7 +177,7 @@ def _read_checkpoint(path: Path) -> Released:
 
 def _load_objects(path: Path) -> dict[object, object]:
     """The content of a checkpoint, without running anything of it; its tensors are mapped into memory."""
-    _check_archive(path)
+    sizes = _check_archive(path)
     try:
         unknown = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
     except Exception as error:  # an instruction that ``weights_only`` does not know, or a damaged archive
@@ -196,31 +200,54 @@ def _load_objects(path: Path) -> dict[object, object]:
     stands = [(_Opaque, name) for name in unknown if name != _DEFAULTDICT]
     if _DEFAULTDICT in unknown:
         stands.append((lambda *_default: {}, _DEFAULTDICT))  # type: ignore[arg-type]  # its default is of no use here
+    storages: list[Storage] = []
+
+    def note(storage: Storage, _device: str) -> Storage:
+        storages.append(storage)
+        return storage
+
     try:
         with torch.serialization.safe_globals(stands), warnings.catch_warnings():  # type: ignore[arg-type]
             warnings.simplefilter("ignore")
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            content = torch.load(path, map_location=note, weights_only=True, mmap=True)
     except Exception as error:  # of a damaged archive, of many kinds
         raise ValueError(f"{path} is damaged ({_first_line(error)}): {FETCH}") from None
+    if [each.nbytes() for each in sorted(storages, key=lambda each: each.data_ptr()) if each.nbytes()] != sizes:
+        raise ValueError(f"{path} is damaged (its records have other sizes than its tensors): {FETCH}")
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__} instead of named weights: {FETCH}")
     return content
 
 
-def _check_archive(path: Path) -> None:
-    """Refuse what is no whole zip archive of a checkpoint, bytes that have changed, and objects of an absurd size."""
+def _check_archive(path: Path) -> list[int]:
+    """Refuse what is no whole zip archive of a checkpoint; the sizes of the records with numbers, in their order.
+
+    Tensors are mapped into memory, so the file must hold their numbers as they are, in the byte order of this machine.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
-            objects = [entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl")]
+            entries = archive.infolist()
+            objects = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
             large = sum(entry.file_size for entry in objects)
-            changed = archive.testzip()
+            reasons = {
+                f"{len(objects)} records data.pkl, {large:,} bytes": len(objects) != 1 or large > _MOST_OBJECT_BYTES,
+                "an entry is compressed": any(entry.compress_type != zipfile.ZIP_STORED for entry in entries),
+                "its entries overlap": sum(entry.file_size for entry in entries) > path.stat().st_size,
+            }
+            problem = next((reason for reason, holds in reasons.items() if holds), None)
+            if problem is None and (changed := archive.testzip()) is not None:
+                problem = f"{changed} does not match its checksum"
+            root = objects[0].filename.removesuffix("data.pkl") if problem is None else ""
+            order = archive.read(f"{root}byteorder") if f"{root}byteorder" in archive.namelist() else b""
+            if problem is None and order not in (b"", sys.byteorder.encode()):
+                problem = f"it is not {sys.byteorder}-endian: load it where it was written, and save it again here"
+            records = [entry for entry in entries if entry.filename.startswith(f"{root}data/")]
+            sizes = [entry.file_size for entry in sorted(records, key=lambda entry: entry.header_offset)]
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
         raise ValueError(f"{path} is no whole checkpoint of torch ({_first_line(error)}): {FETCH}") from None
-    if changed is not None:
-        raise ValueError(f"{path} is damaged ({changed} does not match its checksum): {FETCH}")
-    if len(objects) != 1 or large > _MOST_OBJECT_BYTES:
-        found = f"{len(objects)} records data.pkl, {large:,} bytes"
-        raise ValueError(f"{path} is no checkpoint of torch ({found}): {FETCH}")
+    if problem is not None:
+        raise ValueError(f"{path} is damaged, or no checkpoint of torch ({problem}): {FETCH}")
+    return [size for size in sizes if size]
 
 
 def _names_in(path: Path) -> set[str]:
@@ -277,17 +304,22 @@ def _detach(path: Path, tensors: Collection[Tensor]) -> list[Tensor]:
     return [value.detach() for value in tensors]
 
 
-def _plain(value: object, depth: int = 0) -> object:
-    """Configuration as plain data: the containers and the nodes of omegaconf are what they contain."""
+def _plain(value: object, number: Iterator[int], depth: int = 0) -> object:
+    """Configuration as plain data: the containers and the nodes of omegaconf are what they contain.
+
+    Few bytes can say that a list holds the same list many times, so every value takes a ``number``.
+    """
+    if next(number) > _MOST_SETTINGS:
+        raise ValueError(f"its hyper_parameters have more than {_MOST_SETTINGS:,} values: {FETCH}")
     if depth > 32:
         return None
     if isinstance(value, _Opaque):
         state = value.state if isinstance(value.state, dict) else {}
-        return _plain(state.get("_content", state.get("_val")), depth + 1)
+        return _plain(state.get("_content", state.get("_val")), number, depth + 1)
     if isinstance(value, dict):
-        return {key: _plain(item, depth + 1) for key, item in value.items() if isinstance(key, str)}
+        return {key: _plain(item, number, depth + 1) for key, item in value.items() if isinstance(key, str)}
     if isinstance(value, (list, tuple)):
-        return [_plain(item, depth + 1) for item in value]
+        return [_plain(item, number, depth + 1) for item in value]
     return value if isinstance(value, (str, int, float, bool)) else None
 
 

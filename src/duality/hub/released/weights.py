@@ -159,9 +159,13 @@ def check_numbers(tensors: Mapping[str, Tensor], sizes: Sizes, where: str) -> No
     odd = [f"{name} ({value.dtype})" for name, value in tensors.items() if not value.is_floating_point()]
     if odd:
         raise ValueError(f"{where} has tensors that are no floating-point numbers ({', '.join(odd)}): {_COMPLETE}")
+    odd = [name for name, value in tensors.items() if not value.float().isfinite().all()]
+    if odd:
+        raise ValueError(f"{where} has numbers that are not finite in float32 ({', '.join(odd[:8])}): {_COMPLETE}")
     if FREQUENCIES in tensors:
         expected = rotary_frequencies(sizes.width // sizes.heads)
-        if not torch.allclose(tensors[FREQUENCIES].float(), expected, rtol=1e-3, atol=0):
+        precision = max(1e-3, torch.finfo(tensors[FREQUENCIES].dtype).eps)  # bfloat16 has 8 bits
+        if not torch.allclose(tensors[FREQUENCIES].float(), expected, rtol=precision, atol=0):
             raise ValueError(
                 f"{FREQUENCIES} of {where} is not that of rotary positions with base {_ROTARY_BASE}: this network has "
                 "other positions, and would write nonsense"
