@@ -132,7 +132,7 @@ def planned(configuration: Configuration) -> tuple[float, float]:
     strategy: scaling.Strategy = "single" if count == 1 else "fsdp" if chosen.parallel.strategy == "fsdp" else "ddp"
     rows = min(training.micro_batch or training.batch_size, training.batch_size // count)
     shard = count if strategy == "fsdp" else 1
-    fit = scaling._estimate(chosen, scaling.count_sizes(chosen, device), strategy, count, shard, rows, device)
+    fit = scaling._estimate(chosen, scaling.Sizes.of(chosen, device), strategy, count, shard, rows, device)
     return fit.memory, fit.sent
 
 

@@ -112,7 +112,7 @@ def pauses_of_parts(corpus: Path, rounds: int, folder: Path) -> None:
     with ranks.join_job() as place:
         training = started(recipe("duo-laptop", (f"data.corpus={corpus}", *MEDIUM, "parallel.strategy=fsdp")), place)
         training.step()
-        groups, connection = training.state.groups(), ranks.saving_group()
+        groups, connection = training.state.groups(), place.saving
         waits: list[tuple[float, float]] = []
         for number in range(1, rounds + 1):
 

@@ -63,6 +63,37 @@ class Job:
     restarts: int = 0
     """How often torchrun has started the job again after a failure."""
 
+    @staticmethod
+    def from_environment(environment: Mapping[str, str] | None = None) -> Job:
+        """The place of this process, as the variables of torchrun say; ``ALONE`` without them.
+
+        >>> Job.from_environment({})
+        Job(rank=0, size=1, local_rank=0, local_size=1, restarts=0)
+        >>> Job.from_environment({"RANK": "1", "WORLD_SIZE": "2"})
+        Traceback (most recent call last):
+        ValueError: RANK and WORLD_SIZE are set, and LOCAL_RANK, MASTER_ADDR, MASTER_PORT are not: start the processes \
+with torchrun, which sets all of them, or unset these to run alone
+        """
+        found = os.environ if environment is None else environment
+        if "RANK" not in found and "WORLD_SIZE" not in found:
+            return ALONE
+        missing = [name for name in _VARIABLES if not found.get(name)]
+        remedy = "start the processes with torchrun, which sets all of them, or unset these to run alone"
+        if missing:
+            there = " and ".join(name for name in _VARIABLES if found.get(name)) or "RANK"
+            raise ValueError(
+                f"{there} {'are' if ' and ' in there else 'is'} set, and {', '.join(missing)} "
+                f"{'are' if len(missing) > 1 else 'is'} not: {remedy}"
+            )
+        numbers = {name: found[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+        whole = all(value.isdecimal() for value in numbers.values())
+        if not (whole and int(found["RANK"]) < int(found["WORLD_SIZE"])):
+            given = ", ".join(f"{name}={value}" for name, value in numbers.items())
+            raise ValueError(f"{given}: a rank is a whole number below WORLD_SIZE; {remedy}")
+        further = [int(found.get(name, 0)) for name in ("LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")]
+        rank, size, local_rank = (int(value) for value in numbers.values())
+        return Job(rank, size, local_rank, further[0] or size, further[1])
+
     @property
     def first(self) -> bool:
         """Whether this is rank 0, which writes and speaks for all."""
@@ -72,6 +103,11 @@ class Job:
     def alone(self) -> bool:
         """Whether there is no other process."""
         return self.size == 1
+
+    @property
+    def saving(self) -> ProcessGroup | None:
+        """The connection for a thread that writes a checkpoint; None for a process that is alone."""
+        return None if self.alone else _connection().saving
 
     def share(self, count: int) -> slice:
         """The rows of a batch of ``count`` that are this rank's: consecutive ones, as many for each rank.
@@ -231,46 +267,11 @@ def _connection() -> _Connection:
     return _connected
 
 
-def saving_group() -> ProcessGroup | None:
-    """The connection for a thread that writes a checkpoint; None for a process that is alone."""
-    return None if job().alone else _connection().saving
-
-
-def started_by_torchrun(environment: Mapping[str, str] | None = None) -> Job:
-    """The place of this process, as the variables of torchrun say; ``ALONE`` without them.
-
-    >>> started_by_torchrun({})
-    Job(rank=0, size=1, local_rank=0, local_size=1, restarts=0)
-    >>> started_by_torchrun({"RANK": "1", "WORLD_SIZE": "2"})
-    Traceback (most recent call last):
-    ValueError: RANK and WORLD_SIZE are set, and LOCAL_RANK, MASTER_ADDR, MASTER_PORT are not: start the processes \
-with torchrun, which sets all of them, or unset these to run alone
-    """
-    found = os.environ if environment is None else environment
-    if "RANK" not in found and "WORLD_SIZE" not in found:
-        return ALONE
-    missing = [name for name in _VARIABLES if not found.get(name)]
-    remedy = "start the processes with torchrun, which sets all of them, or unset these to run alone"
-    if missing:
-        there = " and ".join(name for name in _VARIABLES if found.get(name)) or "RANK"
-        raise ValueError(
-            f"{there} {'are' if ' and ' in there else 'is'} set, and {', '.join(missing)} "
-            f"{'are' if len(missing) > 1 else 'is'} not: {remedy}"
-        )
-    numbers = {name: found[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    if not all(value.isdecimal() for value in numbers.values()) or not int(found["RANK"]) < int(found["WORLD_SIZE"]):
-        given = ", ".join(f"{name}={value}" for name, value in numbers.items())
-        raise ValueError(f"{given}: a rank is a whole number below WORLD_SIZE; {remedy}")
-    further = [int(found.get(name, 0)) for name in ("LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")]
-    rank, size, local_rank = (int(value) for value in numbers.values())
-    return Job(rank, size, local_rank, further[0] or size, further[1])
-
-
 @contextmanager
 def join_job() -> Iterator[Job]:
     """Connect this process with the others of its job, if torchrun has started several."""
     global _job, _connected
-    place = started_by_torchrun()
+    place = Job.from_environment()
     if place.alone:
         yield ALONE
         return

@@ -17,8 +17,8 @@ from support import jobs
 
 from duality.cli.main import _spin_shortly, main
 from duality.cli.train import _describe_load
-from duality.models.folder import code_version
 from duality.ranks import Job
+from duality.runs.resume import _code_version
 from duality.training import parallel
 from duality.training.parallel import layout_of
 from duality.training.settings import Parallel, Strategy
@@ -165,11 +165,11 @@ def test_a_rank_with_another_text_or_version_is_refused() -> None:
     ):
         OtherThere(size=2).agree({"corpus": "mine", "recipe": "same"}, "give all ranks the same text")
     OtherThere(size=2).agree({"recipe": "same"}, "nothing differs")
-    first, second = (code_version() for _ in range(2))
+    first, second = (_code_version() for _ in range(2))
     assert first == second
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "read_bytes", lambda path: b"changed")
-        assert code_version() != first
+        assert _code_version() != first
 
 
 # --- results

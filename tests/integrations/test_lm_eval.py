@@ -22,7 +22,7 @@ import duality
 from duality.models.model import Model, load
 from duality.models.requests import ScoreRequest
 from duality.models.sampling import write_around
-from duality.models.scoring import Passage
+from duality.models.scoring import Passage, Window
 
 pytest.importorskip("lm_eval", reason="the harness is not installed: pip install 'diffusion-duality[eval]'")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -176,12 +176,10 @@ def test_the_windows_are_those_of_the_harness() -> None:
     import numpy as np
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-    from duality.models.scoring import cut_windows
-
     for count in range(1, 40):
         tokens = list(range(count))
         theirs = [make_disjoint_window(pair) for pair in get_rolling_token_windows(tokens, -1, 8, 1)]
-        ours = cut_windows([Passage(np.array(tokens), filled=True)], 8)
+        ours = Window.cut([Passage(np.array(tokens), filled=True)], 8)
         assert [window.ids[window.known :].tolist() for window in ours] == [paid for _, paid in theirs]
         for window, (known, paid) in zip(ours, theirs, strict=True):
             cut = [token for token in known if token >= 0][max(0, len(known) + len(paid) - 8) :]

@@ -34,7 +34,7 @@ from duality.diffusion.schedules import LogLinear, Polynomial
 from duality.methods.bert_mouth import _PseudoLikelihood
 from duality.models.model import Model
 from duality.models.requests import ScoreRequest
-from duality.models.scoring import Passage, TextLikelihood, cut_windows, make_passage, measure_tokens
+from duality.models.scoring import Passage, TextLikelihood, Window, measure_tokens
 from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.discrete_time import DiscreteTimeBound
 from duality.objectives.next_token import NextToken
@@ -190,7 +190,7 @@ def test_the_error_shrinks_as_the_root_of_the_draws() -> None:
 def cut(context: int, text: int, length: int, filled: bool = False) -> list[tuple[list[int], list[int]]]:
     """The known and the measured tokens of each window; context and text are -context .. -1 and 0 .. text - 1."""
     row = Passage(np.arange(text), np.arange(-context, 0), filled=filled)
-    found = cut_windows([row], length)
+    found = Window.cut([row], length)
     assert [window.number for window in found] == list(range(len(found)))
     assert all(len(window.ids) <= window.size <= length for window in found)
     assert all(window.ids[window.known] == window.first for window in found)
@@ -233,13 +233,13 @@ class Pairs:
 
 
 def test_context_and_text_are_divided_as_the_harness_does() -> None:
-    found = make_passage(ByteTokenizer(), "cat", "The  ")
+    found = Passage.of(ByteTokenizer(), "cat", "The  ")
     assert bytes(found.context.tolist()) == b"The"
     assert bytes(found.ids.tolist()) == b"  cat"
-    assert bytes(make_passage(ByteTokenizer(), "cat", " ").ids.tolist()) == b" cat"
+    assert bytes(Passage.of(ByteTokenizer(), "cat", " ").ids.tolist()) == b" cat"
     tokenizer: Any = Pairs()
-    assert make_passage(tokenizer, "bcd", "a").ids.tolist() == [ord("c") + ord("d")]  # behind as many as "a" has alone
-    assert make_passage(tokenizer, "b", "a").ids.tolist() == [ord("b")]  # nothing is left: the text alone
+    assert Passage.of(tokenizer, "bcd", "a").ids.tolist() == [ord("c") + ord("d")]  # behind as many as "a" has alone
+    assert Passage.of(tokenizer, "b", "a").ids.tolist() == [ord("b")]  # nothing is left: the text alone
 
 
 # --- trained models

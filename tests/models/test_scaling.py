@@ -16,10 +16,10 @@ from duality.data.loader import Loader
 from duality.models import plan as scaling
 from duality.recipes.catalogue import recipe, recipe_names
 from duality.recipes.corpus import make_sequences, prepare_corpus
-from duality.recipes.derive import method_phases
+from duality.recipes.derive import derive_distillation, method_phases
+from duality.runs.session import _log_row
 from duality.runs.start import make_state
 from duality.training.loop import StepRecord, take_step
-from duality.training.metrics import log_row
 
 CPU = torch.device("cpu")
 WIDE = ("backbone.width=128", "backbone.depth=3", "backbone.heads=4", "data.length=128", "training.batch_size=32")
@@ -50,13 +50,13 @@ def test_the_memory_is_what_a_step_takes(name: str, settings: tuple[str, ...], e
         take_step(state, loader, phases, chosen.training)
     training = chosen.training
     at_a_time = training.micro_batch or training.batch_size
-    planned = scaling._estimate(chosen, scaling.count_sizes(chosen, CPU), "single", 1, 1, at_a_time, CPU)
+    planned = scaling._estimate(chosen, scaling.Sizes.of(chosen, CPU), "single", 1, 1, at_a_time, CPU)
     assert planned.memory == pytest.approx(live.most, rel=0.15)
 
 
 @pytest.mark.parametrize("name", ["duo-lm1b", "mdlm-lm1b", "ar-lm1b", "plaid-lm1b", "sedd-uniform-lm1b"])
 def test_the_sizes_are_those_of_the_network(name: str) -> None:
-    sizes = scaling.count_sizes(recipe(name), CPU)
+    sizes = scaling.Sizes.of(recipe(name), CPU)
     assert sizes.parameters > 90e6
     assert sizes.depth == 12
     assert sizes.width == 768
@@ -72,7 +72,7 @@ def test_bytes_over_the_network() -> None:
     def sent(strategy: scaling.Strategy, devices: int, shard: int, device: torch.device, times: int = 1) -> float:
         chosen = recipe("duo-laptop", (f"training.batch_size={devices * times}",))
         if times > 1:
-            chosen = scaling.plan_distillation(chosen, "dcd")
+            chosen = derive_distillation(chosen, "dcd", chosen.training.steps)
         return scaling._estimate(chosen, sizes, strategy, devices, shard, 1, device).sent
 
     assert sent("single", 1, 1, gpu) == 0
@@ -98,15 +98,15 @@ def test_a_validation_puts_all_weights_together() -> None:
 
 def test_operations_and_days() -> None:
     chosen = recipe("duo-lm1b")
-    sizes = scaling.count_sizes(chosen, CPU)
-    plain = scaling.estimate_speed(chosen, sizes, 8, 1e12)
+    sizes = scaling.Sizes.of(chosen, CPU)
+    plain = sizes.estimate_speed(chosen, 8, 1e12)
     assert plain.operations == pytest.approx(6 * (sizes.parameters - sizes.embedding) + 12 * 128 * 768 * 12)
     assert plain.step_seconds * plain.tokens_per_second == pytest.approx(512 * 128)
     assert plain.days == pytest.approx(1_000_000 * plain.step_seconds / 86_400)
     again = replace(chosen, training=replace(chosen.training, recompute=True))
-    assert scaling.estimate_speed(again, sizes, 8, 1e12).operations == pytest.approx(4 / 3 * plain.operations)
-    taught = scaling.plan_distillation(chosen, "dcd")
-    assert scaling.estimate_speed(taught, sizes, 8, 1e12).operations == pytest.approx(4 / 3 * plain.operations)
+    assert sizes.estimate_speed(again, 8, 1e12).operations == pytest.approx(4 / 3 * plain.operations)
+    taught = derive_distillation(chosen, "dcd", chosen.training.steps)
+    assert sizes.estimate_speed(taught, 8, 1e12).operations == pytest.approx(4 / 3 * plain.operations)
     assert taught.training.batch_size == 128
 
 
@@ -142,15 +142,15 @@ def test_wrong_arguments(arguments: list[str], words: str, capsys: pytest.Captur
 
 def test_every_recipe_can_be_planned() -> None:
     for name in (each for each in recipe_names() if each.endswith("-lm1b")):  # one for each method
-        fit = scaling._estimate(recipe(name), scaling.count_sizes(recipe(name), CPU), "ddp", 2, 1, 1, CPU)
+        fit = scaling._estimate(recipe(name), scaling.Sizes.of(recipe(name), CPU), "ddp", 2, 1, 1, CPU)
         assert fit.memory > 0, name
 
 
 def test_the_share_of_the_peak_is_logged_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     record = StepRecord(10, "bound", 5.0, 1e-3, 1.0, 100)
-    row = log_row(record, 0, 2.0, 500.0, (1e9, 1e12))
+    row = _log_row(record, 0, 2.0, (1e9, 1e12))
     assert row["mfu"] == 0.5
-    assert "mfu" not in log_row(record, 0, 2.0, 500.0)
+    assert "mfu" not in _log_row(record, 0, 2.0)
     assert scaling.operations_per_second(recipe("duo-lm1b"), CPU) is None
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
     for name, peak in (("NVIDIA A100-SXM4-80GB", 312e12), ("a device that nobody knows", None)):

@@ -73,7 +73,7 @@ def test_shapes_and_counts_are_known_before_there_is_a_network() -> None:
     assert "backbone.blocks.0.qkv.weight" in shapes
     assert "backbone.blocks.1.mlp.0.base_layer.bias" in shapes
     count = sum(torch.Size(shape).numel() for shape in adapters.values())
-    assert count == scaling.count_sizes(chosen, CPU).trained
+    assert count == scaling.Sizes.of(chosen, CPU).trained
     assert f"{count:,} more in adapters of rank 4, which alone are trained" in describe(chosen)
     assert shapes.keys() - adapters.keys() != Outline(chosen, Vocabulary(300)).shapes().keys()
 

@@ -51,7 +51,7 @@ def test_what_is_frozen_stays_bit_for_bit_and_has_no_moments(english: Path, tmp_
     trained = sum(value.numel() for name, value in first.items() if not name.startswith(frozen))
     assert any(f"{trained:,} of them are trained" in line for line in messages)
     assert f"{trained:,} of them are trained" in describe(recipe)
-    assert scaling.count_sizes(recipe, torch.device("cpu")).trained == trained
+    assert scaling.Sizes.of(recipe, torch.device("cpu")).trained == trained
 
 
 def test_the_plan_counts_gradients_and_moments_of_what_is_trained(english: Path) -> None:
@@ -60,11 +60,11 @@ def test_the_plan_counts_gradients_and_moments_of_what_is_trained(english: Path)
     def state(*assignments: str) -> float:
         recipe = small_recipe(english, *assignments)
         # of two micro-batches: the gradients of one may lie where activations were
-        return scaling._estimate(recipe, scaling.count_sizes(recipe, device), "single", 1, 1, 4, device).state
+        return scaling._estimate(recipe, scaling.Sizes.of(recipe, device), "single", 1, 1, 4, device).state
 
     recipe = small_recipe(english)
-    weights = 4 * scaling.count_sizes(recipe, device).parameters
-    frozen = weights - 4 * scaling.count_sizes(small_recipe(english, "training.freeze=blocks"), device).trained
+    weights = 4 * scaling.Sizes.of(recipe, device).parameters
+    frozen = weights - 4 * scaling.Sizes.of(small_recipe(english, "training.freeze=blocks"), device).trained
     assert state() == 5 * weights
     assert state("training.freeze=blocks") == 5 * weights - 3 * frozen
 

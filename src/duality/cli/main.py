@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     with _handle_errors(debug) as result, _raise_on_sigterm():
         _check_values(arguments)
-        place, name = ranks.started_by_torchrun(), arguments[0] if arguments else ""
+        place, name = ranks.Job.from_environment(), arguments[0] if arguments else ""
         if not place.alone and name in COMMANDS and name not in DIVIDED:
             if not place.first:
                 raise ranks.Refused

@@ -129,23 +129,25 @@ def plan(
     """
     import torch
 
-    from duality.models import plan as scaling
     from duality.models.folder import exists, read_recipe
+    from duality.models.plan import Sizes, check_plan
     from duality.recipes import catalogue
+    from duality.recipes.derive import derive_distillation
 
-    known = read_recipe(Path(recipe)) if exists(Path(recipe)) else catalogue.recipe(recipe)
-    base = known if distill else catalogue.modify(known, assignments)
-    chosen = catalogue.modify(scaling.plan_distillation(base, distill), assignments) if distill else base
-    scaling.check_plan(chosen, devices, say)
+    chosen = read_recipe(Path(recipe)) if exists(Path(recipe)) else catalogue.recipe(recipe)
+    if distill:
+        chosen = derive_distillation(chosen, distill, chosen.training.steps)
+    chosen = catalogue.modify(chosen, assignments)
+    check_plan(chosen, devices, say)
     if not 0 < mfu <= 1:
         raise ValueError(f"--mfu {mfu}: it is a share of the peak, above 0 and at most 1")
-    room = scaling.parse_number(memory, "--memory", {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20})
-    best = None if peak is None else scaling.parse_number(peak, "--peak", {"T": 1e12, "G": 1e9, "P": 1e15})
+    room = _parse_number(memory, "--memory", {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20})
+    best = None if peak is None else _parse_number(peak, "--peak", {"T": 1e12, "G": 1e9, "P": 1e15})
     where = torch.device(kind)
-    sizes = scaling.count_sizes(chosen, where)
-    rows = list(scaling.try_strategies(chosen, sizes, devices, room, where))
-    speed = None if best is None else scaling.estimate_speed(chosen, sizes, devices, best * mfu)
-    least = scaling.find_smallest(chosen, sizes, room, where)
+    sizes = Sizes.of(chosen, where)
+    rows = list(sizes.try_strategies(chosen, devices, room, where))
+    speed = None if best is None else sizes.estimate_speed(chosen, devices, best * mfu)
+    least = sizes.find_smallest(chosen, room, where)
     if json:
         strategies = [{**asdict(row), "memory": row.memory, "fits": row.is_within(room)} for row in rows]
         smallest = least and {"devices": least.devices, "strategy": least.strategy}
@@ -154,6 +156,23 @@ def plan(
     else:
         _print_plan(chosen, sizes, rows, room, speed, least)
     return 0
+
+
+def _parse_number(text: str, name: str, units: dict[str, float]) -> float:
+    """A number with a unit.
+
+    >>> _parse_number("80GB", "--memory", {"GB": 1e9, "GiB": 2.0**30})
+    80000000000.0
+    >>> _parse_number("80", "--memory", {"GB": 1e9, "GiB": 2.0**30})
+    Traceback (most recent call last):
+    ValueError: --memory '80': write a number and a unit: GB or GiB, such as 80GB
+    """
+    for unit, size in units.items():
+        with suppress(ValueError):
+            if text.endswith(unit) and 0 < (value := float(text.removesuffix(unit))) < math.inf:
+                return value * size
+    first = next(iter(units))
+    raise ValueError(f"{name} {text!r}: write a number and a unit: {' or '.join(units)}, such as 80{first}")
 
 
 def _print_plan(

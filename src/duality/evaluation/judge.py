@@ -45,7 +45,7 @@ from duality.hub.fetch import PREFIX
 from duality.hub.package import is_ours
 from duality.models.folder import exists
 from duality.models.model import Model, load
-from duality.models.scoring import Passage, Window, cut_windows, pad_windows
+from duality.models.scoring import Passage, Window, pad_windows
 from duality.tokenizers.tokenizer import END_OF_DOCUMENT, Ids
 
 _WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -142,7 +142,7 @@ class Judge:
         With an overlap each id but the first is scored exactly once. Padding is on the right, where a causal model does
         not see it.
         """
-        waiting = sorted(cut_windows(rows, self.context), key=lambda window: -len(window.ids))
+        waiting = sorted(Window.cut(rows, self.context), key=lambda window: -len(window.ids))
         while waiting:
             longest = len(waiting[0].ids)
             count = max(1, _BATCH_TOKENS // longest)

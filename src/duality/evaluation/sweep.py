@@ -43,7 +43,7 @@ from duality.files.atomic import file_sha256, json_text, output_folder, write_at
 from duality.files.kept_scores import FILE, Scores
 from duality.files.progress import Reporter, silent, working
 from duality.hub.fetch import model_source
-from duality.models.folder import list_rounds, read_recipe
+from duality.models.folder import exists, list_rounds, read_recipe
 from duality.models.model import Model, load
 from duality.models.requests import SampleRequest
 from duality.models.sampling import transform
@@ -54,7 +54,6 @@ from duality.ranks import job
 from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
 from duality.runs.corpus import corpus_of_run
-from duality.runs.start import is_model_alone
 from duality.samplers.choice import grid_named
 from duality.training.settings import device_named
 
@@ -281,7 +280,7 @@ def held_out_text(
     a model alone may not be on this machine.
     """
     name = recipe.data.corpus
-    if run is not None and moved_to is None and is_model_alone(run) and not is_there(name):
+    if run is not None and moved_to is None and not (exists(run) or is_there(name)):
         report(f"no real text: {name}, the corpus of {run.name}, is not here; --corpus says where it is")
         return None
     corpus = job().in_turn(

@@ -33,7 +33,6 @@ from duality.hub.fetch import PREFIX, asking_hub, hub_name
 from duality.hub.package import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig, flush_model
 from duality.models.folder import CORPUS, exists, package_versions, read_identity
 from duality.models.likelihood import KEPT, Likelihood, hash_weights
-from duality.models.size import count_parameters
 from duality.models.trained import TrainedModel
 from duality.recipes.recipe import Recipe
 from duality.tokenizers.specs import TokenizerFile
@@ -196,7 +195,7 @@ def _make_card(model: TrainedModel, fields: CardFields, name: str, for_transform
     facts = {
         "method": type(recipe.method).__name__,
         "recipe": f"{recipe.name} ({recipe.source})",
-        "parameters": f"{count_parameters(model.denoiser):,}",
+        "parameters": f"{sum(value.numel() for value in model.denoiser.parameters()):,}",
         "trained": f"{model.step:,} of {recipe.training.steps:,} steps of {recipe.training.batch_size} sequences",
         "sequence": f"{model.length} tokens",
         "tokenizer": f"{type(recipe.data.tokenizer).__name__}, {model.tokenizer.vocab_size:,} tokens",

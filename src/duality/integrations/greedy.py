@@ -19,7 +19,7 @@ import torch
 from duality.denoisers.clamp import in_context
 from duality.fused.lazy import belief_of
 from duality.models.model import Model
-from duality.models.scoring import Passage, batch_windows, cut_windows, draw_noise, pad_windows
+from duality.models.scoring import Passage, Window, batch_windows, draw_noise, pad_windows
 from duality.protocols import Denoiser
 
 
@@ -30,7 +30,7 @@ def greedy(model: Model, rows: Sequence[Passage], batch_size: int, label: str | 
         return [False] * len(rows)
     denoiser = model.with_label(label)
     found = [True] * len(rows)
-    for some in batch_windows([(window, 0) for window in cut_windows(rows, model.length)], batch_size):
+    for some in batch_windows([(window, 0) for window in Window.cut(rows, model.length)], batch_size):
         alike = [window for window, _ in some]  # of one shape
         x, real, known = pad_windows(alike, model.device)
         valid = real if alike[0].shape[1] else None

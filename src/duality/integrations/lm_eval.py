@@ -37,7 +37,7 @@ from duality.integrations.greedy import greedy
 from duality.models.model import load
 from duality.models.requests import SampleChoices, ScoreRequest
 from duality.models.sampling import Row, write_around
-from duality.models.scoring import Passage, TextLikelihood, make_passage
+from duality.models.scoring import Passage, TextLikelihood
 from duality.protocols import Tail, VectorDenoiser
 from duality.tokenizers.tokenizer import text_before_end
 
@@ -138,7 +138,7 @@ class DualityLM(LM):
         """log p(continuation | context) in nats, and whether the continuation is greedy."""
 
         def row(context: str, continuation: str) -> Passage:
-            return make_passage(
+            return Passage.of(
                 self.model.tokenizer, continuation, context, _noise_seed(self.seed, context or continuation)
             )
 

@@ -16,7 +16,6 @@ can change a number is recorded (env.json), for which neither git nor a package 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import subprocess
@@ -27,7 +26,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
 
 from duality.files.atomic import write_atomically
 from duality.files.json_files import MIB, read_json
@@ -127,14 +125,6 @@ def check_tokenizer(saved: Checkpoint, tokenizer: Tokenizer, where: Path) -> Non
         )
 
 
-def is_imported(folder: Path) -> bool:
-    """Whether the run in ``folder`` does not know its corpus, because others have trained it."""
-    if not (folder / CORPUS).is_file():
-        return False
-    identity = read_identity(folder)
-    return not identity["train"] and not identity["validation"]
-
-
 def read_identity(folder: Path) -> dict[str, Any]:
     """The checksums of the corpus (``Corpus.checksums``) with which the run began."""
     path = folder / CORPUS
@@ -168,24 +158,7 @@ def read_base(folder: Path) -> dict[str, object] | None:
     return record
 
 
-def hash_parameters(model: nn.Module) -> str:
-    """The sha256 of the names and numbers of a model's weights."""
-    digest = hashlib.sha256()
-    for name, value in sorted(model.named_parameters(), key=lambda each: each[0]):
-        digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
 # --- where its numbers come from
-
-
-def code_version() -> str:
-    """The version of this library and a checksum of its source files."""
-    digest, root = hashlib.sha256(), Path(__file__).resolve().parents[1]
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode("utf-8") + b"\0" + path.read_bytes())
-    return f"{metadata.version('diffusion-duality')} {digest.hexdigest()[:12]}"
 
 
 def package_versions() -> dict[str, str]:

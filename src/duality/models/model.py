@@ -27,7 +27,7 @@ from duality.hub.fetch import model_source
 from duality.models.likelihood import Likelihood, likelihood
 from duality.models.requests import FillRequest, SampleRequest, ScoreRequest
 from duality.models.sampling import Sample, SampleWatch, Watch, Wrap, known_tokens, with_memo, write_around
-from duality.models.scoring import Passage, TextLikelihood, TokenSurprisal, make_passage, measure_tokens
+from duality.models.scoring import Passage, TextLikelihood, TokenSurprisal, measure_tokens
 from duality.models.trained import TrainedModel, read_model
 from duality.models.trained import network as network
 from duality.protocols import Denoiser, Grid, Sampler, Score, Tail
@@ -191,7 +191,7 @@ class Model(TrainedModel):
                 f"{len(contexts)} contexts for {len(rows)} texts: give one string for all of them, or one for each"
             )
         pairs = zip(rows, contexts, strict=True)
-        found = self.score([make_passage(self.tokenizer, *pair, request.seed) for pair in pairs], request)
+        found = self.score([Passage.of(self.tokenizer, *pair, request.seed) for pair in pairs], request)
         return found[0] if alone else found
 
     def score(self, rows: Sequence[Passage], request: ScoreRequest) -> list[TextLikelihood]:

@@ -27,9 +27,7 @@ more: its libraries, and what its allocator keeps.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,14 +41,10 @@ from duality.models.size import ASSUMED, expected_vocabulary, known_vocab_size
 from duality.noise import Noise
 from duality.protocols import Network, VectorDenoiser
 from duality.ranks import divisors
-from duality.recipes.config import build
-from duality.recipes.derive import default_round_steps, derive_distillation
 from duality.recipes.recipe import Recipe
 from duality.tokenizers.specs import HubTokenizer
 from duality.training.adapters import choose_trained
-from duality.training.distillation import distillation_named, required_sampler
 from duality.training.parallel import blocks_of, check_groups
-from duality.training.settings import resolve_precision
 
 _FLOAT = 4
 _USABLE = 0.92  # of a device's memory: the rest is the context of the device and what lies between blocks
@@ -79,6 +73,56 @@ class Sizes:
     """bytes that a batch of any size keeps"""
     trained: int
     trained_in_blocks: int
+
+    @staticmethod
+    def of(recipe: Recipe, device: torch.device) -> Sizes:
+        """The sizes of a recipe's network on a device of this kind; no memory is taken."""
+        (network, model, one), (_, _, two) = (_kept_bytes(recipe, rows, device) for rows in (1, 2))
+        blocks = [list(block.parameters()) for block in blocks_of(model)]
+        per_block = [_count(block) for block in blocks]
+        embedding = dict(model.named_parameters()).get("backbone.embedding")
+        return Sizes(
+            parameters=_count(model.parameters()),
+            trained=_count(model.parameters(), trained=True),
+            in_blocks=sum(per_block),
+            trained_in_blocks=sum(_count(block, trained=True) for block in blocks),
+            largest_block=max(per_block, default=0),
+            head=_count(network.head.parameters(), trained=True),
+            embedding=0 if embedding is None else embedding.numel(),
+            width=network.head.in_features,
+            depth=len(per_block),
+            num_states=network.head.out_features,
+            row=two - one,
+            fixed=2 * one - two,
+        )
+
+    def try_strategies(self, recipe: Recipe, devices: int, memory: float, device: torch.device) -> Iterator[Fit]:
+        """For every strategy the largest micro-batch that fits, and what a device then needs; one row if none does."""
+        known = {recipe.parallel.shard, 8}  # the recipe's groups, and those of a machine
+        groups = [size for size in sorted(known) if 1 < size < devices and devices % size == 0]
+        strategies: list[tuple[Strategy, int]] = [("ddp", 1), ("fsdp", devices), *(("fsdp", size) for size in groups)]
+        if devices == 1:
+            strategies = [("single", 1)]
+        for strategy, shard in strategies:
+            shares = reversed(divisors(recipe.training.batch_size // devices))
+            tried = [_estimate(recipe, self, strategy, devices, shard, rows, device) for rows in shares]
+            yield next((fit for fit in tried if fit.is_within(memory)), tried[-1])
+
+    def find_smallest(self, recipe: Recipe, memory: float, device: torch.device, most: int = 4096) -> Fit | None:
+        """The smallest number of devices on which a training fits; None if none up to ``most`` does."""
+        counts = (each for each in divisors(recipe.training.batch_size) if each <= most)
+        found = (fit for devices in counts for fit in self.try_strategies(recipe, devices, memory, device))
+        return next((fit for fit in found if fit.is_within(memory)), None)
+
+    def estimate_speed(self, recipe: Recipe, devices: int, operations_per_second: float) -> Speed:
+        """How fast ``devices`` are that compute so many operations in a second each, all in all."""
+        training, length = recipe.training, recipe.data.length
+        forward = 2 * (self.parameters - self.embedding) + 4 * length * self.width * self.depth
+        gradients = self.trained / self.parameters  # a pass of their own, as long as the forward one if all are trained
+        passes = 2 + gradients + (1 if recipe.distillation is not None else 0) + (1 if training.recompute else 0)
+        tokens = devices * operations_per_second / (passes * forward)
+        seconds = training.batch_size * length / tokens
+        return Speed(passes * forward, tokens, seconds, training.steps * seconds / 86_400)
 
 
 @dataclass(frozen=True)
@@ -135,38 +179,7 @@ def check_plan(recipe: Recipe, devices: int, report: Reporter) -> None:
         report(f"how many tokens there are depends on the text: {ASSUMED} are assumed")
 
 
-def plan_distillation(base: Recipe, name: str) -> Recipe:
-    """The recipe that distills a finished run of ``base``."""
-    kind = distillation_named(name)
-    steps = base.training.steps
-    chosen = derive_distillation(base, build(kind, {"round_steps": default_round_steps(steps)}), steps)
-    required_sampler(chosen.method, 2, name)  # refuses a model that it does not fit
-    return chosen
-
-
 # --- the network, counted
-
-
-def count_sizes(recipe: Recipe, device: torch.device) -> Sizes:
-    """The sizes of a recipe's network on a device of this kind; no memory is taken."""
-    (network, model, one), (_, _, two) = (_kept_bytes(recipe, rows, device) for rows in (1, 2))
-    blocks = [list(block.parameters()) for block in blocks_of(model)]
-    per_block = [_count(block) for block in blocks]
-    embedding = dict(model.named_parameters()).get("backbone.embedding")
-    return Sizes(
-        parameters=_count(model.parameters()),
-        trained=_count(model.parameters(), trained=True),
-        in_blocks=sum(per_block),
-        trained_in_blocks=sum(_count(block, trained=True) for block in blocks),
-        largest_block=max(per_block, default=0),
-        head=_count(network.head.parameters(), trained=True),
-        embedding=0 if embedding is None else embedding.numel(),
-        width=network.head.in_features,
-        depth=len(per_block),
-        num_states=network.head.out_features,
-        row=two - one,
-        fixed=2 * one - two,
-    )
 
 
 def _count(weights: Iterable[nn.Parameter], trained: bool = False) -> int:
@@ -179,7 +192,7 @@ def _kept_bytes(recipe: Recipe, rows: int, device: torch.device) -> tuple[Networ
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     on_gpu = device.type == "cuda" and recipe.training.precision == "auto"  # which need not be in this machine
-    dtype = torch.bfloat16 if on_gpu else resolve_precision(recipe.training.precision, device)
+    dtype = torch.bfloat16 if on_gpu else recipe.training.dtype_on(device)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[]):
         model = recipe.method.network(recipe.backbone, expected_vocabulary(recipe))
         choose_trained(model, recipe.training)
@@ -208,26 +221,6 @@ def _kept_bytes(recipe: Recipe, rows: int, device: torch.device) -> tuple[Networ
 
 
 # --- memory
-
-
-def try_strategies(recipe: Recipe, sizes: Sizes, devices: int, memory: float, device: torch.device) -> Iterator[Fit]:
-    """For every strategy the largest micro-batch that fits, and what a device then needs; one row if none does."""
-    known = {recipe.parallel.shard, 8}  # the recipe's groups, and those of a machine
-    groups = [size for size in sorted(known) if 1 < size < devices and devices % size == 0]
-    strategies: list[tuple[Strategy, int]] = [("ddp", 1), ("fsdp", devices), *(("fsdp", size) for size in groups)]
-    if devices == 1:
-        strategies = [("single", 1)]
-    for strategy, shard in strategies:
-        shares = reversed(divisors(recipe.training.batch_size // devices))
-        tried = [_estimate(recipe, sizes, strategy, devices, shard, rows, device) for rows in shares]
-        yield next((fit for fit in tried if fit.is_within(memory)), tried[-1])
-
-
-def find_smallest(recipe: Recipe, sizes: Sizes, memory: float, device: torch.device, most: int = 4096) -> Fit | None:
-    """The smallest number of devices on which a training fits; None if none up to ``most`` does."""
-    counts = (each for each in divisors(recipe.training.batch_size) if each <= most)
-    found = (fit for devices in counts for fit in try_strategies(recipe, sizes, devices, memory, device))
-    return next((fit for fit in found if fit.is_within(memory)), None)
 
 
 def _estimate(
@@ -265,42 +258,14 @@ def _estimate(
 # --- time
 
 
-def estimate_speed(recipe: Recipe, sizes: Sizes, devices: int, operations_per_second: float) -> Speed:
-    """How fast ``devices`` are that compute so many operations in a second each, all in all."""
-    training, length = recipe.training, recipe.data.length
-    forward = 2 * (sizes.parameters - sizes.embedding) + 4 * length * sizes.width * sizes.depth
-    gradients = sizes.trained / sizes.parameters  # a pass of their own, as long as the forward one if all are trained
-    passes = 2 + gradients + (1 if recipe.distillation is not None else 0) + (1 if training.recompute else 0)
-    tokens = devices * operations_per_second / (passes * forward)
-    seconds = training.batch_size * length / tokens
-    return Speed(passes * forward, tokens, seconds, training.steps * seconds / 86_400)
-
-
 # Operations per second in bfloat16 without sparsity, as the makers state them, by a part of the device's name.
 _PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "4090": 165e12, "3090": 71e12}
 
 
 def operations_per_second(recipe: Recipe, device: torch.device) -> tuple[float, float] | None:
     """Operations of a token, and the peak of the device; None if the peak is not known for its precision."""
-    if device.type != "cuda" or resolve_precision(recipe.training.precision, device) != torch.bfloat16:
+    if device.type != "cuda" or recipe.training.dtype_on(device) != torch.bfloat16:
         return None
     name = torch.cuda.get_device_name(device)
     peak = next((peak for part, peak in _PEAKS.items() if part in name), None)
-    return None if peak is None else (estimate_speed(recipe, count_sizes(recipe, device), 1, 1.0).operations, peak)
-
-
-def parse_number(text: str, name: str, units: dict[str, float]) -> float:
-    """A number with a unit.
-
-    >>> parse_number("80GB", "--memory", {"GB": 1e9, "GiB": 2.0**30})
-    80000000000.0
-    >>> parse_number("80", "--memory", {"GB": 1e9, "GiB": 2.0**30})
-    Traceback (most recent call last):
-    ValueError: --memory '80': write a number and a unit: GB or GiB, such as 80GB
-    """
-    for unit, size in units.items():
-        with suppress(ValueError):
-            if text.endswith(unit) and 0 < (value := float(text.removesuffix(unit))) < math.inf:
-                return value * size
-    first = next(iter(units))
-    raise ValueError(f"{name} {text!r}: write a number and a unit: {' or '.join(units)}, such as 80{first}")
+    return None if peak is None else (Sizes.of(recipe, device).estimate_speed(recipe, 1, 1.0).operations, peak)

@@ -113,25 +113,25 @@ class Passage:
     filled: bool = False
     overlap: int = 0
 
+    @staticmethod
+    def of(tokenizer: Tokenizer, text: str, context: str, seed: int = 0) -> Passage:
+        """Text and context as ids, divided as lm-evaluation-harness divides them.
 
-def make_passage(tokenizer: Tokenizer, text: str, context: str, seed: int = 0) -> Passage:
-    """Text and context as ids, divided as lm-evaluation-harness divides them.
+        White space at the end of the context belongs to the text, because most tokenizers begin a word with its space.
+        Both are encoded as one string, and the tokens behind the number that the context has alone are the text's.
+        Where none is left, as a token reaches over the border, the text is encoded alone.
 
-    White space at the end of the context belongs to the text, because most tokenizers begin a word with its space. Both
-    are encoded as one string, and the tokens behind the number that the context has alone are the text's. Where none is
-    left, as a token reaches over the border, the text is encoded alone.
-
-    >>> from duality.tokenizers.tokenizer import ByteTokenizer
-    >>> make_passage(ByteTokenizer(), "b", "a ").ids.tolist()
-    [32, 98]
-    """
-    before = context.rstrip()
-    if not before or not text:
-        return Passage(tokenizer.encode(context + text if text else ""), seed=seed)
-    after = context[len(before) :] + text
-    known = tokenizer.encode(before)
-    ids = tokenizer.encode(before + after)[len(known) :]
-    return Passage(ids if len(ids) else tokenizer.encode(after), known, seed)
+        >>> from duality.tokenizers.tokenizer import ByteTokenizer
+        >>> Passage.of(ByteTokenizer(), "b", "a ").ids.tolist()
+        [32, 98]
+        """
+        before = context.rstrip()
+        if not before or not text:
+            return Passage(tokenizer.encode(context + text if text else ""), seed=seed)
+        after = context[len(before) :] + text
+        known = tokenizer.encode(before)
+        ids = tokenizer.encode(before + after)[len(known) :]
+        return Passage(ids if len(ids) else tokenizer.encode(after), known, seed)
 
 
 @dataclass(frozen=True)
@@ -154,31 +154,32 @@ class Window:
         """Windows of one shape are measured together: padded size, whether anything is padded, whether any is known."""
         return self.size, len(self.ids) < self.size, self.known > 0
 
+    @staticmethod
+    def cut(passages: Sequence[Passage], length: int) -> list[Window]:
+        """All passages in windows of at most ``length`` ids, each padded to a power of two or to ``length``.
 
-def cut_windows(passages: Sequence[Passage], length: int) -> list[Window]:
-    """All passages in windows of at most ``length`` ids, each padded to a power of two or to ``length``.
+        The size of a window depends on the window alone, and less than half of it is padding.
 
-    The size of a window depends on the window alone, and less than half of it is padding.
-
-    Each token is measured in one window, and there are no more windows than the tokens need. The places that are free
-    in these belong to the end of the context, at the beginning of the first window; what does not fit is cut off on the
-    left. Later windows begin where the one before ends, unless ``filled`` gives the last one the tokens before it. With
-    an ``overlap`` all windows begin with as many known tokens, the first with what its context has of these.
-    """
-    found = []
-    for text, each in enumerate(passages):
-        free = each.overlap or -len(each.ids) % length
-        row, known, start = np.concatenate([each.context, each.ids]), min(free, len(each.context)), len(each.context)
-        number = 0
-        while start < len(row):
-            end = min(start + length - known, len(row))
-            ids = row[start - known : end]
-            size = min(1 << (len(ids) - 1).bit_length(), length)  # the next power of two
-            found.append(Window(text, number, start - len(each.context), known, ids, size, each.seed))
-            number, start = number + 1, end
-            fills = each.filled and 0 < len(row) - end < length
-            known = min(length - (len(row) - end), start) if fills else each.overlap
-    return found
+        Each token is measured in one window, and there are no more windows than the tokens need. The places that are
+        free in these belong to the end of the context, at the beginning of the first window; what does not fit is cut
+        off on the left. Later windows begin where the one before ends, unless ``filled`` gives the last one the tokens
+        before it. With an ``overlap`` all windows begin with as many known tokens, the first with what its context has
+        of these.
+        """
+        found = []
+        for text, each in enumerate(passages):
+            free = each.overlap or -len(each.ids) % length
+            row, number, start = np.concatenate([each.context, each.ids]), 0, len(each.context)
+            known = min(free, start)
+            while start < len(row):
+                end = min(start + length - known, len(row))
+                ids = row[start - known : end]
+                size = min(1 << (len(ids) - 1).bit_length(), length)  # the next power of two
+                found.append(Window(text, number, start - len(each.context), known, ids, size, each.seed))
+                number, start = number + 1, end
+                fills = each.filled and 0 < len(row) - end < length
+                known = min(length - (len(row) - end), start) if fills else each.overlap
+        return found
 
 
 @torch.no_grad()
@@ -201,7 +202,7 @@ def measure_tokens(
             raise ValueError(f"text {number} is empty: a likelihood needs at least 1 token")
     count = 1 if measure.kind == "exact" else request.num_draws  # an exact measure has nothing to draw
     found = [torch.zeros(count, len(each.ids), dtype=torch.float64) for each in passages]
-    pairs = [(window, draw) for window in cut_windows(passages, length) for draw in range(count)]
+    pairs = [(window, draw) for window in Window.cut(passages, length) for draw in range(count)]
     for some in batch_windows(pairs, request.batch_size):
         _, with_padding, with_known = some[0][0].shape
         x, real, known = pad_windows([window for window, _ in some], device)

@@ -65,7 +65,7 @@ class Outline:
             raise ValueError(
                 f"the network of {recipe.name} cannot be built ({reason}): make the backbone smaller"
             ) from None
-        self.parameters = count_parameters(self.network)
+        self.parameters = _count_parameters(self.network)
 
     def shapes(self, adapters: bool = False) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the weights; with ``adapters`` as a training has them, if the recipe trains adapters."""
@@ -138,7 +138,7 @@ def describe(recipe: Recipe) -> str:
 # --- memory
 
 
-def count_parameters(network: nn.Module) -> int:
+def _count_parameters(network: nn.Module) -> int:
     """The number of weights of a network."""
     return sum(value.numel() for value in network.parameters())
 
@@ -147,7 +147,7 @@ def check_sampling(network: nn.Module, batch: int, length: int, device: torch.de
     """Refuse samples whose vectors do not fit into memory."""
     _check(
         f"sampling {batch:,} sequences of {length:,} tokens at a time",
-        count_parameters(network) * _FLOAT,
+        _count_parameters(network) * _FLOAT,
         _vector_bytes(network, batch * length),
         _find_memory(device),
         "take a smaller length or batch size",

@@ -58,7 +58,7 @@ def changes(before: Sequence[int] | None, after: Sequence[int]) -> dict[int, int
 
 
 @dataclass(frozen=True)
-class Moment:
+class _Moment:
     """A sample after a step, and what the step has changed."""
 
     step: int
@@ -68,11 +68,11 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class TracedSample:
+class _TracedSample:
     """A sample after every step, and how it reads after the last."""
 
     index: int
-    frames: tuple[Moment, ...]
+    frames: tuple[_Moment, ...]
     text: str
 
 
@@ -83,9 +83,9 @@ class Recording:
     about: dict[str, object]
     mask_id: int | None
     vocabulary: dict[int, str]
-    samples: tuple[TracedSample, ...]
+    samples: tuple[_TracedSample, ...]
 
-    def sample(self, index: int) -> TracedSample:
+    def sample(self, index: int) -> _TracedSample:
         """The sample with this index."""
         there = {sample.index: sample for sample in self.samples if sample.frames}
         if index not in there:
@@ -163,10 +163,10 @@ def read_trace(path: Path) -> Recording:
         raise ValueError(f"{path} is damaged ({reason}): write the trace again") from None
 
 
-def _sample(sample: dict[str, object], known: set[int | None]) -> TracedSample:
+def _sample(sample: dict[str, object], known: set[int | None]) -> _TracedSample:
     """A sample of a file, its differences added up."""
     tokens: list[int] = []
-    moments: list[Moment] = []
+    moments: list[_Moment] = []
     index = _count(sample["index"])
     for number, frame in enumerate(_of(list, sample["frames"])):
         step = _count(frame["step"])
@@ -183,8 +183,8 @@ def _sample(sample: dict[str, object], known: set[int | None]) -> TracedSample:
         alpha = frame["alpha"]
         if type(alpha) not in (int, float) or not 0 <= alpha <= 1:
             raise ValueError(f"alpha at step {step} of sample {index} is {str(alpha)[:40]}, no number in [0, 1]")
-        moments.append(Moment(step, float(alpha), tuple(tokens), changes(before, tokens)))
-    return TracedSample(index, tuple(moments), _of(str, sample["text"]))
+        moments.append(_Moment(step, float(alpha), tuple(tokens), changes(before, tokens)))
+    return _TracedSample(index, tuple(moments), _of(str, sample["text"]))
 
 
 def _of(kind: type[T], value: object) -> T:
@@ -213,7 +213,7 @@ class _Token:
     masked: bool
 
 
-_Slide = tuple[Moment, list[list[_Token]]]  # a frame of the picture, its tokens in lines
+_Slide = tuple[_Moment, list[list[_Token]]]  # a frame of the picture, its tokens in lines
 
 
 def picture(
@@ -282,7 +282,7 @@ def _wrap(tokens: Sequence[_Token], columns: int) -> list[list[_Token]]:
     return lines
 
 
-def _frame_markup(moment: Moment, lines: list[list[_Token]], step: str, width: float) -> list[str]:
+def _frame_markup(moment: _Moment, lines: list[list[_Token]], step: str, width: float) -> list[str]:
     """A frame: the step, the bar of alpha, the text. ``textLength`` gives every font the same width.
 
     In a line of text there is an element for each changed token and for each run of mask tokens.
@@ -366,7 +366,7 @@ def _fill(data: object) -> str:
     return before + content + after
 
 
-def _pane(recording: Recording, sample: TracedSample) -> dict[str, object]:
+def _pane(recording: Recording, sample: _TracedSample) -> dict[str, object]:
     """A sample for the player; all frames but the first are differences."""
     first, last = sample.frames[0], sample.frames[-1]
     frames: list[dict[str, object]] = [{"step": first.step, "alpha": first.alpha, "tokens": list(first.tokens)}]

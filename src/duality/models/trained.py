@@ -182,7 +182,7 @@ def read_model(
         config = package.PretrainedConfig.read(folder)
         if config.weights != weights:
             raise ValueError(f"{source.place} has the weights {config.weights!r} alone, and {weights!r} were asked for")
-        return read_pretrained(source, config, device)
+        return _read_pretrained(source, config, device)
     recipe, names = folders.read_recipe(folder), tuple(folders.read_identity(folder)["labels"])
     tokenizer = folders.read_tokenizer(folder)
     if round is not None:
@@ -217,7 +217,7 @@ def _find_round(folder: Path, recipe: Recipe, number: int, groups: Sequence[str]
     return path
 
 
-def read_pretrained(source: ModelSource, config: PretrainedConfig, device: torch.device) -> TrainedModel:
+def _read_pretrained(source: ModelSource, config: PretrainedConfig, device: torch.device) -> TrainedModel:
     """A model that is alone in a folder."""
     folder, tokenizer = source.folder, folders.read_tokenizer(source.folder)
     found = (tokenizer.vocab_size, tokenizer.fingerprint)

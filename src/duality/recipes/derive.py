@@ -7,11 +7,13 @@ All weights are trained, also of a run that had adapters or frozen parts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from duality.protocols import AnyDenoiser, Distillation, Phase
+from duality.recipes.config import build
 from duality.recipes.recipe import Recipe
-from duality.training.settings import of_all_weights
+from duality.training.distillation import distillation_named, required_sampler
 
 _FINETUNED = "-finetuned"
 
@@ -28,20 +30,15 @@ def method_phases(recipe: Recipe, num_tokens: int, teacher: AnyDenoiser | None =
     return (*(replace(phase, until=min(phase.until, steps)) for phase in first), replace(last, until=steps))
 
 
-def default_round_steps(steps: int) -> int:
-    """The steps of a round for a base of this many: a hundredth, as in the paper, but at least 150.
-
-    The base of a laptop recipe has a few thousand steps. In a hundredth of them the student does not come near its
-    teacher, and the next round begins from a worse one.
-
-    >>> default_round_steps(2_600), default_round_steps(1_000_000)
-    (150, 10000)
-    """
-    return max(steps // 100, 150)
-
-
-def derive_distillation(base: Recipe, distillation: Distillation, step: int) -> Recipe:
+def derive_distillation(
+    base: Recipe, distillation: Distillation | str, step: int, given: Mapping[str, object] | None = None
+) -> Recipe:
     """The distillation of a run of ``base`` that has been trained for ``step`` steps, in the paper's proportions.
+
+    By name it has the fields that are ``given``, and a base that it does not fit is refused. If not given, the steps of
+    a round are a hundredth of those of the base, as in the paper, but at least 150: the base of a laptop recipe has a
+    few thousand steps, and in a hundredth of them the student does not come near its teacher, so that the next round
+    would begin from a worse one.
 
     The learning rate is a fifth of that of the base, with a warm-up of a hundredth of the steps, then constant; the
     average is over the last tenth of a round. At rounds of 10 000 steps this is the paper's 6e-5, 500 and 0.999.
@@ -51,7 +48,11 @@ def derive_distillation(base: Recipe, distillation: Distillation, step: int) -> 
     after this distillation, and at temperature 1 if the distillation itself sharpens. All weights are trained, also
     of a base that had adapters or frozen parts.
     """
-    before, total, kind = of_all_weights(base.training), distillation.steps, type(distillation).__name__.lower()
+    if isinstance(distillation, str):
+        required_sampler(base.method, 2, distillation)  # refuses a model that it does not fit
+        fields = {"round_steps": max(base.training.steps // 100, 150), **(given or {})}
+        distillation = build(distillation_named(distillation), fields)
+    before, total, kind = base.training.of_all_weights(), distillation.steps, type(distillation).__name__.lower()
     training = replace(
         before,
         steps=total,
@@ -88,7 +89,7 @@ def derive_finetuning(base: Recipe, step: int, steps: int | None = None, adapter
     twentieth of the steps. The average is over the last tenth of the steps, or shorter if that of the base is. Only the
     last phase of the method is trained, because the others have ended. All weights are trained.
     """
-    before = of_all_weights(base.training)
+    before = base.training.of_all_weights()
     steps = max(before.steps // 10, 100) if steps is None else steps
     training = replace(
         before,

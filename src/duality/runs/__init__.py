@@ -1,11 +1,11 @@
 """Runs: a recipe is trained into a folder.
 
-train        ``train`` and ``distill``, as the library and the commands call them
+train        ``train`` and ``distill``, as the library and the commands call them; data from memory
 requests     what a user asks of them: one dataclass each, whose fields are also the flags
 resume       how a run is begun or resumed: the lock of its folder, what may have changed, more steps than before
 start        what a training begins from: a new network, a run to distill, a model to finetune
 session      the steps of a training, and what is written between them: checkpoints, validation; ``consolidate``
-corpus       the corpus of a run; data from memory, written into the run folder
+corpus       the corpus of a run
 trackers     the log of a training in other programs: ``tensorboard``, ``wandb``
 listing      the run folders below a directory
 

@@ -1,17 +1,11 @@
-"""The corpus of a run: the text that it was trained on, other text to measure it on, data that is given from memory.
+"""The corpus of a run: the text that it was trained on, and other text to measure it on.
 
-Data that is given from Python, texts or tensors of ids, is written into ``data/`` of the run folder and trained on from
-there, so that a run can be resumed and measured without the program that started it.
-
-What must hold: data that is in a run folder already is never replaced; other data for the same run is refused; a corpus
-that was moved is the run's own exactly if its text is.
+What must hold: a corpus that was moved is the run's own exactly if its text is.
 """
 
 from __future__ import annotations
 
-import filecmp
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,15 +13,13 @@ from torch import Tensor
 
 from duality.data import TEXT_COLUMN
 from duality.data.corpus import Corpus, encode_corpus
-from duality.data.memory import write_corpus
 from duality.data.named import datasets
 from duality.data.packing import Sequences
 from duality.data.places import find_evaluated_part, is_there, locate
 from duality.data.readers import has_records
-from duality.files.atomic import atomic_folder
 from duality.files.progress import Reporter, silent
 from duality.hub import package
-from duality.models.folder import CORPUS, DATA, is_imported, read_identity, read_recipe, read_tokenizer
+from duality.models.folder import CORPUS, read_identity, read_recipe, read_tokenizer
 from duality.ranks import job
 from duality.recipes.catalogue import modify
 from duality.recipes.corpus import make_sequences, prepare_corpus
@@ -81,7 +73,7 @@ def corpus_of_run(
     own = tokenizer if isinstance(recipe.data.tokenizer, FROM_FILES) else None
     corpus = prepare_corpus(recipe, report, check_text, own)
     found = corpus.checksums()
-    if not is_imported(folder) and {"text": found["text"], **identity} != found:
+    if not _is_imported(folder) and {"text": found["text"], **identity} != found:
         raise changed  # to other tokens than the run began with
     return corpus
 
@@ -89,7 +81,7 @@ def corpus_of_run(
 def check_present(folder: Path | str, recipe: Recipe) -> None:
     """Refuse a run whose corpus is not where it was, and say what to do."""
     place = recipe.data.corpus
-    if is_imported(Path(folder)) and place == read_recipe(Path(folder)).data.corpus and place not in datasets():
+    if _is_imported(Path(folder)) and place == read_recipe(Path(folder)).data.corpus and place not in datasets():
         raise ValueError(
             f"{folder} was imported without the text that it was trained on: give a text with --corpus PATH (eval, "
             "distill, quality, variance), or with eval --data PATH"
@@ -105,6 +97,14 @@ def check_present(folder: Path | str, recipe: Recipe) -> None:
             f"`duality train {read_recipe(Path(folder)).name} --out {folder} --resume --data PATH` keeps the new place "
             "in the run, and eval, distill, quality and variance take --corpus PATH"
         )
+
+
+def _is_imported(folder: Path) -> bool:
+    """Whether the run in ``folder`` does not know its corpus, because others have trained it."""
+    if not (folder / CORPUS).is_file():
+        return False
+    identity = read_identity(folder)
+    return not identity["train"] and not identity["validation"]
 
 
 def sequences_of_run(
@@ -155,17 +155,3 @@ def sequences_of_run(
         parts = job().in_turn(lambda: corpus_of_run(folder, model.recipe, report, corpus))
         store = parts.validation if split == "validation" else parts.train
     return make_sequences(own, store, model.tokenizer)
-
-
-def with_data(recipe: Recipe, data: DataInMemory, folder: Path) -> Recipe:
-    """The recipe on data from memory, which is written into ``folder``."""
-    target = folder / DATA
-    with atomic_folder(target) as temporary:  # what is there already stays
-        written, tokenizer = write_corpus(data, temporary)
-        path = target / written.name
-        if target.exists() and not (path.is_file() and filecmp.cmp(written, path, shallow=False)):
-            raise ValueError(f"{target} holds other data than was given: give the same, or choose another out folder")
-    own = replace(recipe.data, column=TEXT_COLUMN)  # of the file that was written
-    if tokenizer is not None:
-        own = replace(own, tokenizer=tokenizer)
-    return modify(replace(recipe, data=own), corpus=path)

@@ -39,12 +39,42 @@ class RunOverview:
     holder: str | None = None
     problem: str | None = None
 
+    @staticmethod
+    def of(folder: Path, directory: Path) -> RunOverview:
+        """One run; of its recipe name and number of steps are read, without building what it describes."""
+        name = str(folder.relative_to(directory)) if folder != directory else str(folder)
+        files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+        step = newest_step(folder / "checkpoints")
+        touched = [path for path in (folder / "metrics.jsonl", folder / "checkpoints" / "latest") if path.exists()]
+        age = time.time() - max(path.stat().st_mtime for path in touched or [folder / RECIPE])
+        found = RunOverview(
+            run=name, state="unreadable", step=step, bytes=sum(path.stat().st_size for path in files), age=age
+        )
+        path = folder / RECIPE
+        try:
+            data = read_json(path, MIB)
+            training = data.get("training") if isinstance(data, dict) else None
+            title = data.get("name") if isinstance(data, dict) else None
+            steps = training.get("steps") if isinstance(training, dict) else None
+            if not isinstance(title, str) or type(steps) is not int:
+                raise ValueError(f"{path} is damaged (it has no name and training.steps): restore it from a backup")
+            rows = [row for row in read_metrics(folder) if "validation_nats" in row]
+        except (ValueError, OSError) as error:
+            return replace(found, problem=str(error))
+        nats = float(rows[-1]["validation_nats"]) if rows else None
+        found = replace(found, recipe=title, steps=steps, validation_nats=nats)
+        holder = holder_of(folder)
+        if holder is not None:
+            return replace(found, state="running", holder=f"process {holder.pid} on {holder.host}")
+        state: State = "finished" if step is not None and step >= steps else "stopped"
+        return replace(found, state="imported" if (folder / RECORD).is_file() else state)
+
 
 def overviews(directory: Path) -> list[RunOverview]:
     """All runs below ``directory``, which may be one itself, by path."""
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a folder: give one that holds run folders, such as runs")
-    return [overview(folder, directory) for folder in sorted(run_folders(directory))]
+    return [RunOverview.of(folder, directory) for folder in sorted(run_folders(directory))]
 
 
 def run_folders(directory: Path, depth: int = _DEEPEST) -> Iterator[Path]:
@@ -59,36 +89,6 @@ def run_folders(directory: Path, depth: int = _DEEPEST) -> Iterator[Path]:
     for folder in inside if depth else []:
         if not folder.name.startswith("."):
             yield from run_folders(folder, depth - 1)
-
-
-def overview(folder: Path, directory: Path) -> RunOverview:
-    """One run; of its recipe name and number of steps are read, without building what it describes."""
-    name = str(folder.relative_to(directory)) if folder != directory else str(folder)
-    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    step = newest_step(folder / "checkpoints")
-    touched = [path for path in (folder / "metrics.jsonl", folder / "checkpoints" / "latest") if path.exists()]
-    age = time.time() - max(path.stat().st_mtime for path in touched or [folder / RECIPE])
-    found = RunOverview(
-        run=name, state="unreadable", step=step, bytes=sum(path.stat().st_size for path in files), age=age
-    )
-    path = folder / RECIPE
-    try:
-        data = read_json(path, MIB)
-        training = data.get("training") if isinstance(data, dict) else None
-        title = data.get("name") if isinstance(data, dict) else None
-        steps = training.get("steps") if isinstance(training, dict) else None
-        if not isinstance(title, str) or type(steps) is not int:
-            raise ValueError(f"{path} is damaged (it has no name and training.steps): restore it from a backup")
-        rows = [row for row in read_metrics(folder) if "validation_nats" in row]
-    except (ValueError, OSError) as error:
-        return replace(found, problem=str(error))
-    nats = float(rows[-1]["validation_nats"]) if rows else None
-    found = replace(found, recipe=title, steps=steps, validation_nats=nats)
-    holder = holder_of(folder)
-    if holder is not None:
-        return replace(found, state="running", holder=f"process {holder.pid} on {holder.host}")
-    state: State = "finished" if step is not None and step >= steps else "stopped"
-    return replace(found, state="imported" if (folder / RECORD).is_file() else state)
 
 
 def newest_step(folder: Path) -> int | None:

@@ -20,11 +20,13 @@ longer training that is killed and resumed equals one that was not.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -45,7 +47,7 @@ from duality.recipes.corpus import describe_corpus, make_loader, prepare_corpus
 from duality.recipes.derive import method_phases
 from duality.recipes.recipe import Recipe
 from duality.runs.corpus import corpus_of_run
-from duality.runs.session import Outcome, Session, Watch, ignore
+from duality.runs.session import Outcome, Session, Watch
 from duality.runs.start import (
     begin_distillation,
     begin_finetuning,
@@ -124,7 +126,7 @@ class TrainingPlan:
         *,
         device: torch.device | str = "auto",
         report: Reporter = silent,
-        watch: Watch = ignore,
+        watch: Watch | None = None,
         log: Sequence[str | Tracker] = (),
     ) -> Outcome:
         """Train until the last step or a signal."""
@@ -179,7 +181,7 @@ class TrainingPlan:
         if not place.alone:
             versions = {
                 "recipe": catalogue.to_json(recipe),
-                "version of the code": folders.code_version(),
+                "version of the code": _code_version(),
                 "version of torch": torch.__version__,
             }
             remedy = "start all ranks with the same command, and install the same versions on all machines"
@@ -311,3 +313,14 @@ def _lengthen(before: Recipe, wanted: Recipe, step: int) -> Recipe:
     if wanted.distillation is not None or _phases_ended(wanted, step) >= _phases_ended(before, step):
         return wanted
     return replace(wanted, training=replace(wanted.training, phase_steps=before.training.steps))
+
+
+# --- the code of a job
+
+
+def _code_version() -> str:
+    """The version of this library and a checksum of its source files."""
+    digest, root = hashlib.sha256(), Path(__file__).resolve().parents[1]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode("utf-8") + b"\0" + path.read_bytes())
+    return f"{metadata.version('diffusion-duality')} {digest.hexdigest()[:12]}"

@@ -32,7 +32,7 @@ from duality.files.progress import Reporter, silent
 from duality.models.folder import BASE, ROUNDS, read_recipe
 from duality.models.model import Model, network
 from duality.protocols import Vocabulary
-from duality.ranks import job, saving_group
+from duality.ranks import job
 from duality.recipes.corpus import make_sequences
 from duality.recipes.derive import method_phases
 from duality.recipes.recipe import Recipe
@@ -40,16 +40,12 @@ from duality.runs.trackers.tracker import NO_TRACKERS, Trackers
 from duality.training import checkpoint
 from duality.training.adapters import merge_adapters
 from duality.training.loop import StepRecord, TrainState, load_weights, phase_at, take_step
-from duality.training.metrics import METRICS, append_metrics, log_row, plot_losses, read_metrics, rewind_metrics
+from duality.training.metrics import METRICS, append_metrics, plot_losses, read_metrics, rewind_metrics
 from duality.training.parallel import gather, gather_on_first
 
 _EVAL_SEQUENCES = 256
 
 Watch = Callable[[StepRecord], None]
-
-
-def ignore(record: StepRecord) -> None:
-    """A watcher that does nothing."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ class Session:
     corpus: Corpus
     state: TrainState
     device: torch.device | str
-    watch: Watch = ignore
+    watch: Watch | None = None
     trackers: Trackers = NO_TRACKERS
     changes: tuple[str, ...] = ()
     """What of the recipe has changed since the run was last trained."""
@@ -104,12 +100,11 @@ class Session:
             with Prefetch(own, training.steps, pin=on_gpu) as ahead:
                 while state.step < training.steps and not stopped:
                     record = take_step(state, ahead, phases, training)
-                    self.watch(record)
+                    if self.watch is not None:
+                        self.watch(record)
                     last, stopped = record.step == training.steps, place.largest(max(request, default=0))
                     if last or stopped or record.step % training.log_every == 0:
-                        elapsed = time.monotonic() - started
-                        rate = record.num_tokens * (record.step - first) / elapsed
-                        self.log(log_row(record, first, elapsed, rate, self.peak))
+                        self.log(_log_row(record, first, time.monotonic() - started, self.peak))
                     if distillation is not None and record.step % distillation.round_steps == 0:
                         self.save_round()
                     if record.step % training.save_every == 0:
@@ -149,7 +144,7 @@ class Session:
             number = distillation.round_of(step)
             about |= {"round": number, "delta": distillation.delta_of_round(number)}
         if self.recipe.training.checkpoint == "sharded":
-            parts, connection = self.state.groups(names), saving_group()
+            parts, connection = self.state.groups(names), place.saving
 
             def write(now: checkpoint.Groups) -> None:
                 checkpoint.save_parts(folder, step, now, about, keep, connection)
@@ -194,6 +189,29 @@ class Session:
             self.trackers.each(lambda tracker: tracker.samples(self.state.step, texts))
 
         job().once(write_samples)
+
+
+def _log_row(record: StepRecord, since: int, seconds: float, peak: tuple[float, float] | None = None) -> dict[str, Any]:
+    """A step of the log; ``seconds`` count from step ``since``, where this session began. Figures are of the job.
+
+    With the ``peak`` of a ``Session`` the share of it that is reached (MFU) is logged too.
+    """
+    place, rate = job(), record.num_tokens * (record.step - since) / seconds
+    per_rank = rate / place.size
+    shares: dict[str, float] = {} if place.alone else {"ranks": place.size, "per_rank": round(per_rank)}
+    if peak is not None:
+        shares["mfu"] = round(per_rank * peak[0] / peak[1], 4)
+    return {
+        "step": record.step,
+        "phase": record.phase,
+        "loss": record.loss,
+        "learning_rate": record.rate,
+        "gradient_norm": record.gradient_norm,
+        "tokens_per_second": round(rate),
+        **shares,
+        "seconds": round(seconds, 2),
+        "since": since,
+    }
 
 
 def consolidate(folder: Path, step: int | None = None, report: Reporter = silent) -> Path:

@@ -18,6 +18,7 @@ checksum.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
@@ -33,7 +34,6 @@ from duality.hub.fetch import model_source
 from duality.models import folder as folders
 from duality.models.model import Model, load, network
 from duality.models.size import Outline
-from duality.models.trained import read_pretrained
 from duality.protocols import Vocabulary
 from duality.ranks import job
 from duality.recipes import catalogue
@@ -45,7 +45,7 @@ from duality.tokenizers.specs import KeptTokenizer, TokenizerSpec
 from duality.tokenizers.tokenizer import NumberTokenizer
 from duality.training import checkpoint
 from duality.training.adapters import merge_adapters, plain_weights
-from duality.training.loop import TrainState, copy_into, load_weights
+from duality.training.loop import TrainState, load_weights
 from duality.training.parallel import SINGLE, Layout
 
 _WEIGHTS = ("model", "ema")
@@ -79,24 +79,19 @@ def make_state(recipe: Recipe, corpus: Corpus, device: torch.device | str, layou
 # --- a distillation
 
 
-def is_model_alone(folder: Path) -> bool:
-    """Whether a folder has a model alone, and no run."""
-    return package.exists(folder) and not folders.exists(folder)
-
-
 def begin_distillation(base: Path, recipe: Recipe, report: Reporter) -> _Beginning:
     """Begin with the weights of the run or model ``base`` and their average."""
     source = model_source(base)
     folder = source.folder
     check_present(folder, recipe)
     path = None
-    if not is_model_alone(folder):
+    if folders.exists(folder) or not package.exists(folder):  # not a model alone
         path = checkpoint.newest_intact(folder / "checkpoints", report, _WEIGHTS)
         if path is None:
             raise ValueError(f"{source.place} has no checkpoint yet: there is nothing to begin from")
     corpus = corpus_of_run(folder, recipe, report)
     if path is None:
-        found = read_pretrained(source, package.PretrainedConfig.read(folder), torch.device("cpu"))
+        found = load(base, report, "cpu", package.PretrainedConfig.read(folder).weights)
         assert found.origin is not None, "a model that is read has an origin"
         model = ema = {name: value.detach() for name, value in found.denoiser.named_parameters()}
         record: dict[str, object] = {"run": found.origin.place, "step": found.step, "commit": found.origin.commit}
@@ -112,7 +107,7 @@ def begin_distillation(base: Path, recipe: Recipe, report: Reporter) -> _Beginni
     state = make_state(recipe, corpus, "cpu", SINGLE)
     method_phases(recipe, corpus.tokenizer.vocab_size, state.teacher)  # what cannot be distilled leaves no run behind
     load_weights(state.model, model)
-    copy_into(state.ema, ema)
+    load_weights(state.ema, ema)
     if state.teacher is not None:
         state.teach("weights")
     return recipe, corpus, state, record
@@ -163,15 +158,37 @@ class StartingPoint:
     reads_ids: bool
     """Whether its text is ids, as tensors are written."""
 
+    @staticmethod
+    def read(source: Path | str) -> StartingPoint:
+        """What is known of the model of a source: a run, or whatever else ``load`` reads. Rank 0 of a job reads it."""
 
-def read_source(source: Path | str, report: Reporter) -> StartingPoint:
-    """What is known of the model of a source: a run, or whatever else ``load`` reads. Rank 0 of a job reads it."""
+        def read() -> StartingPoint:
+            found = model_source(source)
+            return _describe(str(found.pinned if found.commit else found.folder.resolve()), load(source, device="cpu"))
 
-    def read() -> StartingPoint:
-        found = model_source(source)
-        return _describe(str(found.pinned if found.commit else found.folder.resolve()), load(source, report, "cpu"))
+        return job().once(read)
 
-    return job().once(read)
+    def fit(self, recipe: Recipe) -> Recipe:
+        """The recipe with the tokenizer of the model that it begins from; one that does not fit is refused."""
+        spec = self.tokenizer.spec or self.tokenizer
+        own = replace(self.recipe, data=replace(self.recipe.data, tokenizer=spec))
+        # a tokenizer of which it is not known what it was made as is taken as it is
+        asked = self.tokenizer.spec and _original(recipe.data.tokenizer)
+        wanted = replace(recipe, data=replace(recipe.data, tokenizer=asked or spec))
+        changes = catalogue.differences(own, wanted)
+        fixed = [each for each in changes if each.startswith(("backbone", "data.tokenizer", "data.labels:"))]
+        vocabulary = Vocabulary(self.tokenizer.vocab_size, len(self.label_names))
+        networks = (Outline(replace(each, backbone=own.backbone), vocabulary).network for each in (own, wanted))
+        if own.method != wanted.method and len({str(list(_structure(each))) for each in networks}) > 1:
+            fixed += [each for each in changes if each.startswith("method")]
+        found = [each for each in fixed if not each.startswith(_FREE)]
+        if found:
+            raise ValueError(
+                f"{recipe.name} does not fit {self.place} ({'; '.join(found)}): a finetuning keeps network, tokenizer "
+                "and labels of its source; leave RECIPE out to take the recipe of the source, and leave these changes "
+                "out"
+            )
+        return replace(recipe, data=replace(recipe.data, tokenizer=self.tokenizer))
 
 
 def _describe(place: str, model: Model) -> StartingPoint:
@@ -185,28 +202,6 @@ def _describe(place: str, model: Model) -> StartingPoint:
 def _original(spec: TokenizerSpec) -> TokenizerSpec | None:
     """What a tokenizer was made as; None if that is not known."""
     return spec.spec if isinstance(spec, KeptTokenizer) else spec
-
-
-def fit_to_source(source: StartingPoint, recipe: Recipe) -> Recipe:
-    """The recipe with the tokenizer of the model that it begins from; one that does not fit is refused."""
-    spec = source.tokenizer.spec or source.tokenizer
-    own = replace(source.recipe, data=replace(source.recipe.data, tokenizer=spec))
-    # a tokenizer of which it is not known what it was made as is taken as it is
-    asked = source.tokenizer.spec and _original(recipe.data.tokenizer)
-    wanted = replace(recipe, data=replace(recipe.data, tokenizer=asked or spec))
-    changes = catalogue.differences(own, wanted)
-    fixed = [each for each in changes if each.startswith(("backbone", "data.tokenizer", "data.labels:"))]
-    vocabulary = Vocabulary(source.tokenizer.vocab_size, len(source.label_names))
-    networks = (Outline(replace(each, backbone=own.backbone), vocabulary).network for each in (own, wanted))
-    if own.method != wanted.method and len({str(list(_structure(each))) for each in networks}) > 1:
-        fixed += [each for each in changes if each.startswith("method")]
-    found = [each for each in fixed if not each.startswith(_FREE)]
-    if found:
-        raise ValueError(
-            f"{recipe.name} does not fit {source.place} ({'; '.join(found)}): a finetuning keeps network, tokenizer "
-            "and labels of its source; leave RECIPE out to take the recipe of the source, and leave these changes out"
-        )
-    return replace(recipe, data=replace(recipe.data, tokenizer=source.tokenizer))
 
 
 def _structure(model: nn.Module) -> Iterator[object]:
@@ -223,7 +218,7 @@ def _structure(model: nn.Module) -> Iterator[object]:
 def begin_finetuning(place: str, recipe: Recipe, folder: Path, report: Reporter) -> _Beginning:
     """Begin with the weights of the model at ``place``; adapters stay as they are."""
     model = load(place, report, "cpu")
-    recipe = fit_to_source(_describe(place, model), recipe)
+    recipe = _describe(place, model).fit(recipe)
     corpus = prepare_corpus(recipe, report, tokenizer=model.tokenizer)
     if corpus.label_names != model.label_names:
         known, found = (", ".join(names) or "none" for names in (model.label_names, corpus.label_names))
@@ -235,8 +230,8 @@ def begin_finetuning(place: str, recipe: Recipe, folder: Path, report: Reporter)
     state = make_state(recipe, corpus, "cpu", SINGLE)
     weights: dict[str, torch.Tensor] = dict(model.denoiser.named_parameters())
     for own in (dict(state.model.named_parameters()), state.ema):
-        copy_into(plain_weights(own), weights)
-    record = {"source": place, "step": model.step, "weights": folders.hash_parameters(model.denoiser)}
+        load_weights(plain_weights(own), weights)
+    record = {"source": place, "step": model.step, "weights": _hash_parameters(model.denoiser)}
     return recipe, corpus, state, record
 
 
@@ -255,8 +250,17 @@ def check_source(folder: Path, place: str, report: Reporter) -> None:
         report(f"{folder} began from {where}, which is not kept any more and is not compared")
         return
     model = load(place, report, "cpu", step=step) if step in there else load(place, report, "cpu")
-    if folders.hash_parameters(model.denoiser) != record["weights"]:
+    if _hash_parameters(model.denoiser) != record["weights"]:
         raise ValueError(
             f"{folder} is a finetuning of {where}, and the weights of {place} are others: give the source that it "
             "began from, continue it without --from (start=), or choose another --out (out=)"
         )
+
+
+def _hash_parameters(model: nn.Module) -> str:
+    """The sha256 of the names and numbers of a model's weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.named_parameters(), key=lambda each: each[0]):
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

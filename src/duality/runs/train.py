@@ -5,13 +5,18 @@
     few = duality.distill("runs/mine", rounds=3, round_steps=100)
 
 A plan (``TrainingPlan``) is what a call resolves to: the recipe with all changes, and its run folder. ``data`` may be
-a path, the name of a corpus, texts (a list, a generator) or tensors of ids; what is in memory is written into the run
-folder. What must hold: the same arguments with ``resume=True`` continue a run that was stopped, and give the model that
-an uninterrupted call gives.
+a path, the name of a corpus, texts (a list, a generator) or tensors of ids. What is in memory is written into ``data/``
+of the run folder and trained on from there, so that a run can be resumed and measured without the program that started
+it.
+
+What must hold: the same arguments with ``resume=True`` continue a run that was stopped, and give the model that an
+uninterrupted call gives; data that is in a run folder already is never replaced; other data for the same run is
+refused.
 """
 
 from __future__ import annotations
 
+import filecmp
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,25 +24,28 @@ from pathlib import Path
 
 import torch
 
+from duality.data import TEXT_COLUMN
+from duality.data.memory import write_corpus
 from duality.diffusion import Compare, Divergence
+from duality.files.atomic import atomic_folder
 from duality.files.lock import locked
 from duality.files.progress import Reporter, silent
 from duality.hub.fetch import model_source
 from duality.hub.package import PretrainedConfig
-from duality.models.folder import exists, read_recipe
+from duality.models.folder import DATA, exists, read_recipe
 from duality.models.model import Model, load
 from duality.recipes import catalogue
 from duality.recipes.config import build
-from duality.recipes.derive import default_round_steps, derive_distillation, derive_finetuning
+from duality.recipes.derive import derive_distillation, derive_finetuning
 from duality.recipes.recipe import Recipe
-from duality.runs.corpus import TrainingData, with_data
+from duality.runs.corpus import DataInMemory, TrainingData
 from duality.runs.requests import DistillRequest, RoundChanges, TrainRequest
 from duality.runs.resume import TrainingPlan, check_folder
-from duality.runs.session import Outcome, Watch, ignore
-from duality.runs.start import StartingPoint, fit_to_source, is_model_alone, read_source
+from duality.runs.session import Outcome, Watch
+from duality.runs.start import StartingPoint
 from duality.runs.trackers.tracker import Tracker
 from duality.training import DISTILLATIONS, Growth, TeacherCopy, checkpoint
-from duality.training.distillation import distillation_named, required_sampler, suited_distillation
+from duality.training.distillation import distillation_named, suited_distillation
 
 
 class TrainingStopped(RuntimeError):
@@ -52,7 +60,7 @@ class TrainingStopped(RuntimeError):
 
 
 def _train_and_load(
-    plan: TrainingPlan, device: torch.device | str, report: Reporter, watch: Watch, log: Sequence[str | Tracker]
+    plan: TrainingPlan, device: torch.device | str, report: Reporter, watch: Watch | None, log: Sequence[str | Tracker]
 ) -> Model:
     """Train until the last step and load the result; ``TrainingStopped`` if a signal came first."""
     outcome = plan.run(device=device, report=report, watch=watch, log=log)
@@ -64,14 +72,14 @@ def _train_and_load(
 def plan_training(request: TrainRequest) -> TrainingPlan:
     """What ``train`` does for a request; data from memory is written into the run folder here."""
     data, resume, start, changes = request.data, request.resume, request.start, request.changes()
-    source = None if start is None else read_source(start, silent)
+    source = None if start is None else StartingPoint.read(start)
     base, folder = _first_recipe(request, source)
     if source is not None and request.recipe is None and data is None and not (resume and exists(folder)):
         raise ValueError(f"nothing to finetune {start} on: give a text with --data (data=), or name a recipe")
     chosen = catalogue.modify(base, changes)
     place = None
     if source is not None:
-        chosen, place = fit_to_source(source, chosen), source.place
+        chosen, place = source.fit(chosen), source.place
     if data is None or isinstance(data, (str, Path)):
         chosen = catalogue.modify(chosen, (), chosen.data.corpus if data is None else data, request.column)
         return TrainingPlan(chosen, folder, resume, start=place)
@@ -82,10 +90,24 @@ def plan_training(request: TrainRequest) -> TrainingPlan:
         raise ValueError(f"data is ids, and {start} reads text: give texts, which its own tokenizer makes into ids")
     check_folder(folder, resume)
     with locked(folder):
-        chosen = with_data(chosen, data, folder)
+        chosen = _with_data(chosen, data, folder)
     if source is not None:  # ids have a tokenizer of their own, which the source has already
         chosen = replace(chosen, data=replace(chosen.data, tokenizer=source.tokenizer))
     return TrainingPlan(chosen, folder, resume, start=place)
+
+
+def _with_data(recipe: Recipe, data: DataInMemory, folder: Path) -> Recipe:
+    """The recipe on data from memory, which is written into ``folder``."""
+    target = folder / DATA
+    with atomic_folder(target) as temporary:  # what is there already stays
+        written, tokenizer = write_corpus(data, temporary)
+        path = target / written.name
+        if target.exists() and not (path.is_file() and filecmp.cmp(written, path, shallow=False)):
+            raise ValueError(f"{target} holds other data than was given: give the same, or choose another out folder")
+    own = replace(recipe.data, column=TEXT_COLUMN)  # of the file that was written
+    if tokenizer is not None:
+        own = replace(own, tokenizer=tokenizer)
+    return catalogue.modify(replace(recipe, data=own), corpus=path)
 
 
 def _first_recipe(request: TrainRequest, source: StartingPoint | None) -> tuple[Recipe, Path]:
@@ -131,7 +153,7 @@ def train(
     resume: bool = False,
     device: torch.device | str = "auto",
     report: Reporter = silent,
-    watch: Watch = ignore,
+    watch: Watch | None = None,
     log: Sequence[str | Tracker] = (),
 ) -> Model:
     """Train a recipe into the run folder ``out`` (``runs/<name>`` if not given) and load the model.
@@ -159,12 +181,9 @@ def plan_distillation(request: DistillRequest) -> TrainingPlan:
         raise ValueError(f"a distillation of {source.place} needs a place: say where with --out (out=)")
     # without a distillation that fits, the first one says why
     name = request.method or suited_distillation(base.method) or next(iter(DISTILLATIONS))
-    kind = distillation_named(name)
     out = folder.with_name(f"{folder.name}-{name}") if request.out is None else Path(request.out).expanduser()
     goes_on = request.resume and exists(out)
-    if not goes_on:
-        required_sampler(base.method, 2, name)  # refuses a model that it does not fit
-    given = request.changes.given_fields(build(kind, {}))
+    given = request.changes.given_fields(build(distillation_named(name), {}))
     fields = (*(() if request.seed is None else (f"training.seed={request.seed}",)), *request.set)
     if goes_on:
         chosen = read_recipe(out)
@@ -179,9 +198,8 @@ def plan_distillation(request: DistillRequest) -> TrainingPlan:
         fields = (*(f"distillation.{field}={value}" for field, value in given.items()), *fields)
     else:
         checkpoints = folder / "checkpoints"
-        step = PretrainedConfig.read(folder).step if is_model_alone(folder) else checkpoint.latest_step(checkpoints)
-        distillation = build(kind, {"round_steps": default_round_steps(base.training.steps), **given})
-        chosen = derive_distillation(base, distillation, step)
+        step = checkpoint.latest_step(checkpoints) if exists(folder) else PretrainedConfig.read(folder).step
+        chosen = derive_distillation(base, name, step, given)
     return TrainingPlan(catalogue.modify(chosen, fields, request.corpus), out, request.resume, pinned)
 
 
@@ -204,7 +222,7 @@ def distill(
     resume: bool = False,
     device: torch.device | str = "auto",
     report: Reporter = silent,
-    watch: Watch = ignore,
+    watch: Watch | None = None,
     log: Sequence[str | Tracker] = (),
 ) -> Model:
     """Distill what ``load`` takes into a model that needs fewer steps, in the run folder ``out``, and load it.

@@ -23,7 +23,7 @@ from duality.hub.package import CONFIG, PretrainedConfig
 from duality.models.folder import read_identity, read_recipe
 from duality.models.model import Model, load
 from duality.registry import one_line, suggestion
-from duality.runs.listing import newest_step, overview, run_folders
+from duality.runs.listing import RunOverview, newest_step, run_folders
 from duality.studio.schemas import LIMITS, Limits, Refusal
 from duality.tokenizers.pieces import Pieces
 from duality.training.metrics import read_metrics
@@ -97,7 +97,7 @@ class Library:
                     recipe, labels = config.recipe, config.label_names
                     about = {"state": "published", "recipe": recipe.name, "step": config.step, "steps": config.step}
                 else:
-                    about = asdict(overview(folder, folder.parent))
+                    about = asdict(RunOverview.of(folder, folder.parent))
                     if about["state"] != "unreadable" and about["step"] is not None:
                         recipe, labels = read_recipe(folder), read_identity(folder)["labels"]
             except (ValueError, OSError) as error:  # damaged, or deleted while it was looked at

@@ -34,7 +34,7 @@ from duality.training.adapters import choose_trained
 from duality.training.checkpoint import Checkpoint, Tensors, check_shapes
 from duality.training.muon import Muon
 from duality.training.parallel import SINGLE, Layout, gather, local_part, part_shapes, put, read_parts
-from duality.training.settings import Training, resolve_precision
+from duality.training.settings import Training
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq", "momentum")  # AdamW's, and Muon's
 
@@ -136,7 +136,7 @@ class TrainState:
             if parts is not None:
                 read_parts(saved.path, own)
             for group in needed if parts is None else ():
-                copy_into(own[group], saved.groups[group])
+                load_weights(own[group], saved.groups[group])
         self.step = saved.step
 
     def teach(self, source: Literal["weights", "ema"]) -> None:
@@ -158,16 +158,12 @@ def _shapes_of(tensors: Tensors) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in tensors.items()}
 
 
-def copy_into(own: Tensors, weights: Tensors) -> None:
-    """Copy ``weights`` into tensors of the same names and shapes; any others are refused."""
+def load_weights(target: nn.Module | Tensors, weights: Tensors) -> None:
+    """Copy ``weights`` into a model, or into tensors by name; every name and shape must agree."""
+    own: Tensors = dict(target.named_parameters()) if isinstance(target, nn.Module) else target
     check_shapes(_shapes_of(weights), _shapes_of(own))
     for name, value in weights.items():
         put(own[name], value)
-
-
-def load_weights(model: nn.Module, weights: Tensors) -> None:
-    """Copy ``weights`` into ``model``; every name and shape must agree."""
-    copy_into(dict(model.named_parameters()), weights)
 
 
 # --- a step
@@ -209,7 +205,7 @@ def gradients(state: TrainState, loader: Loader | Prefetch, phase: Phase, traini
     divided by its share of all tokens.
     """
     device, place = next(state.model.parameters()).device, job()
-    dtype = resolve_precision(training.precision, device)
+    dtype = training.dtype_on(device)
     own = place.share(training.batch_size)
     times = stratified_times(training.seed, state.step, training.batch_size, device)[own]
     batch = loader.batch(state.step)

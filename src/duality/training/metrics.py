@@ -12,15 +12,10 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from duality.files.atomic import json_text, write_atomically
 from duality.files.json_files import MIB, parse_json, read_bounded
-from duality.ranks import job
-
-if TYPE_CHECKING:  # `duality runs` reads this file without torch
-    from duality.training.loop import StepRecord
-
 
 METRICS = "metrics.jsonl"
 
@@ -77,35 +72,6 @@ def rewind_metrics(folder: Path, step: int) -> set[int]:
     rows = [row for row in read_metrics(folder) if row["step"] <= step]
     write_atomically(folder / METRICS, "".join(json_text(row) + "\n" for row in rows))
     return {row["step"] for row in rows if "validation_nats" in row}
-
-
-def log_row(
-    record: StepRecord,
-    since: int,
-    seconds: float,
-    tokens_per_second: float,
-    known: tuple[float, float] | None = None,
-) -> dict[str, Any]:
-    """A step of the log; ``seconds`` count from step ``since``, where this session began. Figures are of the job.
-
-    ``known`` are the operations of a token and the peak of a device: then the share of the peak that is reached (MFU)
-    is logged too.
-    """
-    per_rank = tokens_per_second / job().size
-    shares: dict[str, float] = {} if job().alone else {"ranks": job().size, "per_rank": round(per_rank)}
-    if known is not None:
-        shares |= {"mfu": round(per_rank * known[0] / known[1], 4)}
-    return {
-        "step": record.step,
-        "phase": record.phase,
-        "loss": record.loss,
-        "learning_rate": record.rate,
-        "gradient_norm": record.gradient_norm,
-        "tokens_per_second": round(tokens_per_second),
-        **shares,
-        "seconds": round(seconds, 2),
-        "since": since,
-    }
 
 
 # --- the loss curve

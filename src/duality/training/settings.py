@@ -20,7 +20,6 @@ import torch
 from duality.noise import check_seed
 from duality.ranks import job
 
-Precision = Literal["auto", "float32", "bfloat16"]
 OptimizerName = Literal["adamw", "muon"]
 Strategy = Literal["auto", "ddp", "fsdp"]
 
@@ -59,7 +58,7 @@ class Training:
     ema: float = 0.9999
     label_dropout: float = 0.1
     seed: int = 1
-    precision: Precision = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
     recompute: bool = False
     compile: bool = False
     log_every: int = 100
@@ -108,6 +107,17 @@ class Training:
         cool = min(1.0, (self.steps - step) / cooling) if cooling else 1.0
         return self.learning_rate * warm * cool
 
+    def dtype_on(self, device: torch.device) -> torch.dtype:
+        """bfloat16 where the device computes in it (a GPU), float32 elsewhere: on a CPU it is many times slower."""
+        if self.precision == "auto":
+            native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+            return torch.bfloat16 if native else torch.float32
+        return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
+
+    def of_all_weights(self) -> Training:
+        """The settings without adapters and without frozen parts."""
+        return replace(self, freeze="none", lora=0, lora_alpha=None, lora_layers="all")
+
 
 @dataclass(frozen=True)
 class Parallel:
@@ -124,11 +134,6 @@ class Parallel:
     def __post_init__(self) -> None:
         if self.shard < 0:
             raise ValueError(f"parallel.shard is {self.shard}: it must not be negative; 0 divides over all processes")
-
-
-def of_all_weights(training: Training) -> Training:
-    """The settings without adapters and without frozen parts."""
-    return replace(training, freeze="none", lora=0, lora_alpha=None, lora_layers="all")
 
 
 # --- the device
@@ -157,11 +162,3 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):  # another C library
         return False
     return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)) and bool(mallopt(_TRIM_THRESHOLD, _MOST_KEPT))
-
-
-def resolve_precision(precision: Precision, device: torch.device) -> torch.dtype:
-    """bfloat16 where the device computes in it (a GPU), float32 elsewhere: on a CPU it is many times slower."""
-    if precision == "auto":
-        native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if native else torch.float32
-    return torch.bfloat16 if precision == "bfloat16" else torch.float32

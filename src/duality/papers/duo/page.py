@@ -252,19 +252,20 @@ def _compute_days() -> dict[str, float]:
     """GPU-days by the command `duality plan`, computed as that command does."""
     import torch
 
-    from duality.models import plan as scaling
+    from duality.models.plan import Sizes
     from duality.recipes import catalogue
+    from duality.recipes.derive import derive_distillation
 
     devices, peak, mfu = (float(text.rstrip("T")) for text in DEVICES.split()[1::2] if not text.endswith("GB"))
-    sizes: dict[str, scaling.Sizes] = {}  # the number of steps does not change a network
+    sizes: dict[str, Sizes] = {}  # the number of steps does not change a network
     found = {}
     for command, training in sorted({each.plan: each for each in _trainings()}.items()):
         recipe = catalogue.recipe(training.recipe, training.changes)
         if training.base:
-            recipe = scaling.plan_distillation(recipe, training.distill)
+            recipe = derive_distillation(recipe, training.distill, recipe.training.steps)
         if training.recipe not in sizes:
-            sizes[training.recipe] = scaling.count_sizes(recipe, torch.device("cuda"))
-        speed = scaling.estimate_speed(recipe, sizes[training.recipe], int(devices), peak * 1e12 * mfu)
+            sizes[training.recipe] = Sizes.of(recipe, torch.device("cuda"))
+        speed = sizes[training.recipe].estimate_speed(recipe, int(devices), peak * 1e12 * mfu)
         found[command] = round(speed.days * devices, 3)
     return found
 

@@ -47,7 +47,6 @@ from duality.protocols import Objective, Phase, Vocabulary
 from duality.runs.corpus import sequences_of_run
 from duality.training import checkpoint
 from duality.training.loop import TrainState, gradients, load_weights
-from duality.training.settings import of_all_weights
 
 _PANELS = (ALL, TOP, LOSS, SNR)
 
@@ -99,7 +98,7 @@ class _VarianceRow:
 def _draws_of(model: Model, sequences: Sequences, objective: Objective, settings: VarianceSettings) -> Draw:
     """The draws of an objective as a function of their number; all weights have a gradient."""
     training = replace(
-        of_all_weights(model.recipe.training),
+        model.recipe.training.of_all_weights(),
         seed=settings.seed,
         batch_size=settings.batch or model.recipe.training.batch_size,
         micro_batch=settings.micro_batch,
