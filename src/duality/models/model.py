@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 
 from duality.data.packing import Sequences
+from duality.denoisers.wrapping import network_of
 from duality.files.progress import Reporter, silent
 from duality.fused.lazy import belief_of, ratios_of
 from duality.hub.fetch import model_source
 from duality.models.likelihood import Likelihood, likelihood
-from duality.models.requests import FillRequest, SampleRequest, ScoreRequest
+from duality.models.requests import FillRequest, SampleRequest, ScoreRequest, check_type, list_texts
 from duality.models.sampling import Sample, SampleWatch, Watch, Wrap, known_tokens, with_memo, write_around
 from duality.models.scoring import Passage, TextLikelihood, TokenSurprisal, measure_tokens
 from duality.models.trained import TrainedModel, read_model
@@ -184,8 +185,8 @@ class Model(TrainedModel):
         padding: what a whole document costs is measured by ``likelihood``.
         """
         request, alone = ScoreRequest(**options), isinstance(texts, str)
-        rows = [texts] if isinstance(texts, str) else list(texts)
-        contexts = [context] * len(rows) if isinstance(context, str) else list(context)
+        rows, contexts = list_texts("texts", texts), list_texts("context", context)
+        contexts = contexts * len(rows) if isinstance(context, str) else contexts
         if len(contexts) != len(rows):
             raise ValueError(
                 f"{len(contexts)} contexts for {len(rows)} texts: give one string for all of them, or one for each"
@@ -206,6 +207,7 @@ class Model(TrainedModel):
         A draw of a masked model says something of the hidden tokens only: of a short text, many draws are cheap. A
         pseudo-likelihood hides one token per draw: give as many draws as there are tokens.
         """
+        check_type("text", text, "str")
         options.setdefault("num_draws", 16)
         request = ScoreRequest(**options)
         row = Passage(self.tokenizer.encode(text), seed=request.seed)
@@ -225,14 +227,23 @@ class Model(TrainedModel):
         The vector of an autoregressive model at a position is what it predicts that token from: it has read the tokens
         before it. A Gaussian model reads vectors instead of tokens, and is refused.
         """
+        check_type("label", label, "str | None")
+        check_type("alpha", alpha, "float")
         denoiser = self.with_label(label)
-        z = torch.as_tensor(tokens, device=self.device)
+        try:
+            z = torch.as_tensor(tokens, device=self.device)
+        except (TypeError, ValueError, RuntimeError):  # such as None, a text or rows of different lengths
+            raise TypeError(f"tokens is {tokens!r:.80}: give a tensor of whole numbers (B, L)") from None
         z = z[None] if z.ndim == 1 else z
-        if z.ndim != 2 or z.is_floating_point() or not 0 < alpha <= 1:
+        odd = z.is_floating_point() or z.is_complex() or z.dtype == torch.bool
+        if z.ndim != 2 or not z.numel() or odd or not 0 < alpha <= 1:
             raise ValueError(
-                f"tokens of shape {tuple(z.shape)} and type {z.dtype}, alpha {alpha}: give whole numbers (B, L) and an "
-                "alpha in (0, 1]"
+                f"tokens of shape {tuple(z.shape)} and type {z.dtype}, alpha {alpha}: give whole numbers (B, L), at "
+                "least one, and an alpha in (0, 1]"
             )
+        most = network_of(denoiser).num_states - 1 if isinstance(denoiser, (Denoiser, Score)) else int(z.max())
+        if not 0 <= int(z.min()) <= int(z.max()) <= most:
+            raise ValueError(f"tokens are {int(z.min())} to {int(z.max())}: the ids of this model are 0 to {most}")
         level = torch.full((len(z),), alpha, dtype=torch.float64, device=z.device)
         if isinstance(denoiser, Denoiser):
             return belief_of(denoiser, z.long(), level).vectors
@@ -290,5 +301,9 @@ def load(
     another checkpoint that the run has kept. ``report`` is called with what a user should know, such as a damaged
     checkpoint; ``print`` shows it.
     """
+    for name, value, kind in (("round", round, "int | None"), ("step", step, "int | None")):
+        check_type(name, value, kind)
+    if not isinstance(run, (str, Path)) or not str(run).strip():
+        raise TypeError(f"run is {run!r:.80}: give a folder, or the name of a model of the hub, as a text or a Path")
     where = device_named(device)
     return Model(**vars(read_model(model_source(run, revision), report, weights, round, step, where)))

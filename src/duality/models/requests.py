@@ -10,15 +10,56 @@ This module imports neither torch nor a network: the command line reads its fiel
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
+from typing import Literal, TypedDict, cast
 
 Tail = Literal["ancestral", "greedy", "posterior"]  # that of protocols.py, without torch
 
+_KINDS: dict[object, tuple[type[object], str]] = {
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+    "str": (str, "a text"),
+    "Tail": (str, "a text"),
+    "Mapping[int, int]": (Mapping, "a dictionary of places and tokens"),
+}
+
+
+def check_type(name: str, value: object, kind: object) -> None:
+    """Refuse the value of an argument that is not of its kind, which is written as an annotation.
+
+    >>> check_type("steps", 8.5, "int | None")
+    Traceback (most recent call last):
+    TypeError: steps is 8.5: it must be a whole number, or None
+    """
+    base, _, optional = str(kind).partition(" | ")
+    if base not in _KINDS or (value is None and optional):
+        return  # a field that the command line reads has a kind of its own
+    allowed, words = _KINDS[base]
+    if isinstance(value, bool) or not isinstance(value, allowed):
+        raise TypeError(f"{name} is {value!r:.80}: it must be {words}{', or None' if optional else ''}")
+
+
+def list_texts(name: str, value: object) -> list[str]:
+    """One text or several as a list; anything else is refused."""
+    rows = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    for row in rows:
+        check_type(name, value if isinstance(value, bytes) else row, "str")
+    return cast(list[str], rows)
+
+
+class _Checked:
+    """A request whose fields are of the kinds that they are annotated with."""
+
+    def __post_init__(self) -> None:
+        """Refuse a field of another kind."""
+        for each in fields(self):  # type: ignore[arg-type]  # a request is a dataclass
+            check_type(each.name, getattr(self, each.name), each.type)
+
 
 @dataclass(frozen=True)
-class SampleChoices:
+class SampleChoices(_Checked):
     """How samples are drawn, whatever they are drawn for."""
 
     num: int = 1
@@ -61,6 +102,13 @@ class SampleRequest(SampleChoices):
     keep: Mapping[int, int] = field(default_factory=dict)
     """tokens that stay at their positions."""
 
+    def __post_init__(self) -> None:
+        """Refuse a field of another kind, also inside of ``keep``."""
+        super().__post_init__()
+        for entry in self.keep.items() if isinstance(self.keep, Mapping) else ():
+            for name, number in zip(("a place of keep", "a token of keep"), entry):
+                check_type(name, number, "int")
+
 
 @dataclass(frozen=True)
 class FillRequest(SampleChoices):
@@ -75,7 +123,7 @@ class FillRequest(SampleChoices):
 
 
 @dataclass(frozen=True)
-class ScoreRequest:
+class ScoreRequest(_Checked):
     """How the likelihood of texts is measured."""
 
     num_draws: int = 8
