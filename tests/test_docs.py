@@ -55,6 +55,28 @@ def generator() -> ModuleType:
     return module
 
 
+# Files that a reader of a page makes, and those of the past.
+MADE_BY_READERS = {
+    "samplers/renoise.py",
+    "samplers/confident.py",
+    "trackers/latest.py",
+    "experiments/denoising_picture.py",
+}
+
+
+def test_files_that_are_named_exist() -> None:
+    """``room/module.py`` in a page, or in the comments of the project's settings, is a file that is there."""
+    known = {
+        str(path.relative_to(ROOT))
+        for room in ("src", "tests", "benchmarks", "experiments", "docs")
+        for path in (ROOT / room).rglob("*.py")
+    }
+    for page in (*PAGES, ROOT / "pyproject.toml", ROOT / "tests" / "golden" / "README.md"):
+        for name in re.findall(r"\b(?:[a-z_]+/)+[a-z_]+\.py\b", page.read_text(encoding="utf-8")):
+            there = name.endswith(tuple(MADE_BY_READERS)) or any(f"/{path}".endswith(f"/{name}") for path in known)
+            assert there, f"{page.name} names {name}"
+
+
 def test_there_are_commands_of_every_kind() -> None:
     assert {"make demo", "make test"} <= set(commands(README))
     kinds = {" ".join(shlex.split(command)[:2]) for command in commands(QUICKSTART)}
