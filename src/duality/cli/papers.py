@@ -28,7 +28,17 @@ def recipes(table: Annotated[int | None, arg(metavar="N")] = None) -> int:
     from json import loads
 
     if table is not None:
-        _show_table(table)
+        from duality.papers.duo import page
+
+        chosen = page.table(table)
+        print(f"Table {table} of the paper: {chosen.title}\n")
+        for names, lines in chosen.listings():
+            print_table(names, lines)
+            print()
+        for each in chosen.series:
+            where = each.model if each.row is None else f"row {each.row + 1}, {each.model}"
+            print(f"{where}: {', '.join(chosen.columns[column] for column in each.columns)}")
+            print("\n".join(f"  {command}" for command in each.commands))
         return 0
     # The list is kept, because building the networks takes seconds; docs/site/generate.py writes it.
     rows = []
@@ -38,21 +48,6 @@ def recipes(table: Annotated[int | None, arg(metavar="N")] = None) -> int:
         rows.append((each["name"], size, steps, each["summary"], each["source"]))
     print_table(("recipe", "parameters", "steps x batch x length", "summary", "source"), rows)
     return 0
-
-
-def _show_table(number: int) -> None:
-    """Print a table of the paper: rows, recipes, numbers, commands."""
-    from duality.papers.duo import page
-
-    chosen = page.table(number)
-    print(f"Table {number} of the paper: {chosen.title}\n")
-    for names, rows in chosen.listings():
-        print_table(names, rows)
-        print()
-    for each in chosen.series:
-        where = each.model if each.row is None else f"row {each.row + 1}, {each.model}"
-        print(f"{where}: {', '.join(chosen.columns[column] for column in each.columns)}")
-        print("\n".join(f"  {command}" for command in each.commands))
 
 
 def reproduce(
