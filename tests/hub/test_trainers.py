@@ -228,6 +228,8 @@ def test_a_folder_of_sedd_with_a_geometric_schedule(golden: Path, tmp_path: Path
     source = write_folder(tmp_path / "hf", reference_tensors(golden), config)
     run = import_released(source, tmp_path / "run", ImportRequest(tokenizer=str(numbers_folder(tmp_path / "numbers"))))
     assert read_recipe(run).method == SEDD("uniform", LogLinear(math.exp(-20)))
+    with pytest.raises(ValueError, match="noise is absorbing, and"):
+        import_released(source, tmp_path / "no", ImportRequest(noise="absorbing"))
 
 
 def test_weights_in_several_files(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

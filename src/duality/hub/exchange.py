@@ -221,6 +221,8 @@ def _describe_released(
         raise ValueError(f"{where} is said to be {method}, and its network is {kind}: give its own --method")
     if request.noise is not None and method not in ("sedd", "d3pm"):
         raise ValueError(f"noise is {request.noise}, and {method} has its own: it is for sedd and d3pm, leave it out")
+    if found.config and request.noise not in (None, settings.noise):
+        raise ValueError(f"noise is {request.noise}, and {where} says {settings.noise}: leave it out")
     return replace(settings, method=method, length=length, noise=request.noise or settings.noise), sizes
 
 
