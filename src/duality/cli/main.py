@@ -35,6 +35,8 @@ from duality.registry import one_line, visible
 FAULT, USER_ERROR, INTERRUPTED, CLOSED_PIPE, TERMINATED = 1, 2, 130, 141, 143
 _TEXTS = ("--prompt", "--suffix")
 _SPREAD = ("--set", "--keep")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_RESUMES = ("train", "distill")
 _NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory")  # how torch says it
 
 
@@ -84,9 +86,9 @@ def _check_values(arguments: list[str]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and give its exit code; rank 0 of the processes that torchrun has started speaks for all."""
     arguments = _spread(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in arguments
+    debug, resumes = "--debug" in arguments, bool(arguments) and arguments[0] in _RESUMES
 
-    with _handle_errors(debug) as result, _raise_on_sigterm():
+    with _handle_errors(debug, resumes) as result, _raise_on_sigterm():
         _check_values(arguments)
         place, name = ranks.Job.from_environment(), arguments[0] if arguments else ""
         if not place.alone and name in COMMANDS and name not in DIVIDED:
@@ -97,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
                 f"torchrun; several are for {', '.join(DIVIDED)}"
             )
         with ranks.join_job() as place, nullcontext() if place.first else _print_errors_only():
-            with _handle_errors(debug) as own:
+            with _handle_errors(debug, resumes) as own:
                 own.code = _run_command(arguments)
             result.code = own.code
     return result.code
@@ -187,7 +189,7 @@ class _Result:
 
 
 @contextmanager
-def _handle_errors(debug: bool) -> Iterator[_Result]:
+def _handle_errors(debug: bool, resumes: bool = False) -> Iterator[_Result]:
     """Turn an error in the block into an exit ``code`` and one line, which the first of several ranks prints."""
     result = _Result()
     try:
@@ -210,7 +212,7 @@ def _handle_errors(debug: bool) -> Iterator[_Result]:
             raise
         if not ranks.job().alone:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others while this one says why
-        words, who = _explain(error), "" if ranks.job().first else f"rank {ranks.job().rank}: "
+        words, who = _explain(error, resumes), "" if ranks.job().first else f"rank {ranks.job().rank}: "
         result.code, line = USER_ERROR, f"duality: error: {who}{words}"
         if words is None:
             result.code = FAULT
@@ -245,11 +247,23 @@ def _print_errors_only() -> Iterator[None]:
         stderr.quiet = False
 
 
-def _explain(error: Exception) -> str | None:
-    """One line: what was got, what is allowed, what to do; None for an error that no user can be the cause of."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        about = "" if error.filename is None else f": {error.filename}"
-        return f"{error.strerror}{about}; make room, then give the same command again"
+def _refusal_of_disk(error: BaseException | None) -> OSError | None:
+    """The error of a disk that takes no more bytes: the error itself, or the one that an error of a library hides."""
+    while error is not None and not isinstance(error, (OSError, ValueError)):
+        error = error.__cause__ or error.__context__
+    return error if isinstance(error, OSError) and error.errno in _NO_ROOM else None
+
+
+def _explain(error: Exception, resumes: bool = False) -> str | None:
+    """One line: what was got, what is allowed, what to do; None for an error that no user can be the cause of.
+
+    ``resumes`` says whether the command goes on with what it has saved only when it is given --resume.
+    """
+    if (refusal := _refusal_of_disk(error)) is not None:
+        about = "" if refusal.filename is None else f": {refusal.filename}"
+        remedy = "raise the limit of a file (ulimit -f)" if refusal.errno == errno.EFBIG else "make room"
+        again = ", with --resume" if resumes else ""
+        return f"{refusal.strerror}{about}; {remedy}, then give the same command again{again}"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.strerror}: {error.filename}; check the path and its permissions"
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
