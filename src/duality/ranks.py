@@ -19,6 +19,8 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _DAYS_OF_PATIENCE = 30  # for messages between ranks; a rank that has died is noticed at once, by its closed connection
+_SILENT_SECONDS, _MEETING_SECONDS = 5.0, 300.0  # until a rank says that it waits, and until it gives up
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -85,6 +88,9 @@ with torchrun, which sets all of them, or unset these to run alone
                 f"{there} {'are' if ' and ' in there else 'is'} set, and {', '.join(missing)} "
                 f"{'are' if len(missing) > 1 else 'is'} not: {remedy}"
             )
+        port = found["MASTER_PORT"]
+        if not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise ValueError(f"MASTER_PORT is {port!r}: a port is a number from 1 to 65535; {remedy}")
         numbers = {name: found[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
         whole = all(value.isdecimal() for value in numbers.values())
         if not (whole and int(found["RANK"]) < int(found["WORLD_SIZE"])):
@@ -267,6 +273,31 @@ def _connection() -> _Connection:
     return _connected
 
 
+def _meet(place: Job) -> Store:
+    """The store that connects the ranks; a rank that waits says so, and gives up after some minutes."""
+    from datetime import timedelta
+
+    from torch.distributed.rendezvous import rendezvous
+
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    words = f"rank {place.rank} of {place.size} waits for the others at {where}, at most {_MEETING_SECONDS:g} s"
+    waiting = threading.Timer(_SILENT_SECONDS, lambda: print(f"duality: {words}", file=sys.stderr, flush=True))
+    waiting.daemon = True
+    waiting.start()
+    try:
+        patience = timedelta(seconds=_MEETING_SECONDS)
+        return cast("Store", next(iter(rendezvous("env://", place.rank, place.size, timeout=patience)))[0])
+    except RuntimeError as error:  # the network's, or nobody came in time
+        why = str(error).splitlines()[0][:120]
+        raise ValueError(
+            f"rank {place.rank} of {place.size} does not meet the others at {where} ({why}): "
+            "start all ranks with torchrun, at a port that is free and can be reached, or unset RANK and WORLD_SIZE to "
+            "run alone"
+        ) from None
+    finally:
+        waiting.cancel()
+
+
 @contextmanager
 def join_job() -> Iterator[Job]:
     """Connect this process with the others of its job, if torchrun has started several."""
@@ -280,13 +311,11 @@ def join_job() -> Iterator[Job]:
     import torch
     import torch.distributed as dist
     from torch._C._distributed_c10d import PrefixStore
-    from torch.distributed.rendezvous import rendezvous
 
     gpu = torch.cuda.is_available()
     if gpu:
         torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
-    store, _, _ = next(iter(rendezvous("env://", place.rank, place.size)))
-    store = PrefixStore(f"duality-{place.restarts}", store)  # what was said before a restart does not count
+    store = PrefixStore(f"duality-{place.restarts}", _meet(place))  # what was said before a restart does not count
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if gpu else "gloo", store=store, rank=place.rank, world_size=place.size
     )

@@ -15,6 +15,7 @@ import pytest
 import torch
 from support import jobs
 
+from duality import ranks
 from duality.cli.main import _spin_shortly, main
 from duality.cli.train import _describe_load
 from duality.ranks import Job
@@ -127,6 +128,39 @@ def test_a_rank_with_another_recipe_is_refused(tmp_path: Path) -> None:
     (line,) = job.errors
     assert "rank 1 has another recipe than rank 0" in line
     assert not (tmp_path / "a").exists()
+
+
+def test_a_rank_with_another_model_or_request_is_refused(run: Path, tmp_path: Path) -> None:
+    assert main(train(tmp_path / "other", 2)) == 0
+    evaluate, sample = ["eval", str(run), "--limit", "4"], ["sample", str(run), "--num", "2", "--steps", "2"]
+    for own, there, fact in (
+        (evaluate, ["eval", str(tmp_path / "other"), "--limit", "4"], "weights"),
+        (sample, [*sample, "--seed", "5"], "request"),
+    ):
+        job = jobs.run(2, [own], differing={1: [there]})
+        assert set(job.codes) == {2}
+        (line,) = job.errors
+        assert f"rank 1 has another {fact} than rank 0" in line
+        assert job.out[0] == ""
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_rank_that_waits_says_so_and_ends(
+    rank: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = str(jobs.free_port())
+    place = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ranks, "_SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(ranks, "_MEETING_SECONDS", 1.0)
+    assert main(["eval", str(run)]) == 2
+    shown = capsys.readouterr().err
+    assert f"rank {rank} of 2 waits for the others at 127.0.0.1:{port}, at most 1 s" in shown
+    assert "does not meet the others" in shown
+    monkeypatch.setenv("MASTER_PORT", "abc")
+    assert main(["eval", str(run)]) == 2
+    assert "MASTER_PORT is 'abc': a port is a number from 1 to 65535" in capsys.readouterr().err
 
 
 def test_alone_nothing_is_imported_for_jobs(tmp_path: Path) -> None:

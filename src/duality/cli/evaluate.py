@@ -77,6 +77,7 @@ def evaluate(
         raise ValueError(f"--data is given {len(data)} times: without --suite one text is evaluated; give one")
     model = load(run, say, device, weights, round_number, kept_step)
     how: _How = {"num_draws": draws, "limit": limit, "batch_size": batch_size, "seed": seed}
+    model.agree([suite, split, limit, draws, batch_size, seed])
     if suite is not None:
         return _evaluate_on_suite(model, run, suite, data, how, json)
     other = data[0] if data else None

@@ -65,6 +65,7 @@ def sample(
     if trace is not None:
         regular_file(trace)  # before anything is sampled that could not be kept
     model = load(run, say, device, round=round_number, step=kept_step)
+    model.agree(vars(request))
     batches, about = -(-request.num // max(request.batch_size, 1)), {"run": str(run), **vars(request)}
     with (
         _printing(model.step, request.num, json, full, later=watch) as each,

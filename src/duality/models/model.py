@@ -25,13 +25,15 @@ from duality.denoisers.wrapping import network_of
 from duality.files.progress import Reporter, silent
 from duality.fused.lazy import belief_of, ratios_of
 from duality.hub.fetch import model_source
-from duality.models.likelihood import Likelihood, likelihood
+from duality.models.likelihood import Likelihood, hash_weights, likelihood
 from duality.models.requests import FillRequest, SampleRequest, ScoreRequest, check_type, list_texts
 from duality.models.sampling import Sample, SampleWatch, Watch, Wrap, known_tokens, with_memo, write_around
 from duality.models.scoring import Passage, TextLikelihood, TokenSurprisal, measure_tokens
 from duality.models.trained import TrainedModel, read_model
 from duality.models.trained import network as network
 from duality.protocols import Denoiser, Grid, Sampler, Score, Tail
+from duality.ranks import job
+from duality.recipes.catalogue import to_json
 from duality.samplers.generate import generate
 from duality.samplers.grids import LINEAR
 from duality.training.settings import device_named
@@ -44,6 +46,12 @@ if TYPE_CHECKING:
 
 class Model(TrainedModel):
     """A trained model and what it does."""
+
+    def agree(self, request: object) -> None:
+        """Refuse a job whose ranks do not have the same model, or were not asked the same."""
+        if not job().alone:
+            facts = {"weights": hash_weights(self.denoiser), "recipe": to_json(self.recipe), "request": request}
+            job().agree(facts, "start all ranks with the same command, on the same files")
 
     # --- writing
 
