@@ -26,4 +26,4 @@ def test_examples(name: str) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert {"duality", "duality.models.scoring", "duality.models.sampling", "duality.models.trace"} <= set(MODULES)
+    assert {"duality", "duality.models.scoring", "duality.models.sampling", "duality.registry"} <= set(MODULES)
