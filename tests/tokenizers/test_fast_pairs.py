@@ -18,10 +18,9 @@ from support.runs import ROOT
 from duality.data import encode as encoding
 from duality.data.encode import _library_rows
 from duality.tokenizers import fast_pairs
-from duality.tokenizers.fast_pairs import FastPairs
+from duality.tokenizers.fast_pairs import FastPairs, find_unlike
 from duality.tokenizers.library import LibraryTokenizer
 from duality.tokenizers.specs import BPE, Pretrained
-from duality.tokenizers.tokenizer import canonical
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAIRS = BPE(700).train([README, "Ünïcödé 😀 中文 don't  \n\n stop 1234\t" * 9])
@@ -79,28 +78,30 @@ def test_real_text_has_the_published_ids() -> None:
 def test_much_text_is_encoded_by_it_and_the_rest_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     fast, texts = encoder_of(PAIRS), [README, "", "a ☃ b", README[:99]]
     expected = [PAIRS.encode(text).tolist() for text in texts]
-    seen: list[int] = []
-    monkeypatch.setattr(FastPairs, "encode_one", lambda _self, _text, fit: seen.append(fit))
-    assert [row.tolist() for row in _library_rows(PAIRS, texts)] == expected
+    seen: list[str] = []
+
+    class Recording:
+        def encode_ordinary(self, text: str) -> list[int]:
+            seen.append(text)
+            return fast.encoding.encode_ordinary(text)
+
+    tokenizer = LibraryTokenizer("bpe", PAIRS.content)
+    monkeypatch.setitem(vars(tokenizer), "fast", FastPairs(Recording(), frozenset("☃")))
+    assert [row.tolist() for row in _library_rows(tokenizer, texts)] == expected
     assert seen == []
     monkeypatch.setattr(encoding, "FAST_CHARACTERS", 1)
-    fast.compare({"☃"})
-    fast.alike.discard("☃")
-    fast.unlike.add("☃")
+    assert [row.tolist() for row in _library_rows(tokenizer, texts)] == expected
+    assert sorted(seen) == sorted(text for text in texts if "☃" not in text)
     assert [row.tolist() for row in _library_rows(PAIRS, texts)] == expected
-    assert seen == [True, True, False, True]
-    monkeypatch.undo()
-    monkeypatch.setattr(encoding, "FAST_CHARACTERS", 1)
-    assert [row.tolist() for row in _library_rows(PAIRS, texts)] == expected
-    fast.unlike.discard("☃")
 
 
 def test_a_character_that_is_classed_otherwise_is_left_to_the_library() -> None:
     fast = encoder_of(PAIRS)
-    letters = library.pre_tokenizers.Split(library.Regex(r"(?:(?!q)\p{L})+"), "removed", invert=True)
-    other = FastPairs(fast.encoding, ((fast.classes[0][0], letters), *fast.classes[1:]))
+    assert find_unlike(r"\p{L}", r"(?!q)\p{L}") == {"q"}
+    assert find_unlike(r"[\p{L}☃]", r"\p{L}") == {"☃"}
+    assert find_unlike("[0-7]", f"[0-9{chr(0x10FFFF)}]") == {"8", "9", chr(0x10FFFF)}
+    other = FastPairs(fast.encoding, find_unlike(r"\p{L}", r"(?!q)\p{L}"))
     assert [row is None for row in other.encode(["quick", "fox", ""])] == [True, False, False]
-    assert other.unlike == {"q"}
 
 
 def test_a_text_that_the_engine_gives_up_on_is_left_to_the_library() -> None:
@@ -110,7 +111,7 @@ def test_a_text_that_the_engine_gives_up_on_is_left_to_the_library() -> None:
         def encode_ordinary(self, text: str) -> list[int]:
             raise BaseException(f"{len(text)} steps")
 
-    assert FastPairs(Failing(), fast.classes).encode(["a", "b"]) == [None, None]
+    assert FastPairs(Failing(), fast.unlike).encode(["a", "b"]) == [None, None]
     same(PAIRS, ["a" + " " * 100_000 + "\n" * 100_000, "x" * 100_000])
 
 
@@ -119,7 +120,7 @@ def changed(**changes: Any) -> LibraryTokenizer:
     content = json.loads(PAIRS.definition)["bpe"]
     for name, value in changes.items():
         (content if name in content else content["model"])[name] = value
-    return LibraryTokenizer(canonical({"kind": "bpe", "bpe": content}))
+    return LibraryTokenizer("bpe", content)
 
 
 def test_pairs_that_may_give_other_ids_have_no_such_encoder() -> None:
@@ -149,7 +150,7 @@ def test_a_piece_that_its_own_bytes_do_not_become() -> None:
     made = library.Tokenizer(model)
     made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.add_special_tokens(["<|endoftext|>"])
-    tokenizer = LibraryTokenizer(canonical({"kind": "bpe", "bpe": json.loads(made.to_str())}))
+    tokenizer = LibraryTokenizer("bpe", json.loads(made.to_str()))
     assert len(tokenizer.encode("abc")) == 2
     assert tokenizer.fast is None
 
@@ -157,7 +158,7 @@ def test_a_piece_that_its_own_bytes_do_not_become() -> None:
 def test_without_tiktoken_the_library_encodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tiktoken", None)
     monkeypatch.setattr(encoding, "FAST_CHARACTERS", 1)
-    tokenizer = LibraryTokenizer(PAIRS.definition)
+    tokenizer = LibraryTokenizer("bpe", PAIRS.content)
     assert tokenizer.fast is None
     assert _library_rows(tokenizer, [README])[0].tolist() == tokenizer.encode(README).tolist()
 

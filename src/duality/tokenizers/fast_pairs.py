@@ -9,7 +9,7 @@ two neighbours whose joined bytes are a piece, the piece with the smallest id fi
 
 Why 2 is enough: as long as no merge crosses the ends of a part of a word, the merges inside it are those of the part
 alone. If two neighbours join to a piece, they are what the piece's own bytes were before their last merge: the pair is
-in the list. 1 and 2 are checked when this is made. 3 is checked for every character that occurs: whether both take it
+in the list. 1 and 2 are checked when this is made. 3 is checked for every character of Unicode: whether both take it
 for a letter, a number or white space, which the rule of words asks and nothing else.
 
 What must hold: the ids are those of the library, or the text is left to the library (None).
@@ -20,15 +20,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Protocol
 
 import numpy as np
 import tokenizers
 
-from duality.tokenizers.tokenizer import END_OF_DOCUMENT, Ids
+from duality.tokenizers.tokenizer import END_OF_DOCUMENT, Ids, code_points
 
 WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # of GPT-2
 CLASSES = (r"\p{L}", r"\p{N}", r"\s")
@@ -42,12 +42,10 @@ class _Encoding(Protocol):
 
 @dataclass(frozen=True)
 class FastPairs:
-    """An encoder of `tiktoken`, the two ways to class characters, and the characters that both class alike."""
+    """An encoder of `tiktoken`, and the characters that it takes for another kind than the library does."""
 
     encoding: _Encoding
-    classes: tuple[tuple[_Encoding, tokenizers.pre_tokenizers.PreTokenizer], ...]
-    alike: set[str] = field(default_factory=set)
-    unlike: set[str] = field(default_factory=set)
+    unlike: frozenset[str]
 
     @classmethod
     def of(cls, content: Mapping[str, object], library: tokenizers.Tokenizer) -> FastPairs | None:
@@ -58,25 +56,17 @@ class FastPairs:
             return None
         if (ranks := _ranks_of(content, library)) is None:
             return None
-        make = partial(tiktoken.Encoding, "pairs", special_tokens={})
-        single = {bytes([byte]): byte for byte in range(256)}
-        classes = []
-        for kind in CLASSES:
-            split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(f"(?:{kind})+"), "removed", invert=True)
-            classes.append((make(pat_str=kind, mergeable_ranks=single), split))
-        return cls(make(pat_str=WORDS, mergeable_ranks=ranks), tuple(classes))
+        unlike = frozenset[str]().union(*(find_unlike(kind, kind) for kind in CLASSES))
+        return cls(tiktoken.Encoding("pairs", pat_str=WORDS, mergeable_ranks=ranks, special_tokens={}), unlike)
 
     def encode(self, texts: Sequence[str]) -> list[Ids | None]:
         """The ids of each text, in as many threads as the library would take; None for a text that is left to it."""
-        found = [set(text) for text in texts]
-        self.compare(set[str]().union(*found))
-        fit = [characters <= self.alike for characters in found]
         with ThreadPoolExecutor(_num_threads()) as pool:
-            return list(pool.map(self.encode_one, texts, fit))
+            return list(pool.map(self.encode_one, texts))
 
-    def encode_one(self, text: str, fit: bool) -> Ids | None:
-        """The ids of a text whose characters fit; None if they do not, or if the rule of words takes too many steps."""
-        if not fit:
+    def encode_one(self, text: str) -> Ids | None:
+        """The ids of a text; None if one of its characters is unlike, or if the rule of words takes too many steps."""
+        if not self.unlike.isdisjoint(text):
             return None
         try:
             return np.array(self.encoding.encode_ordinary(text), dtype=np.int64)
@@ -85,16 +75,18 @@ class FastPairs:
         except BaseException:  # of the engine for regular expressions: very long white space
             return None
 
-    def compare(self, characters: set[str]) -> None:
-        """Find out whether characters that were not seen before are classed alike."""
-        new = sorted(characters - self.alike - self.unlike)
-        text, differing = "".join(new), set[str]()
-        for encoder, splitter in self.classes:
-            theirs = set(bytes(encoder.encode_ordinary(text)).decode("utf-8"))
-            ours = set("".join(piece for piece, _ in splitter.pre_tokenize_str(text)))
-            differing |= theirs ^ ours
-        self.unlike.update(differing)
-        self.alike.update(set(new) - differing)
+
+@cache
+def find_unlike(theirs: str, ours: str) -> frozenset[str]:
+    """The characters that only one of two classes has: ``theirs`` as `tiktoken` reads it, ``ours`` as the library."""
+    points = np.delete(np.arange(0x110000), slice(0xD800, 0xE000))  # without halves of surrogate pairs
+    every = points.astype("<u4").tobytes().decode("utf-32-le")
+    single = {bytes([byte]): byte for byte in range(256)}
+    keep = import_module("tiktoken").Encoding("", pat_str=f"{theirs}+", mergeable_ranks=single, special_tokens={})
+    remove = tokenizers.normalizers.Replace(tokenizers.Regex(f"(?:{ours})+"), "")
+    found = code_points(bytes(keep.encode_ordinary(every)).decode("utf-8"))
+    others = code_points(remove.normalize_str(every))
+    return frozenset(map(chr, np.setxor1d(found, np.setdiff1d(points, others, assume_unique=True))))
 
 
 def _ranks_of(content: Mapping[str, object], library: tokenizers.Tokenizer) -> dict[bytes, int] | None:

@@ -24,11 +24,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -68,11 +68,11 @@ _Content = dict[str, Any]  # of a file
 
 @dataclass(frozen=True)
 class LibraryTokenizer(SavedTokenizer):
-    """A tokenizer of the library; ``kind`` says which, and the definition has it under that name.
+    """A tokenizer of the library; ``kind`` says which, and the definition has its ``content`` under that name.
 
         bpe         byte-level pairs; the end of a document is id 0 if they were trained here, 50 256 for GPT-2
         wordpiece   word pieces as in BERT: the longest piece first, "##" before the others; "[SEP]" ends a document
-        library     any tokenizer.json, with one of its tokens as the separator
+        library     any tokenizer.json, with ``ending``, one of its tokens, as the separator
 
     Word pieces do not give the text back exactly: control characters are removed, words are in lower case, without
     accents and one space apart; a word with an unknown character, or with more than 100 characters, is "[UNK]".
@@ -83,12 +83,9 @@ class LibraryTokenizer(SavedTokenizer):
     as the replacement character.
     """
 
-    definition: str = field(repr=False)  # of BPE about 60 000 characters, of a file up to tens of millions
-
-    @classmethod
-    def of(cls, kind: str, content: _Content, **separator: str) -> LibraryTokenizer:
-        """The tokenizer of a kind with the content of a file; one of "library" has a ``separator``."""
-        return cls(canonical({"kind": kind, kind: content, **separator}))
+    kind: Literal["bpe", "wordpiece", "library"]
+    content: _Content = field(repr=False, hash=False)  # in JSON about 60 000 characters for BPE, up to tens of millions
+    ending: str = END_OF_DOCUMENT
 
     @staticmethod
     def train_pairs(texts: Iterable[str], vocab_size: int) -> LibraryTokenizer:
@@ -126,19 +123,15 @@ class LibraryTokenizer(SavedTokenizer):
         return _word_pieces(first.removesuffix("\n").split("\n"))
 
     @cached_property
-    def content(self) -> _Content:
-        """The content of the definition."""
-        return dict(json.loads(self.definition))
-
-    @property
-    def kind(self) -> str:
-        """Which of these kinds it is."""
-        return str(self.content["kind"])
+    def definition(self) -> str:
+        """The text of tokenizer.json."""
+        separator = {"separator": self.ending} if self.kind == "library" else {}
+        return canonical({"kind": self.kind, self.kind: self.content, **separator})
 
     @cached_property
     def library(self) -> tokenizers.Tokenizer:
         """The tokenizer of the library, made from the definition."""
-        made = tokenizers.Tokenizer.from_str(json.dumps(self.content[self.kind]))
+        made = tokenizers.Tokenizer.from_str(json.dumps(self.content))
         made.no_truncation()
         made.no_padding()
         made.encode_special_tokens = True  # "<|endoftext|>" inside a text is text
@@ -147,7 +140,7 @@ class LibraryTokenizer(SavedTokenizer):
     @cached_property
     def fast(self) -> FastPairs | None:
         """An encoder that gives the same ids sooner; making it takes about a second. None where there is none."""
-        return FastPairs.of(self.content["bpe"], self.library) if self.kind == "bpe" else None
+        return FastPairs.of(self.content, self.library) if self.kind == "bpe" else None
 
     @property
     def cuttable(self) -> bool:
@@ -167,18 +160,17 @@ class LibraryTokenizer(SavedTokenizer):
     @cached_property
     def separator(self) -> int:
         """The end of a document."""
-        piece = self.content.get("separator", "[SEP]" if self.kind == "wordpiece" else END_OF_DOCUMENT)
-        found = self.library.token_to_id(piece)
+        found = self.library.token_to_id(self.ending)
         if found is None:
-            raise ValueError(f"the tokenizer has no piece {piece!r} to end a document with; use one that has")
+            raise ValueError(f"the tokenizer has no piece {self.ending!r} to end a document with; use one that has")
         return int(found)
 
     @cached_property
     def special(self) -> tuple[int, ...]:
         """The ids of special tokens that are neither the separator nor what unknown characters become, in order."""
-        content = self.content[self.kind]
-        unknown = {content["model"].get("unk_id"), self.library.token_to_id(content["model"].get("unk_token") or "")}
-        marked = {each["id"] for each in content.get("added_tokens") or () if each.get("special")}
+        model = self.content["model"]
+        unknown = {model.get("unk_id"), self.library.token_to_id(model.get("unk_token") or "")}
+        marked = {each["id"] for each in self.content.get("added_tokens") or () if each.get("special")}
         return tuple(sorted(marked - unknown - {self.separator}))
 
     @cached_property
@@ -220,7 +212,7 @@ def _as_byte_pairs(made: tokenizers.Tokenizer) -> LibraryTokenizer:
     """The tokenizer of a byte-level BPE of the library, whose words are those of GPT-2."""
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    return LibraryTokenizer.of("bpe", json.loads(made.to_str()))
+    return LibraryTokenizer("bpe", json.loads(made.to_str()))
 
 
 def _short_words(longest: int = LONGEST_WORD) -> pre_tokenizers.PreTokenizer:
@@ -245,7 +237,7 @@ def _word_pieces(pieces: list[str]) -> LibraryTokenizer:
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.decoder = decoders.WordPiece(prefix="##", cleanup=True)
-    return LibraryTokenizer.of("wordpiece", json.loads(made.to_str()))
+    return LibraryTokenizer("wordpiece", json.loads(made.to_str()), "[SEP]")
 
 
 def with_extra_tokens(tokenizer: Tokenizer, count: int) -> Tokenizer:
@@ -264,11 +256,11 @@ def with_extra_tokens(tokenizer: Tokenizer, count: int) -> Tokenizer:
             f"and a tokenizer.json can have more ids than their text needs, and at most {MOST_EXTRA}; give the "
             "tokenizer that the model was trained with"
         )
-    made = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.content[tokenizer.kind]))
+    made = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.content))
     taken = made.get_vocab()
     names = ("[PAD]", *(f"[EXTRA {number}]" for number in range(1, len(taken) + count + 1)))
     made.add_special_tokens([name for name in names if name not in taken][:count])
-    extended = LibraryTokenizer(canonical({**tokenizer.content, tokenizer.kind: json.loads(made.to_str())}))
+    extended = replace(tokenizer, content=json.loads(made.to_str()))
     if extended.vocab_size != tokenizer.vocab_size + count:
         raise ValueError(
             f"the tokenizer has ids without a token, so that {count} further ids would not come after its "
@@ -280,13 +272,13 @@ def with_extra_tokens(tokenizer: Tokenizer, count: int) -> Tokenizer:
 _KINDS: dict[str, Callable[[_Content], Tokenizer]] = {
     "bytes": lambda found: ByteTokenizer(),
     "characters": lambda found: CharTokenizer(found["alphabet"]),
-    "bpe": lambda found: LibraryTokenizer.of("bpe", found["bpe"]),
-    "wordpiece": lambda found: LibraryTokenizer.of("wordpiece", found["wordpiece"]),
+    "bpe": lambda found: LibraryTokenizer("bpe", found["bpe"]),
+    "wordpiece": lambda found: LibraryTokenizer("wordpiece", found["wordpiece"], "[SEP]"),
     "numbers": lambda found: NumberTokenizer(found["num_values"]),
     "text8": lambda found: Text8Tokenizer(),
     "smiles": lambda found: SmilesTokenizer(tuple(found["tokens"])),
     "nucleotides": lambda found: NucleotideTokenizer(),
-    "library": lambda found: LibraryTokenizer.of("library", found["library"], separator=found["separator"]),
+    "library": lambda found: LibraryTokenizer("library", found["library"], found["separator"]),
 }
 
 
@@ -314,31 +306,33 @@ def _read_library(path: Path, separator: str, where: str, remedy: str, progress:
     try:
         if not isinstance(content, dict):
             raise ValueError("it holds no object")
-        trial = LibraryTokenizer.of("library", content, separator=separator)
-        if not trial.tokens:
+        found = LibraryTokenizer("library", content, separator or ENDINGS[0])
+        if not found.tokens:
             raise ValueError("its vocabulary is empty")
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # the library raises exceptions of any kind
         raise ValueError(f"{where} is no tokenizer ({_first_line(error)}): {remedy}") from None
-    chosen = separator or next((token for token in ENDINGS if token in trial.tokens.values()), "")
-    if chosen not in trial.tokens.values():
+    names = found.tokens.values()
+    chosen = separator or next((token for token in ENDINGS if token in names), "")
+    if chosen not in names:
         problem = f"no token {chosen!r}" if chosen else f"none of the tokens {', '.join(ENDINGS)}"
         raise ValueError(
             f"{where} has {problem} to end a document with: name one of its tokens that no text contains "
             "(data.tokenizer.separator=TOKEN)"
         )
-    found = LibraryTokenizer.of("library", content, separator=chosen) if chosen != separator else trial
-    special, gaps = found.special, found.gaps
-    names = [found.tokens[index] for index in special[:SHOWN]]
+    if chosen != found.ending:
+        found = replace(found, ending=chosen)
+    special, gaps = [found.tokens[index] for index in found.special], len(found.gaps)
+    unused = special[:SHOWN]
     if len(special) > SHOWN:
-        names.append(f"{len(special) - SHOWN} more special tokens")
+        unused.append(f"{len(special) - SHOWN} more special tokens")
     if gaps:
-        names.append(f"{len(gaps)} ids without a token")
-    if names:
+        unused.append(f"{gaps} ids without a token")
+    if unused:
         progress(
-            f"no text has {len(special) + len(gaps)} of the {found.vocab_size} ids of the tokenizer "
-            f"({', '.join(names)}): they are noise states of a uniform process"
+            f"no text has {len(special) + gaps} of the {found.vocab_size} ids of the tokenizer "
+            f"({', '.join(unused)}): they are noise states of a uniform process"
         )
     return found
 

@@ -22,9 +22,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import Field, asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from string import whitespace
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -113,14 +114,11 @@ def text_before_end(tokenizer: Tokenizer, ids: npt.ArrayLike, start: int = 0) ->
     return tokenizer.decode(row[: start + int(ends[0])] if len(ends) else row)
 
 
-@dataclass(frozen=True)
 class SavedTokenizer:
     """What all tokenizers have that are saved as a ``definition``, the text of their file: their kind and fields."""
 
-    @property
-    def kind(self) -> str:
-        """What kind of tokenizer it is."""
-        raise NotImplementedError
+    kind: str
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
 
     @cached_property
     def definition(self) -> str:
@@ -209,9 +207,13 @@ class SymbolTokenizer(SavedTokenizer):
 
     ``pattern`` finds one symbol in a text, ``aliases`` are other characters that are read as a symbol. Without
     ``has_separator`` no id ends a document. Symbols of one character each are found in a table of all characters.
+    ``problem`` is what is wrong with a symbol that has no id, and ``remedies`` what to do about some of them.
     """
 
+    noun = "character"
     pattern = r"[\s\S]"
+    problem: ClassVar[str]
+    remedies: ClassVar[Mapping[str, str]] = {}
     aliases: ClassVar[Mapping[str, str]] = {}
     has_separator = True
 
@@ -230,24 +232,38 @@ class SymbolTokenizer(SavedTokenizer):
         """The id after the last symbol."""
         return len(self.symbols) if self.has_separator else None
 
+    @staticmethod
+    def split(text: str) -> Sequence[str]:
+        """The symbols of a text: its characters, if the tokenizer has no other."""
+        return text
+
     @cached_property
-    def _ids(self) -> npt.NDArray[np.int64]:
-        """The id of each Unicode number up to the largest that has one, -1 without one; the last is for all others."""
+    def _ids(self) -> dict[str, int]:
+        """The id of each symbol and of each alias."""
         ids = {symbol: index for index, symbol in enumerate(self.symbols)}
-        ids |= {character: ids[symbol] for symbol, group in self.aliases.items() for character in group}
-        points = _code_points("".join(ids))
+        return ids | {character: ids[symbol] for symbol, group in self.aliases.items() for character in group}
+
+    @cached_property
+    def _table(self) -> npt.NDArray[np.int64]:
+        """The id of each Unicode number up to the largest that has one, -1 without one; the last is for all others."""
+        points = code_points("".join(self._ids))
         table = np.full(int(points.max()) + 2, -1, dtype=np.int64)
-        table[points] = list(ids.values())
+        table[points] = list(self._ids.values())
         return table
 
     def encode(self, text: str) -> Ids:
-        """One id per character; a character without an id is an error."""
-        ids = self._ids[np.minimum(_code_points(text), len(self._ids) - 1)]
-        unknown = np.flatnonzero(ids < 0)
-        if unknown.size:
-            first = int(unknown[0])
-            problem = self.problem(text[first], "".join(sorted({text[place] for place in unknown})))
-            raise ValueError(f"the character {text[first]!r} at position {first} {problem}")
+        """One id per symbol; a symbol without an id is an error."""
+        found = self.split(text)
+        if isinstance(found, str):
+            ids = self._table.take(code_points(found), mode="clip")
+        else:
+            ids = np.array([self._ids.get(symbol, -1) for symbol in found], dtype=np.int64)
+        if wrong := np.flatnonzero(ids < 0).tolist():
+            symbol, unknown = found[wrong[0]], "".join(sorted({found[place] for place in wrong}))
+            remedy = self.remedies.get(symbol, "use the tokenizer Characters or Bytes")
+            problem = self.problem.format(count=len(self.symbols), unknown=unknown, remedy=remedy)
+            place = sum(map(len, found[: wrong[0]]))
+            raise ValueError(f"the {self.noun} {symbol!r} at position {place} {problem}")
         return ids
 
     def decode(self, ids: npt.ArrayLike) -> str:
@@ -255,12 +271,8 @@ class SymbolTokenizer(SavedTokenizer):
         pieces = [*self.symbols, END_OF_DOCUMENT]
         return "".join(pieces[index] for index in _check_ids(ids, self.vocab_size).tolist())
 
-    def problem(self, symbol: str, unknown: str) -> str:
-        """What is wrong with the first of the ``unknown`` symbols of a text, and what to do."""
-        raise NotImplementedError
 
-
-def _code_points(text: str) -> npt.NDArray[np.uint32]:
+def code_points(text: str) -> npt.NDArray[np.uint32]:
     """The Unicode numbers of a text's characters."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.uint32)
 
@@ -271,6 +283,10 @@ class CharTokenizer(SymbolTokenizer):
 
     alphabet: str
     kind = "characters"
+    problem = (
+        "is not among the {count} of the training text; use the tokenizer Bytes or BPE, or "
+        "Characters(extra={unknown!r})"
+    )
 
     def __post_init__(self) -> None:
         """Refuse an alphabet that is empty, out of order or has a character twice."""
@@ -281,13 +297,6 @@ class CharTokenizer(SymbolTokenizer):
     def symbols(self) -> str:
         """The alphabet."""
         return self.alphabet
-
-    def problem(self, symbol: str, unknown: str) -> str:
-        """The characters that the alphabet would need."""
-        return (
-            f"is not among the {len(self.alphabet)} of the training text; use the tokenizer Bytes or BPE, or "
-            f"Characters(extra={unknown!r})"
-        )
 
 
 @dataclass(frozen=True)
@@ -300,13 +309,10 @@ class Text8Tokenizer(SymbolTokenizer):
     kind = "text8"
     symbols = "abcdefghijklmnopqrstuvwxyz "
     has_separator = False
-
-    def problem(self, symbol: str, unknown: str) -> str:
-        """How the benchmark changes a text, which its user has to do."""
-        return (
-            "is not one of the 27 of text8, a to z and the space: change the text (lower case, digits spelled out, one "
-            "space for anything else), or use the tokenizer Characters or Bytes"
-        )
+    problem = (
+        "is not one of the 27 of text8, a to z and the space: change the text (lower case, digits spelled out, one "
+        "space for anything else), or {remedy}"
+    )
 
 
 @dataclass(frozen=True)
@@ -324,18 +330,14 @@ class NucleotideTokenizer(SymbolTokenizer):
         **{letter: letter.lower() for letter in "ACGT"},
         "N": "n" + _AMBIGUOUS + _AMBIGUOUS.lower(),
     }
-
-    def problem(self, symbol: str, unknown: str) -> str:
-        """The letters that are read, and what to do about line ends and RNA."""
-        remedy = "use the tokenizer Characters or Bytes"
-        if symbol.isspace():
-            remedy = "put each sequence on one line and set data.documents=lines"
-        elif symbol in "Uu":
-            remedy = "write T for U"
-        return (
-            f"is no nucleotide; allowed are A, C, G, T, N and the ambiguous {', '.join(_AMBIGUOUS)}, which are read as "
-            f"N: change the text, or {remedy}"
-        )
+    problem = (
+        f"is no nucleotide; allowed are A, C, G, T, N and the ambiguous {', '.join(_AMBIGUOUS)}, which are read as N: "
+        "change the text, or {remedy}"
+    )
+    remedies: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys("Uu", "write T for U"),
+        **dict.fromkeys(whitespace, "put each sequence on one line and set data.documents=lines"),
+    }
 
 
 @dataclass(frozen=True)
@@ -344,6 +346,8 @@ class SmilesTokenizer(SymbolTokenizer):
 
     tokens: tuple[str, ...]
     kind = "smiles"
+    noun = "token"
+    problem = "is not among the {count} of the training text; {remedy}, or Smiles(extra={unknown!r})"
     pattern = _TOKEN.pattern
 
     def __post_init__(self) -> None:
@@ -358,25 +362,6 @@ class SmilesTokenizer(SymbolTokenizer):
     def symbols(self) -> tuple[str, ...]:
         """The tokens."""
         return self.tokens
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        """The id of each token."""
-        return {token: index for index, token in enumerate(self.tokens)}
-
-    def encode(self, text: str) -> Ids:
-        """One id per token; a token that is not in the vocabulary is an error."""
-        found = self.split(text)
-        ids = [self._places.get(token, -1) for token in found]
-        if -1 in ids:
-            first = ids.index(-1)
-            others = sorted({token for token, index in zip(found, ids) if index < 0})
-            raise ValueError(
-                f"the token {found[first]!r} at position {sum(map(len, found[:first]))} is not among the "
-                f"{len(self.tokens)} of the training text; use Smiles(extra={''.join(others)!r}), or the tokenizer "
-                "Characters or Bytes"
-            )
-        return np.array(ids, dtype=np.int64)
 
     @staticmethod
     def split(text: str) -> list[str]:

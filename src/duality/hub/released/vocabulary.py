@@ -141,4 +141,4 @@ def _released_text8() -> LibraryTokenizer:
     made.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
     made.decoder = decoders.Fuse()
     made.add_special_tokens(list(_SPECIAL))
-    return LibraryTokenizer.of("library", json.loads(made.to_str()), separator="[EOS]")
+    return LibraryTokenizer("library", json.loads(made.to_str()), "[EOS]")
