@@ -13,7 +13,7 @@ from support.oracles import LENGTH, absorbing_toy, all_states, data_law, entropy
 from torch import Tensor
 
 from duality.diffusion.processes import Absorbing
-from duality.methods.bert_mouth import BertMouth, Gibbs, _GibbsState, _MaskedTokens, _PseudoLikelihood
+from duality.methods.bert_mouth import BertMouth, Gibbs, _Chain, _MaskedTokens, _PseudoLikelihood
 from duality.noise import Noise
 from duality.protocols import Denoiser, Dropout, Latent, Tail, Valid
 from duality.samplers.generate import generate
@@ -135,7 +135,7 @@ def test_gibbs_orders_are_new_random_permutations() -> None:
     orders = Noise.of(0, 0, torch.arange(count))
     sweeps = []
     for sweep in range(2):
-        order = torch.cat([_GibbsState(ids, 3 * sweep + turn, orders).place for turn in range(3)], 1)
+        order = torch.cat([_Chain(ids, 3 * sweep + turn, orders).place for turn in range(3)], 1)
         assert torch.equal(order.sort(-1).values, torch.arange(3).expand(count, -1))
         sweeps.append(order[:, 0] * 2 + (order[:, 1] > order[:, 2]))
     counts = torch.bincount(sweeps[0] * 6 + sweeps[1], minlength=36).double()  # jointly uniform: 36 equal cells

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from duality import protocols
 from duality.methods import plaid
-from duality.methods.diffusion_lm import LEAST, DiffusionLM, DiffusionLMDenoiser, _SimpleLoss, _sqrt_gamma
+from duality.methods.diffusion_lm import LEAST, DiffusionLM, DiffusionLMDenoiser, _SimpleLoss
 from duality.methods.plaid import Plaid, PlaidDenoiser, _LearnedSchedule, _PlaidBound
 from duality.networks.dit import DiT
 from duality.noise import Noise, stratified_times
@@ -39,14 +39,14 @@ def test_learned_schedule_rises_from_0_to_1_and_knows_its_slope() -> None:
     assert (s.diff() > 0).all()
     (slope,) = torch.autograd.grad(s.sum(), t)
     assert torch.allclose(rise, slope, rtol=1e-10)
-    gamma, gamma_prime = schedule(t)
+    gamma, gamma_prime = schedule.between(s, rise)
     assert gamma[[0, -1]].tolist() == [-3.0, 6.0]
     assert torch.allclose(gamma_prime, 9 * slope, rtol=1e-10)
 
 
 def test_sqrt_schedule_knows_its_ends_and_its_slope() -> None:
     t = torch.linspace(0, 1, 11, dtype=torch.float64).requires_grad_()
-    gamma, slope = _sqrt_gamma(t, 1e-4)
+    gamma, slope = small(DiffusionLM(offset=1e-4)).gamma(t)
     assert torch.sigmoid(gamma[0]).item() == pytest.approx(0.01)
     assert torch.sigmoid(-gamma[-1]).item() == pytest.approx(LEAST)
     assert torch.allclose(torch.autograd.grad(gamma.sum(), t)[0], slope, rtol=1e-9)

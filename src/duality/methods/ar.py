@@ -7,23 +7,20 @@ from dataclasses import dataclass
 from torch import nn
 
 from duality.denoisers.readouts import CausalDenoiser
-from duality.diffusion.schedules import LogLinear
+from duality.methods.base import ProcesslessMethod
 from duality.objectives.next_token import NextToken
-from duality.protocols import Backbone, Phase, Schedule, Vocabulary
+from duality.protocols import Backbone, Phase, Vocabulary
 from duality.samplers.autoregressive import Autoregressive
 
 
 @dataclass(frozen=True)
-class AR:
+class AR(ProcesslessMethod):
     """The autoregressive transformer. It has one state more than tokens, which begins a sequence.
 
     ``begin`` is another state that does, for a model that was trained so: the released one begins with the end-of-text.
     """
 
     begin: int | None = None
-
-    def process(self, num_tokens: int) -> None:
-        return None
 
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
         network = backbone.build(vocabulary.num_tokens + 1, causal=True, num_labels=vocabulary.num_labels)
@@ -34,9 +31,6 @@ class AR:
 
     def measure(self, num_tokens: int) -> NextToken:
         return NextToken()
-
-    def sampling_schedule(self) -> Schedule:
-        return LogLinear(eps=0.0)
 
     def sampler(self, num_tokens: int) -> Autoregressive:
         return Autoregressive(begin=num_tokens if self.begin is None else self.begin)

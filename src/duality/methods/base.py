@@ -1,4 +1,4 @@
-"""Shared by the methods: what most of them are assembled of, the last level of a schedule, and checks of it."""
+"""Shared by the methods: what most of them are assembled of, the last level of a schedule, and the check of it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,33 @@ from duality.samplers.ancestral import Ancestral
 D = TypeVar("D")
 
 
-class DiscreteMethod:
-    """What a method of a discrete process has unless it says otherwise; each is a frozen dataclass with its schedule.
+class ProcesslessMethod:
+    """What a method without a discrete process says of it: the levels of its sampler are times, t = 1 - alpha."""
 
-    Its network gives a belief. It is trained and measured on the continuous-time bound, and sampled by ancestral steps.
-    The schedules of measuring and of sampling end where that of training does.
+    def process(self, num_tokens: int) -> None:
+        return None
+
+    def sampling_schedule(self) -> Schedule:
+        return LogLinear(eps=0.0)
+
+
+class DiscreteMethod:
+    """What a method of a discrete process has unless it says otherwise; each is a frozen dataclass.
+
+    ``noise`` names its process. Its network gives a belief. It is trained and measured on the continuous-time bound,
+    and sampled by ancestral steps. The schedules of measuring and of sampling end where that of training does.
     """
 
-    training_schedule: Schedule
+    noise: str = "absorbing"
+    training_schedule: Schedule = LogLinear(eps=0.0)
+
+    def __post_init__(self) -> None:
+        check_end(self.training_schedule, masked=self.process(2).mask_id is not None)
 
     def process(self, num_tokens: int) -> Process:
-        raise NotImplementedError
+        """The process over a vocabulary; absorbing noise adds the mask token to it."""
+        process: Process = PROCESSES[self.noise].over(num_tokens)  # type: ignore[attr-defined]  # it has classes alone
+        return process
 
     def readout(self, network: Network, process: Process) -> nn.Module:
         """The denoiser of a network: with a mask token the belief excludes it."""
@@ -51,35 +67,28 @@ class DiscreteMethod:
         return Ancestral(self.process(num_tokens))
 
 
-def process_named(noise: str, num_tokens: int) -> Process:
-    """The registered process ``noise`` over a vocabulary; absorbing noise adds the mask token to it."""
-    process: Process = PROCESSES[noise].over(num_tokens)  # type: ignore[attr-defined]  # the registry has classes alone
-    return process
-
-
 def last_level(schedule: Schedule) -> float:
     """alpha(1), read from the schedule."""
     return float(schedule.alpha(torch.ones((), dtype=torch.float64)))
 
 
-def check_noisy_end(schedule: Schedule) -> None:
-    """A network that is given -log(alpha) cannot be given -log 0."""
-    level = last_level(schedule)
-    if not 0 < level < 1:
-        raise ValueError(
-            f"method.training_schedule ends at alpha = {level}: the last signal level must be in (0, 1), because the "
-            "network is given its logarithm; set method.training_schedule.eps=0.001"
-        )
+def check_end(schedule: Schedule, masked: bool) -> None:
+    """Refuse a last level that is no end for absorbing noise (``masked``), or for a network that is given the level.
 
-
-def check_masked_end(schedule: Schedule) -> None:
-    """Absorbing noise must end at the mask token: an unmasked token is impossible under its prior."""
+    Absorbing noise must end at the mask token: an unmasked token is impossible under its prior. A network that is given
+    -log(alpha) cannot be given -log 0.
+    """
     level = last_level(schedule)
-    if level != 0:
-        raise ValueError(
-            f"method.training_schedule ends at alpha = {level}: absorbing noise must end at the mask token, alpha = 0, "
-            "or its bound is infinite; set method.training_schedule.eps=0"
-        )
+    if masked and level != 0:
+        needed = "absorbing noise must end at the mask token, alpha = 0, or its bound is infinite"
+    elif not masked and not 0 < level < 1:
+        needed = "the last signal level must be in (0, 1), because the network is given its logarithm"
+    else:
+        return
+    usual = "0" if masked else "0.001"
+    raise ValueError(
+        f"method.training_schedule ends at alpha = {level}: {needed}; set method.training_schedule.eps={usual}"
+    )
 
 
 def require(denoiser: AnyDenoiser, kind: type[D], method: str) -> D:

@@ -28,18 +28,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from duality.denoisers.readouts import SubsDenoiser, check_fits
 from duality.diffusion import draws
 from duality.diffusion.processes import Absorbing
-from duality.diffusion.schedules import LogLinear
 from duality.fused.formulas import CrossEntropy
 from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
+from duality.methods.base import DiscreteMethod
 from duality.noise import Noise
-from duality.objectives.base import belief_in, dropout_of, intersection, no_ends
-from duality.protocols import AnyDenoiser, Backbone, Ends, Kind, Loss, Phase, Schedule, Tail, Valid, Vocabulary
+from duality.objectives.base import NoEnds, belief_in, dropout_of, intersection
+from duality.protocols import AnyDenoiser, Kind, Loss, Network, Phase, Process, Tail, Valid
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,12 @@ class _MaskedTokens:
         z = torch.where(hidden, self.process.mask_id, x)
         level = torch.full_like(t, 1 - self.rate, dtype=torch.float64)
         belief = belief_in(self.process, denoiser, z, level, valid, dropout_of(noise, dropout))
-        return fused_loss(
-            belief, CrossEntropy(x, torch.full_like(level, 1 / self.rate)[:, None]), intersection(hidden, valid)
-        )
+        formula = CrossEntropy(x, torch.full_like(level, 1 / self.rate)[:, None])
+        return fused_loss(belief, formula, intersection(hidden, valid))
 
 
 @dataclass(frozen=True)
-class _PseudoLikelihood:
+class _PseudoLikelihood(NoEnds):
     """-log p of one token given all the others, times their number; t chooses which."""
 
     process: Absorbing
@@ -80,12 +79,9 @@ class _PseudoLikelihood:
         belief = belief_in(self.process, denoiser, z, level, valid, dropout_of(noise, dropout))
         return fused_loss(belief, CrossEntropy(x, count[:, None].double()), intersection(hidden, valid))
 
-    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends:
-        return no_ends(x)
-
 
 @dataclass(frozen=True)
-class _GibbsState:
+class _Chain:
     """The state of a Gibbs chain: its tokens (B, L), how many it has drawn, and the noise of its orders."""
 
     ids: Tensor
@@ -106,35 +102,30 @@ class Gibbs:
 
     process: Absorbing
 
-    def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> _GibbsState:
+    def start(self, denoiser: AnyDenoiser, length: int, steps: int, noise: Noise) -> _Chain:
         if steps < length:
             raise ValueError(
                 f"steps is {steps}: Gibbs sampling draws one token per network call, so {length} tokens take at least "
                 f"{length} steps; give {length} or more (by default {self.steps(length)}), or leave steps out"
             )
         check_fits(denoiser, self.process)
-        return _GibbsState(self.process.sample_prior(length, noise), 0, noise.fold("orders"))
+        return _Chain(self.process.sample_prior(length, noise), 0, noise.fold("orders"))
 
     def step(
-        self, denoiser: AnyDenoiser, state: _GibbsState, alpha_t: Tensor, alpha_s: Tensor, noise: Noise
-    ) -> _GibbsState:
-        return self.redraw(denoiser, state, alpha_t, False, noise)
-
-    def last(self, denoiser: AnyDenoiser, state: _GibbsState, alpha_t: Tensor, tail: Tail, noise: Noise) -> Tensor:
-        return self.redraw(denoiser, state, alpha_t, tail != "ancestral", noise).ids
-
-    def redraw(
-        self, denoiser: AnyDenoiser, state: _GibbsState, alpha: Tensor, greedy: bool, noise: Noise
-    ) -> _GibbsState:
-        """Mask the next position, compute the belief, and draw the token."""
+        self, denoiser: AnyDenoiser, state: _Chain, alpha_t: Tensor, alpha_s: Tensor, noise: Noise, greedy: bool = False
+    ) -> _Chain:
+        """Mask the next position, compute the belief, and draw the token, or take the most likely one."""
         place = state.place
         z = state.ids.scatter(1, place, self.process.mask_id)
         rows = torch.arange(len(z), device=z.device) * z.shape[1] + place[:, 0]
-        log_p = draws.finite(belief_of(denoiser, z, alpha).rows(rows))[:, None]
+        log_p = draws.finite(belief_of(denoiser, z, alpha_t).rows(rows))[:, None]
         token = log_p.argmax(-1) if greedy else draws.categorical(log_p.exp(), noise.uniform("draw", 1))
         return replace(state, ids=z.scatter(1, place, token), drawn=state.drawn + 1)
 
-    def tokens(self, denoiser: AnyDenoiser, state: _GibbsState) -> Tensor:
+    def last(self, denoiser: AnyDenoiser, state: _Chain, alpha_t: Tensor, tail: Tail, noise: Noise) -> Tensor:
+        return self.step(denoiser, state, alpha_t, alpha_t, noise, tail != "ancestral").ids
+
+    def tokens(self, denoiser: AnyDenoiser, state: _Chain) -> Tensor:
         return state.ids
 
     def steps(self, length: int, wanted: int | None = None) -> int:
@@ -142,7 +133,7 @@ class Gibbs:
 
 
 @dataclass(frozen=True)
-class BertMouth:
+class BertMouth(DiscreteMethod):
     """A masked language model, trained with a share ``rate`` of the tokens masked."""
 
     rate: float = 0.15
@@ -156,18 +147,14 @@ class BertMouth:
     def process(self, num_tokens: int) -> Absorbing:
         return Absorbing.over(num_tokens)
 
-    def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
-        process = self.process(vocabulary.num_tokens)
-        return SubsDenoiser(backbone.build(process.vocab_size, num_labels=vocabulary.num_labels), process)
+    def readout(self, network: Network, process: Process) -> SubsDenoiser:
+        return SubsDenoiser(network, process)
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
         return (Phase("masked tokens", _MaskedTokens(self.process(num_tokens), self.rate), steps),)
 
     def measure(self, num_tokens: int) -> _PseudoLikelihood:
         return _PseudoLikelihood(self.process(num_tokens))
-
-    def sampling_schedule(self) -> Schedule:
-        return LogLinear(eps=0.0)
 
     def sampler(self, num_tokens: int) -> Gibbs:
         return Gibbs(self.process(num_tokens))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from duality.diffusion.schedules import LogLinear
-from duality.methods.base import DiscreteMethod, check_masked_end, process_named
+from duality.methods.base import DiscreteMethod
 from duality.objectives.discrete_time import DiscreteTimeBound
-from duality.protocols import Phase, Process, Schedule
+from duality.protocols import Phase, Schedule
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,7 @@ class D3PM(DiscreteMethod):
                 f"method.num_steps (T) is {self.num_steps}: the chain needs at least 1 step; the usual is 1000"
             )
         if self.process(2).mask_id is not None:
-            check_masked_end(self.training_schedule)
-
-    def process(self, num_tokens: int) -> Process:
-        return process_named(self.noise, num_tokens)
+            super().__post_init__()
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
         chain = DiscreteTimeBound(self.process(num_tokens), self.training_schedule, self.num_steps)

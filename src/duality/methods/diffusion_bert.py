@@ -36,13 +36,13 @@ from duality.denoisers.readouts import SubsDenoiser, check_fits
 from duality.denoisers.wrapping import unwrap
 from duality.diffusion import draws
 from duality.diffusion.processes import Absorbing
-from duality.diffusion.schedules import LogLinear
 from duality.fused.formulas import Backward, Formula, at
 from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
+from duality.methods.base import DiscreteMethod
 from duality.noise import Noise
-from duality.objectives.base import belief_in, dropout_of, intersection, no_ends
-from duality.protocols import AnyDenoiser, Backbone, Ends, Kind, Loss, Network, Phase, Schedule, Valid, Vocabulary
+from duality.objectives.base import NoEnds, belief_in, dropout_of, intersection
+from duality.protocols import AnyDenoiser, Backbone, Kind, Loss, Network, Phase, Valid, Vocabulary
 from duality.samplers.base import RouteSampler
 
 
@@ -139,7 +139,7 @@ def _information_of(denoiser: AnyDenoiser) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _SpindleBound:
+class _SpindleBound(NoEnds):
     """E_t of the bound, for absorbing noise with the spindle schedule."""
 
     process: Absorbing
@@ -156,9 +156,6 @@ class _SpindleBound:
         belief = belief_in(self.process, denoiser, z, 1 - t, valid, dropout_of(noise, dropout))
         formula = _SpindleNats(x, t[:, None], 2 * u[:, None], skew)
         return fused_loss(belief, formula, intersection(z == self.process.mask_id, valid))
-
-    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends:
-        return no_ends(x)
 
 
 @dataclass(frozen=True)
@@ -196,7 +193,7 @@ class SpindleSampler(RouteSampler):
 
 
 @dataclass(frozen=True)
-class DiffusionBERT:
+class DiffusionBERT(DiscreteMethod):
     """Absorbing diffusion with the spindle schedule; ``strength`` 0 is MDLM with time, 0.3 the released code."""
 
     strength: float = 0.3
@@ -223,9 +220,6 @@ class DiffusionBERT:
 
     def measure(self, num_tokens: int) -> _SpindleBound:
         return _SpindleBound(self.process(num_tokens), self.strength)
-
-    def sampling_schedule(self) -> Schedule:
-        return LogLinear(eps=0.0)
 
     def sampler(self, num_tokens: int) -> SpindleSampler:
         return SpindleSampler(self.process(num_tokens), self.strength)

@@ -28,10 +28,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from duality.diffusion.schedules import LogLinear
 from duality.diffusion.vectors import cross_entropy, diffuse
 from duality.fused.lazy import at_least_float32
-from duality.methods.base import require
+from duality.methods.base import ProcesslessMethod, require
 from duality.noise import Noise
 from duality.objectives.base import dropout_of, loss_of_nats
 from duality.objectives.variational import Variational, gamma_ends
@@ -39,13 +38,6 @@ from duality.protocols import AnyDenoiser, Backbone, Dropout, Loss, Network, Pha
 from duality.samplers.gaussian import GaussianAncestral
 
 LEAST = 1e-4
-
-
-def _sqrt_gamma(t: Tensor, offset: float) -> tuple[Tensor, Tensor]:
-    """gamma and gamma' of sigma^2 = sqrt(s + (c - s) t), s being ``offset``: float64."""
-    rate = (1 - LEAST) ** 2 - offset
-    noise = (offset + rate * t.double()).sqrt()
-    return torch.logit(noise), rate / (2 * noise.square() * (1 - noise))
 
 
 class DiffusionLMDenoiser(nn.Module):
@@ -62,7 +54,10 @@ class DiffusionLMDenoiser(nn.Module):
         return self.table
 
     def gamma(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        return _sqrt_gamma(t, self.offset)
+        """gamma and gamma' of sigma^2 = sqrt(s + (c - s) t), s being ``offset``: float64."""
+        rate = (1 - LEAST) ** 2 - self.offset
+        noise = (self.offset + rate * t.double()).sqrt()
+        return torch.logit(noise), rate / (2 * noise.square() * (1 - noise))
 
     def predict(
         self, z: Tensor, gamma: Tensor, valid: Valid = None, dropout: Dropout = None, guess: Tensor | None = None
@@ -98,7 +93,7 @@ class _SimpleLoss:
 
 
 @dataclass(frozen=True)
-class DiffusionLM:
+class DiffusionLM(ProcesslessMethod):
     """Diffusion-LM with embeddings of ``embedding_width`` and ``offset`` s: the noise of z_0 has variance sqrt(s).
 
     ``clamp`` is the clamping trick: at each sampling step the prediction is rounded to the nearest embedding.
@@ -116,9 +111,6 @@ class DiffusionLM:
         if not 0 < self.offset < 0.9:
             raise ValueError(f"method.offset is {self.offset}: it must be in (0, 0.9); the usual is 1e-4")
 
-    def process(self, num_tokens: int) -> None:
-        return None
-
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
         if vocabulary.num_labels:
             raise ValueError(
@@ -133,9 +125,6 @@ class DiffusionLM:
 
     def measure(self, num_tokens: int) -> Variational:
         return Variational(even=True)
-
-    def sampling_schedule(self) -> LogLinear:
-        return LogLinear(eps=0.0)
 
     def sampler(self, num_tokens: int) -> GaussianAncestral:
         return GaussianAncestral(clamp=self.clamp)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from duality.diffusion.processes import Uniform
 from duality.diffusion.schedules import Dual, GaussianSchedule, LinearVariance, LogLinear
-from duality.methods.base import DiscreteMethod, check_noisy_end
+from duality.methods.base import DiscreteMethod
 from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.curriculum import TemperedBound
 from duality.protocols import Objective, Phase, Schedule
@@ -28,6 +27,7 @@ class Duo(DiscreteMethod):
     alpha_max: float = 0.95
     gaussian_schedule: GaussianSchedule = LinearVariance()
     training_schedule: Schedule = LogLinear()
+    noise = "uniform"
 
     def __post_init__(self) -> None:
         if not 0 <= self.curriculum <= 1:
@@ -42,17 +42,11 @@ class Duo(DiscreteMethod):
                 f"method.alpha_min is {self.alpha_min} and method.alpha_max {self.alpha_max}: "
                 "0 < alpha_min < alpha_max < 1 is needed"
             )
-        check_noisy_end(self.training_schedule)
-
-    def process(self, num_tokens: int) -> Uniform:
-        return Uniform.over(num_tokens)
+        super().__post_init__()
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
-        bound = ContinuousTimeBound(self.process(num_tokens), self.training_schedule)
-        return (
-            Phase("curriculum", self.window(num_tokens), round(self.curriculum * steps)),
-            Phase("bound", bound, steps),
-        )
+        curriculum = Phase("curriculum", self.window(num_tokens), round(self.curriculum * steps))
+        return curriculum, *super().phases(num_tokens, steps)
 
     def window(self, num_tokens: int) -> Objective:
         """The objective of the curriculum: the bound on a window of alpha, its input as soft as ``tau``."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from duality.denoisers.readouts import SubsDenoiser
-from duality.diffusion.processes import Absorbing
 from duality.diffusion.schedules import LogLinear
-from duality.methods.base import DiscreteMethod, check_masked_end
+from duality.methods.base import DiscreteMethod
 from duality.protocols import Network, Process, Schedule
 
 
@@ -21,12 +20,6 @@ class MDLM(DiscreteMethod):
 
     time: bool = False
     training_schedule: Schedule = LogLinear(eps=0.0)
-
-    def __post_init__(self) -> None:
-        check_masked_end(self.training_schedule)
-
-    def process(self, num_tokens: int) -> Absorbing:
-        return Absorbing.over(num_tokens)
 
     def readout(self, network: Network, process: Process) -> SubsDenoiser:
         return SubsDenoiser(network, process, self.time)

@@ -30,10 +30,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from duality.diffusion.schedules import LogLinear
 from duality.diffusion.vectors import cross_entropy, diffuse, diffusion_nats, levels, prior_nats, spread
 from duality.fused.lazy import at_least_float32
-from duality.methods.base import require
+from duality.methods.base import ProcesslessMethod, require
 from duality.noise import Noise
 from duality.objectives.base import dropout_of, loss_of_nats
 from duality.objectives.variational import Variational
@@ -74,10 +73,6 @@ class _LearnedSchedule(nn.Module):
         first, final = self.ends()
         return first + (final - first) * s, (final - first) * rise
 
-    def forward(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """gamma and gamma' at ``t``."""
-        return self.between(*self.interior(t))
-
 
 class PlaidDenoiser(nn.Module):
     """The network, the table of embeddings and the schedule: a ``protocols.VectorDenoiser``."""
@@ -95,8 +90,7 @@ class PlaidDenoiser(nn.Module):
         return F.normalize(self.table, dim=-1)
 
     def gamma(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        levels: tuple[Tensor, Tensor] = self.schedule(t)
-        return levels
+        return self.schedule.between(*self.schedule.interior(t))
 
     def predict(
         self, z: Tensor, gamma: Tensor, valid: Valid = None, dropout: Dropout = None, guess: Tensor | None = None
@@ -182,7 +176,7 @@ class _PlaidBound:
 
 
 @dataclass(frozen=True)
-class Plaid:
+class Plaid(ProcesslessMethod):
     """Plaid with embeddings of ``embedding_width``; gamma_0 and gamma_1 start at ``gamma_min`` and ``gamma_max``."""
 
     embedding_width: int = 16
@@ -201,9 +195,6 @@ class Plaid:
                 "gamma_min < gamma_max; the usual are -3 and 6"
             )
 
-    def process(self, num_tokens: int) -> None:
-        return None
-
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
         if vocabulary.num_labels:
             raise ValueError(
@@ -219,9 +210,6 @@ class Plaid:
 
     def measure(self, num_tokens: int) -> Variational:
         return Variational()
-
-    def sampling_schedule(self) -> LogLinear:
-        return LogLinear(eps=0.0)
 
     def sampler(self, num_tokens: int) -> GaussianAncestral:
         return GaussianAncestral()

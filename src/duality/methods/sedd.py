@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from duality.denoisers.readouts import ScoreDenoiser
 from duality.diffusion.schedules import LogLinear, Polynomial
-from duality.methods.base import DiscreteMethod, check_noisy_end, last_level, process_named
+from duality.methods.base import DiscreteMethod, check_end, last_level
 from duality.objectives.score_entropy import ScoreEntropy
 from duality.protocols import Network, Phase, Process, Schedule
 from duality.samplers.analytic import Analytic
@@ -21,10 +21,7 @@ class SEDD(DiscreteMethod):
 
     def __post_init__(self) -> None:
         self.process(2)  # which refuses a name that is not registered
-        check_noisy_end(self.training_schedule)
-
-    def process(self, num_tokens: int) -> Process:
-        return process_named(self.noise, num_tokens)
+        check_end(self.training_schedule, masked=False)
 
     def readout(self, network: Network, process: Process) -> ScoreDenoiser:
         return ScoreDenoiser(network, process)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from duality.diffusion.processes import Uniform
 from duality.diffusion.schedules import LogLinear
-from duality.methods.base import DiscreteMethod, check_noisy_end
+from duality.methods.base import DiscreteMethod
 from duality.protocols import Schedule
 
 
@@ -19,9 +18,4 @@ class UDLM(DiscreteMethod):
     """Uniform-state diffusion on the bound alone."""
 
     training_schedule: Schedule = LogLinear()
-
-    def __post_init__(self) -> None:
-        check_noisy_end(self.training_schedule)
-
-    def process(self, num_tokens: int) -> Uniform:
-        return Uniform.over(num_tokens)
+    noise = "uniform"

@@ -39,10 +39,12 @@ def dropout_of(noise: Noise, dropout: bool) -> Noise | None:
     return noise.fold("dropout") if dropout else None
 
 
-def no_ends(x: Tensor) -> Ends:
-    """Both terms 0: for a likelihood without end terms."""
-    zeros = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    return Ends(zeros, zeros)
+class NoEnds:
+    """A likelihood without end terms: both are 0."""
+
+    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends:
+        zeros = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+        return Ends(zeros, zeros)
 
 
 Reconstruction = Callable[[Tensor, Tensor], Tensor]

@@ -12,12 +12,12 @@ from duality.fused.formulas import CrossEntropy
 from duality.fused.lazy import belief_of
 from duality.fused.loss import fused_loss
 from duality.noise import Noise
-from duality.objectives.base import dropout_of, no_ends
-from duality.protocols import AnyDenoiser, Denoiser, Ends, Kind, Loss, Valid
+from duality.objectives.base import NoEnds, dropout_of
+from duality.protocols import AnyDenoiser, Denoiser, Kind, Loss, Valid
 
 
 @dataclass(frozen=True)
-class NextToken:
+class NextToken(NoEnds):
     """Cross-entropy of each token given the ones before it."""
 
     kind: Kind = "exact"
@@ -33,6 +33,3 @@ class NextToken:
             )
         belief = belief_of(denoiser, x, torch.ones_like(t), valid, dropout_of(noise, dropout))
         return fused_loss(belief, CrossEntropy(x, torch.ones_like(t)[:, None]), valid)
-
-    def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends:
-        return no_ends(x)
