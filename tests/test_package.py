@@ -18,6 +18,7 @@ SOURCE = Path(duality.__file__).parent
 # stands below the models and giving above them; ``Model``, which is also given, is above both.
 PARTS = (
     "registry",
+    "extras",
     "files",
     "noise",
     "ranks",

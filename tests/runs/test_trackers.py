@@ -135,7 +135,7 @@ def test_trackers_by_name(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb")])
 def test_a_missing_package_is_named(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, module, None)
-    with pytest.raises(ValueError, match=rf"pip install 'diffusion-duality\[{name}\]'"):
+    with pytest.raises(ValueError, match=rf"pip install .*\[{name}\]'"):
         trackers_named([name])
 
 

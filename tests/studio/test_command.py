@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import json
 import os
 import signal
@@ -14,11 +13,11 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from duality.cli.main import main
+from duality.extras import install_command
 from duality.studio.server import Address
 
 
@@ -61,18 +60,12 @@ def test_a_studio_that_is_killed_starts_again_at_its_port(shelf: Path) -> None:
 def test_without_the_extra_there_is_one_line(
     shelf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *more: Any, **named: Any) -> Any:
-        if name.split(".")[0] in ("starlette", "uvicorn", "pydantic"):
-            raise ImportError(name)
-        return real(name, *more, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)  # as on a machine where they are not installed
+    monkeypatch.setitem(sys.modules, "uvicorn", None)  # as on a machine where it is not installed
     assert main(["studio", str(shelf)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert "pip install 'diffusion-duality[studio]'" in lines[0]
+    assert "the studio needs uvicorn" in lines[0]
+    assert install_command("studio") in lines[0]
 
 
 @pytest.mark.slow

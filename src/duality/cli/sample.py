@@ -13,6 +13,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from duality.cli.console import say, stderr
 from duality.cli.options import AnyModel, Device, Flag, GridName, KeptStep, Round, SamplerName, make_flags
+from duality.extras import import_extra
 from duality.files.progress import Pace
 from duality.models.requests import SampleRequest
 from duality.ranks import job
@@ -227,15 +228,7 @@ def studio(
     """
     from duality.runs.listing import run_folders
 
-    try:
-        import pydantic  # noqa: F401
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise ValueError(
-            "the studio needs pydantic, starlette and uvicorn, which are not installed: pip install "
-            "'diffusion-duality[studio]'"
-        ) from None
+    import_extra("studio", "the studio", "pydantic", "starlette", "uvicorn")
     from duality.evaluation.judge import find_judge
     from duality.studio import app, library, server
 

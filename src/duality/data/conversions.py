@@ -31,11 +31,11 @@ import hashlib
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import import_module
 from itertools import groupby
 from types import ModuleType
 from typing import IO
 
+from duality.extras import import_extra
 from duality.files.archives import Conversion
 from duality.files.progress import Reporter
 
@@ -70,13 +70,7 @@ def _read_book(streams: Sequence[IO[bytes]], _progress: Reporter) -> str:
 
 def rdkit(module: str = "rdkit") -> ModuleType:
     """RDKit, or one of its modules; an error with the remedy if it is not installed."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise ValueError(
-            f"molecules need RDKit, which cannot be imported ({error}); install it: "
-            'pip install "diffusion-duality[molecules]"'
-        ) from None
+    return import_extra("molecules", "a text of molecules", module)
 
 
 def _rdkit_version() -> str:

@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from duality.data.conversions import CONVERSIONS
+from duality.extras import import_extra
 from duality.files.archives import Source, read_sources
 from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
@@ -230,15 +231,9 @@ def _load_splits(
     what: str, name: str, config: str | None, revision: str | None, streaming: bool
 ) -> Mapping[str, _Split]:
     """The splits of a dataset as the library has them, once for each process; an error names ``what``."""
+    library = import_extra("data", f"{what}, which is on the Hugging Face hub,", "datasets")
     try:
-        import datasets
-    except ImportError:
-        raise ValueError(
-            f"{what} is on the Hugging Face hub, and the library `datasets` is not installed: "
-            "pip install 'diffusion-duality[data]'"
-        ) from None
-    try:
-        found: Mapping[str, _Split] = datasets.load_dataset(name, config, revision=revision, streaming=streaming)
+        found: Mapping[str, _Split] = library.load_dataset(name, config, revision=revision, streaming=streaming)
     except Exception as error:  # the library has as many kinds of errors as there are reasons
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(

@@ -44,10 +44,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from duality.data import TEXT_COLUMN
+from duality.extras import import_extra
 from duality.registry import one_line, suggestion
 
 if TYPE_CHECKING:
@@ -186,13 +188,7 @@ def open_bytes(path: Path) -> Iterator[tuple[io.BufferedReader, int]]:
 @contextmanager
 def _open_zstandard(path: Path, _mode: str) -> Iterator[io.BufferedReader]:
     """The unpacked bytes of a .zst file, of all its frames; Arrow says if the last one is cut short."""
-    try:
-        import pyarrow as arrow
-    except ImportError:
-        raise ValueError(
-            f"{path} is compressed with Zstandard, which needs a library that is not installed: "
-            "pip install 'diffusion-duality[data]', or compress it as .gz or .xz"
-        ) from None
+    arrow = import_extra("data", f"{path}, a .zst file,", "pyarrow", instead=", or compress it as .gz or .xz")
     with arrow.input_stream(str(path), compression="zstd") as unpacked:
         yield io.BufferedReader(unpacked, PIECE_BYTES)
 
@@ -335,17 +331,10 @@ def _no_column(name: str, names: Iterable[str], column: str, more: str = "") -> 
 
 def _read_arrow(path: Path, ending: str, column: str, label: str | None) -> Iterator[Record]:
     """The records of the rows of a table of Arrow."""
-    try:
-        import pyarrow as arrow
-        from pyarrow import parquet
-    except ImportError:
-        raise ValueError(
-            f"{path} is a table of Arrow, which needs a library that is not installed: "
-            "pip install 'diffusion-duality[data]', or convert it to .jsonl"
-        ) from None
+    arrow = import_extra("data", f"{path}, a table of Arrow,", "pyarrow", instead=", or convert it to .jsonl")
     try:
         if ending == ".parquet":
-            table = parquet.ParquetFile(path)
+            table = import_module("pyarrow.parquet").ParquetFile(path)
             names, batches = table.schema_arrow.names, table.iter_batches(batch_size=1024)
         else:
             source = arrow.OSFile(str(path))  # a file that changes while it is mapped into memory ends the process

@@ -25,7 +25,6 @@ bounded, is refused.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from duality.denoisers.readouts import CausalDenoiser
+from duality.extras import import_extra
 from duality.files.archives import Member, Package, Source
 from duality.files.progress import Reporter, silent
 from duality.fused.lazy import belief_of
@@ -173,9 +173,7 @@ def load_judge(
     name, precision = _split_precision(spec)
     if name != SMOLLM2.name:
         _locate(name)  # first: a user should not install packages for a judge that does not exist
-    missing = [each for each in ("transformers", "gguf", "accelerate") if importlib.util.find_spec(each) is None]
-    if missing:
-        raise ValueError(f'a judge needs {", ".join(missing)}: pip install "diffusion-duality[judge]"')
+    import_extra("judge", "a judge", "transformers", "gguf", "accelerate")
     if name == SMOLLM2.name:
         name = str(*SMOLLM2.fetch("judges", f"name another: {_CHOICES}", cache, progress))
     progress(f"loading the judge {spec}")

@@ -46,7 +46,7 @@ from duality.models.size import Outline, expected_vocabulary
 from duality.networks.dit import DiT
 from duality.protocols import Vocabulary
 from duality.recipes.catalogue import modify
-from duality.recipes.recipe import Data, Recipe
+from duality.recipes.recipe import IMPORTED, Data, Recipe
 from duality.registry import suggestion
 from duality.tokenizers.tokenizer import Tokenizer
 from duality.training import checkpoint
@@ -247,7 +247,7 @@ def _imported_recipe(
     recipe = Recipe(
         name=f"imported-{settings.method}",
         summary=f"{settings.method} with {sizes.num_states:,} states, trained by others",
-        source=f"imported from {source}",
+        source=f"{IMPORTED}{source}",
         method=method,
         data=Data(corpus=states.corpus, tokenizer=states.spec, length=settings.length),
         backbone=sizes.backbone(settings.dropout),

@@ -25,6 +25,7 @@ from string import Template
 
 from duality.data.named import datasets, shares_of
 from duality.denoisers.readouts import CausalDenoiser
+from duality.extras import install_elsewhere
 from duality.files.atomic import file_sha256, new_folder
 from duality.files.json_files import MIB, parse_json, read_bounded
 from duality.files.kept_scores import Scores
@@ -34,7 +35,7 @@ from duality.hub.package import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig,
 from duality.models.folder import CORPUS, exists, package_versions, read_identity
 from duality.models.likelihood import KEPT, Likelihood, hash_weights
 from duality.models.trained import TrainedModel
-from duality.recipes.recipe import Recipe
+from duality.recipes.recipe import IMPORTED, Recipe
 from duality.tokenizers.specs import TokenizerFile
 from duality.tokenizers.tokenizer import FILE
 from duality.tokenizers.transformers_files import ExtraState, transformers_files
@@ -192,11 +193,14 @@ def _make_card(model: TrainedModel, fields: CardFields, name: str, for_transform
     run = origin.folder if origin is not None and origin.weights == "ema" and exists(origin.folder) else None
     measured = [] if run is None else list(_likelihoods(model, run, recipe.data.corpus))
     remark = f"Averaged weights, mean ± standard error. {_MEANING.get(model.measure.kind, '')}"
+    trained = f"{model.step:,} of {recipe.training.steps:,} steps of {recipe.training.batch_size} sequences"
+    if recipe.source.startswith(IMPORTED):
+        trained = "by others" + (f", {model.step:,} steps" if model.step else "")
     facts = {
         "method": type(recipe.method).__name__,
         "recipe": f"{recipe.name} ({recipe.source})",
         "parameters": f"{sum(value.numel() for value in model.denoiser.parameters()):,}",
-        "trained": f"{model.step:,} of {recipe.training.steps:,} steps of {recipe.training.batch_size} sequences",
+        "trained": trained,
         "sequence": f"{model.length} tokens",
         "tokenizer": f"{type(recipe.data.tokenizer).__name__}, {model.tokenizer.vocab_size:,} tokens",
         "data": _cell(recipe.data.corpus),
@@ -212,6 +216,7 @@ def _make_card(model: TrainedModel, fields: CardFields, name: str, for_transform
         datasets=f"datasets: {json.dumps(list(fields.datasets))}\n" if fields.datasets else "",
         title=name.rpartition("/")[2],
         summary=recipe.summary,
+        install=install_elsewhere(),
         facts="\n".join(f"| {key} | {value} |" for key, value in facts.items()),
         likelihood="\n".join([_TABLE, *measured, "", remark]) if measured else "Not measured.",
         samples="\n\n".join(_samples(run, model.step)) or "None were kept. `duality sample` writes some.",

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import sys
 
+from duality.extras import install_command
+
 
 def main() -> int:
     """Register the model, and run the harness."""
@@ -17,7 +19,7 @@ def main() -> int:
     except ModuleNotFoundError as error:
         if error.name != "lm_eval":
             raise
-        print("error: lm-eval is not installed: pip install 'diffusion-duality[eval]'", file=sys.stderr)
+        print(f"error: lm-eval is not installed: {install_command('eval')}", file=sys.stderr)
         return 2
     import duality.integrations.lm_eval  # noqa: F401  # which registers the model
 

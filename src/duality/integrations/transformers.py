@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from duality.denoisers.conditioning import with_labels
 from duality.denoisers.readouts import LEAST_ALPHA, CausalDenoiser, SubsDenoiser
+from duality.extras import install_command
 from duality.fused.lazy import Belief
 from duality.hub.package import FORMAT, MODEL_TYPE, PretrainedConfig
 from duality.protocols import Denoiser, Schedule, Score, Valid, Vocabulary
@@ -39,9 +40,7 @@ try:
     from transformers.generation import GenerationMixin
     from transformers.modeling_outputs import CausalLMOutput, MaskedLMOutput
 except ImportError as error:
-    raise ImportError(
-        f"transformers cannot be imported ({error}); install it: pip install 'diffusion-duality[hf]'"
-    ) from error
+    raise ImportError(f"transformers cannot be imported ({error}): {install_command('hf')}") from error
 
 
 class DualityConfig(PreTrainedConfig):

@@ -19,6 +19,8 @@ from duality.protocols import Backbone, Distillation, Method, Tail
 from duality.tokenizers.specs import BPE, TokenizerSpec
 from duality.training.settings import Parallel, Training
 
+IMPORTED = "imported from "  # how the source of a recipe begins whose weights others have trained
+
 
 @dataclass(frozen=True)
 class Data:

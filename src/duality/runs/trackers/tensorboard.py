@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
+from duality.extras import import_extra
 from duality.recipes.catalogue import to_json
 from duality.recipes.recipe import Recipe
 from duality.runs.trackers.tracker import Row, numbers_and_words, read_kept, settings_in
@@ -25,13 +26,7 @@ class TensorBoard:
     """Writes event files; a tracker."""
 
     def __init__(self) -> None:
-        try:
-            self._library = import_module("torch.utils.tensorboard")
-        except ImportError as error:
-            raise ValueError(
-                f"--log tensorboard needs tensorboard, which cannot be imported ({error}): pip install "
-                "'diffusion-duality[tensorboard]'"
-            ) from None
+        self._library = import_extra("tensorboard", "--log tensorboard", "torch.utils.tensorboard")
 
     def start(self, recipe: Recipe, folder: Path, step: int) -> None:
         """Write into the run folder; what is there of steps after ``step`` is hidden."""

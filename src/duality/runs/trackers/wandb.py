@@ -17,10 +17,10 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import cast
 
+from duality.extras import import_extra
 from duality.recipes.catalogue import to_json
 from duality.recipes.recipe import Recipe
 from duality.runs.trackers.tracker import Row, keep, numbers_and_words, read_kept, settings_in
@@ -48,12 +48,7 @@ class WeightsAndBiases:
             raise ValueError(
                 f"wandb mode {self._mode!r} (--log wandb:MODE, or WANDB_MODE): choose from {', '.join(_MODES)}"
             )
-        try:
-            self._library = import_module("wandb")
-        except ImportError as error:
-            raise ValueError(
-                f"--log wandb needs wandb, which cannot be imported ({error}): pip install 'diffusion-duality[wandb]'"
-            ) from None
+        self._library = import_extra("wandb", "--log wandb", "wandb")
 
     def start(self, recipe: Recipe, folder: Path, step: int) -> None:
         """Begin the run, or continue that of the run folder."""
