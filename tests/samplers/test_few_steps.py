@@ -199,7 +199,7 @@ def test_every_sampler_by_name(bases: Path, capsys: pytest.CaptureFixture[str], 
 def test_names_of_the_command_line_are_those_of_the_library() -> None:
     from typing import get_args
 
-    from duality.cli.options import GridName, SamplerName
+    from duality.models.requests import GridName, SamplerName
 
     assert get_args(SamplerName) == ("own", *SAMPLERS)
     assert get_args(GridName) == tuple(GRIDS)

@@ -13,15 +13,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from typing import Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Literal, TypedDict, cast
+
+from duality.samplers import GRIDS, SAMPLERS
 
 Tail = Literal["ancestral", "greedy", "posterior"]  # that of protocols.py, without torch
+if TYPE_CHECKING:  # a type checker knows no registries
+    SamplerName = str
+    GridName = str
+else:
+    SamplerName, GridName = Literal[("own", *SAMPLERS)], Literal[tuple(GRIDS)]
 
 _KINDS: dict[object, tuple[type[object], str]] = {
     "int": (Integral, "a whole number"),
     "float": (Real, "a number"),
     "str": (str, "a text"),
-    "Tail": (str, "a text"),
+    **dict.fromkeys(("Tail", "SamplerName", "GridName"), (str, "a text")),
     "Mapping[int, int]": (Mapping, "a dictionary of places and tokens"),
 }
 
@@ -66,11 +73,11 @@ class SampleChoices(_Checked):
     """how many samples."""
     steps: int | None = None
     """network calls for each sample; if not given, the recipe's, or 32, one per token (autoregressive), two (Gibbs)."""
-    sampler: str | None = None
+    sampler: SamplerName | None = None
     """the model's own, or another one of its noise; a psi sampler returns some tokens to noise and can correct them."""
     eta: float | None = None
     """how much a psi sampler returns to noise: 0 is ancestral; if not given, 0.01 (psi-constant, psi-loop) or 0.05."""
-    grid: str | None = None
+    grid: GridName | None = None
     """where the steps are: linear (equal times), cosine (small steps in much noise), loop (for psi-loop only)."""
     tail: Tail | None = None
     """the last step draws (ancestral) or takes the most likely tokens (greedy, or posterior: given the noisy token); if
