@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from duality.fused.lazy import belief_of
 from duality.models.model import load
 from duality.protocols import AnyDenoiser
 from duality.samplers.generate import Frame
-from duality.studio.generation import Observed, _largest
+from duality.studio.generation import Observed
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -72,15 +70,3 @@ def test_the_reading_is_the_belief(shelf: Path, run: str, name: str) -> None:
         best = p.sort(-1, descending=True).values[..., :3]
         torch.testing.assert_close(reading.best_probability.double(), best, atol=1e-6, rtol=1e-4)
         torch.testing.assert_close(p.gather(-1, reading.best)[best > 0], best[best > 0], atol=1e-6, rtol=1e-4)
-
-
-@given(st.integers(1, 6), st.integers(1, 2000), st.integers(0, 1 << 30))
-def test_the_largest_are_those_of_topk(count: int, width: int, seed: int) -> None:
-    rows = torch.randn(3, width, generator=torch.Generator().manual_seed(seed)).round(
-        decimals=1
-    )  # with many equal ones
-    count = min(count, width)
-    values, places = _largest(rows, count)
-    assert torch.equal(values, rows.topk(count, -1).values)
-    assert torch.equal(rows.gather(-1, places), values)
-    assert all(len(set(row)) == count for row in places.tolist())

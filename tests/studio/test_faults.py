@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from starlette.types import Message
 from support import session
 from support.runs import small_recipe
 from support.studio import Served, posted, served, studio_of, until
@@ -198,7 +199,7 @@ def test_threads_end() -> None:
     """A thread without work ends; when the studio is closed, all do, and what is waiting is told."""
 
     async def run() -> None:
-        limits, queues, begun = Limits(), Queues(Limits()), threading.Event()
+        queues, begun = Queues(Limits()), threading.Event()
 
         def wait(_emit: Emit, check: Check) -> None:
             begun.set()
@@ -206,25 +207,22 @@ def test_threads_end() -> None:
                 check()
                 time.sleep(0.01)
 
-        async def ended(job: _Job) -> list[object]:
-            return list(await asyncio.wait_for(job.take_ready(), 30))
+        async def stay() -> Message:
+            await asyncio.Event().wait()
+            return {}
 
-        first = _Job(limits, queues.closing, lambda *_: None)
-        queues.add("a", first)
-        assert await ended(first) == [None]
+        assert [found async for found in queues.begin(stay, "a", lambda *_: None)] == []
         until(lambda: not queues._models)
-        jobs = [_Job(limits, queues.closing, wait) for _ in range(3)]
-        for job in jobs:
-            queues.add("b", job)
+        works = [queues.begin(stay, "b", wait) for _ in range(3)]
         assert begun.wait(10)
         queues.close()
-        for job in jobs:
-            (error,) = await ended(job)
-            assert isinstance(error, Refusal)
-            assert error.status == 503
+        for events in works:
+            with pytest.raises(Refusal, match="being closed") as refused:
+                await asyncio.wait_for(anext(events), 30)
+            assert refused.value.status == 503
         until(lambda: threads() == 0)
         with pytest.raises(Refusal, match="being closed"):
-            queues.add("c", _Job(limits, queues.closing, wait))
+            queues.begin(stay, "c", wait)
 
     asyncio.run(run())
 

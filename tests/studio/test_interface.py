@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.studio import Json, Served, asked, studio_of
 
-from duality.studio.app import Studio, _describe_interface, make_application
+from duality.studio.app import _describe_interface, make_application
 from duality.studio.schemas import Limits
 from duality.studio.server import LOOPBACK
 
@@ -84,7 +84,7 @@ def test_the_log_of_a_run(shelf: Path, tmp_path: Path) -> None:
     shutil.copytree(shelf / "duo", tmp_path / "duo")
     log = tmp_path / "duo" / "metrics.jsonl"
     log.write_text("".join(json.dumps({"step": step // 2, "note": step}) + "\n" for step in range(20)))
-    app = make_application(Studio(studio_of(tmp_path).library, Limits()), LOOPBACK)
+    app = make_application(studio_of(tmp_path), LOOPBACK)
     assert len(asked(app, "GET", "/api/runs/duo/metrics").json["rows"]) == 20
     assert [row["note"] for row in asked(app, "GET", "/api/runs/duo/metrics?after=8").json["rows"]] == [18, 19]
     with log.open("a") as file:

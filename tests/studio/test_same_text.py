@@ -15,7 +15,6 @@ import pytest
 from support.studio import Json, Served, asked, studio_of
 
 from duality.cli.main import main
-from duality.cli.sample import _find_sources
 from duality.models.model import load
 from duality.studio.app import Studio, make_application
 from duality.studio.library import Library
@@ -126,9 +125,9 @@ def test_what_is_not_known_is_null(server: Served) -> None:
 def test_a_model_alone_writes_as_its_run_does(shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What `duality publish` wrote is shown like a run, with its recipe and a command of its own."""
     load(shelf / "duo", device="cpu").save_pretrained(tmp_path / "published")
-    folders, models = _find_sources([shelf, tmp_path / "published"])
-    assert (folders, [each.folder for each in models]) == ([shelf], [tmp_path / "published"])
-    app = make_application(Studio(Library(folders, Limits(), "cpu", models)), LOOPBACK)
+    library = Library([shelf, tmp_path / "published"], Limits(), "cpu")
+    assert (library.folders, list(library.models)) == ([shelf], [tmp_path / "published"])
+    app = make_application(Studio(library), LOOPBACK)
     rows = {row["id"]: row for row in asked(app, "GET", "/api/runs").json["runs"]}
     assert (rows["published"]["state"], rows["published"]["method"], len(rows)) == ("published", "Duo", 6)
     recipes = [asked(app, "GET", f"/api/runs/{name}/recipe").json for name in ("duo", "published")]

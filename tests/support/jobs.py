@@ -143,7 +143,7 @@ def work(commands: Sequence[Sequence[str]]) -> int:
     with _handle_errors(False) as result, _raise_on_sigterm(), ranks.join_job(), quietly():
         time.sleep(float(os.environ.get(DELAY, 0)))
         for each in commands:
-            with _handle_errors("--debug" in each) as own:
+            with _handle_errors(False) as own:
                 own.code = _run_command(_spread(list(each)))
             result.code = own.code
             if own.code:

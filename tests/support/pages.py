@@ -19,7 +19,7 @@ from pathlib import Path
 import tyro
 
 from duality.cli import COMMANDS
-from duality.cli.main import _spread, main
+from duality.cli.main import CONFIG, _spread, main
 
 # Fields of a recipe that make a training take a second; a guide's own assignments come before them and stay.
 TINY = {"backbone": "nano", "training.batch_size": "4", "training.warmup": "1", "training.eval_every": "0"}
@@ -42,15 +42,15 @@ def commands(block: str) -> list[str]:
 def parse(arguments: list[str]) -> None:
     """Refuse a command or a flag that does not exist; nothing is run."""
 
-    def idle(command: Callable[..., int]) -> Callable[..., int]:
+    def idle(command: Callable[..., object]) -> Callable[..., int]:
         @functools.wraps(command)
         def nothing(*_values: object, **_flags: object) -> int:
             return 0
 
         return nothing
 
-    idle_commands = {name: idle(command) for name, command in COMMANDS.items()}
-    assert tyro.extras.subcommand_cli_from_dict(idle_commands, prog="duality", args=_spread(arguments)) == 0
+    idle_commands, words = {name: idle(command) for name, command in COMMANDS.items()}, _spread(arguments)
+    assert tyro.extras.subcommand_cli_from_dict(idle_commands, prog="duality", args=words, config=CONFIG) == 0
 
 
 def at_most(arguments: list[str]) -> list[str]:

@@ -94,8 +94,7 @@ def posted(path: str, body: object) -> bytes:
 
 def studio_of(source: Path, limits: Limits | None = None, **more: Any) -> Studio:
     """A studio that shows the runs below a folder."""
-    limits = Limits() if limits is None else limits
-    return Studio(Library([source], limits, "cpu"), limits, **more)
+    return Studio(Library([source], limits or Limits(), "cpu"), **more)
 
 
 @contextmanager

@@ -11,32 +11,30 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from duality.cli.console import say
-from duality.cli.options import Assignments, Column, Flag
+from duality.cli.options import Assignments, Column
 
 if TYPE_CHECKING:
     from duality.data.store import TokenStore
     from duality.recipes.recipe import Data, Recipe
 
-_EXAMPLES = 2  # sequences of a store that are shown
 _Row = tuple[str, str | Iterable[str]]  # a title with a line, or with several
 
 
 def data(
     action: Annotated[Literal["list", "get", "prepare", "show", "clean"], Positional],
     name: Annotated[str, Positional] = "",
-    /,
     column: Column = None,
     recipe: Annotated[str | None, arg(metavar="RECIPE")] = None,
     assignments: Assignments = (),
     tokenizer: str | None = None,
     length: int | None = None,
-    pack: Flag = False,
-    no_pack: Flag = False,
-    eos: Flag = False,
-    no_eos: Flag = False,
+    pack: bool = False,
+    no_pack: bool = False,
+    eos: bool = False,
+    no_eos: bool = False,
     workers: int | None = None,
-    yes: Flag = False,
-) -> int:
+    yes: bool = False,
+) -> None:
     """List the named corpora; fetch one; prepare any as tokens; show what is read of it; show and clean the cache.
 
     Args:
@@ -57,10 +55,15 @@ def data(
         workers: prepare: threads that encode; all cores if not given. The result does not depend on it.
         yes: clean: remove what is shown.
     """
-    preparing = workers is not None or tokenizer is not None or length is not None or pack or no_pack or eos or no_eos
+    for word, both in (("pack", pack and no_pack), ("eos", eos and no_eos)):
+        if both:
+            raise ValueError(f"--{word} and --no-{word} are given: leave one of them out")
+    own = {"tokenizer": tokenizer, "length": length, "packing": "wrap" if pack else "document" if no_pack else None}
+    own |= {"eos": "true" if eos else "false" if no_eos else None, "padding": "ignore" if no_eos and no_pack else None}
+    changes = tuple(f"data.{field}={value}" for field, value in own.items() if value is not None)
     if yes and action != "clean":
         raise ValueError(f"--yes belongs to `duality data clean`, not to `data {action}`: leave it out")
-    if preparing and action != "prepare":
+    if (changes or workers is not None) and action != "prepare":
         raise ValueError(
             f"--tokenizer, --length, --pack, --eos and --workers belong to `duality data prepare`, not to {action}"
         )
@@ -69,41 +72,21 @@ def data(
             f"--column, --recipe and --set belong to `duality data show` and `data prepare`; leave them out of {action}"
         )
     if action == "prepare":
-        changes = _changes_of(tokenizer, length, (pack, no_pack), (eos, no_eos)) + assignments
-        lines = _prepare(_resolve_recipe(name, column, recipe or "duo-laptop", changes), workers)
+        lines = _prepare(_resolve_recipe(name, column, recipe or "duo-laptop", changes + assignments), workers)
     elif action == "show":
         lines = _show(name, column, recipe, assignments)
     else:
         lines = _list_corpora() if action == "list" else _fetch(name) if action == "get" else _clean_cache(name, yes)
     for line in lines:
         print(line.rstrip())
-    return 0
-
-
-def _changes_of(
-    tokenizer: str | None, length: int | None, pack: tuple[bool, bool], eos: tuple[bool, bool]
-) -> tuple[str, ...]:
-    """The fields of a recipe that the flags of `prepare` change; a pair is what --NAME and --no-NAME say."""
-    for name, pair in (("pack", pack), ("eos", eos)):
-        if all(pair):
-            raise ValueError(f"--{name} and --no-{name} are given: leave one of them out")
-    flags = {
-        "data.tokenizer": tokenizer,
-        "data.length": length,
-        "data.packing": "wrap" if pack[0] else "document" if pack[1] else None,
-        "data.eos": str(eos[0]).lower() if any(eos) else None,
-        "data.padding": "ignore" if eos[1] and pack[1] else None,
-    }
-    return tuple(f"{field}={value}" for field, value in flags.items() if value is not None)
 
 
 def _resolve_recipe(name: str, column: str | None, recipe: str, changes: tuple[str, ...]) -> Recipe:
     """The recipe on the corpus and with the changes that the flags choose."""
-    from duality.recipes.catalogue import modify
-    from duality.recipes.catalogue import recipe as find
+    from duality.recipes import catalogue
 
-    base = find(recipe, changes)
-    return modify(base, corpus=name or base.data.corpus, column=column)
+    base = catalogue.recipe(recipe, changes)
+    return catalogue.modify(base, corpus=name or base.data.corpus, column=column)
 
 
 def _list_corpora() -> Iterator[str]:
@@ -132,20 +115,19 @@ def _fetch(name: str) -> Iterator[str]:
         dataset, (place,) = datasets()[chosen], locate(chosen)
         yield f"{chosen}: {dataset.title}"
         paths = [str(file.path) for file in place.files(progress=say)]
-        yield from _align([("licence", dataset.license), ("citation", dataset.citation), ("files", paths)])
+        yield from _align(("licence", dataset.license), ("citation", dataset.citation), ("files", paths))
         return
     files = fetch(chosen, progress=say)
     source, size = sources()[chosen], sum(path.stat().st_size for path in files)
     yield f"{chosen}: {source.title}"
     unit = "one per line" if source.documents == "lines" else "one per file"
-    rows: list[_Row] = [
+    yield from _align(
         ("licence", source.license),
         ("size", f"{size / 1e6:.1f} MB in {len(files)} file{'s' * (len(files) > 1)}"),
         ("documents", f"{sum(1 for _ in read_documents(files, source.documents)):,}, {unit}"),
         ("files", map(str, files)),
         ("examples", (_excerpt(line) for _, line in islice(read_lines(files[0]), 3))),
-    ]
-    yield from _align(rows)
+    )
 
 
 def _show(name: str, column: str | None, recipe: str | None, assignments: tuple[str, ...]) -> Iterator[str]:
@@ -158,17 +140,16 @@ def _show(name: str, column: str | None, recipe: str | None, assignments: tuple[
 
     folder = Path(name).expanduser()
     parts = [part for part in ("", "train", "validation", "all") if (folder / part / "index.json").is_file()]
-    rows: list[_Row] = []
     if column is None and parts and parts != ["validation"]:
         data = Data() if recipe is None else _resolve_recipe("", None, recipe, assignments).data
         if (folder / "manifest.json").is_file():
             verify(folder)  # checksums are compared
+        rows: list[_Row] = [("store", str(folder))]
         for part in parts:
             store = TokenStore.open(folder / part)
             store.verify()
-            rows += [(part, "")] if part else []
-            rows += _describe_store(store, data)
-        return _align([("store", str(folder)), *rows], 12)
+            rows += [*([(part, "")] if part else []), *_describe_store(store, data)]
+        return _align(*rows, width=12)
     if not name.strip():
         raise ValueError("nothing to show: give a file, a folder or a named corpus, as duality data show PATH")
     if assignments and recipe is None:
@@ -177,17 +158,16 @@ def _show(name: str, column: str | None, recipe: str | None, assignments: tuple[
     data = chosen.data if chosen is not None else Data() if column is None else Data(column=column)
     found = inspect(name, data.documents, data.column, progress=say)
     size, skipped = found.size, [describe_skipped(found.skipped)] if found.skipped else []
-    rows += [
+    recipe_row = [] if chosen is None else [("recipe", describe_corpus(chosen, prepare_corpus(chosen, say)))]
+    return _align(
         ("corpus", name),
         ("files", [f"{len(found.files):,} read", *skipped]),
         ("documents", f"{size.num_documents:,}"),
         ("text", f"{size.num_characters:,} characters, {size.num_bytes:,} bytes"),
         ("tokens", f"{size.num_bytes + size.num_documents:,} if every byte is one (data.tokenizer=bytes)"),
         ("examples", map(_excerpt, found.examples)),
-    ]
-    if chosen is not None:
-        rows.append(("recipe", describe_corpus(chosen, prepare_corpus(chosen, say))))
-    return _align(rows)
+        *recipe_row,
+    )
 
 
 def _prepare(recipe: Recipe, workers: int | None) -> Iterator[str]:
@@ -202,7 +182,7 @@ def _prepare(recipe: Recipe, workers: int | None) -> Iterator[str]:
     rows: list[_Row] = [("corpus", recipe.data.corpus), ("kept in", str(corpus.train.folder.parent))]
     for title, store in (("train", corpus.train), ("validation", corpus.validation)):
         rows += [(title, ""), *_describe_store(store, recipe.data)]
-    return _align(rows, 12)
+    return _align(*rows, width=12)
 
 
 def _describe_store(store: TokenStore, data: Data) -> Iterator[_Row]:
@@ -227,7 +207,7 @@ def _describe_store(store: TokenStore, data: Data) -> Iterator[_Row]:
     yield "  sequences", f"{len(rows):,} of {data.length} tokens ({packing}), {padding:.2%} of them padding"
     yield "  sha256", ", ".join(shard.sha256[:16] for shard in store.shards[:4]) + " ..." * (len(store.shards) > 4)
     if tokenizer is not None:
-        for number in range(min(_EXAMPLES, len(rows))):
+        for number in range(min(2, len(rows))):
             ids, valid = rows.rows([number])
             yield f"  {number}", _excerpt(tokenizer.decode(ids[0][valid[0]].numpy()))
 
@@ -246,17 +226,16 @@ def _clean_cache(kind: str, yes: bool) -> Iterator[str]:
         yield f"{holding.kind:<11}{count:>12}  {readable_size(holding.num_bytes):>10}  {holding.title}{writing}"
     total = readable_size(sum(holding.num_bytes for holding in found))
     if yes:
-        for holding in found:
-            for path in holding.entries:
-                remove(path)
+        for path in (path for holding in found for path in holding.entries):
+            remove(path)
         yield f"{total} removed; what is needed is fetched or made again"
-        return
-    yield f"{total} can be freed: it would be fetched or made again when it is needed"
-    again = f"duality data clean {kind}".rstrip()
-    yield f"remove it: {again} --yes" + ("" if kind else "; one kind: duality data clean KIND --yes")
+    else:
+        again = f"duality data clean {kind}".rstrip()
+        yield f"{total} can be freed: it would be fetched or made again when it is needed"
+        yield f"remove it: {again} --yes" + ("" if kind else "; one kind: duality data clean KIND --yes")
 
 
-def _align(rows: Iterable[_Row], width: int = 11) -> Iterator[str]:
+def _align(*rows: _Row, width: int = 11) -> Iterator[str]:
     """Lines with their titles before them; of several lines with one title, the first one has it."""
     for title, lines in rows:
         for number, line in enumerate([lines] if isinstance(lines, str) else lines):

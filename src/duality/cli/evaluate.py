@@ -11,9 +11,10 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from duality.cli import options
 from duality.cli.console import print_table, say, show_training
-from duality.cli.options import AnyModel, Assignments, Column, Device, Flag, Folders, KeptStep, Round, Weights
+from duality.cli.options import AnyModel, Assignments, Column, Device, Folders, KeptStep, Round, Weights
 from duality.evaluation.requests import SAMPLER_NAMES, SweepRequest, list_values
 from duality.files.atomic import json_text
+from duality.runs.requests import TrainRequest
 from duality.samplers import GRIDS
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ _DERIVED = ("perplexity", "perplexity_stderr", "bits_per_byte", "bits_per_charac
 
 def evaluate(
     run: AnyModel,
-    /,
     data: Annotated[tuple[str, ...], UseAppendAction, arg(metavar="TEXT")] = (),
     suite: Literal["zero-shot", "lm1b", "owt", "text8"] | None = None,
     column: Column = None,
@@ -49,8 +49,8 @@ def evaluate(
     round_number: Round = None,
     kept_step: KeptStep = None,
     device: Device = "auto",
-    json: Flag = False,
-) -> int:
+    json: bool = False,
+) -> None:
     """Measure the perplexity of a run, or of a model alone.
 
     Args:
@@ -79,7 +79,8 @@ def evaluate(
     how: _How = {"num_draws": draws, "limit": limit, "batch_size": batch_size, "seed": seed}
     model.agree([suite, split, limit, draws, batch_size, seed])
     if suite is not None:
-        return _evaluate_on_suite(model, run, suite, data, how, json)
+        _evaluate_on_suite(model, run, suite, data, how, json)
+        return
     other = data[0] if data else None
     folder = run if model.origin is None else model.origin.folder
     sequences = sequences_of_run(model, folder, data=other, column=column, split=split, corpus=corpus, report=say)
@@ -88,10 +89,9 @@ def evaluate(
     facts = {"run": str(run), "step": model.step, "data": other or split}
     heading = f"{run}, step {model.step}, on {other or f'{split} of {corpus or model.recipe.data.corpus}'}"
     print(json_text(facts | _numbers(result)) if json else "\n".join([heading, *result.lines()]))
-    return 0
 
 
-def _evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...], how: _How, json: bool) -> int:
+def _evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...], how: _How, json: bool) -> None:
     """Print the table of a suite."""
     from duality.evaluation.suites import SUITES
     from duality.evaluation.tables import table
@@ -109,14 +109,13 @@ def _evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...]
         found = {each.dataset: None if each.result is None else _numbers(each.result) for each in outcomes}
         missing = {each.dataset: each.missing for each in outcomes if each.result is None}
         print(json_text({"run": str(run), "step": model.step, "suite": name, "sets": found, "missing": missing}))
-        return 0
+        return
     draws = f"{how['num_draws']} draws of time and noise for each sequence"
     print(f"{suite.title}\n{run}, step {model.step}, {draws}\n")
     head, ours = suite.lines(outcomes, str(run))
     published = [] if suite.table is None else page.table(suite.table).rows_under(head[1:])
     print(table([head, ours, *published]))
     print("\n".join(["", *suite.remarks(model, outcomes)]))
-    return 0
 
 
 def _numbers(result: Likelihood) -> dict[str, float | str]:
@@ -126,7 +125,6 @@ def _numbers(result: Likelihood) -> dict[str, float | str]:
 
 def compare(
     recipes: Annotated[tuple[str, ...], Positional, arg(metavar="RECIPE ...")],
-    /,
     out: Path = Path("runs/compare"),
     data: str | None = None,
     column: Column = None,
@@ -157,28 +155,25 @@ def compare(
         samples: how many samples the judge reads.
         sample_steps: network calls for each sample, where the model leaves the choice.
     """
-    from duality.evaluation.compare import ComparisonRequest, table_lines
-    from duality.evaluation.compare import compare as compare_recipes
+    from duality.evaluation import compare as comparison
     from duality.evaluation.judge import find_judge
     from duality.files.atomic import no_empty_folder
-    from duality.recipes.catalogue import modify
-    from duality.recipes.catalogue import recipe as find
+    from duality.recipes import catalogue
     from duality.training.settings import device_named
 
     if not recipes:
         raise ValueError(
             "nothing to compare: name recipes, such as mdlm-laptop duo-laptop; `duality recipes` lists them"
         )
-    shorthand = {"training.steps": steps, "training.seed": seed}
-    changes = [f"{field}={value}" for field, value in shorthand.items() if value is not None]
-    chosen = [find(name, (*changes, *assignments)) for name in recipes]
-    chosen = [modify(each, corpus=data or each.data.corpus, column=column) for each in chosen]
+    changes = TrainRequest(steps=steps, seed=seed, set=assignments).changes()
+    chosen = [catalogue.recipe(name, changes) for name in recipes]
+    chosen = [catalogue.modify(each, corpus=data or each.data.corpus, column=column) for each in chosen]
     where = device_named(device)
     reader = None if judge is None else find_judge(judge, where, say)
-    request = ComparisonRequest(out, draws, limit, reader, samples, sample_steps, where)
+    request = comparison.ComparisonRequest(out, draws, limit, reader, samples, sample_steps, where)
     with no_empty_folder(out):
-        rows, remarks = compare_recipes(chosen, request, say, lambda each: show_training(each.training.steps))
-    head, *lines = table_lines(rows)
+        rows, remarks = comparison.compare(chosen, request, say, lambda each: show_training(each.training.steps))
+    head, *lines = comparison.table_lines(rows)
     print_table(head, lines)
     print("\n".join(remarks))
     return 0 if len(rows) == len(chosen) else 130
@@ -207,15 +202,14 @@ _REQUEST, _READ_BY = _SweepFlags(), _Readers()
 
 def quality(
     runs: Folders,
-    /,
     request: Annotated[SweepRequest, arg(name="", constructor=_SweepFlags)] = _REQUEST,
     readers: Annotated[_Readers, arg(name="")] = _READ_BY,
     out: Path = Path("runs/quality"),
     batch_size: int = 16,
     corpus: str | None = None,
     device: Device = "auto",
-    json: Flag = False,
-) -> int:
+    json: bool = False,
+) -> None:
     """Measure the samples of runs with a judge or with scorers; samples and scores that are kept in OUT are used again.
 
     Args:
@@ -239,18 +233,16 @@ def quality(
         for name in ("quality.md", *(["frontiers.md"] if has_frontiers(rows) else [])):
             print((out / name).read_text(encoding="utf-8"))
     say(f"samples, scores, tables and figures are in {out}")
-    return 0
 
 
 def plot(
     tables: Annotated[tuple[Path, ...], Positional, arg(metavar="TABLE ...")],
-    /,
     out: Path = Path("quality.png"),
     rounds: Path | None = None,
     frontiers: Path = Path("frontiers.png"),
     quality: str | None = None,
     diversity: str | None = None,
-) -> int:
+) -> None:
     """Draw what `duality quality` measured, from one or several of its folders or quality.json, and print the tables.
 
     Args:
@@ -281,4 +273,3 @@ def plot(
         found = frontiers_of(places, quality, diversity)
         plot_frontiers(found, frontiers)
         print(found.markdown())
-    return 0

@@ -16,14 +16,10 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
-from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -33,6 +29,7 @@ from duality.cli import COMMANDS, DIVIDED, HOMES
 from duality.registry import one_line, visible
 
 FAULT, USER_ERROR, INTERRUPTED, CLOSED_PIPE, TERMINATED = 1, 2, 130, 141, 143
+CONFIG = (tyro.conf.FlagCreatePairsOff,)  # --json, and no --no-json
 _TEXTS = ("--prompt", "--suffix")
 _SPREAD = ("--set", "--keep")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -85,12 +82,14 @@ def _check_values(arguments: list[str]) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and give its exit code; rank 0 of the processes that torchrun has started speaks for all."""
-    arguments = _spread(sys.argv[1:] if arguments is None else arguments)
-    debug, resumes = "--debug" in arguments, bool(arguments) and arguments[0] in _RESUMES
+    given = _spread(sys.argv[1:] if arguments is None else arguments)
+    arguments, debug = [each for each in given if each != "--debug"], "--debug" in given
+    name = arguments[0] if arguments else ""
+    resumes = name in _RESUMES
 
     with _handle_errors(debug, resumes) as result, _raise_on_sigterm():
         _check_values(arguments)
-        place, name = ranks.Job.from_environment(), arguments[0] if arguments else ""
+        place = ranks.Job.from_environment()
         if not place.alone and name in COMMANDS and name not in DIVIDED:
             if not place.first:
                 raise ranks.Refused
@@ -143,43 +142,37 @@ def _read_path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None
     return PrimitiveConstructorSpec(1, "PATH", read, lambda value: isinstance(value, Path), lambda path: [str(path)])
 
 
-@dataclass
-class _NotNamed:
-    """A command that is not run: the first line of its help is all that is needed."""
-
-
 def _run_command(arguments: list[str]) -> int:
     """Parse the arguments and run the command that they name; ``--version`` alone names none."""
     if arguments == ["--version"]:
         print(f"duality {__version__}", flush=True)
         return 0
 
-    arguments = [argument for argument in arguments if argument != "--debug"]
-    kinds: list[Any] = []
-    for name in COMMANDS:
-        named = arguments[:1] == [name]
-        about = {"constructor": COMMANDS[name]} if named else {"description": _read_summary(name)}
-        kinds.append(Annotated[_NotNamed, tyro.conf.subcommand(name, **about)])
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(_read_path)
-    code: int = tyro.cli(
-        reduce(or_, kinds),
+    code: int | None = tyro.extras.subcommand_cli_from_dict(
+        {name: COMMANDS[name] if arguments[:1] == [name] else _stand_in(name) for name in COMMANDS},
         prog="duality",
         description="Discrete diffusion language models: train, distill, evaluate, sample. "
         "With --debug, an error shows where it came from; --version alone shows the version.",
         args=arguments,
+        config=CONFIG,
         registry=registry,
     )
     sys.stdout.flush()  # a closed pipe shows here and not when the interpreter ends
-    return code
+    return code or 0
 
 
-def _read_summary(name: str) -> str:
-    """The first line of a command's help, read from its source: no command is imported for the list of all."""
+def _stand_in(name: str) -> Callable[[], None]:
+    """Nothing, with the first line of a command's help, read from its source: no command is imported for the list."""
     module, _, function = HOMES[name].partition(":")
     source = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
     found = re.search(rf'^def {function}\(.*?"""(.*?)\n', source, re.DOTALL | re.MULTILINE)
-    return "" if found is None else found[1]
+
+    def idle() -> None: ...
+
+    idle.__doc__ = found and found[1]
+    return idle
 
 
 class _Result:
@@ -247,19 +240,15 @@ def _print_errors_only() -> Iterator[None]:
         stderr.quiet = False
 
 
-def _refusal_of_disk(error: BaseException | None) -> OSError | None:
-    """The error of a disk that takes no more bytes: the error itself, or the one that an error of a library hides."""
-    while error is not None and not isinstance(error, (OSError, ValueError)):
-        error = error.__cause__ or error.__context__
-    return error if isinstance(error, OSError) and error.errno in _NO_ROOM else None
-
-
 def _explain(error: Exception, resumes: bool = False) -> str | None:
     """One line: what was got, what is allowed, what to do; None for an error that no user can be the cause of.
 
     ``resumes`` says whether the command goes on with what it has saved only when it is given --resume.
     """
-    if (refusal := _refusal_of_disk(error)) is not None:
+    refusal: BaseException | None = error
+    while refusal is not None and not isinstance(refusal, (OSError, ValueError)):
+        refusal = refusal.__cause__ or refusal.__context__  # an error of a library may hide that of the disk
+    if isinstance(refusal, OSError) and refusal.errno in _NO_ROOM:  # the disk takes no more bytes
         about = "" if refusal.filename is None else f": {refusal.filename}"
         remedy = "raise the limit of a file (ulimit -f)" if refusal.errno == errno.EFBIG else "make room"
         again = ", with --resume" if resumes else ""

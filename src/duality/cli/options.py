@@ -10,18 +10,16 @@ from dataclasses import fields, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg
+from tyro.conf import Positional, UseAppendAction, arg
 
-from duality.samplers import GRIDS, SAMPLERS
 from duality.training import DISTILLATIONS
 
 _Request = TypeVar("_Request")
 Name = Annotated[str, Positional, arg(metavar="RECIPE")]
 MaybeName = Annotated[str | None, Positional, arg(metavar="[RECIPE]")]
 Start = Annotated[str | None, arg(name="from", metavar="SOURCE")]
-Flag = Annotated[bool, FlagCreatePairsOff]
 Device = Annotated[Literal["auto", "cpu", "cuda"], arg(help="where to compute; auto takes a GPU if there is one.")]
-Folder = Annotated[Path, Positional, arg(metavar="RUN")]
+Folder = Annotated[Path, Positional, arg(metavar="RUN", help="the run folder.")]
 _MODEL = "the run folder, a folder of `duality publish`, or a model of the Hugging Face hub (hf:OWNER/NAME@REVISION)."
 AnyModel = Annotated[Path, Positional, arg(metavar="RUN", help=_MODEL)]
 Folders = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...")]
@@ -39,12 +37,8 @@ KeptStep = Annotated[int | None, arg(name="step", metavar="N", help=_STEP)]
 _ROUND = "after this round of a distillation instead of the last; 0 is what it began from."
 Round = Annotated[int | None, arg(name="round", metavar="N", help=_ROUND)]
 if TYPE_CHECKING:  # a type checker knows no registries
-    SamplerName = str
-    GridName = str
     DistillationName = str
 else:
-    SamplerName = Literal[("own", *SAMPLERS)]
-    GridName = Literal[tuple(GRIDS)]
     DistillationName = Literal[tuple(DISTILLATIONS)]
 
 

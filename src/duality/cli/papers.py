@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from duality.cli.console import print_table, say
-from duality.cli.options import Device, Flag, Folders, make_flags
+from duality.cli.options import Device, Folders, make_flags
 from duality.files.atomic import json_text
 from duality.papers.duo.variance.settings import VarianceSettings
 
@@ -17,7 +17,7 @@ _VarianceFlags = make_flags(VarianceSettings, objectives=str, window=str, **_DRA
 _VARIANCE = _VarianceFlags()
 
 
-def recipes(table: Annotated[int | None, arg(metavar="N")] = None) -> int:
+def recipes(table: Annotated[int | None, arg(metavar="N")] = None) -> None:
     """List the recipes, or the rows of a table of the paper with their recipes and commands.
 
     Args:
@@ -39,7 +39,7 @@ def recipes(table: Annotated[int | None, arg(metavar="N")] = None) -> int:
             where = each.model if each.row is None else f"row {each.row + 1}, {each.model}"
             print(f"{where}: {', '.join(chosen.columns[column] for column in each.columns)}")
             print("\n".join(f"  {command}" for command in each.commands))
-        return 0
+        return
     # The list is kept, because building the networks takes seconds; docs/site/generate.py writes it.
     rows = []
     for each in loads(resources.files("duality.runs").joinpath("recipe_list.json").read_text(encoding="utf-8")):
@@ -47,12 +47,10 @@ def recipes(table: Annotated[int | None, arg(metavar="N")] = None) -> int:
         steps = f"{each['steps']:,} x {each['batch_size']} x {each['length']}"
         rows.append((each["name"], size, steps, each["summary"], each["source"]))
     print_table(("recipe", "parameters", "steps x batch x length", "summary", "source"), rows)
-    return 0
 
 
 def reproduce(
     claims: Annotated[tuple[str, ...], Positional, arg(metavar="[CLAIM ...]")] = (),
-    /,
     budget: Literal["quick", "full"] = "quick",
     domains: tuple[Literal["molecules", "prose"], ...] = (),
     seeds: int | None = None,
@@ -61,7 +59,7 @@ def reproduce(
     out: Path = Path("runs/reproduction"),
     workers: int = 2,
     threads: int = 1,
-) -> int:
+) -> None:
     """Try the paper's claims: what is needed is trained and sampled, and OUT/report.html says what shows.
 
     Args:
@@ -85,18 +83,16 @@ def reproduce(
     found = run.reproduce(out, budget, chosen, claims, workers=workers, threads=threads, report=say)
     print(report.verdict_table(found))
     say(f"the report is {out / 'report.html'} (and report.md)")
-    return 0
 
 
 def variance(
     runs: Folders,
-    /,
     request: Annotated[VarianceSettings, arg(name="", constructor=_VarianceFlags)] = _VARIANCE,
     corpus: str | None = None,
     out: Path = Path("runs/variance"),
     device: Device = "auto",
-    json: Flag = False,
-) -> int:
+    json: bool = False,
+) -> None:
     """Measure the variance of the gradient and of the loss of runs, for several objectives on the same draws.
 
     Args:
@@ -111,4 +107,3 @@ def variance(
     rows = measure_variance(runs, request, out=out, device=device, corpus=corpus, report=say)
     print(json_text([row.to_json() for row in rows]) if json else (out / "variance.md").read_text(encoding="utf-8"))
     say(f"tables and figure are in {out}")
-    return 0

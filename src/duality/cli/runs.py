@@ -9,26 +9,24 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from duality.cli.console import print_table, say
-from duality.cli.options import AnyModel, Assignments, Flag, Folder, KeptStep, Round, Step, Weights
+from duality.cli.options import AnyModel, Assignments, Folder, KeptStep, Round, Step, Weights
+from duality.files.atomic import json_text, readable_size
 from duality.registry import visible
 
 
-def runs(directory: Annotated[Path, Positional, arg(metavar="DIR")] = Path("runs"), /, json: Flag = False) -> int:
+def runs(directory: Annotated[Path, Positional, arg(metavar="DIR")] = Path("runs"), json: bool = False) -> None:
     """List the runs below a directory: recipe, step, last validation likelihood, size, age and state.
 
     Args:
         directory: a folder that holds run folders, at any depth.
         json: print a JSON list instead of the table.
     """
-    from json import dumps
-
-    from duality.files.atomic import readable_size
     from duality.runs.listing import overviews
 
-    found = overviews(directory.expanduser())
+    found = overviews(directory)
     if json:
-        print(dumps([asdict(each) for each in found], indent=1))
-        return 0
+        print(json_text([asdict(each) for each in found], indent=1))
+        return
     rows = []
     for run in found:
         step = "–" if run.step is None else f"{run.step:,}"
@@ -41,7 +39,6 @@ def runs(directory: Annotated[Path, Positional, arg(metavar="DIR")] = Path("runs
         print_table(("run", "recipe", "step", "validation nats", "size", "age", "state"), rows)
     else:
         print(f"no run below {directory}")
-    return 0
 
 
 def _age_in_words(seconds: float) -> str:
@@ -57,22 +54,15 @@ def _age_in_words(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 86_400 else f"{seconds / 86_400:.1f} days"
 
 
-def consolidate(run: Folder, /, kept_step: Step = None) -> int:
-    """Put the parts of a checkpoint together that were saved with training.checkpoint=sharded.
+def consolidate(run: Folder, kept_step: KeptStep = None) -> None:
+    """Put the parts of a checkpoint together that were saved with training.checkpoint=sharded."""
+    from duality.runs import session
 
-    Args:
-        run: the run folder.
-        kept_step: the checkpoint of this training step instead of the newest.
-    """
-    from duality.runs.session import consolidate as put_together
-
-    print(f"{put_together(run, kept_step, say)} has whole files now")
-    return 0
+    print(f"{session.consolidate(run, kept_step, say)} has whole files now")
 
 
 def import_model(
     source: Annotated[str, Positional, arg(metavar="SOURCE")],
-    /,
     out: Path,
     method: Literal["duo", "udlm", "mdlm", "sedd", "d3pm", "ar"] | None = None,
     tokenizer: str | None = None,
@@ -81,7 +71,7 @@ def import_model(
     kept_step: Step = None,
     assignments: Assignments = (),
     noise: Literal["absorbing", "uniform"] | None = None,
-) -> int:
+) -> None:
     """Make a run of a model that others have trained and released.
 
     Args:
@@ -102,41 +92,36 @@ def import_model(
     request = ImportRequest(method, tokenizer, heads, length, kept_step, assignments, noise)
     made = import_released(source, out, request, say)
     print(f"{made} is a run: duality sample {made}")
-    return 0
 
 
 def export_model(
-    run: Folder, /, out: Path, layout: Literal["duo-hf", "duo-ckpt"] = "duo-hf", kept_step: Step = None
-) -> int:
+    run: Folder, out: Path, layout: Literal["duo-hf", "duo-ckpt"] = "duo-hf", kept_step: KeptStep = None
+) -> None:
     """Write the weights of a run in the layout of the released models.
 
     Args:
-        run: the run folder.
         out: the new folder (duo-hf), or the new file (duo-ckpt), whose name ends with .ckpt.
         layout: a folder with config.json and model.safetensors, which holds the averaged weights; or a checkpoint of
             Lightning, which holds the raw weights too.
-        kept_step: the checkpoint of this training step instead of the newest.
     """
     from duality.hub.exchange import export_run
 
     print(f"{export_run(run, out, layout, kept_step, say)} is written in the layout {layout}")
-    return 0
 
 
 def publish(
     run: AnyModel,
     name: Annotated[str | None, Positional, arg(metavar="OWNER/NAME")] = None,
-    /,
     folder: Path | None = None,
     license: str = "unknown",
     dataset: Annotated[tuple[str, ...], UseAppendAction, arg(metavar="OWNER/NAME")] = (),
-    private: Flag = False,
+    private: bool = False,
     revision: str | None = None,
     weights: Weights = "ema",
     round_number: Round = None,
     kept_step: KeptStep = None,
-    dry_run: Flag = False,
-) -> int:
+    dry_run: bool = False,
+) -> None:
     """Write the model of a run alone, with its tokenizer and a model card: into a folder, or onto the hub.
 
     Args:
@@ -167,4 +152,3 @@ def publish(
         print(save_pretrained(model, folder, fields))
     elif name is not None:
         print(push_to_hub(model, name, fields, private, revision))
-    return 0

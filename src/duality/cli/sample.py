@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,38 +12,37 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, UseAppendAction, arg
 
 from duality.cli.console import say, stderr
-from duality.cli.options import AnyModel, Device, Flag, GridName, KeptStep, Round, SamplerName, make_flags
+from duality.cli.options import AnyModel, Device, KeptStep, Round, make_flags
 from duality.extras import import_extra
+from duality.files.atomic import json_text, readable_size, regular_file, write_atomically
 from duality.files.progress import Pace
 from duality.models.requests import SampleRequest
 from duality.ranks import job
 from duality.registry import visible
 
 if TYPE_CHECKING:
-    from duality.hub.fetch import ModelSource
     from duality.models.model import Model
     from duality.models.sampling import Sample, SampleWatch, Watch
     from duality.samplers.generate import Frame
 
 _HELP = "tokens that stay at their places, such as 3:17 5:2: the model writes the others; can be repeated."
 _KEPT = Annotated[tuple[str, ...], UseAppendAction, arg(metavar="PLACE:TOKEN", help=_HELP)]
-_SampleFlags = make_flags(SampleRequest, sampler=SamplerName | None, grid=GridName | None, keep=_KEPT)
+_SampleFlags = make_flags(SampleRequest, keep=_KEPT)
 _FOUR = _SampleFlags(num=4, keep=())  # type: ignore[arg-type]  # tokens are read as texts
 _MOST_PANES = 4
 
 
 def sample(
     run: AnyModel,
-    /,
     request: Annotated[SampleRequest, arg(name="", constructor=_SampleFlags)] = _FOUR,
     round_number: Round = None,
     kept_step: KeptStep = None,
     device: Device = "auto",
-    json: Flag = False,
-    full: Flag = False,
-    watch: Flag = False,
+    json: bool = False,
+    full: bool = False,
+    watch: bool = False,
     trace: Path | None = None,
-) -> int:
+) -> None:
     """Write text with a run, or with a model alone.
 
     Args:
@@ -54,7 +53,6 @@ def sample(
         trace: a file for every step of every sample, as JSON.
     """
     from duality.cli.watch import Watcher
-    from duality.files.atomic import regular_file
     from duality.models.model import load
     from duality.tokenizers.pieces import Pieces
 
@@ -74,7 +72,6 @@ def sample(
         _tracing(view.show if isinstance(view, Watcher) else view, trace, model, about) as see,
     ):
         model.write(replace(request, keep=_parse_kept_tokens(request.keep)), see, each)
-    return 0
 
 
 @contextmanager
@@ -94,9 +91,6 @@ def _show_sampling(batches: int) -> Iterator[Watch]:
 @contextmanager
 def _tracing(show: Watch, path: Path | None, model: Model, about: dict[str, object]) -> Iterator[Watch]:
     """``show``, and with a path also a file with every step, which is written at the end of the block."""
-    if path is None:
-        yield show
-        return
     from duality.models.trace import Trace
     from duality.tokenizers.pieces import Pieces
 
@@ -109,9 +103,9 @@ def _tracing(show: Watch, path: Path | None, model: Model, about: dict[str, obje
         known["steps"] = frame.steps
 
     try:
-        yield see
+        yield show if path is None else see
     finally:
-        if trace.complete:  # all samples, unless something stopped it
+        if path is not None and trace.complete:  # all samples, unless something stopped it
             trace.write(path, only_complete=True)
 
 
@@ -121,12 +115,13 @@ def _parse_kept_tokens(entries: Collection[object]) -> dict[int, int]:
     >>> _parse_kept_tokens(("0:65", "3:32"))
     {0: 65, 3: 32}
     """
-    pairs = [(entry, str(entry).partition(":")[::2]) for entry in entries]
-    for entry, pair in pairs:
-        if not all(part.isdecimal() for part in pair):
+    kept: dict[int, int] = {}
+    for entry in entries:
+        place, _, token = str(entry).partition(":")
+        if not (place.isdecimal() and token.isdecimal()):
             raise ValueError(f"--keep {entry!r} is no place and token: write two whole numbers, such as 3:17")
-    kept = {int(place): int(token) for _, (place, token) in pairs}
-    if len(kept) < len(pairs):
+        kept[int(place)] = int(token)
+    if len(kept) < len(entries):
         raise ValueError(f"--keep {' '.join(map(str, entries))}: a place is named twice; give each place one token")
     return kept
 
@@ -137,39 +132,32 @@ def _printing(step: int, num: int, json: bool, full: bool, later: bool) -> Itera
 
     ``later`` prints them at the end of the block, if a terminal shows something else until then.
     """
-    from json import dumps
-
-    terminal, waiting, count = sys.stdout.isatty(), list[str](), 0
+    terminal, lines = sys.stdout.isatty(), list[str]()
 
     def show(made: Sample) -> None:
-        nonlocal count
-        count += 1
-        text = made.full_text if full else made.text
-        titled = f"--- sample {made.index + 1} of {num}: {made.settings}\n{text}"
-        line = dumps(made.row(step, full)) if json else visible(titled, kept="\n\t") if terminal else titled
-        if later and terminal:
-            waiting.append(line)
-        else:
+        titled = f"--- sample {made.index + 1} of {num}: {made.settings}\n{made.full_text if full else made.text}"
+        line = json_text(made.row(step, full)) if json else visible(titled, kept="\n\t") if terminal else titled
+        lines.append(line)
+        if not (later and terminal):
             print(line, flush=True)
 
     try:
         yield show
     except KeyboardInterrupt:
-        say(f"interrupted: {count} of {num} samples are complete")
+        say(f"interrupted: {len(lines)} of {num} samples are complete")
         raise
     finally:
-        for line in waiting:
+        for line in lines if later and terminal else ():
             print(line)
 
 
 def trace(
     files: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE")],
-    /,
     html: Path | None = None,
     svg: Path | None = None,
     sample: int = 0,
     columns: int = 72,
-) -> int:
+) -> None:
     """Make a page that plays a generation, or an animated picture of it; of several traces, a race.
 
     Args:
@@ -179,7 +167,6 @@ def trace(
         sample: which sample of the traces, from 0.
         columns: characters in a line of the picture.
     """
-    from duality.files.atomic import readable_size, regular_file, write_atomically
     from duality.models.trace import page, picture, read_trace
 
     if html is None and svg is None:
@@ -194,27 +181,22 @@ def trace(
         if regular_file(out).exists():
             raise ValueError(f"{out} exists: give the name of a new file, or remove it")
     recordings = [read_trace(file) for file in files]
-    contents: dict[Path, str] = {}
-    if html is not None:
-        contents[html] = page(recordings, sample)
-    if svg is not None:
-        contents[svg] = picture(recordings, sample, columns)
+    contents = {} if html is None else {html: page(recordings, sample)}
+    contents |= {} if svg is None else {svg: picture(recordings, sample, columns)}
     for path, content in contents.items():
         write_atomically(path, content)
         say(f"{path}: {readable_size(len(content.encode('utf-8')))}")
-    return 0
 
 
 def studio(
     runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")] = (),
-    /,
     host: str = "127.0.0.1",
     port: int = 8321,
     token: str | None = None,
     judge: str | None = None,
     device: Device = "auto",
-    open: Flag = False,
-) -> int:
+    open: bool = False,
+) -> None:
     """Open a page on which models write step by step, race, fill in, and are watched while they train.
 
     Args:
@@ -226,44 +208,18 @@ def studio(
         judge: an autoregressive run, or the name of a language model, that scores texts in races.
         open: open the page in the browser of this machine.
     """
-    from duality.runs.listing import run_folders
-
     import_extra("studio", "the studio", "pydantic", "starlette", "uvicorn")
     from duality.evaluation.judge import find_judge
     from duality.studio import app, library, server
 
-    folders, models = _find_sources(runs or (Path("runs"),))
-    found = sum(1 for source in folders for _ in run_folders(source)) + len(models)
+    shelf = library.Library(runs or (Path("runs"),), device=device)
     address = server.Address(host, port, token)
     with address.listen() as listener:
-        shelf = library.Library(folders, device=device, models=models)
         made = app.Studio(shelf, judge=None if judge is None else find_judge(judge, device, say))
-        url = address.url(listener.getsockname()[1])
+        url, found = address.url(listener.getsockname()[1]), len(shelf.find_runs())
         say(f"the studio is at {url} ({found} run{'s' * (found != 1)}, and those to come); Ctrl-C ends it")
         if open:
             import webbrowser
 
             webbrowser.open(url)
         made.serve(listener, address)
-    return 0
-
-
-def _find_sources(sources: Sequence[Path]) -> tuple[list[Path], list[ModelSource]]:
-    """Folders in which runs are looked for, and models alone, which are fetched if the hub has them."""
-    from duality.hub.fetch import model_source
-    from duality.hub.package import PretrainedConfig, is_ours
-
-    folders: list[Path] = []
-    models: list[ModelSource] = []
-    for source in sources:
-        if str(source).startswith("hf:") or is_ours(source):
-            found = model_source(source)
-            PretrainedConfig.read(found.folder)
-            models.append(found)
-        elif source.is_dir():
-            folders.append(source)
-        else:
-            raise ValueError(
-                f"{source} is not a folder: give run folders, a folder that holds some, or hf:OWNER/NAME of the hub"
-            )
-    return folders, models

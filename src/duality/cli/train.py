@@ -13,7 +13,7 @@ from tyro.conf import arg
 
 from duality.cli import options
 from duality.cli.console import print_table, say, show_training
-from duality.cli.options import Assignments, Device, DistillationName, Flag, Log, Name
+from duality.cli.options import Assignments, Device, DistillationName, Log, Name
 from duality.files.atomic import json_text
 from duality.ranks import job
 from duality.runs.requests import DistillRequest, RoundChanges, TrainRequest
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from duality.recipes.recipe import Recipe
     from duality.runs.resume import TrainingPlan
 
-_SHARED = {"out": Path | None, "set": Assignments, "resume": Flag}
+_SHARED = {"out": Path | None, "set": Assignments}
 _TEXT = {"recipe": options.MaybeName, "start": options.Start, "data": str | None, "column": options.Column}
 _TrainFlags = options.make_flags(TrainRequest, **_TEXT, **_SHARED)
-_BASE = {"run": options.Folder, "method": DistillationName | None, "corpus": str | None}
+_BASE = {"run": options.AnyModel, "method": DistillationName | None, "corpus": str | None}
 _ROUNDS = Annotated[RoundChanges, arg(name="")]
 _DistillFlags = options.make_flags(DistillRequest, **_BASE, changes=_ROUNDS, **_SHARED)
 _Training = Annotated[TrainRequest, arg(name="", constructor=_TrainFlags)]
 _Distilling = Annotated[DistillRequest, arg(name="", constructor=_DistillFlags)]
 
 
-def train(request: _Training, device: Device = "auto", log: Log = (), dry_run: Flag = False) -> int:
+def train(request: _Training, device: Device = "auto", log: Log = (), dry_run: bool = False) -> int:
     """Train a recipe into a run folder, from new weights or from those of a trained model.
 
     Args:
@@ -46,7 +46,7 @@ def train(request: _Training, device: Device = "auto", log: Log = (), dry_run: F
     return _carry_out(plan, device, log, dry_run)
 
 
-def distill(request: _Distilling, device: Device = "auto", log: Log = (), dry_run: Flag = False) -> int:
+def distill(request: _Distilling, device: Device = "auto", log: Log = (), dry_run: bool = False) -> int:
     """Distill a trained run into one that writes in few steps; the result is a run like any other.
 
     Args:
@@ -69,8 +69,7 @@ def _carry_out(plan: TrainingPlan, device: Device, log: Log, dry_run: bool) -> i
     from duality.training.metrics import HELD_OUT, read_metrics
 
     with suppress(OSError, AttributeError):  # not every system has it
-        busy = _describe_load(os.getloadavg()[0])
-        if busy is not None:
+        if busy := _describe_load(os.getloadavg()[0]):
             say(busy)
     with show_training(plan.recipe.training.steps) as watch:
         outcome = plan.run(device=device, report=say, watch=watch, log=log)
@@ -103,7 +102,6 @@ def _describe_load(load: float) -> str | None:
 
 def plan(
     recipe: Name,
-    /,
     devices: int = 1,
     memory: str = "80GB",
     peak: str | None = None,
@@ -111,8 +109,8 @@ def plan(
     kind: Literal["cuda", "cpu"] = "cuda",
     distill: DistillationName | None = None,
     assignments: Assignments = (),
-    json: Flag = False,
-) -> int:
+    json: bool = False,
+) -> None:
     """Say what a training needs on many devices: memory, batch, bytes over the network, days.
 
     Args:
@@ -155,7 +153,6 @@ def plan(
         print(json_text({**about, "strategies": strategies, "speed": speed and asdict(speed), "smallest": smallest}))
     else:
         _print_plan(chosen, sizes, rows, room, speed, least)
-    return 0
 
 
 def _parse_number(text: str, name: str, units: dict[str, float]) -> float:
@@ -191,9 +188,8 @@ def _print_plan(
     for row in rows:
         name = row.strategy if row.shard in (1, row.devices) else f"{row.strategy}, groups of {row.shard}"
         needs = (row.state, row.gathered, row.activations, row.loss, row.validation, row.memory)
-        sizes_of_parts = [f"{size / 1e9:,.2f}" for size in needs]
         fit, times = "yes" if row.is_within(room) else "no", f"{row.micro_batch} x {row.accumulations}"
-        table.append([name, *sizes_of_parts, fit, times, f"{row.sent / 1e9:,.2f} GB"])
+        table.append([name, *(f"{size / 1e9:,.2f}" for size in needs), fit, times, f"{row.sent / 1e9:,.2f} GB"])
     print_table(("strategy", *parts, "GB in all", "fits", "rows x times", "sent"), table, width=140)
     if speed is not None:
         print(

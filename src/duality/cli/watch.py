@@ -106,18 +106,17 @@ class Watcher:
     def _view(self, frame: Frame, rows: dict[int, list[int]]) -> Group:
         """A step on the screen; a sample that did not fit once is left out from then on, so the others do not move."""
         space = self.console.height - 2  # below the header, above the line where the cursor is
-        blocks: list[list[Text]] = []
+        blocks: dict[int, list[Text]] = {}
         for index, row in list(rows.items())[: self._fitting]:
             text = _style_cells(self.pieces.cells(row), changes(self._rows.get(index), row))
             block = [Text(f"sample {index + 1}", DIM), *text.wrap(self.console, self.console.width)]
-            if blocks and sum(map(len, blocks)) + len(block) > space:
+            if blocks and sum(map(len, blocks.values())) + len(block) > space:
                 break
-            blocks.append(block)
+            blocks[index] = block
         self._fitting = len(blocks)
-        visible_rows = {index: rows[index] for index in list(rows)[: self._fitting]}
-        grows = any(len(row) > len(self._rows.get(index, row)) for index, row in visible_rows.items())
-        title = Text(self._header(frame, visible_rows), no_wrap=True, overflow="ellipsis")
-        return Group(title, *_fit_lines([line for block in blocks for line in block], space, grows))
+        grows = any(len(rows[index]) > len(self._rows.get(index, rows[index])) for index in blocks)
+        title = Text(self._header(frame, {index: rows[index] for index in blocks}), no_wrap=True, overflow="ellipsis")
+        return Group(title, *_fit_lines([line for block in blocks.values() for line in block], space, grows))
 
 
 def _fit_lines(lines: list[Text], space: int, end: bool) -> list[Text]:

@@ -92,6 +92,9 @@ def run_folders(directory: Path, depth: int = _DEEPEST) -> Iterator[Path]:
 
 
 def newest_step(folder: Path) -> int | None:
-    """The step of the newest checkpoint; None if there is none."""
-    names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
+    """The step of the newest checkpoint; None if there is none, or the folder has been deleted."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return None
     return max((int(name[5:]) for name in names if re.fullmatch(r"step-\d{8,}", name)), default=None)

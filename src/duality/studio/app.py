@@ -34,7 +34,7 @@ from duality.studio import completions, schemas
 from duality.studio.generation import Event, generate, judge_text, measure_surprisal
 from duality.studio.library import Library
 from duality.studio.queues import Queues
-from duality.studio.schemas import LIMITS, AnyForm, Cancelled, Form, Json, Limits, Refusal
+from duality.studio.schemas import AnyForm, Cancelled, Form, Json, Refusal
 from duality.studio.server import Address, Guard, answer, answer_error, encode_event
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ class Studio:
     """What the routes share."""
 
     library: Library
-    limits: Limits = LIMITS
     judge: Judge | None = None
 
     def __post_init__(self) -> None:
+        self.limits = self.library.limits
         self.queues, self.numbers = Queues(self.limits), itertools.count(1)
 
     async def _read(self, request: Request, form: type[AnyForm]) -> AnyForm:

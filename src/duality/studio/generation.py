@@ -19,9 +19,9 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from torch import Tensor
 from duality.denoisers.wrapping import count_calls, network_of
 from duality.evaluation.metrics import entropies
 from duality.fused.lazy import Belief, belief_of, materialised_log_probs
+from duality.models.trace import changes
 from duality.protocols import AnyDenoiser, Denoiser, Dropout, Labels, Latent, Prefix, Valid
 from duality.registry import one_line
 from duality.samplers.generate import Frame
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from duality.tokenizers.pieces import Pieces
 
 _KEPT = 1 << 24  # numbers of a belief that are kept at most, 64 MB; larger ones are read again
-_BLOCK = 32  # states of which only the largest is compared at first
 
 Event = Json
 Check = Callable[[], None]  # raises an error if the work is to end
@@ -78,11 +78,10 @@ class _Writer:
         found = self._observed.read(frame.tokens, self.alternatives) if self._observed and frame.step else None
         for row, tokens in enumerate(frame.tokens.tolist() if self.stream else ()):
             index = frame.first + row
-            before = self._before.get(index, [])
-            changed = [place for place, token in enumerate(tokens) if place >= len(before) or before[place] != token]
-            self._before[index] = tokens
             event: Event = {"type": "step", "sample": index, "step": frame.step, "steps": frame.steps}
-            event |= {"alpha": frame.alpha, "tokens": tokens, "changed": changed if frame.step else []}
+            changed = list(changes(self._before.get(index), tokens))
+            event |= {"alpha": frame.alpha, "tokens": tokens, "changed": changed}
+            self._before[index] = tokens
             if found is not None:
                 belief, probabilities = (
                     each[row].double().round(decimals=self.digits).tolist()
@@ -170,26 +169,17 @@ class _Reading:
     place: int | None
 
 
-class _Noted:
+@dataclass(frozen=True)
+class _Noted(Belief):
     """A belief as a sampler reads it, and copies of the rows that were read: flat positions, log-probabilities."""
 
-    def __init__(self, belief: Belief) -> None:
-        self.belief, self.num_outputs, self.num_states = belief, belief.num_outputs, belief.num_states
-        self.argmax_states = belief.argmax_states
-        self.notes: list[tuple[Tensor, Tensor]] = []
-        self._takes_notes = belief.positions * belief.num_outputs <= _KEPT
+    notes: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def each(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        for part, log_p in self.belief.each(rows):
-            if self._takes_notes:
+        for part, log_p in super().each(rows):
+            if self.positions * self.num_outputs <= _KEPT:
                 self.notes.append((part, log_p.clone()))  # the sampler may overwrite its own
             yield part, log_p
-
-    def log_probs(self) -> Tensor:
-        dense = self.belief.log_probs()
-        if self._takes_notes:
-            self.notes.append((self.belief.all_rows(), dense.flatten(0, 1)[:, : self.num_outputs].clone()))
-        return dense
 
 
 class Observed:
@@ -207,9 +197,9 @@ class Observed:
     def belief(
         self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Belief:
-        self._last = _Noted(belief_of(self.denoiser, z, alpha, valid, dropout, labels))
+        self._last = _Noted(**vars(belief_of(self.denoiser, z, alpha, valid, dropout, labels)))
         self._place = z.position if isinstance(z, Prefix) else None
-        return cast(Belief, self._last)  # a sampler uses what LazyBelief has
+        return self._last
 
     log_probs = materialised_log_probs
 
@@ -221,7 +211,7 @@ class Observed:
         """
         if self._last is None:
             return None
-        belief, notes, place = self._last.belief, self._last.notes, self._place
+        belief, notes, place = self._last, self._last.notes, self._place
         tokens = tokens if place is None else tokens[:, place : place + 1]
         flat, unread = tokens.flatten(), torch.ones(tokens.numel(), dtype=torch.bool)
         for rows, _ in notes:
@@ -236,7 +226,7 @@ class Observed:
                 best[sure, 0], best_probability[sure, 0] = state[sure], 1.0
             unread[sure] = False
         rest = unread.nonzero()[:, 0].to(flat.device)
-        for rows, log_p in chain(notes, belief.each(rest) if len(rest) else ()):
+        for rows, log_p in chain(notes, Belief.each(belief, rest) if len(rest) else ()):  # without notes
             places, wanted, own = rows.cpu(), min(alternatives, log_p.shape[-1]), flat[rows]
             # a probability of 0 has the logarithm -inf, and adds nothing
             entropy[places] = -(log_p.exp() * log_p.clamp_min(-100.0)).sum(-1).float().cpu()
@@ -244,33 +234,12 @@ class Observed:
             chosen = log_p.gather(-1, own.clamp_max(log_p.shape[-1] - 1)[:, None])[:, 0].exp() * inside
             token[places] = chosen.float().cpu()
             if wanted:
-                values, ids = _largest(log_p, wanted)
-                best[places, :wanted], best_probability[places, :wanted] = ids.cpu(), values.exp().float().cpu()
+                top = log_p.topk(wanted, -1)
+                best[places, :wanted] = top.indices.cpu()
+                best_probability[places, :wanted] = top.values.exp().float().cpu()
         shape = tokens.shape
         best, best_probability = best.view(*shape, -1), best_probability.view(*shape, -1)
         return _Reading(token.view(shape), entropy.view(shape), best, best_probability, place)
-
-
-def _largest(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The ``count`` largest numbers of each row (n, K) and their places, the largest first.
-
-    They are in the ``count`` blocks with the largest maxima. Finding these first takes a third of the time of ``topk``.
-
-    >>> _largest(torch.tensor([[1.0, 5.0, 3.0]]), 2)
-    (tensor([[5., 3.]]), tensor([[1, 2]]))
-    """
-    whole = rows.shape[-1] // _BLOCK * _BLOCK
-    if whole < 8 * count * _BLOCK:
-        top = rows.topk(count, -1)
-        return top.values, top.indices
-    blocks = rows[:, :whole].reshape(len(rows), -1, _BLOCK)
-    first = blocks.amax(-1).topk(count, -1).indices
-    places = (first[:, :, None] * _BLOCK + torch.arange(_BLOCK, device=rows.device)).flatten(1)
-    if whole < rows.shape[-1]:
-        rest = torch.arange(whole, rows.shape[-1], device=rows.device).expand(len(rows), -1)
-        places = torch.cat([places, rest], -1)
-    top = rows.gather(-1, places).topk(count, -1)
-    return top.values, places.gather(-1, top.indices)
 
 
 # --- scoring
@@ -285,10 +254,7 @@ def measure_surprisal(library: Library, request: Likelihood, emit: Emit, check: 
     except (ValueError, TypeError) as error:
         raise Refusal(400, one_line(error)) from None
     total = sum(each.nats for each in found)
-    tokens = [
-        {"token": each.token, "text": each.text, "nats": _round(each.nats), "stderr": _round(each.stderr)}
-        for each in found
-    ]
+    tokens = [{**vars(each), "nats": _round(each.nats), "stderr": _round(each.stderr)} for each in found]
     about = {"run": request.run, "kind": model.measure.kind, "tokens": tokens, "nats": _round(total)}
     emit({**about, "bits_per_character": _round(total / math.log(2) / len(request.text))})
 

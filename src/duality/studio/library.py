@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from duality.files.json_files import MIB, parse_json, read_bounded
-from duality.hub.package import CONFIG, PretrainedConfig
+from duality.hub.fetch import PREFIX as HUB
+from duality.hub.fetch import ModelSource, model_source
+from duality.hub.package import CONFIG, PretrainedConfig, is_ours
 from duality.models.folder import read_identity, read_recipe
 from duality.models.model import Model, load
 from duality.registry import one_line, suggestion
@@ -27,9 +28,6 @@ from duality.runs.listing import RunOverview, newest_step, run_folders
 from duality.studio.schemas import LIMITS, Limits, Refusal
 from duality.tokenizers.pieces import Pieces
 from duality.training.metrics import read_metrics
-
-if TYPE_CHECKING:
-    from duality.hub.fetch import ModelSource
 
 Rows = list[dict[str, object]]
 
@@ -49,13 +47,22 @@ class Loaded:
 
 
 class Library:
-    """The runs below some folders, or runs themselves; and models alone."""
+    """The runs below some folders, or runs themselves; and models alone, which are fetched if the hub has them."""
 
-    def __init__(
-        self, sources: Sequence[Path], limits: Limits = LIMITS, device: str = "auto", models: Sequence[ModelSource] = ()
-    ) -> None:
-        self.sources, self.limits, self.device = tuple(sources), limits, device
-        self.models = {model.folder.resolve(): model for model in models}
+    def __init__(self, sources: Sequence[Path], limits: Limits = LIMITS, device: str = "auto") -> None:
+        self.folders, self.limits, self.device = list[Path](), limits, device
+        self.models: dict[Path, ModelSource] = {}
+        for source in sources:
+            if str(source).startswith(HUB) or is_ours(source):
+                model = model_source(source)
+                PretrainedConfig.read(model.folder)
+                self.models[model.folder.resolve()] = model
+            elif not source.is_dir():
+                raise ValueError(
+                    f"{source} is not a folder: give run folders, a folder that holds some, or hf:OWNER/NAME of the hub"
+                )
+            else:
+                self.folders.append(source)
         self._loaded: dict[Path, Loaded] = {}
         self._names = {path: model.place.removeprefix("hf:") for path, model in self.models.items() if model.commit}
         self._found: tuple[float, dict[str, Path]] = (-1.0, {})
@@ -67,7 +74,7 @@ class Library:
             when, found = self._found
             if time.monotonic() - when < fresh_seconds and when >= 0:
                 return found
-        paths = [folder.resolve() for source in self.sources for folder in sorted(run_folders(source))]
+        paths = [folder.resolve() for place in self.folders for folder in sorted(run_folders(place))]
         paths += self.models
         with self._lock:
             self._names = _name_folders(list(dict.fromkeys(paths)), self._names)
@@ -115,7 +122,7 @@ class Library:
         The models that were not used for long are forgotten.
         """
         folder = self.find_run(run)
-        newest = _newest_step(folder)
+        newest = newest_step(folder / "checkpoints")
         with self._lock:
             kept = self._loaded.pop(folder, None)
             if kept is not None and kept.newest == newest:
@@ -127,7 +134,7 @@ class Library:
                 model = load(folder, device=self.device)
                 break
             except (ValueError, OSError) as error:
-                before, newest = newest, _newest_step(folder)
+                before, newest = newest, newest_step(folder / "checkpoints")
                 if newest in (before, None):
                     raise Refusal(409, f"the run {run} cannot be loaded: {one_line(error)}") from None
         pieces = Pieces(model.tokenizer, model.mask_id)
@@ -192,14 +199,6 @@ def _read_json(path: Path) -> list[object]:
         return [parse_json(each, "it") for each in (data.splitlines() if path.suffix == ".jsonl" else [data])]
     except (ValueError, OSError) as error:
         raise Refusal(409, f"{path.name} cannot be read: {one_line(error)}") from None
-
-
-def _newest_step(folder: Path) -> int | None:
-    """The step of the newest checkpoint of a run; None if there is none, or the run has been deleted."""
-    try:
-        return newest_step(folder / "checkpoints")
-    except OSError:
-        return None
 
 
 def _name_folders(folders: Sequence[Path], known: Mapping[Path, str]) -> dict[Path, str]:

@@ -13,10 +13,11 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
 
 from starlette.requests import Request
+from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duality.studio.generation import Check, Emit, Event
@@ -25,9 +26,7 @@ from duality.studio.server import describe_error
 
 Work = Callable[[Emit, Check], None]
 _Item = tuple[Event, ...] | Exception | None  # events, the error that ended the work, or its end
-
-# a proxy is not to collect the events
-_STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+_Events = AsyncGenerator[list[Event], None]
 
 
 class _Job:
@@ -41,7 +40,6 @@ class _Job:
         self.limits, self.closing, self.work = limits, closing, work
         self.cancelled = threading.Event()
         self.deadline = float("inf")
-        self.watching: asyncio.Future[None] | None = None
         self._loop, self._items = asyncio.get_running_loop(), asyncio.Queue[_Item]()
         self._free = threading.Semaphore(limits.backlog)
 
@@ -75,33 +73,41 @@ class _Job:
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
 
-    async def watch(self, receive: Receive) -> None:
-        """End the work when the client leaves.
+    async def events(self, receive: Receive, each_seconds: float | None) -> _Events:
+        """The events as they come, all that are there at a time; the work ends with them, or when the client leaves."""
+        watching = asyncio.ensure_future(self._watch(receive))
+        seconds: float | None = self.limits.waiting_seconds
+        try:
+            while True:
+                try:
+                    items = [await asyncio.wait_for(self._items.get(), seconds)]
+                except asyncio.TimeoutError:
+                    raise Refusal(503, "the model is busy with other requests: try again later") from None
+                while isinstance(items[-1], tuple) and not self._items.empty():
+                    items.append(self._items.get_nowait())
+                self._free.release(len(items))
+                if found := [event for item in items if isinstance(item, tuple) for event in item]:
+                    yield found
+                if isinstance(items[-1], Exception):
+                    raise items[-1]
+                if items[-1] is None:
+                    return
+                seconds = each_seconds
+        finally:
+            watching.cancel()
+            self.leave()
 
-        (Starlette's own streams begin a group of tasks for that, which takes a tenth of a step of a small model.)
-        """
+    async def _watch(self, receive: Receive) -> None:
+        """End the work when the client leaves."""
         while (await receive())["type"] != "http.disconnect":
             pass
         self.leave()
-
-    async def take_ready(self, seconds: float | None = None) -> list[_Item]:
-        """All items that are there, at least one, which is waited for so long; an error or the end is the last."""
-        try:
-            items = [await asyncio.wait_for(self._items.get(), seconds)]
-        except asyncio.TimeoutError:
-            raise Refusal(503, "the model is busy with other requests: try again later") from None
-        while isinstance(items[-1], tuple) and not self._items.empty():
-            items.append(self._items.get_nowait())
-        self._free.release(len(items))
-        return items
 
     def leave(self) -> None:
         """End the work at its next step; who waits for its events has no more of them."""
         self.cancelled.set()
         self._items.put_nowait(Cancelled())
         self._free.release()
-        if self.watching is not None:
-            self.watching.cancel()
 
 
 class Queues:
@@ -114,58 +120,37 @@ class Queues:
 
     async def collect(self, request: Request, model: str, work: Work) -> list[Event]:
         """All events of some work."""
-        job, items = await self._begin(request, model, work)
-        found: list[Event] = []
-        try:
-            while True:
-                for item in items:
-                    if isinstance(item, Exception):
-                        raise item
-                    if item is None:
-                        return found
-                    found += item
-                items = await job.take_ready(2 * self.limits.seconds)
-        finally:
-            job.leave()
+        events = self.begin(request.receive, model, work, 2 * self.limits.seconds)
+        return [event async for found in events for event in found]
 
     async def stream(self, request: Request, model: str, work: Work, show: Callable[[Event], str]) -> ASGIApp:
-        """The events of some work as they come, as an answer whose work ends with it."""
-        job, first = await self._begin(request, model, work)
+        """The events of some work as they come, as an answer; an error before the first has a status of its own."""
+        events = self.begin(request.receive, model, work)
+        first = await anext(events)
 
-        def text(item: _Item) -> str:
-            return show(describe_error(item)) if isinstance(item, Exception) else "".join(map(show, item or ()))
+        async def parts() -> AsyncGenerator[str, None]:
+            try:
+                yield "".join(map(show, first))
+                async for found in events:
+                    yield "".join(map(show, found))
+            except Exception as error:
+                yield show(describe_error(error))
 
         async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
-            items = first
-            try:
-                await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
-                while True:
-                    body, more = "".join(map(text, items)).encode(), isinstance(items[-1], tuple)
-                    await send({"type": "http.response.body", "body": body, "more_body": more})
-                    if not more:
-                        return
-                    items = await job.take_ready()
-            finally:
-                job.leave()
+            # a proxy is not to collect the events
+            response = StreamingResponse(parts(), 200, {"x-accel-buffering": "no"}, "text/event-stream")
+            async with aclosing(events):
+                # not ``response`` itself, which begins a group of tasks: a tenth of a step of a small model
+                await response.stream_response(send)
 
         return answer
 
-    async def _begin(self, request: Request, model: str, work: Work) -> tuple[_Job, list[_Item]]:
-        """Work that has begun, and its first events: an error before them has a status of its own."""
-        job = _Job(self.limits, self.closing, work)
-        self.add(model, job)
-        job.watching = asyncio.ensure_future(job.watch(request.receive))
-        try:
-            items = await job.take_ready(self.limits.waiting_seconds)
-            if not isinstance(items[0], tuple):
-                raise items[0] or Cancelled()
-        except BaseException:
-            job.leave()
-            raise
-        return job, items
+    def begin(self, receive: Receive, model: str, work: Work, each_seconds: float | None = None) -> _Events:
+        """The events of some work, which the thread of a model does after what is waiting; without work it has none.
 
-    def add(self, model: str, job: _Job) -> None:
-        """Let the thread of a model do this after what is waiting; a model without work gets a thread."""
+        Each but the first is waited for so many seconds; a wait without an end costs less.
+        """
+        job = _Job(self.limits, self.closing, work)
         with self._lock:
             job.check()
             known = self._models.get(model)
@@ -177,6 +162,7 @@ class Queues:
                 words = "requests are waiting for this model: try again when some of them are done"
                 raise Refusal(429, f"{self.limits.queue} {words}")
             known[1].append(job)
+        return job.events(receive, each_seconds)
 
     def _work(self, model: str) -> None:
         """Do what waits for a model, until nothing does."""

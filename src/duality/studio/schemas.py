@@ -15,14 +15,13 @@ import json
 import re
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from duality.files.json_files import parse_json
-from duality.models.requests import FillRequest, SampleRequest, ScoreRequest, Tail
+from duality.models.requests import FillRequest, GridName, SampleRequest, SamplerName, ScoreRequest, Tail
 from duality.registry import one_line, suggestion
-from duality.samplers import GRIDS, SAMPLERS
 
 AnyForm = TypeVar("AnyForm", bound="Form")
 Json = dict[str, Any]  # an object
@@ -67,12 +66,6 @@ class Cancelled(Exception):
 # --- kinds of fields
 
 LIMITS = Limits()
-
-if TYPE_CHECKING:
-    _SamplerName = str
-    _GridName = str
-else:
-    _SamplerName, _GridName = Literal[("own", *SAMPLERS)], Literal[tuple(GRIDS)]
 
 
 def _check_text(text: str) -> str:
@@ -139,9 +132,9 @@ class Sampling(Form):
 
     run: _Run
     steps: _Steps | None = _like(SampleRequest, "steps")
-    sampler: _SamplerName | None = _like(SampleRequest, "sampler")
+    sampler: SamplerName | None = _like(SampleRequest, "sampler")
     eta: Annotated[float, Field(ge=0, le=1)] | None = _like(SampleRequest, "eta")
-    grid: _GridName | None = _like(SampleRequest, "grid")
+    grid: GridName | None = _like(SampleRequest, "grid")
     tail: Tail | None = _like(SampleRequest, "tail")
     temperature: _Warmth | None = _like(SampleRequest, "temperature")
     top_p: _Share = _like(SampleRequest, "top_p")
@@ -222,7 +215,7 @@ class Completion(Form):
     presence_penalty: object = Field(0, description="models here have no such penalty", json_schema_extra={"const": 0})
     logit_bias: object = Field({}, description="models here have no such bias", json_schema_extra={"const": {}})
     steps: _Steps | None = _like(SampleRequest, "steps")
-    sampler: _SamplerName | None = _like(SampleRequest, "sampler")
+    sampler: SamplerName | None = _like(SampleRequest, "sampler")
     tail: Tail | None = _like(SampleRequest, "tail")
     user: object = Field(None, description="ignored")
 
