@@ -41,9 +41,8 @@ import time
 import zipfile
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from html.parser import HTMLParser
 from http.client import HTTPException
 from pathlib import Path
@@ -51,7 +50,6 @@ from typing import IO, Literal
 from urllib.error import HTTPError
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit, urlunsplit
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener, url2pathname
-from urllib.response import addinfourl
 
 from duality.files import DocumentRule
 from duality.files.atomic import atomic_file, atomic_folder, file_sha256, readable_size, remove
@@ -61,7 +59,7 @@ from duality.files.progress import Reporter
 PYPI = "https://pypi.org/simple"
 ATTEMPTS = 3
 PAUSE = 1.0  # seconds between attempts
-LARGEST_PAGE = 50_000_000  # bytes
+_PAGE = 20  # megabytes; twice as many, and 10 more, are too many
 Kind = Literal["gutenberg", "gzip", "plain", "smiles", "gzip-table"]
 _Link = tuple[str, "str | None"]  # the address of a file, and its sha256 if the page said one
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.5, text/html;q=0.1"
@@ -90,7 +88,7 @@ class Conversion:
 class Member:
     """One text file: its path in the archive, or the paths that it is made of, and the checksum of its text."""
 
-    path: str | tuple[str, ...]
+    path: str | Sequence[str]
     text_sha256: str
 
 
@@ -151,9 +149,7 @@ def read_sources(path: Path) -> dict[str, Source]:
     packages = {name: Package(name, **entry) for name, entry in table["packages"].items()}
     found = {}
     for name, entry in table["sources"].items():
-        members = {}
-        for file, (place, sha256) in entry["members"].items():
-            members[file] = Member(place if isinstance(place, str) else tuple(place), sha256)
+        members = {file: Member(*member) for file, member in entry["members"].items()}
         found[name] = Source(name, **{**entry, "package": packages[entry["package"]], "members": members})
     return found
 
@@ -170,7 +166,7 @@ def _extract(
         zipfile.ZipFile(archive) if archive.suffix == ".whl" else tarfile.open(archive) as files,
         ExitStack() as opened,
     ):
-        for path in (member.path,) if isinstance(member.path, str) else member.path:
+        for path in [member.path] if isinstance(member.path, str) else member.path:
             if isinstance(files, zipfile.ZipFile):
                 found = files.open(path) if path in files.namelist() else None
             else:
@@ -183,8 +179,8 @@ def _extract(
             target.write_bytes(conversion.convert(streams, progress).encode("utf-8"))
             return
         (stream,) = streams
-        packed = kind in ("gzip", "gzip-table")
-        with target.open("wb") as output, gzip.open(stream) if packed else nullcontext(stream) as text:
+        with target.open("wb") as output:
+            text = opened.enter_context(gzip.open(stream)) if kind in ("gzip", "gzip-table") else stream
             if kind == "gzip-table":
                 text.readline()  # the name of its only column
             shutil.copyfileobj(text, output, 1 << 20)
@@ -200,12 +196,12 @@ def _fetch_archive(package: Package, root: Path, instead: str, progress: Reporte
     wrong = f"; the file there now has another sha256 than {package.sha256}" if archive.exists() else ""
     command = [sys.executable, "-m", "pip", "config", "list"]  # prints nothing if there is no pip
     listing = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace").stdout
-    client, problems = _Client(_parse_settings(listing, os.environ)), []
+    client, problems = _Client(package, _parse_settings(listing, os.environ)), []
     name, _, version = package.requirement.partition("==")
     with atomic_file(archive) as stream:
         for place in client.places(re.sub(r"[-_.]+", "-", name).lower()):  # as in the addresses of an index
             try:
-                client.save(*client.find(place, package.archive), package, stream.buffer)
+                stream.buffer.write(client.download(*client.find(place)))
                 return archive
             except _Unavailable as problem:
                 problems.append(str(problem))
@@ -240,136 +236,119 @@ def _parse_settings(listing: str, environment: Mapping[str, str]) -> dict[str, s
 
 @dataclass(frozen=True)
 class _Client:
-    """Looks for packages where pip does, and reads addresses as pip is told to, by its options."""
+    """Looks for a package where pip does, and reads addresses as pip is told to, by its options."""
 
+    package: Package
     options: Mapping[str, str]
 
-    def places(self, package: str) -> Iterator[str]:
-        """Addresses of folders, pages and files that may have a package."""
+    def places(self, name: str) -> Iterator[str]:
+        """Addresses of folders, pages and files that may have the package."""
         for place in self.options.get("find-links", "").split():
             yield place if "://" in place else Path(place).expanduser().absolute().as_uri()
         if self.options.get("no-index", "0").lower() not in ("1", "true", "yes", "on"):
             for index in (self.options.get("index-url", PYPI), *self.options.get("extra-index-url", "").split()):
-                yield f"{index.rstrip('/')}/{package}/"
+                yield f"{index.rstrip('/')}/{name}/"
 
-    def find(self, place: str, archive: str) -> _Link:
+    def find(self, place: str) -> _Link:
         """The link to the archive that a place has; the user and password of a page stay with its host and port."""
-        if _file_name(place) == archive:
-            return place, None
-        folder = Path(url2pathname(urlsplit(place).path))
-        page = place
-        if urlsplit(place).scheme == "file" and folder.is_dir():
-            if (folder / archive).is_file():
-                return (folder / archive).as_uri(), None
-            page = (folder / "index.html").as_uri()
-        if page == place or (folder / "index.html").is_file():
-            with self.open(page) as response:
-                text = self.read(response, page, LARGEST_PAGE).decode("utf-8", "replace")
-                address, kind = response.geturl(), response.headers.get("Content-Type", "")
+        archive, parts, pages = self.package.archive, urlsplit(place), [place]
+        if parts.scheme == "file" and (folder := Path(url2pathname(parts.path))).is_dir():
+            pages = [path.as_uri() for path in (folder / archive, folder / "index.html") if path.is_file()]
+        for page in pages[:1]:
+            if _file_name(page) == archive:
+                return page, None
             own = urlsplit(page)
-            for url, sha256 in _links_of(text, kind, address):
+            for url, sha256 in _links_of(*self.load(page, _PAGE)):
                 parts = urlsplit(url)
-                if _file_name(url) == archive and (parts.scheme != "file" or urlsplit(address).scheme == "file"):
+                if _file_name(url) == archive and (parts.scheme != "file" or own.scheme == "file"):
                     if "@" in own.netloc and urlsplit(_redact(page))[:2] == urlsplit(_redact(url))[:2]:
                         url = urlunsplit(parts._replace(netloc=own.netloc))
                     return url, sha256
-        raise _Unavailable(f"{archive} is not there: {_redact(page)}")
+        raise _Unavailable(f"{archive} is not there: {_redact(place)}")
 
-    def save(self, url: str, announced: str | None, package: Package, target: IO[bytes]) -> None:
-        """Write the file to ``target`` and check it; a connection that breaks is tried again."""
-        wrong = f"{_redact(url)} has another sha256 than the one expected, {package.sha256}"
-        if announced not in (None, package.sha256):
-            raise _Unavailable(wrong)
-        for attempt in range(ATTEMPTS):
-            digest, count = hashlib.sha256(), 0
+    def download(self, url: str, announced: str | None) -> bytes:
+        """The file, checked; a connection that breaks is tried again."""
+        for attempt in range(ATTEMPTS if announced in (None, self.package.sha256) else 0):
             try:
-                target.seek(0)
-                target.truncate()
-                with self.open(url) as response:
-                    while block := self.read(response, url, 1 << 20):
-                        digest.update(block)
-                        count += len(block)
-                        if count > 2_000_000 * package.megabytes + 10_000_000:
-                            raise _Unavailable(f"{_redact(url)} is larger than expected ({package.megabytes} MB)")
-                        target.write(block)
-                    expected = response.headers.get("Content-Length")
-                if expected is None or count >= int(expected):
-                    break
-                raise _Interrupted(f"{_redact(url)} ended after {count} bytes of {expected}")
+                data, *_ = self.load(url, self.package.megabytes)
             except _Interrupted:
                 if attempt == ATTEMPTS - 1:
                     raise
                 time.sleep(PAUSE)
-        if digest.hexdigest() != package.sha256:
-            raise _Unavailable(wrong)
+            else:
+                if hashlib.sha256(data).hexdigest() == self.package.sha256:
+                    return data
+                break
+        raise _Unavailable(f"{_redact(url)} has another sha256 than the one expected, {self.package.sha256}")
 
-    def open(self, url: str) -> addinfourl:
-        """The content at an address: with pip's proxy, or else that of the environment, and pip's certificates."""
-        parts = urlsplit(url)
+    def load(self, url: str, megabytes: int) -> tuple[bytes, str, str]:
+        """What is at an address, with its type and where it was found: through pip's proxy, or that of the environment.
+
+        Certificates are those that pip is told to use, or those of the environment, or of the system.
+        """
+        parts, shown, doing, most = urlsplit(url), _redact(url), "reached", 2_000_000 * megabytes + 10_000_000
         if parts.scheme not in ("http", "https", "file"):
-            raise _Unavailable(f"{_redact(url)} is no address that can be read (https, http or file)")
-        request = Request(_redact(url), headers={"Accept": _ACCEPT, "User-Agent": "diffusion-duality"})
+            raise _Unavailable(f"{shown} is no address that can be read (https, http or file)")
+        request = Request(shown, headers={"Accept": _ACCEPT, "User-Agent": "diffusion-duality"})
         if parts.username is not None:
             login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             # Not redirected: the password stays with the host that it is for.
             request.add_unredirected_header("Authorization", f"Basic {b64encode(login.encode()).decode()}")
         proxy, trusted = self.options.get("proxy"), self.options.get("trusted-host", "").split()
-        # The checksum of the file is pinned, so a host that the user trusts cannot give a wrong one.
-        trusts = parts.hostname in [name.partition(":")[0] for name in trusted]
+        given = (self.options.get("cert"), os.environ.get("REQUESTS_CA_BUNDLE"), os.environ.get("CURL_CA_BUNDLE"))
+        chosen = next(filter(None, given), None)
         try:
             seconds = float(self.options.get("timeout") or self.options.get("default-timeout") or 30.0)
-            https = HTTPSHandler(context=ssl._create_unverified_context() if trusts else self.tls)
-            opener = build_opener(ProxyHandler({"http": proxy, "https": proxy} if proxy else None), https)
-            response: addinfourl = opener.open(request, timeout=seconds)
-            return response
+            if parts.hostname in [name.partition(":")[0] for name in trusted]:
+                # The checksum of the file is pinned, so a host that the user trusts cannot give a wrong one.
+                tls = ssl._create_unverified_context()
+            elif chosen is not None and Path(chosen).is_dir():
+                tls = ssl.create_default_context(capath=chosen)
+            else:
+                tls = ssl.create_default_context(cafile=chosen)
+            proxies = ProxyHandler({"http": proxy, "https": proxy} if proxy else None)
+            with build_opener(proxies, HTTPSHandler(context=tls)).open(request, timeout=seconds) as response:
+                doing = "read"
+                data: bytes = response.read(most + 1)
+                expected = int(response.headers.get("Content-Length", len(data)))
         except HTTPError as error:
-            raise _Unavailable(f"{_redact(url)} answers {error.code} {error.reason}") from None
+            raise _Unavailable(f"{shown} answers {error.code} {error.reason}") from None
         except (OSError, HTTPException, ValueError) as error:
-            raise _Interrupted(f"{_redact(url)} cannot be reached ({getattr(error, 'reason', error)})") from None
-
-    @staticmethod
-    def read(stream: addinfourl, url: str, most: int) -> bytes:
-        """Up to so many bytes; only what the network gets wrong is an interruption, not a full disk."""
-        try:
-            return stream.read(most)
-        except (OSError, HTTPException) as error:
-            raise _Interrupted(f"{_redact(url)} cannot be read ({error})") from None
-
-    @cached_property
-    def tls(self) -> ssl.SSLContext:
-        """The certificates that pip is told to use, or those of the environment, or of the system."""
-        given = (self.options.get("cert"), os.environ.get("REQUESTS_CA_BUNDLE"), os.environ.get("CURL_CA_BUNDLE"))
-        chosen = next((path for path in given if path), None)
-        folder = chosen is not None and Path(chosen).is_dir()
-        return ssl.create_default_context(capath=chosen) if folder else ssl.create_default_context(cafile=chosen)
+            raise _Interrupted(f"{shown} cannot be {doing} ({getattr(error, 'reason', error)})") from None
+        if len(data) > most:
+            raise _Unavailable(f"{shown} is larger than expected ({megabytes} MB)")
+        if len(data) < expected:
+            raise _Interrupted(f"{shown} ended after {len(data)} bytes of {expected}")
+        return data, response.headers.get("Content-Type", ""), response.geturl()
 
 
 class _Anchors(HTMLParser):
     """The addresses of all links of a page, and its base."""
 
-    def __init__(self) -> None:
+    def __init__(self, page: str) -> None:
         super().__init__()
+        self.base = page
         self.addresses: list[str] = []
-        self.base = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         address = dict(attrs).get("href")
         if tag == "a" and address:
             self.addresses.append(address)
         elif tag == "base" and address:
-            self.base = address
+            self.base = urljoin(self.base, address)
 
 
-def _links_of(text: str, kind: str, page: str) -> list[_Link]:
+def _links_of(data: bytes, kind: str, page: str) -> list[_Link]:
     """The links of a page of an index, in JSON or HTML."""
+    text = data.decode("utf-8", "replace")
     if "json" in kind:
         try:
             return [(urljoin(page, file["url"]), file["hashes"].get("sha256")) for file in json.loads(text)["files"]]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _Unavailable(f"{_redact(page)} is no page of an index ({error})") from None
-    anchors = _Anchors()
+    anchors = _Anchors(page)
     anchors.feed(text)
-    parts = [urldefrag(urljoin(urljoin(page, anchors.base), address)) for address in anchors.addresses]
+    parts = [urldefrag(urljoin(anchors.base, address)) for address in anchors.addresses]
     return [(url, fragment[7:] if fragment.startswith("sha256=") else None) for url, fragment in parts]
 
 
