@@ -39,6 +39,11 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message that is not empty."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def visible(text: str, kept: str = "") -> str:
     """The text without anything that moves a cursor: a new line is "⏎", other control characters are pictures.
 

@@ -32,8 +32,7 @@ from torch import Tensor
 from duality.files.atomic import atomic_file, flush_to_disk, new_folder, no_empty_folder, write_atomically
 from duality.files.json_files import MIB, read_json
 from duality.files.progress import Reporter, silent
-from duality.hub.fetch import PREFIX as HUB
-from duality.hub.fetch import RELEASED_FILES, fetch_folder, hub_name
+from duality.hub.fetch import PREFIX, RELEASED_FILES, fetch_folder, hub_name
 from duality.hub.package import CONFIG, WEIGHTS, flush_model
 from duality.hub.released import RECORD
 from duality.hub.released import weights as released
@@ -54,7 +53,7 @@ from duality.training.adapters import merge_adapters
 from duality.training.settings import Training
 
 Noise = Literal["absorbing", "uniform"]
-_PREFIX = "backbone."  # of the names of a denoiser's weights here, and of the names in both layouts
+_BACKBONE = "backbone."  # of the names of a denoiser's weights here, and of the names in both layouts
 _TRAINING = Training()  # the paper's, which is what an imported model would be distilled or trained like
 
 
@@ -93,18 +92,18 @@ def import_released(
     """Make the run ``out`` of a released model: a .ckpt, a folder, or hf:OWNER/NAME of the Hugging Face hub."""
     target = Path(out).expanduser()
     _check_free(target)
-    named = hub_name(source) if str(source).startswith(HUB) else None
+    named = hub_name(source) if str(source).startswith(PREFIX) else None
     found = read_released(Path(source).expanduser() if named is None else fetch_folder(*named, files=RELEASED_FILES))
     prefix, tensors = released.without_prefix(found.tensors, found.where)
     settings, sizes = _describe_released(found, tensors, request)
     # the raw weights and their average under the names of a denoiser's weights; without an average, twice the same
     names = released.weight_names(sizes.depth, sizes.causal)
-    model = ema = {_PREFIX + own: tensors[theirs].float() for theirs, own in names.items()}
+    model = ema = {_BACKBONE + own: tensors[theirs].float() for theirs, own in names.items()}
     if found.average is not None:
         weights = {name: value for name, value in tensors.items() if name != released.FREQUENCIES}
         average = released.named_average(found.average, weights, found.where)
         released.check_numbers(average, sizes, f"the average (ema) of {found.where}")
-        ema = {_PREFIX + own: average[theirs].float() for theirs, own in names.items()}
+        ema = {_BACKBONE + own: average[theirs].float() for theirs, own in names.items()}
     made, states = _imported_recipe(settings, sizes, request.tokenizer, str(source), report)
     tokenizer = states.tokenizer
     if states.mask is not None:
@@ -207,9 +206,8 @@ def _describe_released(
     sizes = released.sizes_of(shapes, request.heads or settings.sizes.get("heads"), where)
     released.check_shapes(shapes, released.released_shapes(sizes), where)
     released.check_numbers(tensors, sizes, where)
-    own = vars(sizes)
-    wrong = [f"{name} {value} and {own[name]}" for name, value in settings.sizes.items() if value != own[name]]
-    if wrong:
+    pairs = [(name, value, vars(sizes)[name]) for name, value in settings.sizes.items()]
+    if wrong := [f"{name} {value} and {own}" for name, value, own in pairs if value != own]:
         raise ValueError(
             f"the configuration of {where} and its tensors differ ({'; '.join(wrong)}): they are not of one model; "
             "fetch both again"
@@ -230,25 +228,20 @@ def _imported_recipe(
     settings: Settings, sizes: Sizes, place: str | None, source: str, report: Reporter
 ) -> tuple[Recipe, States]:
     """The recipe of an imported run and its states, with a tokenizer that is given or that of released models."""
-    method = settings.build_method(settings.begin)
-    absorbing = settings.method == "mdlm" or (settings.method in ("sedd", "d3pm") and settings.noise == "absorbing")
-    extra = absorbing or settings.method == "ar"
-    uniform = settings.method in ("duo", "udlm") or settings.noise == "uniform"
-    states = find_states(place, sizes.num_states, extra, uniform, report)
+    own = {"duo": "uniform", "udlm": "uniform", "sedd": settings.noise, "d3pm": settings.noise}
+    states = find_states(place, sizes.num_states, own.get(settings.method or "") == "uniform", report)
     if states.mask is not None and settings.method == "sedd":
         raise ValueError(
             f"{source} is a SEDD whose mask token is the piece {states.mask} of its tokenizer: its scores depend on "
             "the number of states, and only a SEDD whose mask token is the last state can be imported"
         )
     assert settings.length is not None, "the length is known"
-    if settings.method == "ar" and settings.begin is None:
-        # a released autoregressive model begins with its tokenizer's token for that; its extra state was never trained
-        method = settings.build_method(states.begin)
     recipe = Recipe(
         name=f"imported-{settings.method}",
         summary=f"{settings.method} with {sizes.num_states:,} states, trained by others",
         source=f"{IMPORTED}{source}",
-        method=method,
+        # a released autoregressive model begins with its tokenizer's token for that; its extra state was never trained
+        method=settings.build_method(states.begin if settings.begin is None else settings.begin),
         data=Data(corpus=states.corpus, tokenizer=states.spec, length=settings.length),
         backbone=sizes.backbone(settings.dropout),
         training=_TRAINING,
@@ -291,8 +284,7 @@ def _describe_run(recipe: Recipe, tokenizer: Tokenizer, num_labels: int) -> tupl
     if settings is not None and not problems:
         other = settings.build_method(settings.begin)
         ours, theirs = ((m.sampling_schedule(), m.sampler(size), m.measure(size)) for m in (method, other))
-        names = ("sampling schedule", "sampler", "measure")  # what a layout must say of a method
-        pairs = zip(names, ours, theirs)
+        pairs = zip(("sampling schedule", "sampler", "measure"), ours, theirs)  # what a layout must say of a method
         problems = [f"its {name} is {own} instead of {wanted}" for name, own, wanted in pairs if own != wanted]
     if settings is None or problems:
         raise ValueError(
@@ -309,10 +301,10 @@ def _released_tensors(weights: Mapping[str, Tensor], sizes: Sizes, kept: Mapping
     frequencies, types = kept.get("frequencies"), kept.get("tensors")
     computed = released.rotary_frequencies(sizes.width // sizes.heads)
     names = released.released_names(sizes.depth, sizes.causal)
-    found = {theirs: weights[_PREFIX + ours] for theirs, ours in names.items() if ours is not None}
+    found = {theirs: weights[_BACKBONE + ours] for theirs, ours in names.items() if ours is not None}
     found[released.FREQUENCIES] = torch.tensor(frequencies) if isinstance(frequencies, list) else computed
     known = types if isinstance(types, dict) and set(types) <= set(names) else dict.fromkeys(names, "float32")
-    prefix = kept.get("prefix", _PREFIX)
+    prefix = kept.get("prefix", _BACKBONE)
     return {f"{prefix}{name}": found[name].to(getattr(torch, str(kind))) for name, kind in known.items()}
 
 
@@ -321,15 +313,30 @@ def _checkpoint_content(
 ) -> dict[str, object]:
     """The content of a checkpoint from which the released trainer samples, evaluates and trains further.
 
-    Its trainer is Lightning's, which reads its step from the counters of its loops. There are no moments of the
-    optimizer: it begins with new ones, and with the warm-up of its learning rate.
+    Its trainer is Lightning's, which reads its step from the counters of its fit loop, here at the beginning of an
+    epoch. There are no moments of the optimizer: it begins with new ones, and with the warm-up of its learning rate.
     """
+
+    def progress(total: int, *more: str) -> dict[str, object]:
+        names = ("ready", "completed", *more)
+        return {"total": dict.fromkeys(names, total), "current": dict.fromkeys(names, 0)}
+
+    optimizer = {"step": progress(step), "zero_grad": progress(step, "started")}
+    loop: dict[str, object] = {
+        "state_dict": {},
+        "epoch_progress": progress(0, "started", "processed"),
+        "epoch_loop.state_dict": {"_batches_that_stepped": step},
+        "epoch_loop.batch_progress": {**progress(step, "started", "processed"), "is_last_batch": False},
+        "epoch_loop.scheduler_progress": progress(step),
+        "epoch_loop.automatic_optimization.state_dict": {},
+        "epoch_loop.automatic_optimization.optim_progress": {"optimizer": optimizer},
+    }
     content: dict[str, object] = {
         "epoch": 0,
         "global_step": step,
         "pytorch-lightning_version": "2.2.1",
         "state_dict": tensors["model"],
-        "loops": {"fit_loop": _loop_counters(step)},
+        "loops": {"fit_loop": loop},
         "callbacks": {},
         "optimizer_states": [],
         "lr_schedulers": [],
@@ -339,23 +346,3 @@ def _checkpoint_content(
         shadow = [value for name, value in tensors["ema"].items() if not name.endswith(released.FREQUENCIES)]
         content["ema"] = {**average, "shadow_params": shadow}
     return content
-
-
-def _loop_counters(step: int) -> dict[str, object]:
-    """The state of Lightning's fit loop after so many steps, at the beginning of an epoch."""
-
-    def progress(names: tuple[str, ...], total: int) -> dict[str, object]:
-        return {"total": dict.fromkeys(names, total), "current": dict.fromkeys(names, 0)}
-
-    few: tuple[str, ...] = ("ready", "completed")
-    all_of_them = (*few, "started", "processed")
-    optimizer = {"step": progress(few, step), "zero_grad": progress((*few, "started"), step)}
-    return {
-        "state_dict": {},
-        "epoch_progress": progress(all_of_them, 0),
-        "epoch_loop.state_dict": {"_batches_that_stepped": step},
-        "epoch_loop.batch_progress": {**progress(all_of_them, step), "is_last_batch": False},
-        "epoch_loop.scheduler_progress": progress(few, step),
-        "epoch_loop.automatic_optimization.state_dict": {},
-        "epoch_loop.automatic_optimization.optim_progress": {"optimizer": optimizer},
-    }

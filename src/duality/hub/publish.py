@@ -29,6 +29,7 @@ from duality.extras import install_elsewhere
 from duality.files.atomic import file_sha256, new_folder
 from duality.files.json_files import MIB, parse_json, read_bounded
 from duality.files.kept_scores import Scores
+from duality.files.progress import silent
 from duality.hub import package
 from duality.hub.fetch import PREFIX, asking_hub, hub_name
 from duality.hub.package import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig, flush_model
@@ -73,8 +74,7 @@ def save_pretrained(model: TrainedModel, folder: Path, fields: CardFields, name:
     check_new(target)
     tokenizer, origin = model.tokenizer, model.origin
     others, asked = _for_transformers(model)
-    texts = dict(others or {})
-    texts[CARD] = _make_card(model, fields, name or target.name, others is not None)
+    texts = {**(others or {}), CARD: card_of(model, fields, name or target.name)}
     if origin is not None and (origin.folder / CORPUS).is_file():
         texts[CORPUS] = json.dumps(read_identity(origin.folder), indent=1)
     with new_folder(target) as place:
@@ -106,11 +106,6 @@ def check_new(target: Path) -> None:
     inside = sorted(path.name for path in target.iterdir()) if target.is_dir() else []
     if inside:
         raise ValueError(f"{target} holds other files ({', '.join(inside[:3])}): give a new or an empty folder")
-
-
-def card_of(model: TrainedModel, fields: CardFields, name: str) -> str:
-    """The model card that would be written."""
-    return _make_card(model, fields, name, _for_transformers(model)[0] is not None)
 
 
 def repository_named(name: str) -> str:
@@ -186,7 +181,7 @@ def _public_recipe(recipe: Recipe) -> Recipe:
     return replace(recipe, data=data)
 
 
-def _make_card(model: TrainedModel, fields: CardFields, name: str, for_transformers: bool) -> str:
+def card_of(model: TrainedModel, fields: CardFields, name: str) -> str:
     """The text of README.md of a model that is published as ``name``. A text of JSON is a text of YAML."""
     recipe, origin = _public_recipe(model.recipe), model.origin
     tags = ["diffusion-duality", "discrete-diffusion", "diffusion-language-model", type(recipe.method).__name__.lower()]
@@ -223,7 +218,7 @@ def _make_card(model: TrainedModel, fields: CardFields, name: str, for_transform
         source=f"hf:{name}" if "/" in name else name,
         label=f", label={model.label_names[0]!r}" if model.label_names else "",
         transformers=f"`AutoTokenizer.from_pretrained({name!r})` of `transformers` gives the same ids."
-        if for_transformers
+        if _for_transformers(model)[0] is not None
         else "This tokenizer has no form that `transformers` can read: `duality_tokenizer.json` is for this library.",
         method=recipe.method,
         backbone=recipe.backbone,
@@ -255,24 +250,23 @@ def _cell(text: str) -> str:
 
 def _likelihoods(model: TrainedModel, run: Path, corpus: str) -> Iterator[str]:
     """What the run has measured on these weights, as rows: text, nats per token, perplexity, kind, tokens."""
-
-    def row(text: str, nats: float, error: float, kind: str, count: int) -> str:
-        scale = math.exp(nats) if nats < 700 else math.inf
-        values = f"{nats:.4f} ± {error:.4f} | {scale:.2f} ± {scale * error:.2f}"
-        return f"| {_cell(text)} | {values} | {kind} | {count:,} |"
-
+    found: list[tuple[object, float, float, str, int]] = []
     rows = [row for row in read_metrics(run) if "validation_nats" in row and row["step"] == model.step]
     for last in rows[-1:]:
         nats, error = (
-            math.inf if last[name] is None else last[name] for name in ("validation_nats", "validation_stderr")
+            math.inf if last[f"validation_{it}"] is None else last[f"validation_{it}"] for it in ("nats", "stderr")
         )
         kind, count = last.get("validation_kind", "bound"), int(last.get("validation_tokens", 0))
-        yield row(f"validation part of {corpus}", nats, error, kind, count)
-    kept = Scores.read(run / KEPT, lambda message: None).entries.get(hash_weights(model.denoiser), {})
+        found.append((f"validation part of {corpus}", nats, error, kind, count))
+    kept = Scores.read(run / KEPT, silent).entries.get(hash_weights(model.denoiser), {})
     for values in kept.values():
-        if isinstance(values, dict) and (found := Likelihood.parse(values)) is not None:
-            name = str(values.get("set", "a test set"))
-            yield row(name, found.nats_per_token, found.stderr, found.kind, found.num_tokens)
+        if isinstance(values, dict) and (own := Likelihood.parse(values)) is not None:
+            name = values.get("set", "a test set")
+            found.append((name, own.nats_per_token, own.stderr, own.kind, own.num_tokens))
+    for text, nats, error, kind, count in found:
+        scale = math.exp(nats) if nats < 700 else math.inf
+        numbers = f"{nats:.4f} ± {error:.4f} | {scale:.2f} ± {scale * error:.2f}"
+        yield f"| {_cell(str(text))} | {numbers} | {kind} | {count:,} |"
 
 
 def _samples(run: Path | None, step: int) -> Iterator[str]:

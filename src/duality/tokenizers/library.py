@@ -38,6 +38,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from duality.files.archives import Source, read_sources
 from duality.files.json_files import MIB, read_json
 from duality.files.progress import Reporter, silent
+from duality.registry import first_line
 from duality.tokenizers.fast_pairs import WORDS, FastPairs
 from duality.tokenizers.tokenizer import (
     END_OF_DOCUMENT,
@@ -312,7 +313,7 @@ def _read_library(path: Path, separator: str, where: str, remedy: str, progress:
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # the library raises exceptions of any kind
-        raise ValueError(f"{where} is no tokenizer ({_first_line(error)}): {remedy}") from None
+        raise ValueError(f"{where} is no tokenizer ({first_line(error)}): {remedy}") from None
     names = found.tokens.values()
     chosen = separator or next((token for token in ENDINGS if token in names), "")
     if chosen not in names:
@@ -368,7 +369,7 @@ def read_hub_tokenizer(
                 cached = hub.try_to_load_from_cache(name, file, revision=revision)
                 absent = absent or (cached is not None and not isinstance(cached, str))  # known to have no such file
             if not absent:
-                reason = f"{type(error).__name__}: {_first_line(error)}"
+                reason = f"{type(error).__name__}: {first_line(error)}"
                 raise ValueError(
                     f"{file} of the tokenizer hf:{name} cannot be fetched ({reason}): download {' and '.join(names)} "
                     f"from https://huggingface.co/{name}/tree/{revision} into one folder and set "
@@ -382,11 +383,6 @@ def read_hub_tokenizer(
         )
     named = separator or (_configured_ending(found[CONFIG]) if CONFIG in found else "")
     return _read_library(found[FILE], named, f"{FILE} of hf:{name}", "choose another model", progress)
-
-
-def _first_line(error: BaseException) -> str:
-    """The first line of an error's message that is not empty."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _published_sources() -> dict[str, Source]:

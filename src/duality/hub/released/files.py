@@ -16,7 +16,7 @@ import pickletools
 import sys
 import warnings
 import zipfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -30,6 +30,7 @@ from torch.types import Storage
 
 from duality.files.json_files import MIB, read_json
 from duality.hub.package import CONFIG, WEIGHTS
+from duality.registry import first_line
 
 Layout = Literal["duo-hf", "duo-ckpt"]
 BINARY = "pytorch_model.bin"
@@ -42,13 +43,14 @@ _MOST_SETTINGS = 100_000
 _MOST_OBJECT_BYTES = 256 * MIB  # the objects of a checkpoint without its tensors; a tokenizer has a few million
 
 # Libraries whose objects are in released checkpoints beside the weights; what is read of them is their state.
-_LIBRARIES = ("omegaconf", "transformers", "tokenizers", "lightning", "pytorch_lightning", "lightning_fabric")
-_OTHERS = ("transformers_modules", "sentencepiece", "torchmetrics", "typing", "numpy")
-_OPAQUE = tuple(f"{library}." for library in (*_LIBRARIES, *_OTHERS))
+_LIBRARIES = (
+    *("omegaconf.", "transformers.", "tokenizers.", "lightning.", "pytorch_lightning.", "lightning_fabric."),
+    *("transformers_modules.", "sentencepiece.", "torchmetrics.", "typing.", "numpy."),
+)
 _TOKENIZERS = ("Tokenizer", "TokenizerFast")  # how the names of tokenizers end, in whatever module they are
 _DEFAULTDICT = "collections.defaultdict"
-_OPAQUE_NAMES = {f"builtins.{name}" for name in ("dict", "list", "tuple", "int", "float", "str", "bool")}
-_OPAQUE_NAMES |= {"pathlib.Path", "pathlib.PosixPath"}
+_NAMES = {f"builtins.{name}" for name in ("dict", "list", "tuple", "int", "float", "str", "bool")}
+_NAMES |= {"pathlib.Path", "pathlib.PosixPath", _DEFAULTDICT}
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,6 @@ class _Opaque:
     """A pickled object of which only the state is kept."""
 
     state: object = None
-
-    def __new__(cls, *arguments: object, **named: object) -> _Opaque:
-        return object.__new__(cls)
 
     def __init__(self, *arguments: object, **named: object) -> None:
         pass
@@ -106,14 +105,14 @@ def _read_folder(folder: Path, files: Sequence[Path]) -> Released:
     config = read_json(folder / CONFIG, MIB, FETCH)
     if not isinstance(config, dict):
         raise ValueError(f"{folder / CONFIG} holds no object: {FETCH}")
-    found = next((file for file in files if file.is_file()), None)
-    if found is None and (folder / _INDEX).is_file():
-        return Released("duo-hf", str(folder), _read_parts(folder), config)
+    found = next((file for file in (*files, folder / _INDEX) if file.is_file()), None)
     if found is None:
         raise ValueError(f"{folder} has neither {WEIGHTS} nor {BINARY}: {FETCH}")
-    if found.suffix != ".safetensors":
-        return Released("duo-hf", str(folder), _named_tensors(_load_objects(found), found, "it"), config)
-    return Released("duo-hf", str(folder), _load_safetensors(found), config)
+    if found.suffix == ".bin":
+        tensors = _named_tensors(_load_objects(found), found, "it")
+    else:
+        tensors = _read_parts(folder) if found.suffix == ".json" else _load_safetensors(found)
+    return Released("duo-hf", str(folder), tensors, config)
 
 
 def _read_parts(folder: Path) -> dict[str, Tensor]:
@@ -138,7 +137,7 @@ def _load_safetensors(found: Path) -> dict[str, Tensor]:
     try:
         return dict(load_file(found))
     except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError) as error:
-        raise ValueError(f"{found} is no valid safetensors file ({_first_line(error)}): {FETCH}") from None
+        raise ValueError(f"{found} is no valid safetensors file ({first_line(error)}): {FETCH}") from None
 
 
 def _read_checkpoint(path: Path) -> Released:
@@ -155,14 +154,11 @@ def _read_checkpoint(path: Path) -> Released:
     tensors = _named_tensors(content[key], path, key)
     hyper = _plain(content.get("hyper_parameters"), count())
     config = hyper.get("config", hyper) if isinstance(hyper, dict) else {}
-    steps = [step for step in (content.get("global_step"), content.get("step")) if type(step) is int]
-    named = config if isinstance(config, dict) else {}
-    found = Released("duo-ckpt", str(path), tensors, named, steps[0] if steps else None)
-    ema = content.get("ema")
-    if ema is None:
+    step = next((step for step in (content.get("global_step"), content.get("step")) if type(step) is int), None)
+    found = Released("duo-ckpt", str(path), tensors, config if isinstance(config, dict) else {}, step)
+    if (ema := content.get("ema")) is None:
         return found
-    shadow = ema.get("shadow_params") if isinstance(ema, dict) else None
-    if not isinstance(ema, dict) or not isinstance(shadow, (list, tuple)):
+    if not isinstance(ema, dict) or not isinstance(shadow := ema.get("shadow_params"), (list, tuple)):
         raise ValueError(f"ema of {path} has no list shadow_params: {FETCH}")
     odd = next((type(value).__name__ for value in shadow if not _is_tensor(value)), None)
     if odd is not None:
@@ -183,23 +179,17 @@ def _load_objects(path: Path) -> dict[object, object]:
     except Exception as error:  # an instruction that ``weights_only`` does not know, or a damaged archive
         named = ", ".join(sorted(_names_in(path))) or "none that could be read"
         raise ValueError(
-            f"{path} cannot be read as weights alone ({_first_line(error)}; objects in it: {named}): {FETCH}, or "
+            f"{path} cannot be read as weights alone ({first_line(error)}; objects in it: {named}): {FETCH}, or "
             f"{_ALONE}"
         ) from None
-    known = {*_OPAQUE_NAMES, _DEFAULTDICT}
-    refused = sorted(
-        name
-        for name in unknown
-        if name not in known and not name.startswith(_OPAQUE) and not name.endswith(_TOKENIZERS)
-    )
-    if refused:
+    known = {name for name in unknown if name in _NAMES or name.startswith(_LIBRARIES) or name.endswith(_TOKENIZERS)}
+    if refused := sorted({*unknown} - known):
         raise ValueError(
             f"{path} holds pickled objects that are no weights ({', '.join(refused)}): loading them could run code, "
             f"and is refused; if you trust the file, {_ALONE}"
         )
-    stands = [(_Opaque, name) for name in unknown if name != _DEFAULTDICT]
-    if _DEFAULTDICT in unknown:
-        stands.append((lambda *_default: {}, _DEFAULTDICT))  # type: ignore[arg-type]  # its default is of no use here
+    kinds: dict[str, Callable[..., object]] = {_DEFAULTDICT: lambda *_default: {}}  # its default is of no use here
+    stands = [(kinds.get(name, _Opaque), name) for name in unknown]
     storages: list[Storage] = []
 
     def note(storage: Storage, _device: str) -> Storage:
@@ -211,7 +201,7 @@ def _load_objects(path: Path) -> dict[object, object]:
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location=note, weights_only=True, mmap=True)
     except Exception as error:  # of a damaged archive, of many kinds
-        raise ValueError(f"{path} is damaged ({_first_line(error)}): {FETCH}") from None
+        raise ValueError(f"{path} is damaged ({first_line(error)}): {FETCH}") from None
     if [each.nbytes() for each in sorted(storages, key=lambda each: each.data_ptr()) if each.nbytes()] != sizes:
         raise ValueError(f"{path} is damaged (its records have other sizes than its tensors): {FETCH}")
     if not isinstance(content, dict):
@@ -229,46 +219,43 @@ def _check_archive(path: Path) -> list[int]:
             entries = archive.infolist()
             objects = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
             large = sum(entry.file_size for entry in objects)
-            reasons = {
-                f"{len(objects)} records data.pkl, {large:,} bytes": len(objects) != 1 or large > _MOST_OBJECT_BYTES,
-                "an entry is compressed": any(entry.compress_type != zipfile.ZIP_STORED for entry in entries),
-                "its entries overlap": sum(entry.file_size for entry in entries) > path.stat().st_size,
-            }
-            problem = next((reason for reason, holds in reasons.items() if holds), None)
-            if problem is None and (changed := archive.testzip()) is not None:
+            root = objects[0].filename.removesuffix("data.pkl") if objects else ""
+            order = f"{root}byteorder"
+            if len(objects) != 1 or large > _MOST_OBJECT_BYTES:
+                problem = f"{len(objects)} records data.pkl, {large:,} bytes"
+            elif any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+                problem = "an entry is compressed"
+            elif sum(entry.file_size for entry in entries) > path.stat().st_size:
+                problem = "its entries overlap"
+            elif (changed := archive.testzip()) is not None:
                 problem = f"{changed} does not match its checksum"
-            root = objects[0].filename.removesuffix("data.pkl") if problem is None else ""
-            order = archive.read(f"{root}byteorder") if f"{root}byteorder" in archive.namelist() else b""
-            if problem is None and order not in (b"", sys.byteorder.encode()):
+            elif order in archive.namelist() and archive.read(order) not in (b"", sys.byteorder.encode()):
                 problem = f"it is not {sys.byteorder}-endian: load it where it was written, and save it again here"
-            records = [entry for entry in entries if entry.filename.startswith(f"{root}data/")]
-            sizes = [entry.file_size for entry in sorted(records, key=lambda entry: entry.header_offset)]
+            else:
+                records = [entry for entry in entries if entry.filename.startswith(f"{root}data/") and entry.file_size]
+                return [entry.file_size for entry in sorted(records, key=lambda entry: entry.header_offset)]
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
-        raise ValueError(f"{path} is no whole checkpoint of torch ({_first_line(error)}): {FETCH}") from None
-    if problem is not None:
-        raise ValueError(f"{path} is damaged, or no checkpoint of torch ({problem}): {FETCH}")
-    return [size for size in sizes if size]
+        raise ValueError(f"{path} is no whole checkpoint of torch ({first_line(error)}): {FETCH}") from None
+    raise ValueError(f"{path} is damaged, or no checkpoint of torch ({problem}): {FETCH}")
 
 
 def _names_in(path: Path) -> set[str]:
     """The names of the objects in a checkpoint, as far as they can be told without making any."""
     found: set[str] = set()
     texts: list[str] = []
-    memo: dict[int, str] = {}
+    memo: list[list[str]] = []
     try:
         with zipfile.ZipFile(path) as archive:
             record = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
             for operation, argument, _ in pickletools.genops(archive.read(record)):
-                if operation.name in ("GLOBAL", "INST"):
-                    found.add(str(argument).replace(" ", "."))
-                elif operation.name == "STACK_GLOBAL":
+                if isinstance(argument, str):
+                    texts += argument.split(" ")
+                elif operation.name == "MEMOIZE":
+                    memo.append(texts[-1:])
+                elif operation.name in ("BINGET", "LONG_BINGET") and memo:
+                    texts += memo[argument]
+                if operation.name in ("GLOBAL", "INST", "STACK_GLOBAL"):
                     found.add(".".join(texts[-2:]))
-                elif isinstance(argument, str):
-                    texts.append(argument)
-                elif operation.name == "MEMOIZE" and texts:
-                    memo[len(memo)] = texts[-1]
-                elif operation.name in ("BINGET", "LONG_BINGET") and argument in memo:
-                    texts.append(memo[argument])
     except Exception:  # what comes after a fault is not known
         return found
     return found
@@ -321,8 +308,3 @@ def _plain(value: object, number: Iterator[int], depth: int = 0) -> object:
     if isinstance(value, (list, tuple)):
         return [_plain(item, number, depth + 1) for item in value]
     return value if isinstance(value, (str, int, float, bool)) else None
-
-
-def _first_line(error: BaseException) -> str:
-    """The first line of an error's message that is not empty."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,13 +55,13 @@ class States:
     mask: int | None = None
 
 
-def find_states(place: str | None, num_states: int, extra: bool, uniform: bool, report: Reporter) -> States:
+def find_states(place: str | None, num_states: int, uniform: bool, report: Reporter) -> States:
     """The states with the tokenizer at a place, or the one that released models of this size have.
 
-    Among the states of a model with an ``extra`` one is the mask token, or what an autoregressive model never writes;
-    with ``uniform`` noise a text need not have all of them.
+    With ``uniform`` noise a text need not have all of them; else one is the mask token, or what an autoregressive model
+    never writes.
     """
-    num_tokens = num_states - extra
+    num_tokens = num_states if uniform else num_states - 1
     name = place or _TOKENIZERS.get(num_tokens) or _TOKENIZERS.get(num_states)
     if name is None:
         raise ValueError(
@@ -69,10 +70,10 @@ def find_states(place: str | None, num_states: int, extra: bool, uniform: bool, 
         )
     spec, made = _named_tokenizer(name, report)
     size, mask = made.vocab_size, _piece(made, "[MASK]", "<mask>")
-    if extra and size == num_states and mask is not None:
-        num_tokens = num_states
-    else:
+    if uniform or size != num_states:
         mask = None
+    if mask is not None:
+        num_tokens = num_states
     if size > num_tokens or (size < num_tokens and not uniform):
         others = " and a mask token" if size < num_tokens else ""
         raise ValueError(
@@ -115,15 +116,12 @@ def _named_tokenizer(place: str, report: Reporter) -> tuple[TokenizerSpec | None
     if folder.is_dir():
         return None, load_tokenizer(folder)
     if folder.name == FILE:  # of this library, or of the library `tokenizers`
-        try:
+        content: object = None
+        with suppress(OSError, ValueError):
             content = json.loads(folder.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            content = None
         if isinstance(content, dict) and "kind" in content:
             return None, load_tokenizer(folder.parent)
-    spec = tokenizer_at(place)
-    if spec is None and place in TOKENIZERS:
-        spec = TOKENIZERS[place]()
+    spec = tokenizer_at(place) or (TOKENIZERS[place]() if place in TOKENIZERS else None)
     if spec is None or (spec.expected_vocab_size is None and place in TOKENIZERS) or place in ("bpe", "numbers"):
         raise ValueError(
             f"tokenizer is {place!r}: give gpt2, bert-base-uncased, bytes, text8, nucleotides, hf:OWNER/NAME, a "

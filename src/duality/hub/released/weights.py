@@ -139,11 +139,8 @@ def check_shapes(found: Mapping[str, Shape], expected: Mapping[str, Shape], wher
     """Refuse tensors that are not those of the network; the first that differ are named, and how many more do."""
     missing = [name for name in expected if name not in found and name != FREQUENCIES]
     extra = [name for name in found if name not in expected]
-    wrong = [
-        f"{name} {found[name]} instead of {shape}"
-        for name, shape in expected.items()
-        if name in found and found[name] != shape
-    ]
+    both = [(name, found[name], shape) for name, shape in expected.items() if name in found]
+    wrong = [f"{name} {own} instead of {shape}" for name, own, shape in both if own != shape]
     kinds = {"missing": missing, "not of this network": extra, "of another shape": wrong}
     problems = [
         f"{kind}: {', '.join(names[:_SHOWN])}" + f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
@@ -156,11 +153,9 @@ def check_shapes(found: Mapping[str, Shape], expected: Mapping[str, Shape], wher
 
 def check_numbers(tensors: Mapping[str, Tensor], sizes: Sizes, where: str) -> None:
     """Refuse tensors that are no floating-point numbers, and positions that turn at other speeds than ours."""
-    odd = [f"{name} ({value.dtype})" for name, value in tensors.items() if not value.is_floating_point()]
-    if odd:
+    if odd := [f"{name} ({value.dtype})" for name, value in tensors.items() if not value.is_floating_point()]:
         raise ValueError(f"{where} has tensors that are no floating-point numbers ({', '.join(odd)}): {_COMPLETE}")
-    odd = [name for name, value in tensors.items() if not value.float().isfinite().all()]
-    if odd:
+    if odd := [name for name, value in tensors.items() if not value.float().isfinite().all()]:
         raise ValueError(f"{where} has numbers that are not finite in float32 ({', '.join(odd[:8])}): {_COMPLETE}")
     if FREQUENCIES in tensors:
         expected = rotary_frequencies(sizes.width // sizes.heads)
