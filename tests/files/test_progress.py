@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from duality.files import progress
-from duality.files.progress import Pace, Show, working
+from duality.files.progress import Pace, Show, report_line, working
 
 
 class Clock:
@@ -40,12 +40,11 @@ def test_work_that_was_done_before_does_not_count_as_speed() -> None:
 
 def test_a_line_is_due_every_interval() -> None:
     clock = Clock()
-    pace = Pace("x", 10, "", clock=clock)
-    due = []
-    for _ in range(9):
+    pace, times = Pace("x", 10, "", done=1, clock=clock), list[int]()
+    for seconds in range(10, 100, 10):
         clock.now += 10
-        due.append(pace.due())
-    assert due == [False, False, True] * 3
+        report_line(lambda message, now=seconds: times.append(now), pace, "")  # type: ignore[misc]
+    assert times == [30, 60, 90]
 
 
 def test_any_reporter_gets_lines_and_short_work_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,8 +159,17 @@ def verify(folder: Path) -> None:
     """Compare all files of a sealed folder with its manifest; a difference is an error."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder")
-    files = _read_manifest(folder)
-    recorded: object = {}
+    manifest, recorded = folder / MANIFEST, dict[str, _State]()
+    if not manifest.is_file():
+        raise ValueError(f"{folder} has no {MANIFEST}: it is incomplete")
+    try:
+        content = json.loads(manifest.read_text(encoding="utf-8"))
+        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in content["files"].items()}
+        own = content["name"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{manifest} is damaged ({error})") from None
+    if own != folder.name or not files:
+        raise ValueError(f"{manifest} is damaged: it is that of {own!r}, not of {folder.name!r}")
     with suppress(OSError, ValueError, RecursionError):
         recorded = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     now = 0
@@ -184,19 +193,3 @@ def verify(folder: Path) -> None:
     if known != recorded:
         with suppress(OSError, ValueError):  # the record only saves time
             write_atomically(folder / RECORD, json.dumps(known, indent=1))
-
-
-def _read_manifest(folder: Path) -> Mapping[str, tuple[int, str]]:
-    """The bytes and the sha256 of the files of the manifest by name."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise ValueError(f"{folder} has no {MANIFEST}: it is incomplete")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in content["files"].items()}
-        own = content["name"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error})") from None
-    if own != folder.name or not files:
-        raise ValueError(f"{path} is damaged: it is that of {own!r}, not of {folder.name!r}")
-    return files

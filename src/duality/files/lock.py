@@ -67,11 +67,6 @@ class _Holder:
         """The number of the process."""
         return int(self.process.split("-")[1])
 
-    @property
-    def is_here(self) -> bool:
-        """Whether it is a process of this host."""
-        return self.host == socket.gethostname()
-
 
 @contextmanager
 def locked(folder: Path, report: Reporter = silent) -> Iterator[None]:
@@ -114,7 +109,7 @@ def _take(path: Path, report: Reporter) -> int:
                 continue  # its holder removed it before the lock came to us
             if not new:
                 found = _read_holder(path)
-                if found is not None and not found.is_here:
+                if found is not None and found.host != socket.gethostname():
                     _await_death(path, found, report)
                 elif got is None and (found is None or is_running(found.process)):
                     raise _refusal(path, found)
@@ -194,7 +189,7 @@ def _refusal(path: Path, holder: _Holder | None) -> _RunLocked:
     wait = "wait until it ends or"
     if holder is not None:
         who, end = f"process {holder.pid} on {holder.host} since {holder.since} ({holder.command})", ""
-        where = "" if holder.is_here else f" on {holder.host}"
+        where = "" if holder.host == socket.gethostname() else f" on {holder.host}"
         wait = f"wait until it ends, stop it with `kill {holder.pid}`{where} (it saves first), or"
     return _RunLocked(f"{path.parent} is being trained by {who}: {wait} choose another --out (out=){end}")
 
@@ -204,5 +199,5 @@ def holder_of(folder: Path) -> _Holder | None:
     found, changed = _read_holder(folder / LOCK), _read_change_time(folder / LOCK)
     if found is None or changed is None:
         return None
-    runs = is_running(found.process) if found.is_here else time.time() - changed / 1e9 < 6 * BEAT
-    return found if runs else None
+    here, shows_life = found.host == socket.gethostname(), time.time() - changed / 1e9 < 6 * BEAT
+    return found if (is_running(found.process) if here else shows_life) else None

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, runtime_checkable
 
@@ -48,9 +48,6 @@ class Pace:
     done: float = 0.0
     tokens: int = 0
     clock: Callable[[], float] = time.monotonic
-    started: float = field(init=False)
-    shown: float = field(init=False)
-    first: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.started = self.shown = self.clock()
@@ -60,14 +57,6 @@ class Pace:
         """Count work that was done."""
         self.done += amount
         self.tokens += tokens
-
-    def due(self) -> bool:
-        """Whether a new line is due; then the next one is due an interval later."""
-        now = self.clock()
-        if now - self.shown < INTERVAL:
-            return False
-        self.shown = now
-        return True
 
     def amount(self) -> str:
         """How much is done of how much.
@@ -87,9 +76,8 @@ class Pace:
     def line(self, note: str = "") -> str:
         """All of it, with a note if there is one, and the time that the rest takes at the rate so far."""
         share = f" ({self.done / self.total:.0%})".replace("%", " %") if self.total else ""
-        left, added = "", self.done - self.first
-        if added > 0:
-            left = f"{_duration((self.total - self.done) * (self.clock() - self.started) / added)} left"
+        added, elapsed = self.done - self.first, self.clock() - self.started
+        left = f"{_duration((self.total - self.done) * elapsed / added)} left" if added > 0 else ""
         return ", ".join(filter(None, (f"{self.label}: {self.amount()}{share}", note, self.rate(), left)))
 
 
@@ -116,8 +104,10 @@ class _Display(Protocol):
 
 
 def report_line(report: Reporter, pace: Pace, note: str) -> None:
-    """Report a line of the work if some of it is done and a line is due."""
-    if pace.done and pace.due():
+    """Report a line of the work if some of it is done, and an interval has passed since the last line."""
+    now = pace.clock()
+    if pace.done and now - pace.shown >= INTERVAL:
+        pace.shown = now
         report(pace.line(note))
 
 

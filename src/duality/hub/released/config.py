@@ -24,13 +24,8 @@ from duality.diffusion.schedules import LogLinear
 from duality.hub.package import FIELDS, OF_TRANSFORMERS
 from duality.hub.released.files import Layout
 from duality.hub.released.weights import Sizes
-from duality.methods.ar import AR
+from duality.methods import METHODS
 from duality.methods.base import last_level
-from duality.methods.d3pm import D3PM
-from duality.methods.duo import Duo
-from duality.methods.mdlm import MDLM
-from duality.methods.sedd import SEDD
-from duality.methods.udlm import UDLM
 from duality.protocols import Method
 from duality.recipes.config import check, describe
 from duality.registry import suggestion
@@ -39,14 +34,14 @@ MethodName = Literal["duo", "udlm", "mdlm", "sedd", "d3pm", "ar"]
 METHOD_NAMES: tuple[MethodName, ...] = get_args(MethodName)
 
 _Config = Mapping[str, object]
-# What of the settings a method has as its own fields; eps is the last level of its training schedule.
-_METHODS: dict[MethodName, tuple[type, tuple[str, ...]]] = {
-    "duo": (Duo, ("eps",)),
-    "udlm": (UDLM, ("eps",)),
-    "mdlm": (MDLM, ("time",)),
-    "sedd": (SEDD, ("noise", "eps")),
-    "d3pm": (D3PM, ("noise", "num_steps")),
-    "ar": (AR, ("begin",)),
+# The class of a method, and what of the settings it has as fields; eps is the last level of its training schedule.
+_METHODS: dict[MethodName, tuple[str, tuple[str, ...]]] = {
+    "duo": ("Duo", ("eps",)),
+    "udlm": ("UDLM", ("eps",)),
+    "mdlm": ("MDLM", ("time",)),
+    "sedd": ("SEDD", ("noise", "eps")),
+    "d3pm": ("D3PM", ("noise", "num_steps")),
+    "ar": ("AR", ("begin",)),
 }
 # The fields of a config.json of Duo, MDLM and UDLM, and those of the section ``model`` of the others: their types, and
 # the setting or the size that each of them is.
@@ -61,7 +56,13 @@ _SEDD = ("ngpus", "tokens", "training", "data", "sampling", "eval", "optim", "hy
 _SECTIONS = ("model", "graph", "noise")
 _ALGORITHMS: dict[str, MethodName] = {name: name for name in METHOD_NAMES}
 _ALGORITHMS |= {"duo_base": "duo", "distillation": "duo", "dcd": "duo", "d3pm-absorb": "d3pm", "sedd-absorb": "sedd"}
-_PARAMETERISATIONS: dict[str, MethodName] = {"subs": "mdlm", "sedd": "sedd", "score": "sedd", "ar": "ar"}
+_PARAMETERISATIONS: dict[str, MethodName] = {
+    "subs": "mdlm",
+    "sedd": "sedd",
+    "score": "sedd",
+    "ar": "ar",
+    "d3pm": "d3pm",
+}
 _PARAMETERISATIONS |= {"multi-round-sdtt": "mdlm"}  # MDLM, distilled by itself
 _SHOWN = 6  # problems of a configuration in one line
 
@@ -83,23 +84,23 @@ class Settings:
     @staticmethod
     def of(method: Method, length: int, dropout: float, num_tokens: int) -> Settings | None:
         """The settings of a method; None if it is none of the released ones."""
-        name = next((each for each, (kind, _) in _METHODS.items() if type(method) is kind), None)
-        if name is None:
-            return None
-        values: dict[str, Any] = {"time": name != "ar"}
-        for own in _METHODS[name][1]:
-            values[own] = last_level(vars(method)["training_schedule"]) if own == "eps" else vars(method)[own]
-        if name == "ar" and values["begin"] is None:
-            values["begin"] = num_tokens
-        return Settings(name, length, dropout, **values)
+        for name, (kind, fields) in _METHODS.items():
+            if type(method) is METHODS[kind]:
+                values: dict[str, Any] = {"time": name != "ar"} | {own: vars(method).get(own) for own in fields}
+                if "eps" in fields:
+                    values["eps"] = last_level(vars(method)["training_schedule"])
+                if name == "ar" and values["begin"] is None:
+                    values["begin"] = num_tokens
+                return Settings(name, length, dropout, **values)
+        return None
 
     def build_method(self, begin: int | None) -> Method:
         """The method; ``begin`` is the state that begins a sequence of an autoregressive model."""
         assert self.method is not None, "the method is decided before it is built"
-        kind, own = _METHODS[self.method]
+        kind, fields = _METHODS[self.method]
         values = {**vars(self), "begin": begin}
-        fields = {"training_schedule": LogLinear(eps=self.eps)} if "eps" in own else {}
-        return cast(Method, kind(**fields, **{name: values[name] for name in own if name != "eps"}))
+        schedule = {"training_schedule": LogLinear(eps=self.eps)} if "eps" in fields else {}
+        return cast(Method, METHODS[kind](**schedule, **{own: values[own] for own in fields if own != "eps"}))
 
 
 def read_settings(layout: Layout, config: _Config, where: str) -> Settings:
@@ -112,9 +113,10 @@ def read_settings(layout: Layout, config: _Config, where: str) -> Settings:
     of_sedd = "graph" in config or isinstance(config.get("model"), dict)
     problems, settings = (_sedd_settings if of_sedd else _flat_settings)(config)
     if problems:
-        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-        listed = "; ".join([*problems[:_SHOWN], *more])
-        raise ValueError(f"config.json of {where}: {listed}: fetch it again, or correct it")
+        more = [f"and {len(problems) - _SHOWN} more"] * (len(problems) > _SHOWN)
+        raise ValueError(
+            f"config.json of {where}: {'; '.join(problems[:_SHOWN] + more)}: fetch it again, or correct it"
+        )
     return settings
 
 
@@ -202,9 +204,9 @@ def _checkpoint_settings(config: _Config, where: str) -> Settings:
     method = _ALGORITHMS.get(str(algo.get("name")))
     if method is None:  # the code of the MDLM and UDLM papers
         parameterisation = str(_section(config, "parameterization").get("name") or config.get("parameterization"))
-        uniform_d3pm = config.get("diffusion") == "uniform" and not config.get("T")
-        d3pm: MethodName = "udlm" if uniform_d3pm else "d3pm"
-        method = d3pm if parameterisation == "d3pm" else _PARAMETERISATIONS.get(parameterisation)
+        method = _PARAMETERISATIONS.get(parameterisation)
+        if method == "d3pm" and config.get("diffusion") == "uniform" and not config.get("T"):
+            method = "udlm"
     kind = noise.get("type", "log-linear")
     if method in ("sedd", "d3pm") and kind not in ("log-linear", "loglinear"):
         raise ValueError(f"{where} was trained with the noise {kind!r}: of {method} only log-linear can be imported")
