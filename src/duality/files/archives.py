@@ -109,12 +109,7 @@ class Source:
     documents: DocumentRule = "auto"
 
     def fetch(
-        self,
-        section: str,
-        instead: str,
-        cache: Path | None,
-        progress: Reporter,
-        conversion: Conversion | None = None,
+        self, section: str, instead: str, cache: Path | None, progress: Reporter, conversion: Conversion | None = None
     ) -> list[Path]:
         """Its files, checked; ``section`` is their folder in the cache, ``instead`` the user's alternative."""
 

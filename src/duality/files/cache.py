@@ -35,14 +35,7 @@ from pathlib import Path
 
 import platformdirs
 
-from duality.files.atomic import (
-    DISK_FULL,
-    PARTIAL,
-    file_sha256,
-    find_abandoned,
-    readable_size,
-    write_atomically,
-)
+from duality.files.atomic import DISK_FULL, PARTIAL, file_sha256, find_abandoned, readable_size, write_atomically
 from duality.registry import suggestion
 
 CACHE_VARIABLE = "DUALITY_CACHE"
