@@ -152,7 +152,7 @@ def test_what_is_killed_leaves_no_model(kinds: dict[str, Model], tmp_path: Path)
                 os.kill(os.getpid(), signal.SIGKILL)
             call(*arguments)
 
-        vars(pretrained_folder)["flush_to_disk"] = lambda path: counted(flush, path)
+        vars(files)["flush_to_disk"] = lambda path: counted(flush, path)
         vars(os)["replace"] = lambda *paths: counted(rename, *paths)
         kinds["duo"].save_pretrained(target)
 

@@ -21,6 +21,7 @@ and a model that is sampled and measured in the same manner; a file is complete 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,11 +30,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from duality.files.atomic import atomic_file, flush_to_disk, new_folder, no_empty_folder, write_atomically
+from duality.files.atomic import atomic_file, new_folder, no_empty_folder, write_atomically
 from duality.files.json_files import MIB, read_json
 from duality.files.progress import Reporter, silent
 from duality.hub.fetch import PREFIX, RELEASED_FILES, fetch_folder, hub_name
-from duality.hub.package import CONFIG, WEIGHTS, flush_model
+from duality.hub.package import CONFIG, WEIGHTS
 from duality.hub.released import RECORD
 from duality.hub.released import weights as released
 from duality.hub.released.config import METHOD_NAMES, MethodName, Settings, layout_config, read_settings
@@ -128,8 +129,6 @@ def import_released(
         checkpoint.save(folder / "checkpoints", step, {"model": model, "ema": ema}, about)
         write_atomically(folder / RECORD, json.dumps(record, indent=1))
         write_facts(recipe, folder, tokenizer, identity)
-        flush_to_disk(folder)
-        _check_free(target)
     what = f"{settings.method}, {sum(value.numel() for value in model.values()):,} weights"
     alone = "one set of weights, the average" if found.layout == "duo-hf" else "raw weights alone, without an average"
     kept = alone if found.average is None else "raw weights and their average"
@@ -169,7 +168,7 @@ def export_run(
         with new_folder(target) as place:
             checkpoint.write_tensors(place / WEIGHTS, tensors["ema"], {"format": "pt"})
             (place / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-            flush_model(place)
+            os.chmod(place / WEIGHTS, (place / CONFIG).stat().st_mode)  # the library writes them for their owner alone
     else:
         # a file that came without an average goes without one
         average = kept.get("ema", {"decay": recipe.training.ema, "num_updates": saved.step})

@@ -17,14 +17,12 @@ types have been compared with those of the network; nothing is run.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from duality.files.atomic import flush_to_disk
 from duality.files.json_files import MIB, read_json
 from duality.recipes import catalogue
 from duality.recipes.config import check, field_types
@@ -124,10 +122,3 @@ def exists(folder: Path) -> bool:
 def is_ours(folder: Path) -> bool:
     """Whether a folder has a model alone, of this library."""
     return exists(folder) and (folder / TOKENIZER).is_file()
-
-
-def flush_model(folder: Path) -> None:
-    """Flush a new model to the disk; whoever may read its other files may read its weights."""
-    os.chmod(folder / WEIGHTS, (folder / CONFIG).stat().st_mode)  # the library writes them for their owner alone
-    for path in (*folder.iterdir(), folder):
-        flush_to_disk(path)

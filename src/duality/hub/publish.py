@@ -32,7 +32,7 @@ from duality.files.kept_scores import Scores
 from duality.files.progress import silent
 from duality.hub import package
 from duality.hub.fetch import PREFIX, asking_hub, hub_name
-from duality.hub.package import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig, flush_model
+from duality.hub.package import CARD, CONFIG, INSIDE, WEIGHTS, PretrainedConfig
 from duality.models.folder import CORPUS, exists, package_versions, read_identity
 from duality.models.likelihood import KEPT, Likelihood, hash_weights
 from duality.models.trained import TrainedModel
@@ -95,7 +95,7 @@ def save_pretrained(model: TrainedModel, folder: Path, fields: CardFields, name:
         texts[CONFIG] = json.dumps(config.to_json() | asked, indent=1)
         for file, text in texts.items():  # config.json is the last: without it nothing can be loaded
             (place / file).write_text(text, encoding="utf-8")
-        flush_model(place)
+        os.chmod(place / WEIGHTS, (place / CONFIG).stat().st_mode)  # the library writes them for their owner alone
     return target
 
 

@@ -128,31 +128,30 @@ def _value(config: _Config, name: str, kind: type) -> Any:
         return None
 
 
-def _settings(config: _Config, fields: Mapping[str, tuple[type, str]]) -> dict[str, Any]:
-    """The settings of the fields that have their type; ``sizes`` are those among them that the tensors have too."""
-    values = {own: _value(config, name, kind) for name, (kind, own) in fields.items() if own}
-    given = {own: value for own, value in values.items() if value is not None}
-    sizes = {own: int(given.pop(own)) for own in _SIZES if own in given}
-    return {**given, "sizes": sizes}
+def _read_fields(
+    config: _Config, fields: Mapping[str, tuple[type, str]], others: tuple[str, ...] = (), inside: str = ""
+) -> tuple[dict[str, Any], list[str]]:
+    """The settings that the fields of an object are, and what is wrong with them: unknown names, wrong types.
 
-
-def _wrong_fields(
-    config: _Config, fields: Mapping[str, tuple[type, str]], others: tuple[str, ...], inside: str = ""
-) -> list[str]:
-    """What is wrong with the fields of an object: unknown names, values of a wrong type."""
-    found = []
+    ``sizes`` are those among the settings that the tensors have too.
+    """
+    given, sizes, problems = dict[str, Any](), dict[str, int](), list[str]()
     for name, value in config.items():
-        if name not in fields and name not in others:
+        if name in fields and value is not None:
+            kind, own = fields[name]
+            if (found := _value(config, name, kind)) is None:
+                problems.append(f"{inside}{name} is {value!r}, and must be {describe(kind)}")
+            elif own:
+                (sizes if own in _SIZES else given)[own] = found
+        elif name not in fields and name not in others:
             close = suggestion(name, [*fields, *others])  # without one it lists all names, which are many
-            found.append(f"unknown field {inside}{name!r:.60}" + f" ({close})" * close.startswith("did"))
-        elif name in fields and value is not None and _value(config, name, fields[name][0]) is None:
-            found.append(f"{inside}{name} is {value!r}, and must be {describe(fields[name][0])}")
-    return found
+            problems.append(f"unknown field {inside}{name!r:.60}" + f" ({close})" * close.startswith("did"))
+    return {**given, "sizes": {own: int(sizes[own]) for own in _SIZES if own in sizes}}, problems
 
 
 def _flat_settings(config: _Config) -> tuple[list[str], Settings]:
     """What is wrong with a config.json of Duo, MDLM or UDLM, or one that ``export`` wrote; and its settings."""
-    given, problems = _settings(config, _FLAT), _wrong_fields(config, _FLAT, _GENERAL)
+    given, problems = _read_fields(config, _FLAT, _GENERAL)
     kind, noise = config.get("model_type"), config.get("noise")
     method = next((name for name in METHOD_NAMES if isinstance(kind, str) and name == kind.lower()), None)
     if kind is not None and method is None:
@@ -170,9 +169,9 @@ def _flat_settings(config: _Config) -> tuple[list[str], Settings]:
 
 def _sedd_settings(config: _Config) -> tuple[list[str], Settings]:
     """What is wrong with a config.json of the code of the SEDD paper, and its settings."""
-    problems = _wrong_fields(config, {}, (*_SEDD, *_SECTIONS, *_GENERAL))
     model, graph, noise = (_section(config, name) for name in _SECTIONS)
-    problems += _wrong_fields(model, _MODEL, (), "model.")
+    given, wrong = _read_fields(model, _MODEL, inside="model.")
+    problems = _read_fields(config, {}, (*_SEDD, *_SECTIONS, *_GENERAL))[1] + wrong
     absorbing, tokens = graph.get("type") == "absorb", _value(config, "tokens", int)
     if graph.get("type") not in ("absorb", "uniform"):
         problems.append(f"graph.type is {graph.get('type')!r}, and must be absorb or uniform")
@@ -185,7 +184,6 @@ def _sedd_settings(config: _Config) -> tuple[list[str], Settings]:
         problems.append(f"model.scale_by_sigma is {model['scale_by_sigma']}, and here it is {absorbing} for this graph")
     if tokens is None:
         problems.append(f"tokens is {config.get('tokens')!r}, and must be a whole number")
-    given = _settings(model, _MODEL)
     given["sizes"]["num_states"] = (tokens or 0) + absorbing
     if not problems and noise["type"] == "geometric":
         given["eps"] = math.exp(-last)  # the network is given sigma itself: only how far it goes is of the schedule
@@ -220,7 +218,7 @@ def _checkpoint_settings(config: _Config, where: str) -> Settings:
         method=method,
         time=algo.get("time_conditioning", config.get("time_conditioning")) is True,
         noise="uniform" if "uniform" in (algo.get("noise"), config.get("diffusion")) else "absorbing",
-        **_settings(model, _MODEL),
+        **_read_fields(model, _MODEL)[0],
         **{name: value for name, value in said.items() if value is not None},
     )
 
