@@ -261,19 +261,18 @@ class _Client:
                     return url, sha256
         raise _Unavailable(f"{archive} is not there: {_redact(place)}")
 
-    def download(self, url: str, announced: str | None) -> bytes:
+    def download(self, url: str, announced: str | None, attempts: int = ATTEMPTS) -> bytes:
         """The file, checked; a connection that breaks is tried again."""
-        for attempt in range(ATTEMPTS if announced in (None, self.package.sha256) else 0):
+        if announced in (None, self.package.sha256):
             try:
                 data, *_ = self.load(url, self.package.megabytes)
             except _Interrupted:
-                if attempt == ATTEMPTS - 1:
+                if attempts == 1:
                     raise
                 time.sleep(PAUSE)
-            else:
-                if hashlib.sha256(data).hexdigest() == self.package.sha256:
-                    return data
-                break
+                return self.download(url, announced, attempts - 1)
+            if hashlib.sha256(data).hexdigest() == self.package.sha256:
+                return data
         raise _Unavailable(f"{_redact(url)} has another sha256 than the one expected, {self.package.sha256}")
 
     def load(self, url: str, megabytes: int) -> tuple[bytes, str, str]:

@@ -168,11 +168,9 @@ def _start_of(pid: int) -> int | None:
 def _this_machine() -> str:
     """What distinguishes machines, their starts and their containers."""
     parts = [socket.gethostname()]
-    try:
+    with suppress(OSError):  # no Linux
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
         parts.append(os.readlink("/proc/self/ns/pid"))
-    except OSError:
-        pass  # no Linux
     return hashlib.sha256("\n".join(parts).encode("utf-8", "replace")).hexdigest()[:8]
 
 

@@ -85,8 +85,7 @@ class PretrainedConfig:
                 f"{where} has format {data.get('format')!r:.60}, and this version reads {FORMAT}: use another version "
                 "of diffusion-duality"
             )
-        missing = [name for name in _FIELDS if name not in data and name != "weights_sha256"]
-        if missing:
+        if missing := [name for name in _FIELDS if name not in data and name != "weights_sha256"]:
             raise ValueError(f"{where} lacks {', '.join(missing)}: fetch it again")
         for name in data:
             if name not in _FIELDS and name not in OF_TRANSFORMERS:

@@ -103,8 +103,7 @@ def check_new(target: Path) -> None:
     """Refuse a place where something is."""
     if target.exists() and not target.is_dir():
         raise ValueError(f"{target} is a file: give a new folder")
-    inside = sorted(path.name for path in target.iterdir()) if target.is_dir() else []
-    if inside:
+    if inside := sorted(path.name for path in target.iterdir()) if target.is_dir() else []:
         raise ValueError(f"{target} holds other files ({', '.join(inside[:3])}): give a new or an empty folder")
 
 

@@ -160,8 +160,7 @@ def _read_checkpoint(path: Path) -> Released:
         return found
     if not isinstance(ema, dict) or not isinstance(shadow := ema.get("shadow_params"), (list, tuple)):
         raise ValueError(f"ema of {path} has no list shadow_params: {FETCH}")
-    odd = next((type(value).__name__ for value in shadow if not _is_tensor(value)), None)
-    if odd is not None:
+    if odd := next((type(value).__name__ for value in shadow if not _is_tensor(value)), ""):
         raise ValueError(f"ema of {path} holds a {odd} instead of a tensor: {FETCH}")
     decay, updates = ema.get("decay"), ema.get("num_updates")
     made = {
