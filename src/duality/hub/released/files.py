@@ -251,7 +251,7 @@ def _names_in(path: Path) -> set[str]:
                     texts += argument.split(" ")
                 elif operation.name == "MEMOIZE":
                     memo.append(texts[-1:])
-                elif operation.name in ("BINGET", "LONG_BINGET") and memo:
+                elif isinstance(argument, int) and operation.name in ("BINGET", "LONG_BINGET") and memo:
                     texts += memo[argument]
                 if operation.name in ("GLOBAL", "INST", "STACK_GLOBAL"):
                     found.add(".".join(texts[-2:]))
