@@ -83,22 +83,19 @@ with torchrun, which sets all of them, or unset these to run alone
         missing = [name for name in _VARIABLES if not found.get(name)]
         remedy = "start the processes with torchrun, which sets all of them, or unset these to run alone"
         if missing:
-            there = " and ".join(name for name in _VARIABLES if found.get(name)) or "RANK"
-            raise ValueError(
-                f"{there} {'are' if ' and ' in there else 'is'} set, and {', '.join(missing)} "
-                f"{'are' if len(missing) > 1 else 'is'} not: {remedy}"
-            )
+            there = [name for name in _VARIABLES if found.get(name)] or ["RANK"]
+            verbs = ["are" if len(names) > 1 else "is" for names in (there, missing)]
+            raise ValueError(f"{' and '.join(there)} {verbs[0]} set, and {', '.join(missing)} {verbs[1]} not: {remedy}")
         port = found["MASTER_PORT"]
         if not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise ValueError(f"MASTER_PORT is {port!r}: a port is a number from 1 to 65535; {remedy}")
-        numbers = {name: found[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-        whole = all(value.isdecimal() for value in numbers.values())
-        if not (whole and int(found["RANK"]) < int(found["WORLD_SIZE"])):
+        numbers = {name: found[name] for name in _VARIABLES[:3]}
+        if not (all(map(str.isdecimal, numbers.values())) and int(found["RANK"]) < int(found["WORLD_SIZE"])):
             given = ", ".join(f"{name}={value}" for name, value in numbers.items())
             raise ValueError(f"{given}: a rank is a whole number below WORLD_SIZE; {remedy}")
-        further = [int(found.get(name, 0)) for name in ("LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")]
-        rank, size, local_rank = (int(value) for value in numbers.values())
-        return Job(rank, size, local_rank, further[0] or size, further[1])
+        local_size, restarts = (int(found.get(name, 0)) for name in ("LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"))
+        rank, size, local_rank = map(int, numbers.values())
+        return Job(rank, size, local_rank, local_size or size, restarts)
 
     @property
     def first(self) -> bool:
@@ -126,8 +123,8 @@ with torchrun, which sets all of them, or unset these to run alone
 training.batch_size to a multiple of 3
         """
         if count % self.size:
-            sizes = [str(each) for each in divisors(count)]
-            fitting = f"{', '.join(sizes[:-1])} or {sizes[-1]}" if len(sizes) > 1 else sizes[0]
+            sizes = ", ".join(map(str, divisors(count)))
+            fitting = " or ".join(sizes.rsplit(", ", 1))
             raise ValueError(
                 f"{self.size} processes cannot have equal shares of a batch of {count}: start {fitting} processes, or "
                 f"set training.batch_size to a multiple of {self.size}"
@@ -145,14 +142,7 @@ training.batch_size to a multiple of 3
 
     def largest(self, number: int) -> int:
         """The largest of the ranks' numbers, 0 if none has a flag. Every rank waits here for all others."""
-        if self.alone:
-            return number
-        import torch
-        import torch.distributed as dist
-
-        found = torch.tensor(number)
-        dist.all_reduce(found, dist.ReduceOp.MAX, group=_connection().messages)
-        return int(found)
+        return max(self.all_of(number))
 
     def all_of(self, value: T) -> list[T]:
         """The values of all ranks, in their order."""
@@ -216,22 +206,16 @@ training.batch_size to a multiple of 3
 
     def agree(self, facts: Mapping[str, object], remedy: str) -> None:
         """Refuse, on rank 0, a job whose ranks do not have the same facts; what is no text stands for its checksum."""
-        own = {
-            name: value
-            if isinstance(value, str)
-            else hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8")).hexdigest()[:12]
-            for name, value in facts.items()
-        }
+        texts = {name: json.dumps(value, sort_keys=True) for name, value in facts.items()}
+        sums = {name: hashlib.sha256(text.encode("utf-8")).hexdigest()[:12] for name, text in texts.items()}
+        own = {name: value if isinstance(value, str) else sums[name] for name, value in facts.items()}
         everyone = self.all_of(own)
 
         def compare() -> None:
-            for rank, others in enumerate(everyone):
-                for name, value in own.items():
-                    if others.get(name) != value:
-                        raise ValueError(
-                            f"rank {rank} has another {name} than rank 0 ({others.get(name)} there, {value} here): "
-                            f"{remedy}"
-                        )
+            for rank, name in ((rank, name) for rank in range(self.size) for name in own):
+                its, ours = everyone[rank].get(name), own[name]
+                if its != ours:
+                    raise ValueError(f"rank {rank} has another {name} than rank 0 ({its} there, {ours} here): {remedy}")
 
         self.once(compare)
 
@@ -247,16 +231,13 @@ class _Connection:
     messages: ProcessGroup
     saving: ProcessGroup
     """For a thread that writes a checkpoint while training sends messages of its own."""
-    processes: Sequence[str]
+    processes: list[str]
     """The process of every rank (files/atomic.py)."""
 
     def gone(self) -> list[str]:
         """The ranks of this machine whose processes have ended."""
-        return [
-            f"rank {rank} (process {process.split('-')[1]})"
-            for rank, process in enumerate(self.processes)
-            if is_running(process) is False
-        ]
+        ended = [(rank, process) for rank, process in enumerate(self.processes) if is_running(process) is False]
+        return [f"rank {rank} (process {process.split('-')[1]})" for rank, process in ended]
 
 
 _job = ALONE
@@ -321,9 +302,8 @@ def join_job() -> Iterator[Job]:
     )
     try:
         messages, saving = (dist.new_group(backend="gloo", timeout=timedelta(days=_DAYS_OF_PATIENCE)) for _ in range(2))
-        _job, _connected = place, _Connection(store, messages, saving, ())
-        processes = place.all_of(own_process())
-        _connected = _Connection(store, messages, saving, processes)
+        _job, _connected = place, _Connection(store, messages, saving, [])
+        _connected.processes.extend(place.all_of(own_process()))
         yield place
     finally:
         _job, _connected = ALONE, None
@@ -339,29 +319,30 @@ def first_to_fail() -> bool:
     return True
 
 
-def wait_for_others(patience: float = 2.0) -> None:
+def wait_for_others() -> None:
     """Let rank 0 stay a moment for the ranks that fail with it.
 
     Without torchrun's agent rank 0 keeps the store of the job, and a rank that finds no store cannot know whether
     another has said why the job ends.
     """
-    until = time.monotonic() + patience
     with contextlib.suppress(Exception):
-        while _connected is not None and _job.first and time.monotonic() < until:
-            if _connected.store.add("failed", 0) >= _job.size - len(_connected.gone()):
-                return
-            time.sleep(0.02)
+        if _job.first:
+            _poll(lambda connected: connected.store.add("failed", 0) >= _job.size - len(connected.gone()) or None)
 
 
-def missing_ranks(patience: float = 2.0) -> str | None:
+def missing_ranks() -> str | None:
     """The ranks of this machine whose processes are gone, in words; of other machines nothing is known here.
 
     A process closes its connections a moment before it is gone, so it is looked for more than once.
     """
+    return _poll(lambda connected: " and ".join(connected.gone()) or None)
+
+
+def _poll(look: Callable[[_Connection], T | None], patience: float = 2.0) -> T | None:
+    """What ``look`` finds in the connection of the ranks, within some seconds; None if it finds nothing."""
     until = time.monotonic() + patience
     while _connected is not None:
-        gone = _connected.gone()
-        if gone or time.monotonic() > until:
-            return " and ".join(gone) or None
-        time.sleep(0.05)
+        if (found := look(_connected)) is not None or time.monotonic() > until:
+            return found
+        time.sleep(0.02)
     return None
