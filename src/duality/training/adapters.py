@@ -64,37 +64,27 @@ def _parts_in(weights: Iterable[str]) -> list[str]:
     return [f"{part}.{min(found)}-{max(found)}" if found else part for part, found in numbers.items()]
 
 
-def _named_parts(freeze: str) -> list[str]:
-    """The parts that ``training.freeze`` names, one by one.
+def _frozen_names(weights: Iterable[str], freeze: str) -> frozenset[str]:
+    """Which of the weights ``training.freeze`` names; a part that there is not is refused.
 
-    >>> _named_parts("embedding, blocks.0-2"), _named_parts("none")
-    (['embedding', 'blocks.0', 'blocks.1', 'blocks.2'], [])
+    >>> sorted(_frozen_names(["embedding", "blocks.0.out", "blocks.1.out", "blocks.2.out"], "embedding, blocks.0-1"))
+    ['blocks.0.out', 'blocks.1.out', 'embedding']
     """
-    found = []
+    names, frozen = list(weights), set[str]()
     for part in (each.strip() for each in freeze.split(",") if freeze != NOTHING):
         numbers = _RANGE.fullmatch(part)
-        if numbers is None:
-            found.append(part)
-            continue
-        first, last = int(numbers[2]), int(numbers[3])
+        first, last = (0, 0) if numbers is None else (int(numbers[2]), int(numbers[3]))
         if first > last:
             raise ValueError(f"training.freeze has {part!r}: a range begins with its smaller number")
-        found += [f"{numbers[1]}.{number}" for number in range(first, last + 1)]
-    return found
-
-
-def _frozen_names(weights: Iterable[str], freeze: str) -> frozenset[str]:
-    """Which of the weights ``training.freeze`` names; a part that there is not is refused."""
-    names = list(weights)
-    frozen: set[str] = set()
-    for part in _named_parts(freeze):
-        own = {name for name in names if _begins_with(name.removeprefix(_NETWORK), part)}
-        if not part or not own:
-            raise ValueError(
-                f"training.freeze has {part!r}, which is no part of the network: choose from "
-                f"{', '.join(_parts_in(names))} (a part of these too, such as blocks.0-1 or blocks.0.mlp), or {NOTHING}"
-            )
-        frozen |= own
+        for one in [part] if numbers is None else [f"{numbers[1]}.{number}" for number in range(first, last + 1)]:
+            own = {name for name in names if _begins_with(name.removeprefix(_NETWORK), one)}
+            if not one or not own:
+                raise ValueError(
+                    f"training.freeze has {one!r}, which is no part of the network: choose from "
+                    f"{', '.join(_parts_in(names))} (a part of these too, such as blocks.0-1 or blocks.0.mlp), or "
+                    f"{NOTHING}"
+                )
+            frozen |= own
     return frozenset(frozen)
 
 
@@ -119,9 +109,8 @@ def _adapted_matrices(model: nn.Module, training: Training) -> list[str]:
         if not any(_begins_with(layer, each) for layer in layers.values()):
             known = ", ".join(dict.fromkeys(layers.values()))
             raise ValueError(f"training.lora_layers has {each!r}: the layers are {known}, or {ALL}")
-    if wanted:
-        names = [name for name in names if any(_begins_with(layers[name], each) for each in wanted)]
-    chosen = [name for name in names if name not in frozen]
+    named = (name for name in names if not wanted or any(_begins_with(layers[name], each) for each in wanted))
+    chosen = [name for name in named if name not in frozen]
     if not chosen:
         raise ValueError(
             f"training.freeze={training.freeze} leaves no matrix to adapt: name fewer parts, or other "

@@ -82,14 +82,11 @@ class Rounds:
 
     def phases(self, method: Method, num_tokens: int, teacher: AnyDenoiser) -> tuple[Phase, ...]:
         """One per round."""
+        deltas = (self.delta_of_round(number) for number in range(1, self.rounds + 1))
+        objectives = (self.objective(method, num_tokens, teacher, delta) for delta in deltas)
         return tuple(
-            Phase(
-                f"round {number}",
-                self.objective(method, num_tokens, teacher, self.delta_of_round(number)),
-                number * self.round_steps,
-                self.teacher,
-            )
-            for number in range(1, self.rounds + 1)
+            Phase(f"round {number}", objective, number * self.round_steps, self.teacher)
+            for number, objective in enumerate(objectives, 1)
         )
 
     def objective(self, method: Method, num_tokens: int, teacher: AnyDenoiser, delta: float) -> Objective:
@@ -194,9 +191,8 @@ def required_sampler(method: Method, num_tokens: int, name: str) -> TokenSampler
 def suited_distillation(method: Method, num_tokens: int = 2) -> str | None:
     """The name of the distillation for a method's noise; None if there is none."""
     process = method.process(num_tokens)
-    if process is None:
-        return None
-    return next((name for name in DISTILLATIONS if distillation_named(name).fits(process)), None)
+    fitting = (name for name in DISTILLATIONS if process is not None and distillation_named(name).fits(process))
+    return next(fitting, None)
 
 
 def distillation_named(name: str) -> type[Distillation]:

@@ -1,11 +1,9 @@
-"""metrics.jsonl: a line of JSON per logged step, validation or change, in the order of the steps.
+"""metrics.jsonl: a line of JSON per logged step, validation or change, in the order of the steps; and the loss curve.
+
+Rows with a ``loss`` are training steps, rows with ``validation_nats`` are validations; others are not drawn.
 
 What must hold: every row has its step, a whole number, and what the package computes with is a number; any other line
 is an error that names it, except a last line that was cut short by a crash.
-
-The loss curve of a run: the rows of metrics.jsonl as a figure.
-
-Rows with a ``loss`` are training steps, rows with ``validation_nats`` are validations; others are not drawn.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from duality.files.atomic import json_text, write_atomically
 from duality.files.json_files import MIB, parse_json, read_bounded
 
 METRICS = "metrics.jsonl"
+HELD_OUT = ("validation_nats", "validation_stderr")  # of a row; a number that is not finite is None in metrics.jsonl
 
 _MOST_BYTES = 1024 * MIB
 _NUMBERS = ("loss", "learning_rate", "gradient_norm", "seconds", "since", "validation_nats", "validation_stderr")
@@ -25,6 +24,7 @@ _KINDS = {"phase": str, "changed": list, "validation_kind": str}
 _TOGETHER = (("loss", "phase"), ("validation_nats", "validation_stderr"))
 _LARGEST = 1 << 63
 _REMEDY = "restore or delete the line"
+_WINDOW = 15  # steps of the loss curve, of which it shows the mean
 
 
 def append_metrics(folder: Path, row: dict[str, Any]) -> None:
@@ -72,13 +72,6 @@ def rewind_metrics(folder: Path, step: int) -> set[int]:
     rows = [row for row in read_metrics(folder) if row["step"] <= step]
     write_atomically(folder / METRICS, "".join(json_text(row) + "\n" for row in rows))
     return {row["step"] for row in rows if "validation_nats" in row}
-
-
-# --- the loss curve
-
-
-HELD_OUT = ("validation_nats", "validation_stderr")  # of a row; a number that is not finite is None in metrics.jsonl
-_WINDOW = 15
 
 
 def plot_losses(metrics: list[dict[str, Any]], target: Path, title: str) -> None:
