@@ -20,7 +20,6 @@ from duality.cli.main import _spin_shortly, main
 from duality.cli.train import _describe_load
 from duality.ranks import Job
 from duality.runs.resume import _code_version
-from duality.training import parallel
 from duality.training.parallel import layout_of
 from duality.training.settings import Parallel, Strategy
 
@@ -81,7 +80,7 @@ def test_an_unknown_strategy_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
 def test_auto_divides_what_would_fill_half_of_the_memory() -> None:
     def strategy(needed: int, shard: int = 0) -> str:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(parallel, "_mesh_of", lambda *sizes: None)
+            patch.setattr("torch.distributed.device_mesh.init_device_mesh", lambda *_, **names: None)
             return layout_of(Parallel("auto", shard), Job(size=4), torch.device("cpu"), needed, 100).strategy
 
     assert strategy(50) == "ddp"

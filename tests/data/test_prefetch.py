@@ -136,7 +136,7 @@ def test_training_prefetches_batches_until_its_last_phase_ends(
             ends.append(until)
             super().__init__(make, until, pin)
 
-    monkeypatch.setattr("duality.runs.session.Prefetch", Watched)
+    monkeypatch.setattr("duality.training.loop.Prefetch", Watched)
     recipe = small_recipe(english, "training.steps=4")
     assert len(recipe.method.phases(27, 4)) > 1
     session.train(recipe, tmp_path, report=quiet)

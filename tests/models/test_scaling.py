@@ -150,7 +150,7 @@ def test_the_share_of_the_peak_is_logged_where_it_is_known(monkeypatch: pytest.M
     record = StepRecord(10, "bound", 5.0, 1e-3, 1.0, 100)
     row = _log_row(record, 0, 2.0, (1e9, 1e12))
     assert row["mfu"] == 0.5
-    assert "mfu" not in _log_row(record, 0, 2.0)
+    assert "mfu" not in _log_row(record, 0, 2.0, None)
     assert scaling.operations_per_second(recipe("duo-lm1b"), CPU) is None
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
     for name, peak in (("NVIDIA A100-SXM4-80GB", 312e12), ("a device that nobody knows", None)):

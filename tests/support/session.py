@@ -8,6 +8,7 @@ from typing import Any
 from duality.recipes.recipe import Recipe
 from duality.runs.resume import TrainingPlan
 from duality.runs.session import Outcome as Outcome
+from duality.runs.start import DistillationBase
 
 
 def train(recipe: Recipe, folder: Path, *, resume: bool = False, may_be_longer: bool = False, **how: Any) -> Outcome:
@@ -17,4 +18,6 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, may_be_longer: 
 
 def distill(base: Path, recipe: Recipe, folder: Path, *, resume: bool = False, **how: Any) -> Outcome:
     """Distill the run or model ``base`` into ``folder``."""
-    return TrainingPlan(recipe, folder, resume, base, may_be_longer=False).run(**{"device": "cpu", **how})
+    return TrainingPlan(recipe, folder, resume, DistillationBase(base), may_be_longer=False).run(
+        **{"device": "cpu", **how}
+    )

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from duality.networks.dit import DiT, DiTNetwork
-from duality.training.checkpoint import Checkpoint
-from duality.training.loop import TrainState, _optimizer_of
+from duality.training.checkpoint import save
+from duality.training.loop import TrainState
 from duality.training.muon import Muon, _orthogonal
 from duality.training.settings import Training
 
@@ -67,7 +67,7 @@ def test_everything_else_takes_the_step_of_adamw() -> None:
         assert torch.allclose(one, other, atol=1e-7)
 
 
-def test_a_restored_state_continues_bit_for_bit() -> None:
+def test_a_restored_state_continues_bit_for_bit(tmp_path: Path) -> None:
     training = Training(optimizer="muon", learning_rate=0.01, steps=10)
     whole = TrainState.fresh(network(), training)
     for step in range(4):
@@ -80,7 +80,7 @@ def test_a_restored_state_continues_bit_for_bit() -> None:
     saved = {name: {key: value.clone() for key, value in group.items()} for name, group in parted.groups().items()}
     assert any(key.endswith(".momentum") for key in saved["optimizer"])
     resumed = TrainState.fresh(network(), training)
-    resumed.restore(Checkpoint(Path("step-00000002"), 2, saved, {}))
+    resumed.restore(save(tmp_path, 2, saved, {}))
     for step in range(2, 4):
         with_gradients(resumed.model, step)
         resumed.optimizer.step()
@@ -90,4 +90,4 @@ def test_a_restored_state_continues_bit_for_bit() -> None:
 
 def test_a_network_without_matrices_is_refused() -> None:
     with pytest.raises(ValueError, match=r"hidden_matrices.*use adamw"):
-        _optimizer_of(nn.Linear(3, 3), Training(optimizer="muon"))
+        TrainState.fresh(nn.Linear(3, 3), Training(optimizer="muon"))

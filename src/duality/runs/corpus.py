@@ -6,6 +6,7 @@ What must hold: a corpus that was moved is the run's own exactly if its text is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -139,18 +140,8 @@ def sequences_of_run(
             places = (place for place in locate(data) if place.path is not None and place.dataset is None)
             has_columns = any(has_records(file.path) for place in places for file in place.files())
             chosen = own.column if has_columns else TEXT_COLUMN
-        store = job().in_turn(
-            lambda: encode_corpus(
-                data,
-                model.tokenizer,
-                label_names=names,
-                documents=own.documents,
-                column=chosen,
-                eos=own.eos,
-                part=find_evaluated_part(data),
-                progress=report,
-            )
-        )
+        encode = partial(encode_corpus, data, model.tokenizer, documents=own.documents, eos=own.eos, progress=report)
+        store = job().in_turn(lambda: encode(label_names=names, column=chosen, part=find_evaluated_part(data)))
     else:
         parts = job().in_turn(lambda: corpus_of_run(folder, model.recipe, report, corpus))
         store = parts.validation if split == "validation" else parts.train

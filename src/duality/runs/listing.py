@@ -52,13 +52,11 @@ class RunOverview:
         )
         path = folder / RECIPE
         try:
-            data = read_json(path, MIB)
-            training = data.get("training") if isinstance(data, dict) else None
-            title = data.get("name") if isinstance(data, dict) else None
-            steps = training.get("steps") if isinstance(training, dict) else None
-            if not isinstance(title, str) or type(steps) is not int:
-                raise ValueError(f"{path} is damaged (it has no name and training.steps): restore it from a backup")
-            rows = [row for row in read_metrics(folder) if "validation_nats" in row]
+            match read_json(path, MIB):
+                case {"name": str(title), "training": {"steps": int(steps)}} if not isinstance(steps, bool):
+                    rows = [row for row in read_metrics(folder) if "validation_nats" in row]
+                case _:
+                    raise ValueError(f"{path} is damaged (it has no name and training.steps): restore it from a backup")
         except (ValueError, OSError) as error:
             return replace(found, problem=str(error))
         nats = float(rows[-1]["validation_nats"]) if rows else None

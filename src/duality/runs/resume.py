@@ -36,11 +36,7 @@ from duality.data.stream import StreamLoader
 from duality.files.atomic import no_empty_folder, write_atomically
 from duality.files.lock import LOCK, locked
 from duality.files.progress import Reporter, silent
-from duality.hub.fetch import model_source
 from duality.models import folder as folders
-from duality.models.plan import operations_per_second
-from duality.models.size import Outline
-from duality.protocols import Vocabulary
 from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.corpus import describe_corpus, make_loader, prepare_corpus
@@ -48,14 +44,7 @@ from duality.recipes.derive import method_phases
 from duality.recipes.recipe import Recipe
 from duality.runs.corpus import corpus_of_run
 from duality.runs.session import Outcome, Session, Watch
-from duality.runs.start import (
-    begin_distillation,
-    begin_finetuning,
-    check_base,
-    check_checkpoint,
-    check_source,
-    make_state,
-)
+from duality.runs.start import DistillationBase, FinetuningSource, check_checkpoint, make_state
 from duality.runs.trackers.tracker import Tracker, trackers_named
 from duality.training import checkpoint
 from duality.training.metrics import append_metrics, rewind_metrics
@@ -67,20 +56,8 @@ _BEFORE_RECIPE: tuple[str, ...] = ("tokenizer.json", "env.json", "corpus.json", 
 _BEFORE_RECIPE += (folders.ROUNDS, folders.DATA, folders.STREAM, folders.RECIPE, folders.BASE)
 
 # What of the training may change when a run goes on: how it is optimised from here on and how it is logged.
-_CHANGEABLE = (
-    "learning_rate",
-    "clip",
-    "warmup",
-    "micro_batch",
-    "precision",
-    "recompute",
-    "compile",
-    "log_every",
-    "eval_every",
-    "save_every",
-    "keep",
-    "checkpoint",
-)
+_CHANGEABLE: tuple[str, ...] = ("learning_rate", "clip", "warmup", "micro_batch", "precision", "recompute", "compile")
+_CHANGEABLE += ("log_every", "eval_every", "save_every", "keep", "checkpoint")
 
 
 def check_folder(folder: Path, resume: bool) -> None:
@@ -109,16 +86,14 @@ def check_folder(folder: Path, resume: bool) -> None:
 class TrainingPlan:
     """A training that is ready to start: its recipe and its run folder.
 
-    ``base`` is the run or model that is distilled, ``start`` where the model is that is finetuned
-    (``StartingPoint.place``). With ``resume`` the run that is in the folder goes on; with ``may_be_longer`` it may have
-    another number of steps.
+    ``source`` is the model that it begins from, None for a new network. With ``resume`` the run that is in the folder
+    goes on; with ``may_be_longer`` it may have another number of steps.
     """
 
     recipe: Recipe
     folder: Path
     resume: bool = False
-    base: Path | None = None
-    start: str | None = None
+    source: DistillationBase | FinetuningSource | None = None
     may_be_longer: bool = True
 
     def run(
@@ -132,7 +107,11 @@ class TrainingPlan:
         """Train until the last step or a signal."""
         recipe, folder, place = self.recipe, self.folder, job()
         trackers = place.together(lambda: trackers_named(log, report))
-        self._check_job()
+        if not place.alone:
+            versions = {"version of the code": _code_version(), "version of torch": torch.__version__}
+            remedy = "start all ranks with the same command, and install the same versions on all machines"
+            place.agree({"recipe": catalogue.to_json(recipe), **versions}, remedy)
+        place.share(recipe.training.batch_size)  # refuses a number of processes that does not divide the batch
         where = device_named(device)
         if place.alone:
             layout_of(recipe.parallel, place, where, 0, 0)  # which refuses what needs several processes
@@ -142,9 +121,9 @@ class TrainingPlan:
             def read_corpus() -> Corpus:
                 """The corpus of a new run, or that of the run in the folder, which may have been moved."""
                 if before is None:
-                    return prepare_corpus(recipe, report)
-                corpus = self.recipe.data.corpus
-                return corpus_of_run(folder, self.recipe, report, None if corpus == before.data.corpus else corpus)
+                    return prepare_corpus(self.recipe, report)
+                name = self.recipe.data.corpus
+                return corpus_of_run(folder, self.recipe, report, None if name == before.data.corpus else name)
 
             corpus = place.in_turn(read_corpus)
             place.agree({"corpus": corpus.checksums()}, "give all ranks the same text")
@@ -154,39 +133,16 @@ class TrainingPlan:
             path = place.once(lambda: checkpoint.newest_intact(folder / "checkpoints", report))
             if path is not None:
                 check_checkpoint(path, recipe, corpus, folder)
-            state = make_state(recipe, corpus, where)
-            outline = Outline(recipe, Vocabulary(corpus.tokenizer.vocab_size, len(corpus.label_names)))
-            words = outline.describe_trained()
-            if words is not None:
-                report(f"{outline.parameters:,} parameters; {words}")
-            peak = operations_per_second(recipe, where)
+            state = make_state(recipe, corpus, where, report=report)
             if before is None:
                 # only now: what cannot be trained leaves no run
                 place.once(lambda: folders.write_facts(recipe, folder, corpus.tokenizer, corpus.checksums()))
             if path is not None:
-                saved = checkpoint.load(path, ())
-                state.restore(saved if saved.parts is not None else checkpoint.load(path))
-                self._check_round(saved.state)
-            changes: tuple[str, ...] = ()
-            if before is not None:
-                recipe, changes = place.once(lambda: self._continue(before, state.step, report))
+                self._check_round(state.restore(path))
+            recipe, changes = place.once(lambda: self._continue(before, state.step, report))
             if isinstance(batches, StreamLoader):
                 held.enter_context(batches)
-            session = Session(recipe, folder, corpus, state, where, watch, trackers, changes, peak)
-            return session.run(batches, report)
-
-    def _check_job(self) -> None:
-        """Refuse a job that cannot train this recipe, or whose ranks do not have the same recipe and code."""
-        recipe, place = self.recipe, job()
-        if not place.alone:
-            versions = {
-                "recipe": catalogue.to_json(recipe),
-                "version of the code": _code_version(),
-                "version of torch": torch.__version__,
-            }
-            remedy = "start all ranks with the same command, and install the same versions on all machines"
-            place.agree(versions, remedy)
-        place.share(recipe.training.batch_size)  # refuses a number of processes that does not divide the batch
+            return Session(recipe, folder, corpus, state, where, watch, trackers, changes).run(batches, report)
 
     def _enter(self, held: ExitStack, report: Reporter) -> Recipe | None:
         """Lock the folder until ``held`` is left; the recipe of the run in it, None if that is to be new.
@@ -198,12 +154,18 @@ class TrainingPlan:
         held.enter_context(no_empty_folder(folder))
         check_folder(folder, self.resume)
         held.enter_context(locked(folder, report))
-        if self.base is not None and folders.exists(folder):
-            check_base(folder, recipe.name, model_source(self.base).folder, report)
-        elif self.start is not None and folders.exists(folder):
-            check_source(folder, self.start, report)
-        elif self.base is not None or self.start is not None:
-            self._begin(report)
+        if self.source is not None and folders.exists(folder):
+            self.source.check(folder, recipe.name, report)
+        elif self.source is not None:
+            corpus, state, began = self.source.begin(recipe, folder, report)
+            # the checkpoint that the run begins with, then what says that it is a run
+            write_atomically(folder / folders.BASE, json.dumps(began, indent=1))
+            session = Session(recipe, folder, corpus, state, torch.device("cpu"))
+            if recipe.distillation is not None:
+                session.save_round()
+            session.save()
+            session.saver.wait()
+            folders.write_facts(recipe, folder, corpus.tokenizer, corpus.checksums())
         if folders.exists(folder):
             return self._check_recipe()
         record = folders.read_base(folder)
@@ -221,21 +183,6 @@ class TrainingPlan:
         if recipe.distillation is not None:
             raise ValueError(f"{recipe.name} begins from a trained run: start it with `duality distill RUN`")
         return None
-
-    def _begin(self, report: Reporter) -> None:
-        """Write the checkpoint that the run begins with, then what says that it is a run."""
-        folder = self.folder
-        if self.base is not None:
-            recipe, corpus, state, record = begin_distillation(self.base, self.recipe, report)
-        else:
-            recipe, corpus, state, record = begin_finetuning(str(self.start), self.recipe, folder, report)
-        write_atomically(folder / folders.BASE, json.dumps(record, indent=1))
-        session = Session(recipe, folder, corpus, state, "cpu")
-        if recipe.distillation is not None:
-            session.save_round()
-        session.save()
-        session.saver.wait()
-        folders.write_facts(recipe, folder, corpus.tokenizer, corpus.checksums())
 
     def _check_recipe(self) -> Recipe:
         """The recipe of the run in the folder; it is refused if it may not go on as this plan says."""
@@ -276,8 +223,10 @@ class TrainingPlan:
                 "restore the recipe.json that it was started with"
             )
 
-    def _continue(self, before: Recipe, step: int, report: Reporter) -> tuple[Recipe, tuple[str, ...]]:
+    def _continue(self, before: Recipe | None, step: int, report: Reporter) -> tuple[Recipe, tuple[str, ...]]:
         """The recipe with which a run that was ``before`` goes on from ``step``, and its changes; they are recorded."""
+        if before is None:
+            return self.recipe, ()
         recipe = _lengthen(before, self.recipe, step)
         changes = catalogue.differences(before, recipe)
         if changes:
@@ -297,25 +246,15 @@ class TrainingPlan:
         return recipe, tuple(changes)
 
 
-# --- another number of steps
-
-
-def _phases_ended(recipe: Recipe, step: int) -> int:
-    """How many phases have ended before ``step``; the last one does not end."""
-    phases = method_phases(recipe, 2)  # their ends do not depend on the vocabulary
-    return sum(phase.until <= step for phase in phases[:-1])
-
-
 def _lengthen(before: Recipe, wanted: Recipe, step: int) -> Recipe:
     """``wanted``, which may have another number of steps than ``before``, for a run that has taken ``step`` steps."""
     if wanted.training.phase_steps is None:  # phases that were kept as they were stay so
         wanted = replace(wanted, training=replace(wanted.training, phase_steps=before.training.phase_steps))
-    if wanted.distillation is not None or _phases_ended(wanted, step) >= _phases_ended(before, step):
+    # how many phases have ended, of which the last one never does; their ends do not depend on the vocabulary
+    ended = [sum(phase.until <= step for phase in method_phases(each, 2)[:-1]) for each in (before, wanted)]
+    if wanted.distillation is not None or ended[1] >= ended[0]:
         return wanted
     return replace(wanted, training=replace(wanted.training, phase_steps=before.training.steps))
-
-
-# --- the code of a job
 
 
 def _code_version() -> str:

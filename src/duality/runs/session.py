@@ -17,29 +17,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 
 from duality.data.corpus import Corpus
-from duality.data.loader import Batches, Prefetch
+from duality.data.loader import Batches
 from duality.files.atomic import flush_to_disk, write_atomically
 from duality.files.lock import locked
 from duality.files.progress import Reporter, silent
 from duality.models.folder import BASE, ROUNDS, read_recipe
 from duality.models.model import Model, network
+from duality.models.plan import operations_per_second
 from duality.protocols import Vocabulary
 from duality.ranks import job
 from duality.recipes.corpus import make_sequences
 from duality.recipes.derive import method_phases
 from duality.recipes.recipe import Recipe
-from duality.runs.trackers.tracker import NO_TRACKERS, Trackers
+from duality.runs.trackers.tracker import Trackers
 from duality.training import checkpoint
 from duality.training.adapters import merge_adapters
-from duality.training.loop import StepRecord, TrainState, load_weights, phase_at, take_step
+from duality.training.loop import StepRecord, TrainState, fit, load_weights, phase_at
 from duality.training.metrics import METRICS, append_metrics, plot_losses, read_metrics, rewind_metrics
 from duality.training.parallel import gather, gather_on_first
 
@@ -64,24 +63,36 @@ class Session:
     folder: Path
     corpus: Corpus
     state: TrainState
-    device: torch.device | str
+    device: torch.device
     watch: Watch | None = None
-    trackers: Trackers = NO_TRACKERS
+    trackers: Trackers = field(default_factory=Trackers)
     changes: tuple[str, ...] = ()
     """What of the recipe has changed since the run was last trained."""
-    peak: tuple[float, float] | None = None
-    """Operations of a token, and those of the device in a second, if they are known."""
     saver: checkpoint.Saver = field(default_factory=checkpoint.Saver)
 
     def run(self, batches: Batches, report: Reporter) -> Outcome:
         """Train until the recipe's last step or a signal; the last step is saved in both cases."""
         training, state, place, folder = self.recipe.training, self.state, job(), self.folder
-        distillation, first, stopped = self.recipe.distillation, self.state.step, 0
+        distillation, first, stopped = self.recipe.distillation, state.step, 0
         phases = method_phases(self.recipe, self.corpus.tokenizer.vocab_size, state.teacher)
-        phase = phase_at(phases, min(first, training.steps - 1))
+        peak = operations_per_second(self.recipe, self.device)
         evaluated = place.once(lambda: rewind_metrics(folder, first))
-        own = partial(batches.batch, rows=place.share(training.batch_size))
-        on_gpu = next(state.model.parameters()).is_cuda
+
+        def write(record: StepRecord) -> bool:
+            """Write what a step calls for; whether training goes on."""
+            nonlocal stopped
+            if self.watch is not None:
+                self.watch(record)
+            last, stopped = record.step == training.steps, place.largest(max(request, default=0))
+            if last or stopped or record.step % training.log_every == 0:
+                self.log(_log_row(record, first, time.monotonic() - started, peak))
+            if distillation is not None and record.step % distillation.round_steps == 0:
+                self.save_round()
+            if record.step % training.save_every == 0:
+                self.save()
+            if training.eval_every and record.step % training.eval_every == 0 and not (last or stopped):
+                self.evaluate()
+            return not stopped
 
         def draw_losses() -> None:
             plot_losses(read_metrics(folder), folder / "loss.png", self.recipe.name)
@@ -96,21 +107,9 @@ class Session:
                 self.evaluate()  # what it begins from
             started = time.monotonic()
             if first < training.steps:
-                report(f"training {self.recipe.name} to step {training.steps}, phase {phase.name}, in {folder}")
-            with Prefetch(own, training.steps, pin=on_gpu) as ahead:
-                while state.step < training.steps and not stopped:
-                    record = take_step(state, ahead, phases, training)
-                    if self.watch is not None:
-                        self.watch(record)
-                    last, stopped = record.step == training.steps, place.largest(max(request, default=0))
-                    if last or stopped or record.step % training.log_every == 0:
-                        self.log(_log_row(record, first, time.monotonic() - started, self.peak))
-                    if distillation is not None and record.step % distillation.round_steps == 0:
-                        self.save_round()
-                    if record.step % training.save_every == 0:
-                        self.save()
-                    if training.eval_every and record.step % training.eval_every == 0 and not (last or stopped):
-                        self.evaluate()
+                phase = phase_at(phases, first).name
+                report(f"training {self.recipe.name} to step {training.steps}, phase {phase}, in {folder}")
+            fit(state, batches, phases, training, write)
             place.together(self.saver.wait)
             if place.once(lambda: checkpoint.latest_step(folder / "checkpoints")) < state.step:
                 self.save()
@@ -120,7 +119,7 @@ class Session:
             place.once(draw_losses)
             return Outcome(state.step, stopped if state.step < training.steps else 0)
 
-    def log(self, row: dict[str, Any]) -> None:
+    def log(self, row: dict[str, object]) -> None:
         """Write a row of metrics."""
         if job().first:
             append_metrics(self.folder, row)
@@ -130,13 +129,13 @@ class Session:
         """Write a checkpoint; all ranks must call it."""
         metrics = self.folder / METRICS  # a run that begins from another one has none yet
         job().once(lambda: flush_to_disk(metrics) if metrics.exists() else None)  # the log survives a loss of power
-        self.keep(self.folder / "checkpoints", ("model", "ema", "teacher", "optimizer"), self.recipe.training.keep)
+        self.keep(self.folder / "checkpoints", None, self.recipe.training.keep)
 
     def save_round(self) -> None:
         """Keep the weights of a round that has ended; all ranks must call it."""
         self.keep(self.folder / ROUNDS, ("model", "ema"), keep=1 << 30)
 
-    def keep(self, folder: Path, names: Sequence[str], keep: int) -> None:
+    def keep(self, folder: Path, names: Sequence[str] | None, keep: int) -> None:
         """Write these groups of tensors as the recipe says: in whole files, or in the parts of the ranks."""
         step, place, tokenizer, distillation = self.state.step, job(), self.corpus.tokenizer, self.recipe.distillation
         about: checkpoint.State = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
@@ -144,14 +143,12 @@ class Session:
             number = distillation.round_of(step)
             about |= {"round": number, "delta": distillation.delta_of_round(number)}
         if self.recipe.training.checkpoint == "sharded":
-            parts, connection = self.state.groups(names), place.saving
-
-            def write(now: checkpoint.Groups) -> None:
-                checkpoint.save_parts(folder, step, now, about, keep, connection)
-
+            parts, ranks = self.state.groups(names), place.saving
             place.together(self.saver.wait)
             place.once(lambda: checkpoint.begin(folder, step))
-            place.together(lambda: self.saver.save(parts, write))
+            place.together(
+                lambda: self.saver.save(parts, lambda now: checkpoint.save_parts(folder, step, now, about, keep, ranks))
+            )
             return
         # put together on rank 0 one tensor at a time: no other rank ever has more than its part and one tensor
         groups = {
@@ -169,16 +166,10 @@ class Session:
         model = Model(self.recipe, self.state.step, denoiser.requires_grad_(False), tokenizer, names)
         held_out = make_sequences(self.recipe.data, self.corpus.validation, tokenizer)
         result = model.likelihood(held_out, limit=_EVAL_SEQUENCES, num_draws=4, device=self.device)
-        self.log(
-            {
-                "step": self.state.step,
-                "validation_nats": result.nats_per_token,
-                "validation_stderr": result.stderr,
-                "validation_tokens": result.num_tokens,
-                "validation_kind": result.kind,
-                **({"validation_padding": result.padding} if result.num_padding else {}),
-            }
-        )
+        row: dict[str, object] = {"step": self.state.step, "validation_nats": result.nats_per_token}
+        row |= {"validation_stderr": result.stderr, "validation_tokens": result.num_tokens}
+        row |= {"validation_kind": result.kind}
+        self.log(row | ({"validation_padding": result.padding} if result.num_padding else {}))
         rows = [sample.row(model.step) for sample in model.sample(2)]
         target = self.folder / "samples" / f"step-{self.state.step:08d}.jsonl"
 
@@ -191,27 +182,20 @@ class Session:
         job().once(write_samples)
 
 
-def _log_row(record: StepRecord, since: int, seconds: float, peak: tuple[float, float] | None = None) -> dict[str, Any]:
+def _log_row(record: StepRecord, since: int, seconds: float, peak: tuple[float, float] | None) -> dict[str, object]:
     """A step of the log; ``seconds`` count from step ``since``, where this session began. Figures are of the job.
 
-    With the ``peak`` of a ``Session`` the share of it that is reached (MFU) is logged too.
+    With ``peak`` (``operations_per_second``) the share of it that is reached (MFU) is logged too.
     """
     place, rate = job(), record.num_tokens * (record.step - since) / seconds
     per_rank = rate / place.size
-    shares: dict[str, float] = {} if place.alone else {"ranks": place.size, "per_rank": round(per_rank)}
+    row: dict[str, object] = {"step": record.step, "phase": record.phase, "loss": record.loss}
+    row |= {"learning_rate": record.rate, "gradient_norm": record.gradient_norm, "tokens_per_second": round(rate)}
+    if not place.alone:
+        row |= {"ranks": place.size, "per_rank": round(per_rank)}
     if peak is not None:
-        shares["mfu"] = round(per_rank * peak[0] / peak[1], 4)
-    return {
-        "step": record.step,
-        "phase": record.phase,
-        "loss": record.loss,
-        "learning_rate": record.rate,
-        "gradient_norm": record.gradient_norm,
-        "tokens_per_second": round(rate),
-        **shares,
-        "seconds": round(seconds, 2),
-        "since": since,
-    }
+        row["mfu"] = round(per_rank * peak[0] / peak[1], 4)
+    return row | {"seconds": round(seconds, 2), "since": since}
 
 
 def consolidate(folder: Path, step: int | None = None, report: Reporter = silent) -> Path:
@@ -232,25 +216,19 @@ def consolidate(folder: Path, step: int | None = None, report: Reporter = silent
         return checkpoint.save(checkpoints, saved.step, saved.groups, state, keep=1 << 30)
 
 
-# --- signals that end training between two steps, so that the last one can be saved
-
-
-_Handler = Callable[[int, FrameType | None], Any] | int | None
-
-
 @contextmanager
 def _interruptible() -> Iterator[list[int]]:
     """Turn the first SIGINT (Ctrl-C) or SIGTERM into a request to stop; a second one acts as usual.
 
-    The request is the list of the signals that came, which the loop reads between steps.
+    The request is the list of the signals that came, which is read between two steps, so that the last one is saved.
     """
-    request, previous = list[int](), dict[int, _Handler]()
+    request, previous = list[int](), dict[int, Any]()
 
     def restore() -> None:
         for number, handler in previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    def ask(number: int, _frame: FrameType | None) -> None:
+    def ask(number: int, _frame: object) -> None:
         request.append(number)
         restore()
 

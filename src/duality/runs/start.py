@@ -22,17 +22,18 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import nn
 
 from duality.data.corpus import Corpus
 from duality.files.atomic import file_sha256
-from duality.files.progress import Reporter
+from duality.files.progress import Reporter, silent
 from duality.hub import package
 from duality.hub.fetch import model_source
 from duality.models import folder as folders
-from duality.models.model import Model, load, network
+from duality.models.model import load, network
 from duality.models.size import Outline
 from duality.protocols import Vocabulary
 from duality.ranks import job
@@ -52,10 +53,6 @@ _WEIGHTS = ("model", "ema")
 _FREE = ("backbone.dropout:", "backbone.embedding_std:")  # of the fields of a backbone: the weights mean the same
 
 
-# A run that does not exist yet: its recipe and corpus, its first state, and the record of where that is from.
-_Beginning = tuple[Recipe, Corpus, TrainState, dict[str, object]]
-
-
 def check_checkpoint(path: Path, recipe: Recipe, corpus: Corpus, folder: Path) -> None:
     """Refuse a checkpoint of another tokenizer or network, before the network takes any memory."""
     folders.check_tokenizer(checkpoint.load(path, ()), corpus.tokenizer, folder)
@@ -63,91 +60,93 @@ def check_checkpoint(path: Path, recipe: Recipe, corpus: Corpus, folder: Path) -
     checkpoint.check_shapes(checkpoint.shapes_of_group(path, "model"), shapes)
 
 
-def make_state(recipe: Recipe, corpus: Corpus, device: torch.device | str, layout: Layout | None = None) -> TrainState:
+def make_state(
+    recipe: Recipe, corpus: Corpus, device: torch.device | str, layout: Layout | None = None, report: Reporter = silent
+) -> TrainState:
     """The state before the first step; with a teacher's network, if the recipe is a distillation.
 
-    It lies on the ranks of the job as the recipe says, if no ``layout`` is given.
+    It lies on the ranks of the job as the recipe says, if no ``layout`` is given. A part that is trained is reported.
     """
     vocabulary = count_vocabulary(recipe.data, corpus)
-    layout = Outline(recipe, vocabulary).lay_out(device, layout)
+    outline = Outline(recipe, vocabulary)
+    if (words := outline.describe_trained()) is not None:
+        report(f"{outline.parameters:,} parameters; {words}")
+    layout = outline.lay_out(device, layout)
     model, teacher = network(recipe, vocabulary, device), None
     if recipe.distillation is not None:
         teacher = network(recipe, replace(vocabulary, counts=None), device)
     return TrainState.fresh(model, recipe.training, teacher, layout)
 
 
-# --- a distillation
+@dataclass(frozen=True)
+class DistillationBase:
+    """The run or model that is distilled: a distillation begins with its weights and their average."""
 
+    place: Path
+    """A folder, or a name of the hub with its commit."""
 
-def begin_distillation(base: Path, recipe: Recipe, report: Reporter) -> _Beginning:
-    """Begin with the weights of the run or model ``base`` and their average."""
-    source = model_source(base)
-    folder = source.folder
-    check_present(folder, recipe)
-    path = None
-    if folders.exists(folder) or not package.exists(folder):  # not a model alone
-        path = checkpoint.newest_intact(folder / "checkpoints", report, _WEIGHTS)
-        if path is None:
+    def begin(self, recipe: Recipe, _out: Path, report: Reporter) -> tuple[Corpus, TrainState, dict[str, object]]:
+        """The corpus of a distillation and its first state, and what base.json says of them."""
+        source = model_source(self.place)
+        folder = source.folder
+        check_present(folder, recipe)
+        alone = package.exists(folder) and not folders.exists(folder)
+        path = None if alone else checkpoint.newest_intact(folder / "checkpoints", report, _WEIGHTS)
+        if path is None and not alone:
             raise ValueError(f"{source.place} has no checkpoint yet: there is nothing to begin from")
-    corpus = corpus_of_run(folder, recipe, report)
-    if path is None:
-        found = load(base, report, "cpu", package.PretrainedConfig.read(folder).weights)
-        assert found.origin is not None, "a model that is read has an origin"
-        model = ema = {name: value.detach() for name, value in found.denoiser.named_parameters()}
-        record: dict[str, object] = {"run": found.origin.place, "step": found.step, "commit": found.origin.commit}
-        record |= {"model": found.origin.sha256, "ema": found.origin.sha256}
-    else:
-        own = folders.read_recipe(folder)
-        check_checkpoint(path, own, corpus, folder)
-        vocabulary = count_vocabulary(recipe.data, corpus)
-        checkpoint.check_shapes(*(Outline(each, vocabulary).shapes() for each in (own, recipe)))
-        saved = checkpoint.load(path, _WEIGHTS)
-        model, ema = (merge_adapters(saved.groups[group], own.training) for group in _WEIGHTS)
-        record = {"run": str(folder.resolve()), "step": saved.step, **checkpoint.checksums(path, _WEIGHTS)}
-    state = make_state(recipe, corpus, "cpu", SINGLE)
-    method_phases(recipe, corpus.tokenizer.vocab_size, state.teacher)  # what cannot be distilled leaves no run behind
-    load_weights(state.model, model)
-    load_weights(state.ema, ema)
-    if state.teacher is not None:
-        state.teach("weights")
-    return recipe, corpus, state, record
+        corpus = corpus_of_run(folder, recipe, report)
+        if path is None:
+            found = load(self.place, report, "cpu", package.PretrainedConfig.read(folder).weights)
+            assert found.origin is not None, "a model that is read has an origin"
+            model = ema = {name: value.detach() for name, value in found.denoiser.named_parameters()}
+            record: dict[str, object] = {"run": found.origin.place, "step": found.step, "commit": found.origin.commit}
+            record |= {"model": found.origin.sha256, "ema": found.origin.sha256}
+        else:
+            own = folders.read_recipe(folder)
+            check_checkpoint(path, own, corpus, folder)
+            saved = checkpoint.load(path, _WEIGHTS)
+            model, ema = (merge_adapters(saved.groups[group], own.training) for group in _WEIGHTS)
+            record = {"run": str(folder.resolve()), "step": saved.step, **checkpoint.checksums(path, _WEIGHTS)}
+        state = make_state(recipe, corpus, "cpu", SINGLE)
+        # what cannot be distilled leaves no run behind
+        method_phases(recipe, corpus.tokenizer.vocab_size, state.teacher)
+        load_weights(state.model, model)
+        load_weights(state.ema, ema)
+        if state.teacher is not None:
+            state.teach("weights")
+        return corpus, state, record
 
-
-def check_base(folder: Path, name: str, base: Path, report: Reporter) -> None:
-    """Refuse to continue the distillation ``name`` in ``folder`` with another base than it began from."""
-    record = folders.read_base(folder)
-    if record is None:
-        report(f"{folder} has no base.json, which says what it began from: {base} is not compared with it")
-        return
-    if "weights" in record:
-        raise ValueError(f"{folder} is a finetuning of {record.get('source')}, no distillation: choose another --out")
-    began = {group: record.get(group) for group in _WEIGHTS}
-    kept = base / "checkpoints" / f"step-{record['step']:08d}"
-    where = f"step {record['step']} of {record.get('run')}"
-    alone = base / package.WEIGHTS
-    if kept.is_dir() or alone.is_file():
-        own = dict.fromkeys(_WEIGHTS, file_sha256(alone)) if alone.is_file() else checkpoint.checksums(kept, _WEIGHTS)
-        if began == own:
+    def check(self, folder: Path, name: str, report: Reporter) -> None:
+        """Refuse to continue the distillation ``name`` in ``folder``, which began from another base."""
+        record, base = folders.read_base(folder), model_source(self.place).folder
+        if record is None:
+            report(f"{folder} has no base.json, which says what it began from: {base} is not compared with it")
             return
-        found = f"the weights of {base} at that step are others"
-    elif record.get("run") == str(base.resolve()):
-        report(f"{folder} began from {where}, which is not kept any more and is not compared")
-        return
-    else:
-        found = f"{base} has no checkpoint of that step"
-    raise ValueError(
-        f"{folder} is a distillation of {where}, and {found}: give the run that it began from, or choose another "
-        f"--out (out=) for a new distillation; `duality train {name} --out {folder} --resume` "
-        "continues it without its base"
-    )
-
-
-# --- a finetuning
+        if "weights" in record:
+            raise ValueError(
+                f"{folder} is a finetuning of {record.get('source')}, no distillation: choose another --out"
+            )
+        kept, alone = base / "checkpoints" / f"step-{record['step']:08d}", base / package.WEIGHTS
+        where, found = f"step {record['step']} of {record.get('run')}", f"{base} has no checkpoint of that step"
+        if kept.is_dir() or alone.is_file():
+            both = file_sha256(alone) if alone.is_file() else None
+            own = checkpoint.checksums(kept, _WEIGHTS) if both is None else dict.fromkeys(_WEIGHTS, both)
+            if own == {group: record.get(group) for group in _WEIGHTS}:
+                return
+            found = f"the weights of {base} at that step are others"
+        elif record.get("run") == str(base.resolve()):
+            report(f"{folder} began from {where}, which is not kept any more and is not compared")
+            return
+        raise ValueError(
+            f"{folder} is a distillation of {where}, and {found}: give the run that it began from, or choose another "
+            f"--out (out=) for a new distillation; `duality train {name} --out {folder} --resume` "
+            "continues it without its base"
+        )
 
 
 @dataclass(frozen=True)
-class StartingPoint:
-    """What is known of the model that a finetuning begins from, without its weights."""
+class FinetuningSource:
+    """The model that a finetuning begins from: what is known of it without its weights."""
 
     place: str
     """An absolute path, or a name of the hub with its commit."""
@@ -159,12 +158,15 @@ class StartingPoint:
     """Whether its text is ids, as tensors are written."""
 
     @staticmethod
-    def read(source: Path | str) -> StartingPoint:
+    def read(source: Path | str) -> FinetuningSource:
         """What is known of the model of a source: a run, or whatever else ``load`` reads. Rank 0 of a job reads it."""
 
-        def read() -> StartingPoint:
-            found = model_source(source)
-            return _describe(str(found.pinned if found.commit else found.folder.resolve()), load(source, device="cpu"))
+        def read() -> FinetuningSource:
+            found, model = model_source(source), load(source, device="cpu")
+            place, tokenizer = str(found.pinned if found.commit else found.folder.resolve()), model.tokenizer
+            kept = KeptTokenizer(_original(model.recipe.data.tokenizer), tokenizer.vocab_size, tokenizer.fingerprint)
+            ids = isinstance(tokenizer, NumberTokenizer)
+            return FinetuningSource(place, model.recipe, model.step, kept, model.label_names, ids)
 
         return job().once(read)
 
@@ -190,13 +192,42 @@ class StartingPoint:
             )
         return replace(recipe, data=replace(recipe.data, tokenizer=self.tokenizer))
 
+    def begin(self, recipe: Recipe, out: Path, report: Reporter) -> tuple[Corpus, TrainState, dict[str, object]]:
+        """The corpus of a finetuning and its first state, whose adapters are new, and what base.json says of them."""
+        model = load(self.place, report, "cpu")
+        corpus = prepare_corpus(recipe, report, tokenizer=model.tokenizer)
+        if corpus.label_names != model.label_names:
+            known, found = (", ".join(names) or "none" for names in (model.label_names, corpus.label_names))
+            raise ValueError(
+                f"the labels of the corpus are {found}, and those of {self.place} {known}: a finetuning has the same "
+                "labels, all of them"
+            )
+        make_loader(recipe, corpus, out / folders.STREAM)  # refuses a text that is too short
+        state = make_state(recipe, corpus, "cpu", SINGLE)
+        for own in (dict(state.model.named_parameters()), state.ema):
+            load_weights(plain_weights(own), dict(model.denoiser.named_parameters()))
+        record = {"source": self.place, "step": model.step, "weights": _hash_parameters(model.denoiser)}
+        return corpus, state, record
 
-def _describe(place: str, model: Model) -> StartingPoint:
-    """What is known of a model that was loaded."""
-    tokenizer = model.tokenizer
-    kept = KeptTokenizer(_original(model.recipe.data.tokenizer), tokenizer.vocab_size, tokenizer.fingerprint)
-    ids = isinstance(tokenizer, NumberTokenizer)
-    return StartingPoint(place, model.recipe, model.step, kept, model.label_names, ids)
+    def check(self, folder: Path, _name: str, report: Reporter) -> None:
+        """Refuse to continue the finetuning in ``folder``, which began from another model."""
+        record, place = folders.read_base(folder), Path(self.place)
+        if record is None or "weights" not in record:
+            raise ValueError(
+                f"{folder} did not begin as a finetuning: continue it without --from (start=), or choose another --out "
+                "(out=)"
+            )
+        step, where = cast(int, record["step"]), f"step {record['step']} of {record.get('source')}"
+        kept = checkpoint.steps_saved(place / "checkpoints") if folders.exists(place) else None
+        if kept is not None and step not in kept and record.get("source") == self.place:
+            report(f"{folder} began from {where}, which is not kept any more and is not compared")
+            return
+        model = load(self.place, report, "cpu", step=step if kept and step in kept else None)
+        if _hash_parameters(model.denoiser) != record["weights"]:
+            raise ValueError(
+                f"{folder} is a finetuning of {where}, and the weights of {self.place} are others: give the source "
+                "that it began from, continue it without --from (start=), or choose another --out (out=)"
+            )
 
 
 def _original(spec: TokenizerSpec) -> TokenizerSpec | None:
@@ -213,48 +244,6 @@ def _structure(model: nn.Module) -> Iterator[object]:
             if not key.startswith("_") and (is_dataclass(value) or isinstance(value, (bool, int, float, str, tuple)))
         }
         yield name, type(part), settings, [(key, tuple(value.shape)) for key, value in part.named_parameters()]
-
-
-def begin_finetuning(place: str, recipe: Recipe, folder: Path, report: Reporter) -> _Beginning:
-    """Begin with the weights of the model at ``place``; adapters stay as they are."""
-    model = load(place, report, "cpu")
-    recipe = _describe(place, model).fit(recipe)
-    corpus = prepare_corpus(recipe, report, tokenizer=model.tokenizer)
-    if corpus.label_names != model.label_names:
-        known, found = (", ".join(names) or "none" for names in (model.label_names, corpus.label_names))
-        raise ValueError(
-            f"the labels of the corpus are {found}, and those of {place} {known}: a finetuning has the same labels, "
-            "all of them"
-        )
-    make_loader(recipe, corpus, folder / folders.STREAM)  # refuses a text that is too short
-    state = make_state(recipe, corpus, "cpu", SINGLE)
-    weights: dict[str, torch.Tensor] = dict(model.denoiser.named_parameters())
-    for own in (dict(state.model.named_parameters()), state.ema):
-        load_weights(plain_weights(own), weights)
-    record = {"source": place, "step": model.step, "weights": _hash_parameters(model.denoiser)}
-    return recipe, corpus, state, record
-
-
-def check_source(folder: Path, place: str, report: Reporter) -> None:
-    """Refuse to continue the finetuning in ``folder`` from another model than it began from."""
-    record = folders.read_base(folder)
-    if record is None or "weights" not in record:
-        raise ValueError(
-            f"{folder} did not begin as a finetuning: continue it without --from (start=), or choose another --out "
-            "(out=)"
-        )
-    step, where = record["step"], f"step {record['step']} of {record.get('source')}"
-    assert isinstance(step, int)
-    there = checkpoint.steps_saved(Path(place) / "checkpoints") if folders.exists(Path(place)) else []
-    if folders.exists(Path(place)) and step not in there and record.get("source") == place:
-        report(f"{folder} began from {where}, which is not kept any more and is not compared")
-        return
-    model = load(place, report, "cpu", step=step) if step in there else load(place, report, "cpu")
-    if _hash_parameters(model.denoiser) != record["weights"]:
-        raise ValueError(
-            f"{folder} is a finetuning of {where}, and the weights of {place} are others: give the source that it "
-            "began from, continue it without --from (start=), or choose another --out (out=)"
-        )
 
 
 def _hash_parameters(model: nn.Module) -> str:

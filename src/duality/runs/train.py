@@ -42,7 +42,7 @@ from duality.runs.corpus import DataInMemory, TrainingData
 from duality.runs.requests import DistillRequest, RoundChanges, TrainRequest
 from duality.runs.resume import TrainingPlan, check_folder
 from duality.runs.session import Outcome, Watch
-from duality.runs.start import StartingPoint
+from duality.runs.start import DistillationBase, FinetuningSource
 from duality.runs.trackers.tracker import Tracker
 from duality.training import DISTILLATIONS, Growth, TeacherCopy, checkpoint
 from duality.training.distillation import distillation_named, suited_distillation
@@ -72,17 +72,16 @@ def _train_and_load(
 def plan_training(request: TrainRequest) -> TrainingPlan:
     """What ``train`` does for a request; data from memory is written into the run folder here."""
     data, resume, start, changes = request.data, request.resume, request.start, request.changes()
-    source = None if start is None else StartingPoint.read(start)
+    source = None if start is None else FinetuningSource.read(start)
     base, folder = _first_recipe(request, source)
     if source is not None and request.recipe is None and data is None and not (resume and exists(folder)):
         raise ValueError(f"nothing to finetune {start} on: give a text with --data (data=), or name a recipe")
     chosen = catalogue.modify(base, changes)
-    place = None
     if source is not None:
-        chosen, place = source.fit(chosen), source.place
+        chosen = source.fit(chosen)
     if data is None or isinstance(data, (str, Path)):
         chosen = catalogue.modify(chosen, (), chosen.data.corpus if data is None else data, request.column)
-        return TrainingPlan(chosen, folder, resume, start=place)
+        return TrainingPlan(chosen, folder, resume, source)
     if request.column is not None:
         raise ValueError(f"column={request.column!r} belongs to files; data from memory has no columns: leave it out")
     first = data[0] if isinstance(data, Sequence) and len(data) else data
@@ -93,7 +92,7 @@ def plan_training(request: TrainRequest) -> TrainingPlan:
         chosen = _with_data(chosen, data, folder)
     if source is not None:  # ids have a tokenizer of their own, which the source has already
         chosen = replace(chosen, data=replace(chosen.data, tokenizer=source.tokenizer))
-    return TrainingPlan(chosen, folder, resume, start=place)
+    return TrainingPlan(chosen, folder, resume, source)
 
 
 def _with_data(recipe: Recipe, data: DataInMemory, folder: Path) -> Recipe:
@@ -110,7 +109,7 @@ def _with_data(recipe: Recipe, data: DataInMemory, folder: Path) -> Recipe:
     return catalogue.modify(replace(recipe, data=own), corpus=path)
 
 
-def _first_recipe(request: TrainRequest, source: StartingPoint | None) -> tuple[Recipe, Path]:
+def _first_recipe(request: TrainRequest, source: FinetuningSource | None) -> tuple[Recipe, Path]:
     """The recipe before any changes, and its run folder: by name, as it is, of the run that is there, or of a source.
 
     A finetuning has the last phase of its method alone, unless its recipe divides the phases.
@@ -176,7 +175,7 @@ def train(
 def plan_distillation(request: DistillRequest) -> TrainingPlan:
     """What ``distill`` does for a request."""
     source = model_source(request.run)
-    folder, pinned, base = source.folder, source.pinned, read_recipe(source.folder)
+    folder, base = source.folder, read_recipe(source.folder)
     if request.out is None and source.commit is not None:
         raise ValueError(f"a distillation of {source.place} needs a place: say where with --out (out=)")
     # without a distillation that fits, the first one says why
@@ -200,7 +199,8 @@ def plan_distillation(request: DistillRequest) -> TrainingPlan:
         checkpoints = folder / "checkpoints"
         step = checkpoint.latest_step(checkpoints) if exists(folder) else PretrainedConfig.read(folder).step
         chosen = derive_distillation(base, name, step, given)
-    return TrainingPlan(catalogue.modify(chosen, fields, request.corpus), out, request.resume, pinned)
+    chosen = catalogue.modify(chosen, fields, request.corpus)
+    return TrainingPlan(chosen, out, request.resume, DistillationBase(source.pinned))
 
 
 def distill(

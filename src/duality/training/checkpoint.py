@@ -35,7 +35,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,7 +46,7 @@ from duality.files.json_files import MIB, read_json
 from duality.files.progress import Reporter
 from duality.training.parallel import Groups as Groups
 from duality.training.parallel import Tensors as Tensors
-from duality.training.parallel import num_bytes_of, part_shapes, read_parts, write_parts
+from duality.training.parallel import num_bytes_of, outline_parts, read_parts, write_parts
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -72,6 +71,12 @@ class Checkpoint:
     def parts(self) -> list[str] | None:
         """The groups that ranks have written in parts; None if each of its groups is one file."""
         return self.state.get("parts")
+
+    @property
+    def names(self) -> list[str]:
+        """All groups that there are, also those that were not read."""
+        whole = (name.removesuffix(_TENSORS) for name in _manifest_of(self.path) if name.endswith(_TENSORS))
+        return sorted(whole) if self.parts is None else self.parts
 
 
 def save(folder: Path, step: int, groups: Groups, state: State, keep: int = 2) -> Path:
@@ -233,10 +238,7 @@ def _files_of(path: Path, manifest: Mapping[str, tuple[int, str]], groups: Seque
     """The files that hold these groups of tensors, or all files."""
     if groups is None:
         return sorted(manifest)
-    parts = _read_state(path).get("parts")
-    if parts is None:
-        return [f"{group}{_TENSORS}" for group in groups]
-    found: list[str] = []
+    parts, found = _read_state(path).get("parts") or [], list[str]()
     for group in groups:
         pattern = f"{group}{_TENSORS}"
         if group in parts:
@@ -302,22 +304,19 @@ def newest_intact(
 def load(path: Path, groups: Sequence[str] | None = None, shapes: Shapes | None = None) -> Checkpoint:
     """Read a checkpoint that has been verified: these groups of tensors, or all, which have these ``shapes``."""
     state = _read_state(path)
-    parts = state.get("parts")
-    whole = sorted(name.removesuffix(_TENSORS) for name in _manifest_of(path) if name.endswith(_TENSORS))
-    wanted = groups if groups is not None else whole if parts is None else parts
-    found: dict[str, Tensors] = {}
-    for group in wanted:
+    saved = Checkpoint(path, state["step"], {}, state)
+    for group in saved.names if groups is None else groups:
         if shapes is not None:
             check_shapes(shapes_of_group(path, group), shapes)
         file = path / f"{group}{_TENSORS}"
         with _valid(file):
-            if parts is None:
-                found[group] = load_file(file)
+            if saved.parts is None:
+                saved.groups[group] = load_file(file)
             else:  # put together by this process
-                shapes_there = part_shapes(path, group).items()
-                found[group] = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in shapes_there}
-                read_parts(path, {group: found[group]})
-    return Checkpoint(path, state["step"], found, state)
+                there = outline_parts(path, group).items()
+                saved.groups[group] = {name: torch.empty_like(value, device="cpu") for name, value in there}
+                read_parts(path, {group: saved.groups[group]})
+    return saved
 
 
 def shapes_of_group(path: Path, group: str) -> dict[str, tuple[int, ...]]:
@@ -325,7 +324,7 @@ def shapes_of_group(path: Path, group: str) -> dict[str, tuple[int, ...]]:
     parts, file = _read_state(path).get("parts"), path / f"{group}{_TENSORS}"
     with _valid(file if parts is None else path):
         if parts is not None:
-            return {name: shape for name, (shape, _) in part_shapes(path, group).items()}
+            return {name: tuple(value.shape) for name, value in outline_parts(path, group).items()}
         with safe_open(file, framework="pt") as content:
             return {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
 
@@ -351,9 +350,6 @@ def check_shapes(found: Shapes, own: Shapes, *, file: str = "the checkpoint") ->
         )
 
 
-# --- in a thread
-
-
 class Saver:
     """Writes checkpoints, large ones in a thread; the ``with`` block ends when all are written."""
 
@@ -364,9 +360,7 @@ class Saver:
     def __enter__(self) -> Saver:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
         with suppress(*(() if error is None else (Exception,))):  # the first error is the one to hear of
             self.wait()
         self._thread.shutdown()

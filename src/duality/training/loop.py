@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -31,21 +32,12 @@ from duality.noise import Noise, stratified_times
 from duality.protocols import Network, Phase
 from duality.ranks import job
 from duality.training.adapters import choose_trained
-from duality.training.checkpoint import Checkpoint, Tensors, check_shapes
+from duality.training.checkpoint import State, Tensors, check_shapes, load, shapes_of_group
 from duality.training.muon import Muon
-from duality.training.parallel import SINGLE, Layout, gather, local_part, part_shapes, put, read_parts
+from duality.training.parallel import SINGLE, Layout, gather, local_part, put, read_parts
 from duality.training.settings import Training
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq", "momentum")  # AdamW's, and Muon's
-
-
-def _optimizer_of(model: nn.Module, training: Training) -> torch.optim.Optimizer:
-    """The optimizer that a recipe chooses."""
-    rate, betas, decay = training.learning_rate, training.betas, training.weight_decay
-    if training.optimizer == "muon":
-        return Muon(model, lr=rate, betas=betas, weight_decay=decay)
-    trained = [value for value in model.parameters() if value.requires_grad]
-    return torch.optim.AdamW(trained, lr=rate, betas=betas, weight_decay=decay, fused=True)
 
 
 @dataclass
@@ -81,7 +73,13 @@ class TrainState:
             if isinstance(network, Network):
                 network.prepare(recompute=training.recompute, compile=training.compile)
         loss = layout.wrap(model, teacher)
-        optimizer = _optimizer_of(model, training)
+        optimizer: torch.optim.Optimizer
+        rate, betas, decay = training.learning_rate, training.betas, training.weight_decay
+        if training.optimizer == "muon":
+            optimizer = Muon(model, lr=rate, betas=betas, weight_decay=decay)
+        else:
+            trained = [value for value in model.parameters() if value.requires_grad]
+            optimizer = torch.optim.AdamW(trained, lr=rate, betas=betas, weight_decay=decay, fused=True)
         ema = {name: value.detach().clone() for name, value in model.named_parameters()}
         return TrainState(model, optimizer, ema, loss, 0, teacher, layout)
 
@@ -99,45 +97,35 @@ class TrainState:
         groups["optimizer"] = moments
         return {name: group for name, group in groups.items() if names is None or name in names}
 
-    def restore(self, saved: Checkpoint) -> None:
-        """Continue from the checkpoint ``saved``; if ranks have written it in parts, its groups are read here.
+    def restore(self, path: Path) -> State:
+        """Continue from the checkpoint at ``path``, group by group; returns its state.json.
 
-        The parts of this rank need not be those of the ranks that wrote them.
+        If ranks have written it in parts, those need not be the parts of these ranks.
         """
-        parts = saved.parts
-        needed = ("model", "ema", "optimizer", *(() if self.teacher is None else ("teacher",)))
-        missing = [group for group in needed if group not in (saved.groups if parts is None else parts)]
+        saved = load(path, ())
+        missing = [group for group in self.groups() if group not in saved.names]
         if missing:
             raise ValueError(
-                f"{saved.path} has no {missing[0]}.safetensors, so training cannot continue from it (a model that was "
+                f"{path} has no {missing[0]}.safetensors, so training cannot continue from it (a model that was "
                 "imported has none: distill it): restore it from a backup, or train again into another folder"
             )
-        there = {
-            group: part_shapes(saved.path, group)
-            if parts is not None
-            else {name: (tuple(value.shape), value.dtype) for name, value in saved.groups[group].items()}
-            for group in needed
-        }
+        there = {group: shapes_of_group(path, group) for group in self.groups()}
         for name, parameter in self.model.named_parameters():
-            moments = {key: there["optimizer"].get(f"{name}.{key}") for key in MOMENTS}
-            kept = {key: found for key, found in moments.items() if found is not None}
-            if kept:  # a weight that is not trained has none
-                self.optimizer.state[parameter] = {
-                    key: torch.empty(shape, dtype=dtype, device=parameter.device)
-                    if key == "step"
-                    else torch.empty_like(parameter, dtype=dtype, requires_grad=False)
-                    for key, (shape, dtype) in kept.items()
-                }
-        own = self.groups(needed)
-        for group, found in there.items():
-            shapes = {name: shape for name, (shape, _) in found.items()}
-            check_shapes(shapes, _shapes_of(own[group]), file=str(saved.path / f"{group}.safetensors"))
-        with torch.no_grad():
-            if parts is not None:
-                read_parts(saved.path, own)
-            for group in needed if parts is None else ():
-                load_weights(own[group], saved.groups[group])
+            kept = [key for key in MOMENTS if f"{name}.{key}" in there["optimizer"]]
+            moments = {key: torch.zeros_like(parameter, requires_grad=False) for key in kept}
+            if "step" in moments:
+                moments["step"] = torch.zeros((), device=parameter.device)
+            if moments:  # a weight that is not trained has none
+                self.optimizer.state[parameter] = moments
+        own = self.groups()
+        for group, tensors in own.items():
+            check_shapes(there[group], _shapes_of(tensors), file=str(path / f"{group}.safetensors"))
+        if saved.parts is not None:
+            read_parts(path, own)
+        for group, tensors in own.items() if saved.parts is None else ():
+            load_weights(tensors, load(path, [group]).groups[group])
         self.step = saved.step
+        return saved.state
 
     def teach(self, source: Literal["weights", "ema"]) -> None:
         """The teacher becomes a copy of the student, or of the student's average."""
@@ -270,7 +258,7 @@ def fit(
     training: Training,
     after_step: Callable[[StepRecord], bool],
 ) -> None:
-    """Step until the last phase ends, or until ``after_step`` returns False; a ``Session`` of a run also saves."""
+    """Step until the last phase ends, or until ``after_step``, which may log and save, returns False."""
     own = partial(loader.batch, rows=job().share(training.batch_size))
     with Prefetch(own, phases[-1].until, pin=next(state.model.parameters()).is_cuda) as batches:
         while state.step < phases[-1].until and after_step(take_step(state, batches, phases, training)):

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -57,8 +57,7 @@ class _Step(nn.Module):
 
     def __init__(self, model: nn.Module, teacher: nn.Module | None = None):
         super().__init__()
-        self.model = model
-        self.teacher = teacher
+        self.model, self.teacher = model, teacher
 
     def forward(
         self, objective: Objective, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, labels: Labels = None
@@ -87,27 +86,21 @@ class Layout:
         if self.strategy == "fsdp":
             from torch.distributed.fsdp import fully_shard
 
-            for part in (model, *(() if teacher is None else (teacher,))):
-                for block in blocks_of(part):
-                    fully_shard(block, mesh=self.mesh)
+            for block in (*blocks_of(model), *(() if teacher is None else blocks_of(teacher))):
+                fully_shard(block, mesh=self.mesh)
             fully_shard(step, mesh=self.mesh, reshard_after_forward=False)
         if self.strategy == "ddp":
             return DistributedDataParallel(step, gradient_as_bucket_view=True, forward_sync_buffers=False)
         return step
 
-    @contextmanager
-    def accumulating(self, step: nn.Module, last: bool) -> Iterator[None]:
+    def accumulating(self, step: nn.Module, last: bool) -> AbstractContextManager[None]:
         """Gradients are exchanged between ranks in the ``last`` micro-batch only; before it each rank sums its own."""
-        if isinstance(step, DistributedDataParallel) and not last:
-            with step.no_sync():
-                yield
-            return
         if self.strategy == "fsdp":
             from torch.distributed.fsdp import FSDPModule
 
             assert isinstance(step, FSDPModule), "fully_shard makes a module one"
             step.set_requires_gradient_sync(last)
-        yield
+        return step.no_sync() if isinstance(step, DistributedDataParallel) and not last else nullcontext()
 
 
 SINGLE = Layout()
@@ -115,44 +108,35 @@ SINGLE = Layout()
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
     """The blocks of a model's networks: what is put together at a time. A network without ``blocks`` is one block."""
-    found: list[nn.Module] = []
-    for network in (part for part in model.modules() if isinstance(part, Network)):
-        blocks = dict(network.named_children()).get("blocks")
-        found += list(blocks.children()) if isinstance(blocks, nn.ModuleList) else []
-    return found
+    networks = (part for part in model.modules() if isinstance(part, Network))
+    lists = (dict(network.named_children()).get("blocks") for network in networks)
+    return [block for blocks in lists if isinstance(blocks, nn.ModuleList) for block in blocks]
 
 
 def layout_of(parallel: Parallel, place: Job, device: torch.device, needed: int, available: int) -> Layout:
     """The layout that a recipe chooses; "auto" is ddp if the ``needed`` bytes of weights leave half of the memory."""
-    strategy = parallel.strategy
     if place.alone:
-        if strategy == "fsdp":
+        if parallel.strategy == "fsdp":
             raise ValueError(
                 "parallel.strategy is fsdp, and this is one process: there is nothing to divide the weights over; "
                 "start several with torchrun --nproc-per-node N -m duality ..., or set parallel.strategy=auto"
             )
         return SINGLE
-    if strategy == "auto":
-        divided = parallel.shard > 1 or needed > _SHARE_FOR_DDP * available
-        strategy = "fsdp" if divided else "ddp"
-    if strategy == "ddp":
+    divided = parallel.shard > 1 or needed > _SHARE_FOR_DDP * available
+    if parallel.strategy == "ddp" or (parallel.strategy == "auto" and not divided):
         if parallel.shard:
             raise ValueError(
                 f"parallel.shard is {parallel.shard} with parallel.strategy=ddp, which divides no weights: set "
                 "parallel.strategy=fsdp, or parallel.shard=0"
             )
         return Layout("ddp")
-    return Layout("fsdp", _mesh_of(parallel.shard or place.size, place.size, device))
-
-
-def _mesh_of(shard: int, size: int, device: torch.device) -> DeviceMesh:
-    """The ranks as a row, or as groups of ``shard`` ranks that share the weights."""
     from torch.distributed.device_mesh import init_device_mesh
 
+    size, shard = place.size, parallel.shard or place.size
     check_groups(shard, size)
-    if shard == size:
-        return init_device_mesh(device.type, (size,), mesh_dim_names=("shard",))
-    return init_device_mesh(device.type, (size // shard, shard), mesh_dim_names=("replicate", "shard"))
+    # the ranks as a row, or as groups of ranks that share the weights
+    sizes, names = ((size,), ("shard",)) if shard == size else ((size // shard, shard), ("replicate", "shard"))
+    return Layout("fsdp", init_device_mesh(device.type, sizes, mesh_dim_names=names))
 
 
 def check_groups(shard: int, size: int) -> None:
@@ -211,24 +195,8 @@ def put(target: Tensor, value: Tensor) -> None:
 
 def gather_on_first(tensor: Tensor) -> Tensor | None:
     """The whole tensor in the memory of rank 0's host; None on other ranks. All ranks must call it."""
-    place, divided = job(), _as_divided(tensor)
-    if place.alone:
-        return tensor.detach()
-    if divided is None:
-        return tensor.detach().cpu() if place.first else None
-    import torch.distributed as dist
-
-    mesh = divided.device_mesh
-    if mesh.ndim > 1 and mesh.get_local_rank(0) > 0:  # a group whose weights are copies of the first group's
-        return None
-    group = mesh.get_group(mesh.ndim - 1)
-    count = dist.get_world_size(group)
-    own, rows = divided.to_local().detach(), tensor.shape[0]
-    padded = torch.zeros(-(-rows // count), *tensor.shape[1:], dtype=own.dtype, device=own.device)
-    padded[: len(own)] = own
-    parts = [torch.empty_like(padded) for _ in range(count)] if place.first else None
-    dist.gather(padded, parts, dst=0, group=group)
-    return None if parts is None else torch.cat(parts)[:rows].cpu()
+    whole = gather(tensor.detach())
+    return whole if job().alone else whole.cpu() if job().first else None
 
 
 # --- checkpoints in parts
@@ -263,6 +231,7 @@ def write_parts(folder: Path, groups: Groups, connection: ProcessGroup | None) -
         raise RuntimeError(f"rank {rank} could not write its part of a checkpoint: {error}") from error
 
 
+@torch.no_grad()
 def read_parts(folder: Path, groups: Groups) -> None:
     """Fill the tensors, whole or divided over ranks, from the parts in a folder; all ranks must call it."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
@@ -281,15 +250,14 @@ def _without_warning() -> Iterator[None]:
         yield
 
 
-def part_shapes(folder: Path, group: str) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Names, shapes and types of a group's tensors; nothing but the beginnings of the files is read."""
+def outline_parts(folder: Path, group: str) -> Tensors:
+    """A group's tensors without numbers: names, shapes and types; nothing but the beginnings of the files is read."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     found = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-    start = f"{group}/"
     return {
-        name.removeprefix(start): (tuple(entry.size), entry.properties.dtype)
+        name.removeprefix(f"{group}/"): torch.empty(entry.size, dtype=entry.properties.dtype, device="meta")
         for name, entry in found.items()
-        if name.startswith(start) and isinstance(entry, TensorStorageMetadata)
+        if name.startswith(f"{group}/") and isinstance(entry, TensorStorageMetadata)
     }

@@ -60,7 +60,6 @@ class TensorBoard:
         self._writer.flush()
 
     def figure(self, step: int, name: str, path: Path) -> None:
-        """A picture, as it is."""
         proto = import_module("tensorboard.compat.proto.summary_pb2").Summary
         content = path.read_bytes()
         width, height = struct.unpack(">II", content[16:24])  # of the first chunk of a PNG
@@ -69,5 +68,4 @@ class TensorBoard:
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left."""
         self._writer.close()

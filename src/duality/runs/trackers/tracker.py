@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
 
@@ -36,7 +36,6 @@ from duality.runs.trackers import TRACKERS
 from duality.training.metrics import read_metrics
 
 KEPT = "trackers.json"
-
 Row = Mapping[str, object]
 
 
@@ -55,7 +54,7 @@ class Tracker(Protocol):
 class Trackers:
     """All trackers of a training, by name; those that fail are removed."""
 
-    by_name: dict[str, Tracker]
+    by_name: dict[str, Tracker] = field(default_factory=dict)
     report: Reporter = silent
 
     @contextmanager
@@ -91,12 +90,6 @@ class Trackers:
                     self.by_name.pop(name).close()
                 reason = f"{type(error).__name__}: {error}".splitlines()[0]
                 self.report(f"warning: the tracker {name} has failed ({reason}); training goes on without it")
-
-
-NO_TRACKERS = Trackers({})
-
-
-# --- by name
 
 
 def trackers_named(log: Sequence[str | Tracker], report: Reporter = silent) -> Trackers:

@@ -28,15 +28,8 @@ from duality.runs.trackers.tracker import Row, keep, numbers_and_words, read_kep
 _NAME = "wandb"
 _KINDS = ("training", "validation", "samples", "figure", "changed")  # of rows of a step, in their order
 _MODES = ("offline", "online", "disabled")
-_SETTINGS = {
-    "console": "off",
-    "silent": True,
-    "disable_git": True,
-    "save_code": False,
-    "x_disable_stats": True,
-    "x_disable_meta": True,
-    "x_save_requirements": False,
-}
+_SETTINGS: dict[str, object] = {"console": "off", "silent": True, "disable_git": True, "save_code": False}
+_SETTINGS |= {"x_disable_stats": True, "x_disable_meta": True, "x_save_requirements": False}
 
 
 class WeightsAndBiases:
@@ -80,11 +73,9 @@ class WeightsAndBiases:
         self._log("samples", step, {"samples": table})
 
     def figure(self, step: int, name: str, path: Path) -> None:
-        """A picture."""
         self._log("figure", step, {f"figures/{name}": self._library.Image(str(path))})
 
     def close(self) -> None:
-        """End the run."""
         self._run.finish()
 
     def _log(self, kind: str, step: int, content: dict[str, object]) -> None:

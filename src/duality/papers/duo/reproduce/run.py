@@ -98,7 +98,7 @@ class _Train:
                 f"{folder} holds a run with other settings than this reproduction needs "
                 f"({'; '.join(differences[:3])}): choose another --out, or delete that folder"
             )
-        return TrainingPlan(held, folder, True, wanted.base)
+        return TrainingPlan(held, folder, True, wanted.source)
 
     def _likelihood(self, folder: Path) -> dict[str, object]:
         """Nats per token of held-out text."""
