@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from duality.data.corpus import prepare
 from duality.data.loader import Loader, Prefetch
 from duality.data.packing import Sequences
+from duality.files.atomic import PARTIAL
 from duality.models import folder
 from duality.models import model as run_model
 from duality.protocols import Loss, Phase, Vocabulary
@@ -343,7 +344,10 @@ def test_a_resumed_run_may_lower_its_learning_rate_and_says_so(english: Path, tm
     assert rates[6] == 0.0001
 
 
-@pytest.mark.parametrize("leftover", [".corpus.json.4242", ".tokenizer.json.17", ".recipe.json.3", "tokenizer.json"])
+STARTED, DEAD = ("corpus", "tokenizer", "recipe"), "1f0c53a2-4711-88123-9ab2c4"  # a process of another machine
+
+
+@pytest.mark.parametrize("leftover", [*(f"{PARTIAL}{name}.json.{DEAD}" for name in STARTED), "tokenizer.json"])
 def test_a_crash_while_the_run_is_created_does_not_block_the_next_run(
     english: Path, tmp_path: Path, leftover: str
 ) -> None:

@@ -33,7 +33,7 @@ import torch
 
 from duality.data.corpus import Corpus
 from duality.data.stream import StreamLoader
-from duality.files.atomic import no_empty_folder, write_atomically
+from duality.files.atomic import PARTIAL, no_empty_folder, write_atomically
 from duality.files.lock import LOCK, locked
 from duality.files.progress import Reporter, silent
 from duality.models import folder as folders
@@ -71,13 +71,9 @@ def check_folder(folder: Path, resume: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise PermissionError(errno.EACCES, "the run folder cannot be written", str(folder))
-    # ".corpus.json.123" is a file that was being written when a start crashed
-    names = [path.name for path in folder.iterdir()]
-    foreign = sorted(
-        name
-        for name in names
-        if name not in _BEFORE_RECIPE and not (name.startswith(".") and name[1:].startswith(_BEFORE_RECIPE))
-    )
+    partial = tuple(f"{PARTIAL}{name}." for name in _BEFORE_RECIPE)  # what was being written when a start crashed
+    names = (path.name for path in folder.iterdir())
+    foreign = sorted(name for name in names if name not in _BEFORE_RECIPE and not name.startswith(partial))
     if foreign:
         raise ValueError(f"{folder} holds other files ({', '.join(foreign[:3])}): choose an empty --out (out=)")
 
