@@ -43,13 +43,11 @@ class RunOverview:
     def of(folder: Path, directory: Path) -> RunOverview:
         """One run; of its recipe name and number of steps are read, without building what it describes."""
         name = str(folder.relative_to(directory)) if folder != directory else str(folder)
-        files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
         step = newest_step(folder / "checkpoints")
         touched = [path for path in (folder / "metrics.jsonl", folder / "checkpoints" / "latest") if path.exists()]
         age = time.time() - max(path.stat().st_mtime for path in touched or [folder / RECIPE])
-        found = RunOverview(
-            run=name, state="unreadable", step=step, bytes=sum(path.stat().st_size for path in files), age=age
-        )
+        found = RunOverview(run=name, state="unreadable", step=step, bytes=size, age=age)
         path = folder / RECIPE
         try:
             match read_json(path, MIB):
@@ -61,8 +59,7 @@ class RunOverview:
             return replace(found, problem=str(error))
         nats = float(rows[-1]["validation_nats"]) if rows else None
         found = replace(found, recipe=title, steps=steps, validation_nats=nats)
-        holder = holder_of(folder)
-        if holder is not None:
+        if (holder := holder_of(folder)) is not None:
             return replace(found, state="running", holder=f"process {holder.pid} on {holder.host}")
         state: State = "finished" if step is not None and step >= steps else "stopped"
         return replace(found, state="imported" if (folder / RECORD).is_file() else state)
@@ -75,18 +72,14 @@ def overviews(directory: Path) -> list[RunOverview]:
     return [RunOverview.of(folder, directory) for folder in sorted(run_folders(directory))]
 
 
-def run_folders(directory: Path, depth: int = _DEEPEST) -> Iterator[Path]:
+def run_folders(directory: Path) -> Iterator[Path]:
     """Folders with a recipe.json; inside a run, and through links, there is nothing to look for."""
-    if (directory / RECIPE).is_file():
-        yield directory
-        return
-    try:
-        inside = [Path(entry) for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False)]
-    except OSError:  # a folder that may not be read
-        return
-    for folder in inside if depth else []:
-        if not folder.name.startswith("."):
-            yield from run_folders(folder, depth - 1)
+    for path, inside, files in os.walk(directory):  # a folder that may not be read is passed over
+        folder = Path(path)
+        if RECIPE in files:
+            yield folder
+        ends = RECIPE in files or len(folder.relative_to(directory).parts) == _DEEPEST
+        inside[:] = [] if ends else [name for name in inside if not name.startswith(".")]
 
 
 def newest_step(folder: Path) -> int | None:
