@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from duality.files.atomic import is_running, own_process
@@ -256,8 +257,6 @@ def _connection() -> _Connection:
 
 def _meet(place: Job) -> Store:
     """The store that connects the ranks; a rank that waits says so, and gives up after some minutes."""
-    from datetime import timedelta
-
     from torch.distributed.rendezvous import rendezvous
 
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
@@ -287,8 +286,6 @@ def join_job() -> Iterator[Job]:
     if place.alone:
         yield ALONE
         return
-    from datetime import timedelta
-
     import torch
     import torch.distributed as dist
     from torch._C._distributed_c10d import PrefixStore

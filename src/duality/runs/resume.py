@@ -151,7 +151,7 @@ class TrainingPlan:
         check_folder(folder, self.resume)
         held.enter_context(locked(folder, report))
         if self.source is not None and folders.exists(folder):
-            self.source.check(folder, recipe.name, report)
+            self.source.check(folder, report)
         elif self.source is not None:
             corpus, state, began = self.source.begin(recipe, folder, report)
             # the checkpoint that the run begins with, then what says that it is a run

@@ -116,8 +116,8 @@ class DistillationBase:
             state.teach("weights")
         return corpus, state, record
 
-    def check(self, folder: Path, name: str, report: Reporter) -> None:
-        """Refuse to continue the distillation ``name`` in ``folder``, which began from another base."""
+    def check(self, folder: Path, report: Reporter) -> None:
+        """Refuse to continue the distillation in ``folder``, which began from another base."""
         record, base = folders.read_base(folder), model_source(self.place).folder
         if record is None:
             report(f"{folder} has no base.json, which says what it began from: {base} is not compared with it")
@@ -139,8 +139,8 @@ class DistillationBase:
             return
         raise ValueError(
             f"{folder} is a distillation of {where}, and {found}: give the run that it began from, or choose another "
-            f"--out (out=) for a new distillation; `duality train {name} --out {folder} --resume` "
-            "continues it without its base"
+            f"--out (out=) for a new distillation; `duality train {folders.read_recipe(folder).name} --out "
+            f"{folder} --resume` continues it without its base"
         )
 
 
@@ -209,7 +209,7 @@ class FinetuningSource:
         record = {"source": self.place, "step": model.step, "weights": _hash_parameters(model.denoiser)}
         return corpus, state, record
 
-    def check(self, folder: Path, _name: str, report: Reporter) -> None:
+    def check(self, folder: Path, report: Reporter) -> None:
         """Refuse to continue the finetuning in ``folder``, which began from another model."""
         record, place = folders.read_base(folder), Path(self.place)
         if record is None or "weights" not in record:
