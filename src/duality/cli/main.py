@@ -199,7 +199,7 @@ def _handle_errors(debug: bool, resumes: bool = False) -> Iterator[_Result]:
     except KeyboardInterrupt:
         result.code, line = INTERRUPTED, "duality: interrupted"
     except _Terminated:
-        result.code, line = TERMINATED, _lost_ranks() or "duality: terminated"
+        result.code, line = TERMINATED, "duality: terminated"
     except Exception as error:
         if debug:
             raise
@@ -209,22 +209,18 @@ def _handle_errors(debug: bool, resumes: bool = False) -> Iterator[_Result]:
         result.code, line = USER_ERROR, f"duality: error: {who}{words}"
         if words is None:
             result.code = FAULT
-            line = _lost_ranks() or (
+            line = (
                 f"duality: internal error: {who}{type(error).__name__}: {one_line(error)}; this is a fault of "
                 "duality, not of what you asked for: run the same command with --debug, and report what it prints"
             )
+    if result.code in (TERMINATED, FAULT) and (gone := ranks.missing_ranks()):
+        line = (
+            f"duality: error: {gone} ended without a message, as after kill -9 or when memory runs out: what was saved "
+            "is intact, and the same command with --resume continues a training"
+        )
     if ranks.first_to_fail():  # no other rank of the job has said why it ends
         print(visible(line), file=sys.stderr, flush=True)
     ranks.wait_for_others()
-
-
-def _lost_ranks() -> str | None:
-    """Which ranks of the job are gone, in a line; None if none is known to be."""
-    gone = ranks.missing_ranks()
-    return gone and (
-        f"duality: error: {gone} ended without a message, as after kill -9 or when memory runs out: what was saved is "
-        "intact, and the same command with --resume continues a training"
-    )
 
 
 @contextmanager
