@@ -118,7 +118,6 @@ def test_runs_that_are_deleted_damaged_or_have_no_checkpoint(shelf: Path, tmp_pa
         (tmp_path / "recipe" / "recipe.json").write_text('{"name": 3')
         (tmp_path / "recipe" / "metrics.jsonl").write_bytes(b"\xff\n\xff\n")
         shutil.rmtree(tmp_path / "young" / "checkpoints")
-        time.sleep(1.1)  # a list of folders is used for a second
         statuses = {run: server.post("/api/generate", {"run": run, **ask}) for run in ("deleted", "damaged", "recipe")}
         assert {run: found.status for run, found in statuses.items()} == {"deleted": 404, "damaged": 409, "recipe": 409}
         assert "cannot be loaded" in statuses["damaged"].message
@@ -152,7 +151,7 @@ def test_a_run_that_is_trained_meanwhile_writes_with_its_newest_weights(tmp_path
 
 
 def test_a_run_that_has_just_appeared_is_found(shelf: Path, tmp_path: Path) -> None:
-    """The list of runs is kept for a second; a name that is not in it is looked for on the disk."""
+    """The list of runs is kept; a name that is not in it is looked for on the disk."""
     library = studio_of(tmp_path).library
     assert library.find_runs() == {}
     shutil.copytree(shelf / "duo", tmp_path / "new")

@@ -112,5 +112,4 @@ def test_two_runs_of_one_name(shelf: Path, tmp_path: Path) -> None:
     library = studio_of(tmp_path).library
     assert list(library.find_runs()) == ["demo"]
     shutil.copytree(shelf / "duo", tmp_path / "y" / "demo")
-    library._found = (-1.0, {})
     assert {name: folder.parent.name for name, folder in library.find_runs().items()} == {"demo": "x", "y/demo": "y"}

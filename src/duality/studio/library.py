@@ -11,7 +11,6 @@ damaged is refused in one sentence, and the others go on.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -32,7 +31,6 @@ from duality.training.metrics import read_metrics
 Rows = list[dict[str, object]]
 
 _SAMPLE_FILES = 200
-_FRESH_SECONDS = 1.0  # for so long a list of folders is used again
 _READ_AHEAD = 8192  # tokens whose texts are read when a model is loaded: a model with more of them takes longer steps
 
 
@@ -65,29 +63,24 @@ class Library:
                 self.folders.append(source)
         self._loaded: dict[Path, Loaded] = {}
         self._names = {path: model.place.removeprefix("hf:") for path, model in self.models.items() if model.commit}
-        self._found: tuple[float, dict[str, Path]] = (-1.0, {})
+        self._found: dict[str, Path] = {}
         self._lock = threading.Lock()
 
-    def find_runs(self, fresh_seconds: float = _FRESH_SECONDS) -> dict[str, Path]:
-        """The runs by their ids; a list that is older than this is made again."""
-        with self._lock:
-            when, found = self._found
-            if time.monotonic() - when < fresh_seconds and when >= 0:
-                return found
+    def find_runs(self) -> dict[str, Path]:
+        """The runs by their ids, as they are on the disk now."""
         paths = [folder.resolve() for place in self.folders for folder in sorted(run_folders(place))]
         paths += self.models
         with self._lock:
             self._names = _name_folders(list(dict.fromkeys(paths)), self._names)
             known = set(paths)
-            found = {name: folder for folder, name in self._names.items() if folder in known}
-            self._found = time.monotonic(), found
-        return found
+            self._found = {name: folder for folder, name in self._names.items() if folder in known}
+            return self._found
 
     def find_run(self, run: str) -> Path:
         """The folder of a run."""
-        found = self.find_runs()
-        if run not in found:
-            found = self.find_runs(0.0)  # it may have appeared since
+        found = self._found
+        if run not in found or not found[run].is_dir():
+            found = self.find_runs()  # it may have appeared since
         if run not in found:
             there = suggestion(run[:80], found) if found else "none has been trained yet"
             raise Refusal(404, f"there is no run {run[:80]!r} here: {there}")
