@@ -31,7 +31,6 @@ from duality.training.metrics import read_metrics
 Rows = list[dict[str, object]]
 
 _SAMPLE_FILES = 200
-_READ_AHEAD = 8192  # tokens whose texts are read when a model is loaded: a model with more of them takes longer steps
 
 
 @dataclass(frozen=True)
@@ -130,15 +129,12 @@ class Library:
                 before, newest = newest, newest_step(folder / "checkpoints")
                 if newest in (before, None):
                     raise Refusal(409, f"the run {run} cannot be loaded: {one_line(error)}") from None
-        pieces = Pieces(model.tokenizer, model.mask_id)
-        for index in range(min(model.tokenizer.vocab_size, _READ_AHEAD)):  # 10 microseconds each
-            pieces.of(index)
         alone, here = self.models.get(folder), Path.cwd()
         # a run below the folder in which the studio was started has a short path in a command
         path = folder.relative_to(here) if folder.is_relative_to(here) else folder
         source = str(alone.pinned if alone is not None and alone.commit else path)
         with self._lock:
-            made = self._loaded[folder] = Loaded(model, pieces, source, newest)
+            made = self._loaded[folder] = Loaded(model, Pieces(model.tokenizer, model.mask_id), source, newest)
             gone = [path for path in self._loaded if not path.is_dir()]
             for path in [*gone, *list(self._loaded)[: max(0, len(self._loaded) - self.limits.models)]]:
                 self._loaded.pop(path, None)
