@@ -101,9 +101,8 @@ class _Writer:
 
     def end(self, sample: Sample) -> None:
         """A sample that is complete."""
-        row = sample.row(0, full=True)
-        fields = ("index", "text", "full_text", "tokens", "steps", "seed", "tail", "temperature")
-        event: Event = {"type": "end", **{name: row[name] for name in fields}}
+        event: Event = {"type": "end", **sample.row(0, full=True)}
+        del event["trained_steps"]  # which the first event has
         event["token_entropy"] = round(float(entropies(torch.tensor([sample.tokens]))), 4)
         self.emit({**event, "pieces": self._texts(sample.tokens)})
 

@@ -58,10 +58,9 @@ class _Job:
         try:
             self.check()
             self.work(self._emit, self.check)
+            self._put(None)
         except Exception as error:
             self._put(error)
-        else:
-            self._put(None)
 
     def _emit(self, *events: Event) -> None:
         """Send events, in the thread of the model, as soon as the client has read enough of those before them."""

@@ -230,11 +230,10 @@ class Completion(Form):
 @lru_cache
 def _fields(form: type[Form]) -> dict[str, Json]:
     """The schema of every field of a form, without null."""
-    found = {}
-    for name, own in form.model_json_schema()["properties"].items():
+    found: dict[str, Json] = form.model_json_schema()["properties"]
+    for own in found.values():
         kinds = [kind for kind in own.pop("anyOf", []) if kind != {"type": "null"}]
         own |= kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {}
-        found[name] = {key: value for key, value in own.items() if key != "title" and value is not None}
     return found
 
 
