@@ -118,6 +118,9 @@ def test_a_command_that_is_not_divided_is_refused(
         monkeypatch.setenv(name, value)
     assert main(["recipes"]) == 2
     assert ("`duality recipes` runs in one process, and torchrun has started 2" in capsys.readouterr().err) == said
+    if said:
+        with pytest.raises(ValueError, match="runs in one process"):
+            main(["--debug", "recipes"])  # an option of the command line may stand before the command
 
 
 def test_a_rank_with_another_recipe_is_refused(tmp_path: Path) -> None:
