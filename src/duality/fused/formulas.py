@@ -53,7 +53,7 @@ class Formula:
 
     ``read`` reduces the rows to a few numbers each and returns them with a ``Backward``: given the derivatives
     (n, 1) of the nats with respect to these numbers, it replaces the logits by the gradient with respect to them.
-    ``nats`` computes nats from the numbers, in float64; autograd differentiates it.
+    ``nats`` computes nats from the numbers, in float64; autograd differentiates it. A single number is the nats.
     """
 
     shared: ClassVar[tuple[str, ...]] = ()
@@ -62,7 +62,8 @@ class Formula:
         raise NotImplementedError
 
     def nats(self, *numbers: Tensor) -> Tensor:
-        raise NotImplementedError
+        (nats,) = numbers
+        return nats
 
     def flatten(self: F_, shape: torch.Size, where: Tensor | None) -> F_:
         """The same with one number for each of the (B, L) tokens, flat; targets are read at the positions ``where``."""
@@ -273,12 +274,9 @@ class BeliefDivergence(Formula):
         assert isinstance(self.target, Tensor), "a lazy target becomes logits when its rows are chosen"
         return _read_divergence(self.divergence, logits, self.target, None)
 
-    def nats(self, *numbers: Tensor) -> Tensor:
-        return numbers[0]
-
 
 @dataclass(frozen=True)
-class PosteriorDivergence(Formula):
+class PosteriorDivergence(BeliefDivergence):
     """``BeliefDivergence`` between two posteriors of the clean token: log_softmax(log belief + evidence one_hot(z)).
 
     ``evidence`` (``posterior.log_evidence``) belongs to the token ``z`` that the belief was given, ``target_evidence``
@@ -286,8 +284,6 @@ class PosteriorDivergence(Formula):
     logits is that of ``BeliefDivergence`` at the changed logits. The evidence must be finite.
     """
 
-    target: LazyLogits | Tensor
-    divergence: Divergence
     z: Tensor
     evidence: Tensor
     target_z: Tensor
@@ -298,9 +294,6 @@ class PosteriorDivergence(Formula):
         _add_at_(logits, self.z, self.evidence)
         _add_at_(self.target, self.target_z, self.target_evidence)
         return _read_divergence(self.divergence, logits, self.target, self.z)
-
-    def nats(self, *numbers: Tensor) -> Tensor:
-        return numbers[0]
 
 
 def _add_at_(values: Tensor, states: Tensor, amount: Tensor) -> None:

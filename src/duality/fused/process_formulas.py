@@ -101,9 +101,6 @@ class _DenseFormula(Formula):
 
         return (nats.detach(),), backward
 
-    def nats(self, *numbers: Tensor) -> Tensor:
-        return numbers[0]
-
 
 def _probabilities(logits: Tensor, num_states: int) -> Tensor:
     """Softmax; a state without a column has probability 0."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from duality.files.progress import Reporter
-from duality.papers.duo.reproduce.jobs import Advance, Job, _JobFailed, execute
+from duality.papers.duo.reproduce.jobs import Advance, Job, execute
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def test_a_job_begins_after_those_it_needs_and_all_costs_are_counted(tmp_path: P
 @pytest.mark.parametrize(("work", "words"), [(Refuse(), "the file is damaged"), (Die(), "exit code -9")])
 def test_an_error_in_a_job_stops_the_others_and_is_raised_here(tmp_path: Path, work: object, words: str) -> None:
     place = tmp_path / "pid"
-    with pytest.raises(_JobFailed, match=f"bad: .*{words}"):
+    with pytest.raises(ValueError, match=f"bad: .*{words}"):
         execute([job("long", Sleep(place)), job("bad", work)], workers=2, threads=1, report=print)
     assert not place.exists() or not alive(int(place.read_text()))
 
@@ -109,7 +109,7 @@ def test_impossible_orders_are_refused_before_anything_begins(jobs: list[Job], w
 
 
 def test_a_job_that_was_stopped_ends_without_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(_JobFailed, match="exit code 130; the same command goes on"):
+    with pytest.raises(ValueError, match="exit code 130; the same command goes on"):
         execute([job("a", Stop())], workers=1, threads=1, report=print)
     assert "Traceback" not in capfd.readouterr().err
 

@@ -21,17 +21,14 @@ from duality.evaluation.metrics import Values
 from duality.files.atomic import json_text
 from duality.papers.duo.reproduce.claims import (
     Arm,
-    Base,
+    Comparison,
     Domain,
-    Likelihoods,
-    Samples,
-    Student,
-    _Amount,
+    Training,
     read_domains,
 )
 from duality.papers.duo.reproduce.findings import Evidence, Finding, _decide, _paired_interval
 from duality.papers.duo.reproduce.report import _make_page
-from duality.papers.duo.reproduce.run import _jobs_of, _Train, reproduce
+from duality.papers.duo.reproduce.run import _jobs_of, _train, reproduce
 from duality.runs.requests import RoundChanges
 
 SIZE = ("backbone=nano", "data.tokenizer=bytes", "data.length=12", "data.packing=document", "data.split=document")
@@ -48,17 +45,17 @@ def tiny(folder: Path) -> Domain:
     text = folder / "words.txt"
     text.write_text("".join(f"word{number} and more\n" for number in range(60)))
     changes = (f"data.corpus={text}", "data.documents=lines", *SIZE, *SHORT)
-    bases = {"duo": Base("duo-laptop", changes), "mdlm": Base("mdlm-laptop", changes)}
+    bases = {"duo": Training("duo-laptop", changes), "mdlm": Training("mdlm-laptop", changes)}
     two = RoundChanges(rounds=2, round_steps=2, delta=1 / 16, compare="output", teacher="weights")
     students = {
-        "duo-output": Student("duo", "dcd", two),
-        "duo-posterior": Student("duo", "dcd", replace(two, compare="posterior")),
-        "duo-ema": Student("duo", "dcd", replace(two, teacher="ema")),
-        "mdlm-sdtt": Student("mdlm", "sdtt", RoundChanges(rounds=2, round_steps=2, delta=1 / 32)),
+        "duo-output": Training(base="duo", method="dcd", rounds=two),
+        "duo-posterior": Training(base="duo", method="dcd", rounds=replace(two, compare="posterior")),
+        "duo-ema": Training(base="duo", method="dcd", rounds=replace(two, teacher="ema")),
+        "mdlm-sdtt": Training(base="mdlm", method="sdtt", rounds=RoundChanges(rounds=2, round_steps=2, delta=1 / 32)),
     }
-    short = {"short-duo-plain": Base("duo-laptop", (*changes, "method.curriculum=0"))}
-    short["short-duo-window"] = Base("duo-laptop", (*changes, "method.curriculum=0.5", "method.tau=0"))
-    short["short-duo-curriculum"] = Base("duo-laptop", (*changes, "method.curriculum=0.5", "method.tau=0.1"))
+    short = {"short-duo-plain": Training("duo-laptop", (*changes, "method.curriculum=0"))}
+    short["short-duo-window"] = Training("duo-laptop", (*changes, "method.curriculum=0.5", "method.tau=0"))
+    short["short-duo-curriculum"] = Training("duo-laptop", (*changes, "method.curriculum=0.5", "method.tau=0.1"))
     return Domain(
         name="words",
         title="Words",
@@ -71,7 +68,16 @@ def tiny(folder: Path) -> Domain:
         judge=None,
         models={**bases, **students, **short},
         length=12,
-        amount=_Amount(1, 1, 2, num=3, few_num=3, temperatures=(0.5, 1.0), few=(2, 8), many=12, sequences=3, draws=40),
+        bases=1,
+        students=1,
+        short=2,
+        num=3,
+        few_num=3,
+        temperatures=(0.5, 1.0),
+        few=(2, 8),
+        many=12,
+        sequences=3,
+        draws=40,
     )
 
 
@@ -141,12 +147,11 @@ def test_a_killed_reproduction_goes_on_and_reports_the_same(done: Path, tmp_path
 def test_a_run_of_other_settings_is_refused(tmp_path: Path) -> None:
     domain = tiny(tmp_path)
     model = domain.models["duo"]
-    assert isinstance(model, Base)
-    _Train(Evidence(tmp_path, domain), "duo", 1, 1.0)(print, lambda units: None)
+    _train(Evidence(tmp_path, domain), "duo", 1, 1.0, print, lambda units: None)
     other = replace(model, changes=(*model.changes, "training.learning_rate=0.5"))
     changed = replace(domain, models={"duo": other})
     with pytest.raises(ValueError, match=r"other settings.*learning_rate.*choose another --out"):
-        _Train(Evidence(tmp_path, changed), "duo", 1, 1.0)(print, lambda units: None)
+        _train(Evidence(tmp_path, changed), "duo", 1, 1.0, print, lambda units: None)
 
 
 def test_every_claim_of_every_budget_names_models_that_exist() -> None:
@@ -154,10 +159,9 @@ def test_every_claim_of_every_budget_names_models_that_exist() -> None:
         for domain in read_domains(name):
             for claim in domain.read_claims():
                 assert claim.comparisons, claim.name
-                likelihoods = [each for each in claim.comparisons if isinstance(each, Likelihoods)]
-                compared = [key for each in likelihoods for key in (each.first, each.second)]
-                for key in (*compared, *(arm.model for arm in Evidence(Path(), domain, [claim]).arms)):
-                    assert key in domain.models, (claim.name, key)
+                kinds = {each.kind for each in claim.comparisons}
+                for arm in Evidence(Path(), domain, [claim]).arms(*kinds):
+                    assert arm.model in domain.models, (claim.name, arm)
 
 
 def test_the_jobs_of_a_budget_need_only_jobs_and_train_each_model_once() -> None:
@@ -166,7 +170,7 @@ def test_the_jobs_of_a_budget_need_only_jobs_and_train_each_model_once() -> None
     names = [job.name for job in jobs]
     assert len(set(names)) == len(names)
     assert all(need in names for job in jobs for need in job.needs)
-    assert sum(name.startswith("molecules: train duo-posterior") for name in names) == domain.amount.students
+    assert sum(name.startswith("molecules: train duo-posterior") for name in names) == domain.students
 
 
 def test_one_domain_of_a_budget_can_be_chosen() -> None:
@@ -184,7 +188,7 @@ def test_another_judge() -> None:
 
 def test_the_numbers_of_seeds_can_be_chosen() -> None:
     def seeds(every: int | None = None, bases: int | None = None) -> tuple[int, int, int]:
-        found = read_domains("full", every, base_seeds=bases)[0].amount
+        found = read_domains("full", every, base_seeds=bases)[0]
         return found.bases, found.students, found.short
 
     assert seeds(2) == (2, 2, 2)
@@ -208,7 +212,7 @@ class Known(Evidence):
     def describe(self, arm: Arm) -> str:
         return f"{self.qualities[arm.steps]}"
 
-    def compare_speed(self, comparison: Samples) -> Finding:
+    def compare_speed(self, comparison: Comparison) -> Finding:
         first, second = ((arm.steps or 20) / 1.0 for arm in (comparison.arms[0], comparison.other))
         return Finding("", "", first, second, first / second, 0.0, 0.0, "of the milliseconds", "shows")
 
@@ -217,10 +221,10 @@ def test_speed_at_equal_quality_is_that_of_the_first_arm_that_is_as_good(tmp_pat
     (domain,) = read_domains("quick")
     evidence, ar = Known(tmp_path, domain), Arm("ar", None)
     arms = tuple(Arm("duo", steps) for steps in (2, 8, 32))
-    found = evidence.decide(Samples("equal quality", arms, ar, "not given"))
+    found = evidence.decide(Comparison("equal quality", arms, ar, "not given"))
     assert found.value == 8 / 20, "45 of 100 and 50 of 100 do not differ, 10 and 50 do"
     assert "duo, 8 steps" in found.statement
-    missed = evidence.decide(Samples("equal quality", arms[:1], ar, "not given"))
+    missed = evidence.decide(Comparison("equal quality", arms[:1], ar, "not given"))
     assert missed.verdict == "quality not reached"
     assert math.isnan(missed.value)
     assert "0.1 (duo, 2 steps) and 0.5" in missed.points

@@ -11,17 +11,13 @@ The judge of prose reads about three samples of 64 tokens a second, so there are
 temperature 0.5 a draw has as little entropy as a greedy tail at 1. The budget "full" has twice the samples of
 molecules: the error of novelty moves a whole curve, and decides how wide an interval is.
 
-    Likelihoods   the first model has fewer nats per token of held-out text than the second
-    Variances     the gradients of the first objective vary less than those of the second, at the same weights
-    Samples       the samples of the first arm are better than those of the second, or take fewer seconds
-
-Every comparison names its first model or arm as the better one: that is what is claimed. The rule for a verdict is in
+Every comparison names its first arm as the better one: that is what is claimed. The rule for a verdict is in
 ``RULE`` and is the same for all. ``paper`` is the figure that the paper gives, in its own setting (LM1B or OpenWebText,
 170 M parameters); "beyond the paper" marks what the paper does not claim.
 
 claims.json holds the claims. Its rows are first, second and the paper's figure: a text, a text for each number of steps
 (without one the paper gives none), or nothing, beyond the paper. An arm is a model, or the fields of ``Arm``. A group
-of rows is repeated for each of its "steps": "few", "tail_steps" and "many" are those of the domain's amount, "most" is
+of rows is repeated for each of its "steps": "few", "tail_steps" and "many" are those of the domain, "most" is
 the largest of "few", and numbers are those among "few". "over" are the steps of several arms, and "{many}" in a title
 stands for a number of steps. A group of the kind "rounds" compares each round of a distillation with the one before.
 Likelihoods and variances are those of the short runs of the models, where there are such.
@@ -30,8 +26,8 @@ Likelihoods and variances are those of the short runs of the models, where there
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 from typing import Literal
 
 from duality.papers.duo import Entry, read_entries
@@ -53,32 +49,39 @@ RULE = (
 
 
 @dataclass(frozen=True)
-class Base:
-    """A model that is trained from the beginning: a recipe, with changes as in ``--set``."""
+class Training:
+    """How a model is made: by a recipe with changes as in ``--set``, or by distilling the model ``base`` (its key)."""
 
-    recipe: str
+    recipe: str = ""
     changes: tuple[str, ...] = ()
+    base: str = ""
+    method: str = ""
+    rounds: RoundChanges = RoundChanges()
 
 
-@dataclass(frozen=True)
-class Student:
-    """A model that is distilled from the base under the key ``base``."""
+@dataclass(frozen=True, kw_only=True)
+class Domain:
+    """Data, models, measures, and how much is measured. ``better`` says in which direction the quality is better.
 
-    base: str
-    method: str
-    rounds: RoundChanges
-
-
-@dataclass(frozen=True)
-class _Amount:
-    """How much is measured: seeds, samples, temperatures, numbers of steps, held-out sequences, draws of a gradient.
-
-    The first three are how many seeds there are: of bases, of students and of the short runs that compare likelihoods.
+    ``unit`` is what a difference of quality is counted in, ``scale`` how many of them are 1. ``bases``, ``students``
+    and ``short`` are how many seeds there are: of bases, of students and of the short runs that compare likelihoods.
     ``num`` samples are written by each seed of a model in each setting, ``few_num`` if it has at most 8 steps; a model
-    with one seed writes twice as many. ``tail_steps`` are the numbers of steps at which tails are compared. ``without``
-    names claims that are not tried here.
+    with one seed writes twice as many. ``few``, ``tail_steps``, at which tails are compared, and ``many`` are numbers
+    of steps; ``sequences`` are held out, and ``draws`` those of a gradient. ``without`` names claims that are not tried
+    here.
     """
 
+    name: str
+    title: str
+    quality: str
+    better: Literal["higher", "lower"]
+    unit: str
+    scale: float
+    diversity: str
+    scorer: str | None
+    judge: str | None
+    models: Mapping[str, Training]
+    length: int
     bases: int
     students: int
     short: int
@@ -92,52 +95,29 @@ class _Amount:
     draws: int = 120
     without: tuple[str, ...] = ()
 
-
-@dataclass(frozen=True)
-class Domain:
-    """Data, measures and models. ``better`` says in which direction the quality is better.
-
-    ``unit`` is what a difference of quality is counted in, ``scale`` how many of them are 1.
-    """
-
-    name: str
-    title: str
-    quality: str
-    better: Literal["higher", "lower"]
-    unit: str
-    scale: float
-    diversity: str
-    scorer: str | None
-    judge: str | None
-    models: Mapping[str, Base | Student]
-    length: int
-    amount: _Amount
-
     def seeds(self, key: str) -> range:
         """The seeds of a model, from 1."""
-        amount, distilled = self.amount, isinstance(self.models[key], Student)
-        count = amount.students if distilled else amount.short if key.startswith("short-") else amount.bases
-        return range(1, count + 1)
+        usual = self.short if key.startswith("short-") else self.bases
+        return range(1, (self.students if self.models[key].base else usual) + 1)
 
     def base_seed(self, seed: int) -> int:
         """The seed of the base that a student with ``seed`` is distilled from."""
-        return (seed - 1) % self.amount.bases + 1
+        return (seed - 1) % self.bases + 1
 
     def rounds_of(self, key: str) -> int:
         """How many rounds the distillation of a student has."""
-        model = self.models[key]
-        return (model.rounds.rounds or 0) if isinstance(model, Student) else 0
+        return self.models[key].rounds.rounds or 0
 
     def read_claims(self, names: tuple[str, ...] = ()) -> list[Claim]:
         """The claims of these names that are tried here; all if there are none."""
-        amount, entries = self.amount, read_entries("reproduce/claims.json")
-        tried = {entry["name"]: entry for entry in entries if entry["name"] not in amount.without}
+        entries = read_entries("reproduce/claims.json")
+        tried = {entry["name"]: entry for entry in entries if entry["name"] not in self.without}
         for name in names:
-            if name not in (*tried, *amount.without):
+            if name not in (*tried, *self.without):
                 raise ValueError(f"no claim {name!r}: {suggestion(name, tried)}")
         found = []
         for entry in (tried[name] for name in names or tried if name in tried):
-            title = entry["title"].format(many=amount.many, most=max(amount.few))
+            title = entry["title"].format(many=self.many, most=max(self.few))
             comparisons = tuple(each for group in entry["comparisons"] for each in _read_group(group, self))
             found.append(Claim(entry["name"], title, entry["where"], comparisons))
         return found
@@ -148,16 +128,18 @@ class Domain:
 
 @dataclass(frozen=True)
 class Arm:
-    """Samples of a model: its key, the number of steps (None: its own), and how the steps are taken.
+    """A side of a comparison: a model by its key, and what of it.
 
-    ``round`` is a round of a distillation; None is the last.
+    Of samples it is the number of steps (None: the model's own), how the steps are taken, and a round of a distillation
+    (None: the last); of gradients the ``objective``, named as in `duality variance`.
     """
 
     model: str
-    steps: int | None
+    steps: int | None = None
     tail: Tail = "ancestral"
     sampler: str = "own"
     round: int | None = None
+    objective: str = ""
 
     @property
     def words(self) -> str:
@@ -169,59 +151,34 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Likelihoods:
-    """The first model has fewer nats per token than the second."""
+class Comparison:
+    """One of ``arms`` is better than ``other``, as ``kind`` says; ``statistic`` belongs to variances.
 
-    first: str
-    second: str
-    paper: str
-
-    @property
-    def statement(self) -> str:
-        return f"{self.first.removeprefix('short-')} has a lower PPL than {self.second.removeprefix('short-')}"
-
-
-@dataclass(frozen=True)
-class Variances:
-    """A variance of the first objective is lower than that of the second, at the weights of ``model``.
-
-    Objectives are named as in `duality variance`; ``statistic`` is what varies: all weights, top 100 or loss.
+    likelihoods     the model has fewer nats per token of held-out text
+    variances       the gradients of the objective vary less at the same weights: all weights, top 100 or loss
+    better          the samples are better at equal diversity
+    speed           a sample takes fewer seconds
+    equal quality   a sample of the first of the arms that is as good as the other takes fewer seconds
     """
 
-    model: str
-    statistic: str
-    first: str
-    second: str
-    paper: str
-
-    @property
-    def statement(self) -> str:
-        return f"variance, {self.statistic}: {self.first} has less than {self.second}"
-
-
-@dataclass(frozen=True)
-class Samples:
-    """One of ``arms`` is better or faster than ``other``, as ``kind`` says.
-
-    better          its samples are better at equal diversity
-    speed           it takes fewer seconds per sample
-    equal quality   the first of the arms that is as good as the other takes fewer seconds per sample
-    """
-
-    kind: Literal["better", "speed", "equal quality"]
+    kind: Literal["likelihoods", "variances", "better", "speed", "equal quality"]
     arms: tuple[Arm, ...]
     other: Arm
     paper: str
+    statistic: str = ""
 
     @property
     def statement(self) -> str:
-        first, other = self.arms[0], self.other.words
-        if self.kind == "equal quality":
-            return f"{first.model} with as many steps as it needs to be as good writes faster than {other}"
-        return f"{first.words} {'beats' if self.kind == 'better' else 'writes faster than'} {other}"
-
-
-Comparison = Likelihoods | Variances | Samples
+        """The claim in words."""
+        first, other = self.arms[0], self.other
+        one, two = (arm.model.removeprefix("short-") for arm in (first, other))
+        return {
+            "likelihoods": f"{one} has a lower PPL than {two}",
+            "variances": f"variance, {self.statistic}: {first.objective} has less than {other.objective}",
+            "better": f"{first.words} beats {other.words}",
+            "speed": f"{first.words} writes faster than {other.words}",
+            "equal quality": f"{one} with as many steps as it needs to be as good writes faster than {other.words}",
+        }[self.kind]
 
 
 @dataclass(frozen=True)
@@ -260,18 +217,17 @@ def read_domains(
             raise ValueError(
                 f"no domain {name!r} in the budget {budget}: it has {', '.join(known)}; full has prose too"
             )
-        entry, given = content["domains"][name], known[name]
-        short, own, models = entry.pop("short", ()), entry.pop("amount", {}), dict[str, Base | Student]()
-        for key, model in entry.pop("models").items():
-            if "base" in model:
-                models[key] = Student(**{**model, "rounds": RoundChanges(**model["rounds"])})
-            else:
-                changes = short if key.startswith("short-") else ()
-                models[key] = Base(model["recipe"], (*changes, *model.get("changes", ())))
-        numbers, usual = given.pop("seeds"), entry.pop("judge")
-        bases, *others = numbers if seeds is None else (seeds,) * 3
-        amount = _Amount(base_seeds or bases, *others, **{**own, **given})
-        chosen.append(Domain(name, models=models, amount=amount, judge=usual and (judge or usual), **entry))
+        entry = {**content["domains"][name], **known[name]}
+        short, usual, numbers = (entry.pop(each, ()) for each in ("short", "judge", "seeds"))
+        models = {
+            key: Training(**{**model, "rounds": RoundChanges(**model.pop("rounds", {}))})
+            for key, model in entry.pop("models").items()
+        }
+        for key in (key for key in models if key.startswith("short-")):
+            models[key] = replace(models[key], changes=(*short, *models[key].changes))
+        bases, students, runs = numbers if seeds is None else (seeds,) * 3
+        entry |= {"bases": base_seeds or bases, "students": students, "short": runs}
+        chosen.append(Domain(name=name, models=models, judge=usual and (judge or usual), **entry))
     if judge is not None and all(domain.judge is None for domain in chosen):
         raise ValueError(f"--judge {judge}: no samples are judged here; it is for prose, which --budget full has")
     return tuple(chosen)
@@ -279,42 +235,46 @@ def read_domains(
 
 def _read_group(group: Entry, domain: Domain) -> Iterator[Comparison]:
     """The comparisons of a group of rows, for each of its numbers of steps."""
-    amount, kind = domain.amount, group["kind"]
+    kind = group["kind"]
 
-    def model(key: str) -> str:
-        """The key of the short run of a model, or the model's own if there is none."""
-        return f"short-{key}" if f"short-{key}" in domain.models else key
+    def short(key: str, objective: str = "") -> Arm:
+        """The short run of a model, or the model's own if there is none."""
+        return Arm(f"short-{key}" if f"short-{key}" in domain.models else key, objective=objective)
 
-    for steps in _list_steps(group.get("steps", "any"), amount):
-        for first, second, *printed in group["rows"]:
-            figure = printed[0] if printed else "beyond the paper"
-            paper = figure if isinstance(figure, str) else figure.get(str(steps), "not given")
-            if kind == "likelihoods":
-                if {model(first), model(second)} <= set(domain.models):
-                    yield Likelihoods(model(first), model(second), paper)
-            elif kind == "variances":
-                yield Variances(model(group["model"]), group["statistic"], first, second, paper)
-            elif kind == "rounds":
-                rounds = [Arm(first, steps, round=number) for number in range(1, domain.rounds_of(first))]
-                for number, (before, after) in enumerate(pairwise([Arm(second, steps), *rounds, Arm(first, steps)]), 1):
-                    paper = figure if isinstance(figure, str) else figure.get(str(number), "not given")
-                    yield Samples("better", (after,), before, paper)
-            else:
-                over = _list_steps(group["over"], amount) if "over" in group else (steps,)
-                arms = tuple(_read_arm(first, each, amount) for each in over)
-                yield Samples(kind, arms, _read_arm(second, steps, amount), paper)
+    for steps, (first, second, *printed) in product(_list_steps(group.get("steps", "any"), domain), group["rows"]):
+        figures = printed[0] if printed else "beyond the paper"
+        if kind == "likelihoods":
+            one, other = short(first), short(second)
+            if {one.model, other.model} <= set(domain.models):
+                yield Comparison(kind, (one,), other, figures)
+        elif kind == "variances":
+            one, other = (short(group["model"], objective) for objective in (first, second))
+            yield Comparison(kind, (one,), other, figures, group["statistic"])
+        elif kind == "rounds":
+            rounds = [Arm(first, steps, round=number) for number in range(1, domain.rounds_of(first))]
+            for number, (before, after) in enumerate(pairwise([Arm(second, steps), *rounds, Arm(first, steps)]), 1):
+                yield Comparison("better", (after,), before, _figure_at(number, figures))
+        else:
+            over = _list_steps(group["over"], domain) if "over" in group else (steps,)
+            arms = tuple(_read_arm(first, each, domain) for each in over)
+            yield Comparison(kind, arms, _read_arm(second, steps, domain), _figure_at(steps, figures))
 
 
-def _list_steps(which: str | tuple[int, ...], amount: _Amount) -> tuple[int, ...]:
+def _figure_at(number: int, figures: str | Entry) -> str:
+    """The paper's figure at a number of steps or in a round."""
+    return figures if isinstance(figures, str) else str(figures.get(str(number), "not given"))
+
+
+def _list_steps(which: str | tuple[int, ...], domain: Domain) -> tuple[int, ...]:
     """The numbers of steps that a group has."""
-    few, many = amount.few, (amount.many,)
+    few, many = domain.few, (domain.many,)
     if not isinstance(which, str):
         return tuple(each for each in which if each in few)
     named = {"few": few, "many": many, "few and many": few + many, "most": (max(few),), "any": (0,)}
-    return {**named, "tail_steps": amount.tail_steps}[which]
+    return {**named, "tail_steps": domain.tail_steps}[which]
 
 
-def _read_arm(entry: str | Entry, steps: int, amount: _Amount) -> Arm:
+def _read_arm(entry: str | Entry, steps: int, domain: Domain) -> Arm:
     """An arm of claims.json; "many" stands for a number of steps."""
     fields = {"steps": steps, **({"model": entry} if isinstance(entry, str) else entry)}
-    return Arm(**{**fields, "steps": amount.many if fields["steps"] == "many" else fields["steps"]})
+    return Arm(**{**fields, "steps": domain.many if fields["steps"] == "many" else fields["steps"]})

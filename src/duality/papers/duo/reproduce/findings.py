@@ -24,8 +24,7 @@ from statistics import fmean, stdev
 from duality.evaluation.frontiers import Curve, curves_of, difference
 from duality.evaluation.metrics import NORMAL, t_quantile
 from duality.evaluation.samples import Case, Row, label_of, read_rows
-from duality.papers.duo import Entry
-from duality.papers.duo.reproduce.claims import Arm, Claim, Comparison, Domain, Likelihoods, Samples, Variances
+from duality.papers.duo.reproduce.claims import Arm, Claim, Comparison, Domain
 
 _CHEAP = 8  # steps: a sample costs little, and more of them can be written
 _TIME = "of the milliseconds per sample"
@@ -37,18 +36,19 @@ class Finding:
 
     ``value`` is the first minus the second, ``low`` to ``high`` its 95 % interval, in the unit ``unit``; ``first`` and
     ``second`` are the two figures, ``at`` the diversity at which they are compared. ``points`` are the figures at
-    temperature 1, as the paper gives them: quality and diversity of both.
+    temperature 1, as the paper gives them: quality and diversity of both. A comparison that cannot be made has no
+    figures, and the reason as its verdict.
     """
 
     statement: str
     paper: str
-    first: float
-    second: float
-    value: float
-    low: float
-    high: float
-    unit: str
-    verdict: str
+    first: float = math.nan
+    second: float = math.nan
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    unit: str = ""
+    verdict: str = ""
     at: str = ""
     points: str = ""
 
@@ -61,11 +61,15 @@ class Evidence:
     domain: Domain
     claims: Sequence[Claim] = ()
 
-    @property
-    def arms(self) -> list[Arm]:
-        """All arms whose samples are needed, each once."""
-        compared = [each for claim in self.claims for each in claim.comparisons if isinstance(each, Samples)]
+    def arms(self, *kinds: str) -> list[Arm]:
+        """The arms of all comparisons of these kinds, each once; those whose samples are needed if none is named."""
+        wanted = kinds or ("better", "speed", "equal quality")
+        compared = (each for claim in self.claims for each in claim.comparisons if each.kind in wanted)
         return list(dict.fromkeys(arm for each in compared for arm in (*each.arms, each.other)))
+
+    def objectives(self, key: str) -> tuple[str, ...]:
+        """The objectives whose gradients are measured at the weights of a model."""
+        return tuple(arm.objective for arm in self.arms("variances") if arm.model == key)
 
     def path(self, kind: str, key: str, seed: int) -> Path:
         """Where the run of a model with a seed is, its samples, or its likelihood or variances."""
@@ -74,22 +78,22 @@ class Evidence:
 
     def cases(self, arm: Arm, seed: int) -> list[Case]:
         """The cases of an arm with one seed: one for each temperature."""
-        run, amount = self.path("runs", arm.model, seed), self.domain.amount
-        steps = self.domain.length if arm.steps is None else arm.steps
-        num = amount.few_num if steps <= _CHEAP else amount.num
+        run, domain = self.path("runs", arm.model, seed), self.domain
+        steps = domain.length if arm.steps is None else arm.steps
+        num = domain.few_num if steps <= _CHEAP else domain.num
         return [
             Case(
                 label=label_of(run.name, arm.round),
                 run=run,
                 steps=steps,
-                num=num * (2 if len(self.domain.seeds(arm.model)) == 1 else 1),
-                length=self.domain.length,
+                num=num * (2 if len(domain.seeds(arm.model)) == 1 else 1),
+                length=domain.length,
                 round=arm.round,
                 sampler=arm.sampler,
                 tail=arm.tail,
                 temperature=temperature,
             )
-            for temperature in amount.temperatures
+            for temperature in domain.temperatures
         ]
 
     @cached_property
@@ -103,33 +107,29 @@ class Evidence:
         Likelihoods are compared seed by seed, and fewer nats are claimed. Variances are divided, the first by the
         second, and less than 1 is claimed.
         """
-        if isinstance(comparison, Likelihoods):
-            pair, seeds = (comparison.first, comparison.second), self.domain.seeds(comparison.first)
-            one, other = ([self._read("likelihoods", key, seed) for seed in seeds] for key in pair)
-            nats = [fmean(each["nats"] for each in found) for found in (one, other)]
-            differences = [(a["nats"] - b["nats"], math.hypot(a["stderr"], b["stderr"])) for a, b in zip(one, other)]
-            return _decide_pairs(comparison, (math.exp(nats[0]), math.exp(nats[1])), differences, "nats per token")
-        if isinstance(comparison, Variances):
-            first, second, key = comparison.first, comparison.second, comparison.statistic
-            found = [self._read("variances", comparison.model, seed) for seed in self.domain.seeds(comparison.model)]
-            means = [fmean(each["values"][name][key] for each in found) for name in (first, second)]
-            ratios = [each["log_ratios"][key][first][second] for each in found]
-            return _decide_pairs(comparison, (means[0], means[1]), ratios, "of the variance")
-        if comparison.kind == "speed":
+        first, other, kind = comparison.arms[0], comparison.other, comparison.kind
+        if kind in ("likelihoods", "variances"):
+            seeds = self.domain.seeds(first.model)
+            paths = [[self.path(kind, arm.model, seed) for seed in seeds] for arm in (first, other)]
+            one, two = ([json.loads(path.read_text(encoding="utf-8")) for path in each] for each in paths)
+            if kind == "likelihoods":
+                figures = [math.exp(fmean(each["nats"] for each in found)) for found in (one, two)]
+                gaps = [(a["nats"] - b["nats"], math.hypot(a["stderr"], b["stderr"])) for a, b in zip(one, two)]
+                return _decide_pairs(comparison, figures, gaps, "nats per token")
+            name = comparison.statistic
+            figures = [fmean(each["values"][arm.objective][name] for each in one) for arm in (first, other)]
+            ratios = [each["log_ratios"][name][first.objective][other.objective] for each in one]
+            return _decide_pairs(comparison, figures, ratios, "of the variance")
+        if kind == "speed":
             return self.compare_speed(comparison)
-        return self._compare_quality(comparison) if comparison.kind == "better" else self._compare_equals(comparison)
-
-    def _read(self, kind: str, key: str, seed: int) -> Entry:
-        """The likelihood or the variances of a model with a seed, as kept."""
-        found: Entry = json.loads(self.path(kind, key, seed).read_text(encoding="utf-8"))
-        return found
+        return self._compare_quality(comparison) if kind == "better" else self._compare_equals(comparison)
 
     # --- samples
 
     @cached_property
     def _rows(self) -> dict[str, tuple[Row, Path]]:
         """The rows of all samples that the claims need, with their folders, by the keys of their cases."""
-        models = dict.fromkeys(arm.model for arm in self.arms)
+        models = dict.fromkeys(arm.model for arm in self.arms())
         folders = [self.path("samples", model, seed) for model in models for seed in self.domain.seeds(model)]
         return {row.key: (row, folder) for row, folder in read_rows(folders).items()}
 
@@ -151,28 +151,29 @@ class Evidence:
         quality, diversity = self.mean(arm, self.domain.quality), self.mean(arm, self.domain.diversity)
         return f"{quality * max(self.domain.scale, 1):.1f} at {diversity:.3f}"
 
-    def _compare_quality(self, comparison: Samples) -> Finding:
+    def _compare_quality(self, comparison: Comparison) -> Finding:
         """Quality of the first minus that of the second at equal diversity."""
         domain, first, second = self.domain, comparison.arms[0], comparison.other
         found = difference(self.read_curves(first), self.read_curves(second))
         points = f"{self.describe(first)} and {self.describe(second)}"
+        says = comparison.statement, comparison.paper
         if found is None:
-            return _leave_undecided(comparison, domain.unit, "no equal diversity", points)
+            return Finding(*says, unit=domain.unit, verdict="no equal diversity", points=points)
         figures = found.first * domain.scale, found.second * domain.scale
         ends = found.value * domain.scale, found.low * domain.scale, found.high * domain.scale
         at = f"{domain.diversity} {found.at:.3f}{' (nearest common)' if found.clipped else ''}"
         verdict = _decide(found.low, found.high, domain.better)
-        return Finding(comparison.statement, comparison.paper, *figures, *ends, domain.unit, verdict, at, points)
+        return Finding(*says, *figures, *ends, domain.unit, verdict, at, points)
 
-    def compare_speed(self, comparison: Samples) -> Finding:
+    def compare_speed(self, comparison: Comparison) -> Finding:
         """Seconds per sample of the first divided by those of the second, with the quality of both."""
         arms = comparison.arms[0], comparison.other
         first, second = ([row.seconds_per_sample for row in self.rows(arm) if row.temperature == 1.0] for arm in arms)
         logs = [(math.log(a / b), 0.0) for a in first for b in second]
         points = " and ".join(map(self.describe, arms))
-        return _decide_pairs(comparison, (1000 * fmean(first), 1000 * fmean(second)), logs, _TIME, points)
+        return _decide_pairs(comparison, [1000 * fmean(first), 1000 * fmean(second)], logs, _TIME, points)
 
-    def _compare_equals(self, comparison: Samples) -> Finding:
+    def _compare_equals(self, comparison: Comparison) -> Finding:
         """The speed of the first arm that is as good as the other; without one, the last arm's quality is shown."""
         goal, last = self.read_curves(comparison.other), comparison.arms[-1]
         for arm in comparison.arms:
@@ -181,37 +182,30 @@ class Evidence:
                 speed = self.compare_speed(replace(comparison, kind="speed", arms=(arm,)))
                 return replace(speed, statement=f"{comparison.statement} ({arm.words})")
         points = f"{self.describe(last)} ({last.words}) and {self.describe(comparison.other)}"
-        return _leave_undecided(comparison, _TIME, "quality not reached", points)
+        says = comparison.statement, comparison.paper
+        return Finding(*says, unit=_TIME, verdict="quality not reached", points=points)
 
 
 def _decide(low: float, high: float, claimed: str) -> str:
     """The verdict of an interval of a difference, the claim being that it is "higher" or "lower" than zero."""
-    if low > 0:
-        return "shows" if claimed == "higher" else "contradicts"
-    if high < 0:
-        return "shows" if claimed == "lower" else "contradicts"
+    if low > 0 or high < 0:
+        return "shows" if (low > 0) == (claimed == "higher") else "contradicts"
     return "undecided at this budget"
 
 
 def _decide_pairs(
     comparison: Comparison,
-    figures: tuple[float, float],
+    figures: Sequence[float],
     differences: Sequence[tuple[float, float]],
     unit: str,
     points: str = "",
 ) -> Finding:
     """The finding of differences with their errors; those "of the" second are logarithms of ratios. Less is claimed."""
-    value, half = _paired_interval(differences)
+    (first, second), (value, half) = figures, _paired_interval(differences)
     shown = math.exp if unit.startswith("of the") else float
     interval = shown(value), shown(value - half), shown(value + half)
     verdict = _decide(value - half, value + half, "lower")
-    return Finding(comparison.statement, comparison.paper, *figures, *interval, unit, verdict, points=points)
-
-
-def _leave_undecided(comparison: Comparison, unit: str, why: str, points: str) -> Finding:
-    """A comparison that has no figures, with the reason as its verdict."""
-    none = math.nan
-    return Finding(comparison.statement, comparison.paper, none, none, none, none, none, unit, why, points=points)
+    return Finding(comparison.statement, comparison.paper, first, second, *interval, unit, verdict, points=points)
 
 
 def _paired_interval(differences: Sequence[tuple[float, float]]) -> tuple[float, float]:

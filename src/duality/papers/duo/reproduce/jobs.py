@@ -47,11 +47,7 @@ class Job:
     work: Work
 
 
-class _JobFailed(ValueError):
-    """A job could not be done."""
-
-
-Message = str | float | _JobFailed | None
+Message = str | float | ValueError | None
 
 
 def execute(jobs: Sequence[Job], *, workers: int, threads: int, report: Reporter, advance: Advance = unseen) -> None:
@@ -75,8 +71,8 @@ def execute(jobs: Sequence[Job], *, workers: int, threads: int, report: Reporter
                 except (EOFError, OSError):
                     processes[connection].join()
                     how = f"its process ended with exit code {processes[connection].exitcode}"
-                    raise _JobFailed(f"{job.name}: {how}; the same command goes on") from None
-                if isinstance(message, _JobFailed):
+                    raise ValueError(f"{job.name}: {how}; the same command goes on") from None
+                if isinstance(message, ValueError):
                     raise message
                 if isinstance(message, str):
                     report(message)
@@ -155,7 +151,7 @@ def _work(threads: int, connection: Connection) -> None:
             try:
                 job.work(send, send)
             except (ValueError, OSError) as error:
-                send(_JobFailed(f"{job.name}: {' '.join(str(error).split())}"))
+                send(ValueError(f"{job.name}: {' '.join(str(error).split())}"))
             except KeyboardInterrupt:
                 sys.exit(_STOPPED)  # without a traceback; the parent, if it still runs, sees the exit code
             else:

@@ -52,15 +52,15 @@ def write_report(out: Path, budget: str, chapters: Sequence[Evidence]) -> None:
     ]
     for evidence in chapters:
         domain, every = evidence.domain, [finding for rows in evidence.findings.values() for finding in rows]
-        amount, judge = domain.amount, "" if domain.judge is None else f" under {domain.judge}"
+        judge = "" if domain.judge is None else f" under {domain.judge}"
         parts += [
             f"## {domain.title}",
             f"Quality is {domain.quality}{judge} ({domain.better} is better), diversity is {domain.diversity}. Of "
-            f"{len(every)} comparisons: {_count_verdicts(every)} Training seeds: {amount.bases} of the models that are "
-            f"sampled, {amount.students} of each distillation, {amount.short} of the short runs that compare "
-            f"likelihoods. Samples in each setting and for each seed: {amount.few_num} at 8 steps and fewer, "
-            f"{amount.num} at more, twice as many where a model has one seed. "
-            f"Temperatures: {', '.join(map(str, amount.temperatures))}.",
+            f"{len(every)} comparisons: {_count_verdicts(every)} Training seeds: {domain.bases} of the models that are "
+            f"sampled, {domain.students} of each distillation, {domain.short} of the short runs that compare "
+            f"likelihoods. Samples in each setting and for each seed: {domain.few_num} at 8 steps and fewer, "
+            f"{domain.num} at more, twice as many where a model has one seed. "
+            f"Temperatures: {', '.join(map(str, domain.temperatures))}.",
         ]
         parts += [f"![{title}]({path.name})" for title, path in _draw_pictures(out, evidence)]
         for claim in evidence.claims:
@@ -134,8 +134,8 @@ def _draw_pictures(out: Path, evidence: Evidence) -> list[tuple[str, Path]]:
     line over temperatures for each arm, few steps dashed. Both show means over seeds.
     """
     domain, mean, found = evidence.domain, evidence.mean, list[tuple[str, Path]]()
-    quality, diversity, temperatures = domain.quality, domain.diversity, domain.amount.temperatures
-    plain = [arm for arm in evidence.arms if arm.tail == "ancestral" and arm.sampler == "own" and arm.round is None]
+    quality, diversity, temperatures = domain.quality, domain.diversity, domain.temperatures
+    plain = [arm for arm in evidence.arms() if arm.tail == "ancestral" and arm.sampler == "own" and arm.round is None]
     models = list(dict.fromkeys(arm.model for arm in plain if arm.steps is not None))
     if models:
         steps = sorted({arm.steps for arm in plain if arm.steps is not None})
@@ -153,7 +153,7 @@ def _draw_pictures(out: Path, evidence: Evidence) -> list[tuple[str, Path]]:
                 use_log_scale(panel)
         found.append((f"{quality} against steps, temperature 1", out / f"{domain.name}-steps.png"))
         save(figure, found[-1][1])
-    frontier = [arm for arm in plain if arm.steps in (_SHOWN, domain.amount.many, None)]
+    frontier = [arm for arm in plain if arm.steps in (_SHOWN, domain.many, None)]
     if len(frontier) > 1:
         figure, (axes,) = canvas()
         models = list(dict.fromkeys(arm.model for arm in frontier))

@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from duality.evaluation.sweep import RunSampler, Sweep
 from duality.files.atomic import json_text, output_folder, write_atomically
 from duality.files.progress import Reporter, silent, working
 from duality.models.folder import exists, read_recipe
-from duality.papers.duo.reproduce.claims import Base, Domain, Likelihoods, Student, Variances
+from duality.papers.duo.reproduce.claims import Domain
 from duality.papers.duo.reproduce.findings import Evidence, Finding
 from duality.papers.duo.reproduce.jobs import Advance, Job, execute
 from duality.papers.duo.reproduce.report import write_report
@@ -47,99 +48,81 @@ _SAMPLING = 1 / 3  # the cost of a token in a sampling step, if that of a token 
 _DISTILLING = 4 / 3  # a step of distillation also calls the teacher
 
 
-@dataclass(frozen=True)
-class _Train:
-    """Train or distill the model ``key`` with a seed, or finish it, and measure what is asked for.
+def _train(kept: Evidence, key: str, seed: int, unit: float, report: Reporter, advance: Advance) -> None:
+    """Train or distill the model ``key`` to its last step, and measure what the claims ask for, each once.
 
     ``unit`` is the cost of a step. The likelihood is that of held-out text; variances are those of the gradients of
-    ``objectives``, at the last weights. How much is measured is the domain's ``amount``.
+    objectives, at the last weights. The domain says how much is measured.
     """
-
-    kept: Evidence
-    key: str
-    seed: int
-    unit: float
-    likelihood: bool = False
-    objectives: tuple[str, ...] = ()
-
-    def __call__(self, report: Reporter, advance: Advance) -> None:
-        """Train to the last step and measure, each once."""
-        folder = self.kept.path("runs", self.key, self.seed)
-        plan = self._plan(folder)
-        if checkpoint.latest_step(folder / "checkpoints") < plan.recipe.training.steps:
-            report(f"training {folder.name}, {plan.recipe.training.steps} steps")
-            outcome = plan.run(device="cpu", watch=lambda record: advance(self.unit))
-            if outcome.signal:
-                raise KeyboardInterrupt(f"{folder} was stopped at step {outcome.step}")
-        for kind, wanted, measure in (
-            ("likelihoods", self.likelihood, self._likelihood),
-            ("variances", self.objectives, self._variances),
-        ):
-            path = self.kept.path(kind, self.key, self.seed)
-            if wanted and not path.is_file():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(path, json.dumps(measure(folder)))
-
-    def _plan(self, folder: Path) -> TrainingPlan:
-        """The training; a folder with a run of another recipe is refused, but for how it is sampled by default."""
-        domain, seed = self.kept.domain, self.seed
-        model = domain.models[self.key]
-        if isinstance(model, Base):
-            wanted = TrainingPlan(duality.recipe(model.recipe, (f"training.seed={seed}", *model.changes)), folder)
-        else:
-            base = self.kept.path("runs", model.base, domain.base_seed(seed))
-            wanted = plan_distillation(DistillRequest(base, model.method, model.rounds, folder, seed=seed))
-        if not exists(folder):
-            return wanted
-        held = read_recipe(folder)
-        differences = catalogue.differences(held, replace(wanted.recipe, generation=held.generation))
-        if differences:
-            raise ValueError(
-                f"{folder} holds a run with other settings than this reproduction needs "
-                f"({'; '.join(differences[:3])}): choose another --out, or delete that folder"
-            )
-        return TrainingPlan(held, folder, True, wanted.source)
-
-    def _likelihood(self, folder: Path) -> dict[str, object]:
-        """Nats per token of held-out text."""
-        model, limit = duality.load(folder, device="cpu"), self.kept.domain.amount.sequences
-        found = model.likelihood(sequences_of_run(model, folder), num_draws=4, limit=limit)
-        return {"nats": found.nats_per_token, "stderr": found.stderr, "kind": found.kind, "tokens": found.num_tokens}
-
-    def _variances(self, folder: Path) -> dict[str, object]:
-        """Every statistic, and for every two objectives the logarithm of the ratio with its standard error."""
-        draws = self.kept.domain.amount.draws
-        settings = VarianceSettings(self.objectives, draws, window=PAPER_WINDOW)
-        found = {row.objective: row.statistics.by_name for row in measure_variance([folder], settings, device="cpu")}
-        values: dict[str, dict[str, float]] = {name: {} for name in found}
-        logs: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
-        for key, first, second in product((ALL, TOP, LOSS), found, found):
-            own = found[first][key]
-            ratio = own.over(found[second][key])
-            if ratio is None:
-                raise ValueError("one of two variances may be 0, so that they have no ratio: take more draws")
-            values[first][key] = own.value
-            logs.setdefault(key, {}).setdefault(first, {})[second] = math.log(ratio.value), ratio.stderr / ratio.value
-        return {"draws": draws, "values": values, "log_ratios": logs}
+    folder, plan = kept.path("runs", key, seed), _plan(kept, key, seed)
+    if checkpoint.latest_step(folder / "checkpoints") < plan.recipe.training.steps:
+        report(f"training {folder.name}, {plan.recipe.training.steps} steps")
+        outcome = plan.run(device="cpu", watch=lambda record: advance(unit))
+        if outcome.signal:
+            raise KeyboardInterrupt(f"{folder} was stopped at step {outcome.step}")
+    domain, objectives = kept.domain, kept.objectives(key)
+    likelihood = any(arm.model == key for arm in kept.arms("likelihoods"))
+    for kind, wanted, measure in (
+        ("likelihoods", likelihood, partial(_measure_likelihood, folder, domain.sequences)),
+        ("variances", objectives, partial(_measure_variances, folder, objectives, domain.draws)),
+    ):
+        path = kept.path(kind, key, seed)
+        if wanted and not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(measure()))
 
 
-@dataclass(frozen=True)
-class _Write:
-    """The samples of all cases of one run, with their scores; ``unit`` is the cost of a step of a batch."""
+def _plan(kept: Evidence, key: str, seed: int) -> TrainingPlan:
+    """The training; a folder with a run of another recipe is refused, but for how it is sampled by default."""
+    folder, model = kept.path("runs", key, seed), kept.domain.models[key]
+    if model.base:
+        base = kept.path("runs", model.base, kept.domain.base_seed(seed))
+        wanted = plan_distillation(DistillRequest(base, model.method, model.rounds, folder, seed=seed))
+    else:
+        wanted = TrainingPlan(duality.recipe(model.recipe, (f"training.seed={seed}", *model.changes)), folder)
+    if not exists(folder):
+        return wanted
+    held = read_recipe(folder)
+    differences = catalogue.differences(held, replace(wanted.recipe, generation=held.generation))
+    if differences:
+        raise ValueError(
+            f"{folder} holds a run with other settings than this reproduction needs "
+            f"({'; '.join(differences[:3])}): choose another --out, or delete that folder"
+        )
+    return TrainingPlan(held, folder, True, wanted.source)
 
-    out: Path
-    cases: Sequence[Case]
-    domain: Domain
-    unit: float
 
-    def __call__(self, report: Reporter, advance: Advance) -> None:
-        """Write and score what is not there yet."""
-        run, scorer, reader = self.cases[0].run, self.domain.scorer, self.domain.judge
-        scorers = find_scorers(() if scorer is None else (scorer,), run, report)
-        judge = None if reader is None else find_judge(reader, "cpu", silent)
-        sweep = Sweep(self.out, RunSampler("cpu", report, _BATCH), silent, judge, None, scorers)
-        report(f"sampling {run.name}, {len(self.cases)} settings")
-        sweep.measure(self.cases, lambda count: advance(count * self.unit))
+def _measure_likelihood(folder: Path, limit: int) -> dict[str, object]:
+    """Nats per token of held-out text."""
+    model = duality.load(folder, device="cpu")
+    found = model.likelihood(sequences_of_run(model, folder), num_draws=4, limit=limit)
+    return {"nats": found.nats_per_token, "stderr": found.stderr, "kind": found.kind, "tokens": found.num_tokens}
+
+
+def _measure_variances(folder: Path, objectives: tuple[str, ...], draws: int) -> dict[str, object]:
+    """Every statistic, and for every two objectives the logarithm of the ratio with its standard error."""
+    settings = VarianceSettings(objectives, draws, window=PAPER_WINDOW)
+    found = {row.objective: row.statistics.by_name for row in measure_variance([folder], settings, device="cpu")}
+    values: dict[str, dict[str, float]] = {name: {} for name in found}
+    logs: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
+    for key, first, second in product((ALL, TOP, LOSS), found, found):
+        own = found[first][key]
+        ratio = own.over(found[second][key])
+        if ratio is None:
+            raise ValueError("one of two variances may be 0, so that they have no ratio: take more draws")
+        values[first][key] = own.value
+        logs.setdefault(key, {}).setdefault(first, {})[second] = math.log(ratio.value), ratio.stderr / ratio.value
+    return {"draws": draws, "values": values, "log_ratios": logs}
+
+
+def _write(out: Path, cases: Sequence[Case], domain: Domain, unit: float, report: Reporter, advance: Advance) -> None:
+    """Write and score the samples of all cases of one run that are not there yet; a step of a batch costs ``unit``."""
+    run = cases[0].run
+    scorers = find_scorers(() if domain.scorer is None else (domain.scorer,), run, report)
+    judge = None if domain.judge is None else find_judge(domain.judge, "cpu", silent)
+    sweep = Sweep(out, RunSampler("cpu", report, _BATCH), silent, judge, None, scorers)
+    report(f"sampling {run.name}, {len(cases)} settings")
+    sweep.measure(cases, lambda count: advance(count * unit))
 
 
 def reproduce(
@@ -161,17 +144,14 @@ def reproduce(
     chapters = [Evidence(out / domain.name, domain, domain.read_claims(names)) for domain in domains]
     jobs = [job for each in chapters for job in _jobs_of(each)]
     for domain in domains:
-        base = next(model for model in domain.models.values() if isinstance(model, Base))
+        base = next(model for model in domain.models.values() if not model.base)
         prepare_corpus(catalogue.recipe(base.recipe), report)  # once, before several processes need it
     output_folder(out)
     report(f"{len(jobs)} jobs in {workers} processes of {threads} thread(s), kept in {out}")
     with working(report, "reproducing", sum(job.cost for job in jobs)) as advance:
         execute(jobs, workers=workers, threads=threads, report=report, advance=advance)
     found = {each.domain.name: each.findings for each in chapters}
-    kept = {
-        name: {claim: [asdict(each) for each in rows] for claim, rows in claims.items()}
-        for name, claims in found.items()
-    }
+    kept = {domain: {claim: list(map(asdict, rows)) for claim, rows in own.items()} for domain, own in found.items()}
     write_atomically(out / "findings.json", json_text(kept, indent=1))  # a figure that there is not is null
     write_report(out, budget, chapters)
     return found
@@ -179,31 +159,23 @@ def reproduce(
 
 def _jobs_of(kept: Evidence) -> list[Job]:
     """The jobs of a domain, what takes long first: each model is trained and measured, then sampled, as claims need."""
-    domain, amount = kept.domain, kept.domain.amount
-    compared = [each for claim in kept.claims for each in claim.comparisons]
-    likelihoods = {key for each in compared if isinstance(each, Likelihoods) for key in (each.first, each.second)}
-    variances = [each for each in compared if isinstance(each, Variances)]
-    sampled = {arm.model for arm in kept.arms}
-    bases = {model.base for key in sampled if isinstance(model := domain.models[key], Student)}
-    costs = {
-        key: _training_cost(domain, key) for key in likelihoods | {each.model for each in variances} | sampled | bases
-    }
-    found: list[Job] = []
+    domain, arms = kept.domain, kept.arms()
+    sampled = {arm.model for arm in arms}
+    needed = sampled | {arm.model for arm in kept.arms("likelihoods", "variances")}
+    needed |= {domain.models[key].base for key in sampled} - {""}
+    costs, found = {key: _training_cost(domain, key) for key in needed}, list[Job]()
     for key, (unit, steps) in sorted(costs.items(), key=lambda each: (-each[1][1], each[0])):
-        named = [name for each in variances if each.model == key for name in (each.first, each.second)]
-        objectives, model = tuple(dict.fromkeys(named)), domain.models[key]
+        steps, base = steps + domain.draws * len(kept.objectives(key)), domain.models[key].base
         for seed in domain.seeds(key):
-            name, cost = f"{domain.name}: train {key}-{seed}", unit * (steps + amount.draws * len(objectives))
-            needs: tuple[str, ...] = ()
-            if isinstance(model, Student):
-                needs = (f"{domain.name}: train {model.base}-{domain.base_seed(seed)}",)
-            found.append(Job(name, needs, cost, _Train(kept, key, seed, unit, key in likelihoods, objectives)))
+            needs = (f"{domain.name}: train {base}-{domain.base_seed(seed)}",) if base else ()
+            work = partial(_train, kept, key, seed, unit)
+            found.append(Job(f"{domain.name}: train {key}-{seed}", needs, unit * steps, work))
         for seed in domain.seeds(key) if key in sampled else ():
-            cases = [case for arm in kept.arms if arm.model == key for case in kept.cases(arm, seed)]
+            cases = [case for arm in arms if arm.model == key for case in kept.cases(arm, seed)]
             cases.sort(key=lambda case: -1 if case.round is None else case.round)  # each round is loaded once
             each_step = _BATCH * domain.length * _SAMPLING
             cost = each_step * sum(case.steps * -(-case.num // _BATCH) for case in cases)
-            work = _Write(kept.path("samples", key, seed), cases, domain, each_step)
+            work = partial(_write, kept.path("samples", key, seed), cases, domain, each_step)
             needs = (f"{domain.name}: train {key}-{seed}",)
             found.append(Job(f"{domain.name}: samples {key}-{seed}", needs, cost, work))
     return found
@@ -212,10 +184,9 @@ def _jobs_of(kept: Evidence) -> list[Job]:
 def _training_cost(domain: Domain, key: str) -> tuple[float, int]:
     """The cost of a training step of a model, and how many steps it has."""
     model = domain.models[key]
-    base = domain.models[model.base] if isinstance(model, Student) else model
-    assert isinstance(base, Base)
+    base = domain.models[model.base or key]
     recipe = catalogue.recipe(base.recipe, base.changes)
     unit = float(recipe.training.batch_size * recipe.data.length)
-    if isinstance(model, Student):
+    if model.base:
         return unit * _DISTILLING, domain.rounds_of(key) * (model.rounds.round_steps or 0)
     return unit, recipe.training.steps

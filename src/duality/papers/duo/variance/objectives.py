@@ -109,31 +109,22 @@ class PairedBound:
         return fused_loss(belief, UniformBound(x, z, alpha[:, None], slope[:, None], states), valid)
 
 
-@dataclass(frozen=True)
-class _Named:
-    """A name, taken apart: ``kind`` is plain, window, udlm, mdlm or own; ``tau`` is 0 unless the name has one."""
-
-    name: str
-    kind: str
-    tau: float
-    times: str | None
-
-
-def _parse(name: str) -> _Named:
-    """Take a name apart.
+def _parse(name: str) -> tuple[str, float, str]:
+    """The kind of a name (window with a tau too), its tau, 0 without one, and its times, empty if it has none.
 
     >>> _parse("tau=0.01/polynomial")
-    _Named(name='tau=0.01/polynomial', kind='window', tau=0.01, times='polynomial')
+    ('window', 0.01, 'polynomial')
     """
     head, slash, times = name.partition("/")
-    kinds = (_PLAIN, _WINDOW, _DENSE, _MASKED, _OWN)
-    if slash and (head == _OWN or times not in _schedule_names(GAUSSIAN_SCHEDULES, SCHEDULES)):
-        known = ", ".join(_schedule_names(SCHEDULES, GAUSSIAN_SCHEDULES))
-        raise ValueError(f"objective {name!r} has the times {times!r}: they are {known}; {_OWN!r} has its own")
+    kinds, known = (_PLAIN, _WINDOW, _DENSE, _MASKED, _OWN), _schedule_names(SCHEDULES, GAUSSIAN_SCHEDULES)
+    if slash and (head == _OWN or times not in known):
+        raise ValueError(
+            f"objective {name!r} has the times {times!r}: they are {', '.join(known)}; {_OWN!r} has its own"
+        )
     if not head.startswith(_TAU):
         if head not in kinds:
             raise ValueError(f"no objective {name!r}: {suggestion(head, (*kinds, 'tau=0.001'))}")
-        return _Named(name, head, 0.0, times or None)
+        return head, 0.0, times
     try:
         tau = float(head.removeprefix(_TAU))
     except ValueError:
@@ -142,7 +133,7 @@ def _parse(name: str) -> _Named:
         raise ValueError(
             f"objective {name!r}: tau must be a positive number, such as tau=0.001; its limit 0 is {_WINDOW!r}"
         )
-    return _Named(name, _WINDOW, tau, times or None)
+    return _WINDOW, tau, times
 
 
 def _schedule_names(*registries: Iterable[str]) -> dict[str, str]:
@@ -163,56 +154,56 @@ def objectives_of(
     usual: Sequence[str] = (_OWN,)
     if isinstance(own, ContinuousTimeBound):  # the bound, and for uniform noise the curriculum
         usual = _UNIFORM_DEFAULT if isinstance(own.process, Uniform) else _ABSORBING_DEFAULT
-    chosen = [_parse(name) for name in names or usual]
-    repeated = sorted({each.name for each in chosen if [other.name for other in chosen].count(each.name) > 1})
+    chosen = {name: _parse(name) for name in names or usual}
+    repeated = sorted(name for name in chosen if list(names).count(name) > 1)
     if repeated:
         raise ValueError(f"{', '.join(repeated)} stands twice in the list of objectives: name each once")
-    return {each.name: _make_objective(each, model, own, window) for each in chosen}
+    return {name: _make_objective(name, *parsed, model, own, window) for name, parsed in chosen.items()}
 
 
-def _make_objective(name: _Named, model: Model, own: Objective, window: tuple[float, float] | None) -> Objective:
+def _make_objective(
+    name: str, kind: str, tau: float, times: str, model: Model, own: Objective, window: tuple[float, float] | None
+) -> Objective:
     """The objective of a name; one that has no meaning for the run's noise or its network's output is refused.
 
     Discrete times end at the last level alpha(1) of the run's training.
     """
-    if name.kind == _OWN:
+    if kind == _OWN:
         return own
     method, states = model.recipe.method, model.tokenizer.vocab_size
     process, about = method.process(states), f"a run of {type(method).__name__}"
     if process is None or not isinstance(model.denoiser, Denoiser):
         raise ValueError(
-            f"objective {name.name!r} needs a belief about tokens and a discrete process, which {about} does not have: "
+            f"objective {name!r} needs a belief about tokens and a discrete process, which {about} does not have: "
             f"use {_OWN!r}"
         )
     for kinds, noise, fits in (
         ((_WINDOW, _DENSE), "uniform", isinstance(process, Uniform)),
         ((_MASKED,), "absorbing", process.mask_id is not None),
     ):
-        if name.kind in kinds and not fits:
-            raise ValueError(f"objective {name.name!r} is for {noise} noise, and {about} has {process}: use {_PLAIN!r}")
+        if kind in kinds and not fits:
+            raise ValueError(f"objective {name!r} is for {noise} noise, and {about} has {process}: use {_PLAIN!r}")
+    end = 0.0 if process.mask_id is not None else LogLinear().eps
     if isinstance(own, ContinuousTimeBound):
         end = last_level(own.schedule)
-    else:
-        end = LogLinear().eps if process.mask_id is None else 0.0
-    times: Schedule | None = None
     discrete, gaussians = _schedule_names(SCHEDULES), _schedule_names(GAUSSIAN_SCHEDULES)
-    if name.times in discrete:
-        entry = SCHEDULES[discrete[name.times]]
-        times = entry(eps=end) if "eps" in inspect.signature(entry).parameters else entry()
-    if name.kind != _WINDOW:
-        if name.times in gaussians:
+    schedule: Schedule | None = None
+    if times in discrete:
+        entry = SCHEDULES[discrete[times]]
+        schedule = entry(eps=end) if "eps" in inspect.signature(entry).parameters else entry()
+    if kind != _WINDOW:
+        if times in gaussians:
             raise ValueError(
-                f"objective {name.name!r}: {name.times} is a Gaussian schedule, for {_WINDOW!r} and 'tau=...' only; "
+                f"objective {name!r}: {times} is a Gaussian schedule, for {_WINDOW!r} and 'tau=...' only; "
                 f"the bound has {', '.join(discrete)}"
             )
         usual = own.schedule if isinstance(own, ContinuousTimeBound) else LogLinear(end)
-        return ContinuousTimeBound(DenseUniform(states) if name.kind == _DENSE else process, times or usual)
+        return ContinuousTimeBound(DenseUniform(states) if kind == _DENSE else process, schedule or usual)
     gaussian_schedule: GaussianSchedule = LinearVariance()
-    low, high = PAPER_WINDOW
     if isinstance(method, Duo):
-        gaussian_schedule, low, high = method.gaussian_schedule, method.alpha_min, method.alpha_max
-    if name.times in gaussians:
-        gaussian_schedule = GAUSSIAN_SCHEDULES[gaussians[name.times]]()
-    elif times is not None:
-        gaussian_schedule = DiscreteTimes(times, states)
-    return PairedBound(Dual(states, gaussian_schedule, *(window or (low, high))), name.tau)
+        gaussian_schedule, window = method.gaussian_schedule, window or (method.alpha_min, method.alpha_max)
+    if times in gaussians:
+        gaussian_schedule = GAUSSIAN_SCHEDULES[gaussians[times]]()
+    elif schedule is not None:
+        gaussian_schedule = DiscreteTimes(schedule, states)
+    return PairedBound(Dual(states, gaussian_schedule, *(window or PAPER_WINDOW)), tau)

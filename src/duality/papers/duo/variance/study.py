@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -141,28 +141,22 @@ def compare_objectives(
     return found
 
 
-def _affordable_draws(
-    model: Model,
-    sequences: Sequences,
-    objectives: Mapping[str, Objective],
-    settings: VarianceSettings,
-    report: Reporter,
-) -> int:
-    """The number of draws: what is wanted, or less if the time limit is shorter. One draw of each is timed."""
+def _affordable_draws(draws: Iterable[Draw], settings: VarianceSettings, report: Reporter) -> int:
+    """The number of draws: what is wanted, or less if the limit is shorter. One draw of each objective is timed."""
     if settings.limit_seconds is None:
         return settings.num_draws
-    each_draw = 0.0
-    for objective in objectives.values():
-        draw = _draws_of(model, sequences, objective, settings)
+    seconds = []
+    for draw in draws:
         draw(0)  # the first one also allocates
         started = time.monotonic()
         draw(1)
-        each_draw += time.monotonic() - started
+        seconds.append(time.monotonic() - started)
+    each_draw = sum(seconds)
     rounds = int(settings.limit_seconds / (each_draw * settings.groups))
     if rounds < 2:
         raise ValueError(
             f"limit-seconds leaves {settings.limit_seconds:.0f} s for a checkpoint, and the fewest draws "
-            f"({2 * settings.groups} of {len(objectives)} objectives) take {2 * settings.groups * each_draw:.0f} s: "
+            f"({2 * settings.groups} of {len(seconds)} objectives) take {2 * settings.groups * each_draw:.0f} s: "
             "raise it, or name fewer objectives"
         )
     if rounds * settings.groups < settings.num_draws:
@@ -200,7 +194,8 @@ def measure_variance(
     for folder, model, objectives in chosen:
         sequences = sequences_of_run(model, folder, split="train", corpus=corpus, report=report)
         own = replace(settings, limit_seconds=share)
-        own = replace(own, num_draws=_affordable_draws(model, sequences, objectives, own, report))
+        timed = (_draws_of(model, sequences, objective, own) for objective in objectives.values())
+        own = replace(own, num_draws=_affordable_draws(timed, own, report))
         with working(report, "gradients", own.num_draws * len(objectives)) as advance:
             found = compare_objectives(model, sequences, objectives, own, advance)
         first = next(iter(found.values()))
@@ -271,7 +266,7 @@ def _markdown(rows: Sequence[_VarianceRow]) -> str:
     for row in rows:
         name, found = _label(row, rows), [row.statistics.mean_loss.estimate(), *row.estimates.values()]
         values.append([name, *map(_cell, found), f"{row.statistics.largest_share:.1%}"])
-        ratios.append([name, *(_cell(row.ratios[each]) for each in STATISTICS)])
+        ratios.append([name, *map(_cell, row.ratios.values())])
     lines = [
         "Variance of the gradient and of the loss of a minibatch, with 95 % intervals:",
         table(values).rstrip("\n"),
