@@ -30,11 +30,13 @@ class ProcesslessMethod:
 class DiscreteMethod:
     """What a method of a discrete process has unless it says otherwise; each is a frozen dataclass.
 
-    ``noise`` names its process. Its network gives a belief. It is trained and measured on the continuous-time bound,
-    and sampled by ancestral steps. The schedules of measuring and of sampling end where that of training does.
+    ``noise`` names its process. Its network gives a belief, and is given the noise level, unless ``time`` is False and
+    there is a mask token. It is trained and measured on the continuous-time bound, and sampled by ancestral steps. The
+    schedules of measuring and of sampling end where that of training does.
     """
 
     noise: str = "absorbing"
+    time: bool = True
     training_schedule: Schedule = LogLinear(eps=0.0)
 
     def __post_init__(self) -> None:
@@ -48,7 +50,7 @@ class DiscreteMethod:
     def readout(self, network: Network, process: Process) -> nn.Module:
         """The denoiser of a network: with a mask token the belief excludes it."""
         check_states(network.num_states, process)
-        return MeanDenoiser(network) if process.mask_id is None else SubsDenoiser(network, process, time=True)
+        return MeanDenoiser(network) if process.mask_id is None else SubsDenoiser(network, process, self.time)
 
     def network(self, backbone: Backbone, vocabulary: Vocabulary) -> nn.Module:
         process = self.process(vocabulary.num_tokens)

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from duality.denoisers.readouts import SubsDenoiser, check_fits
+from duality.denoisers.readouts import check_fits
 from duality.diffusion import draws
 from duality.diffusion.processes import Absorbing
 from duality.fused.formulas import CrossEntropy
@@ -39,7 +39,7 @@ from duality.fused.loss import fused_loss
 from duality.methods.base import DiscreteMethod
 from duality.noise import Noise
 from duality.objectives.base import NoEnds, belief_in, dropout_of, intersection
-from duality.protocols import AnyDenoiser, Kind, Loss, Network, Phase, Process, Tail, Valid
+from duality.protocols import AnyDenoiser, Kind, Loss, Phase, Tail, Valid
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,7 @@ class BertMouth(DiscreteMethod):
     """A masked language model, trained with a share ``rate`` of the tokens masked."""
 
     rate: float = 0.15
+    time = False
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
@@ -146,9 +147,6 @@ class BertMouth(DiscreteMethod):
 
     def process(self, num_tokens: int) -> Absorbing:
         return Absorbing.over(num_tokens)
-
-    def readout(self, network: Network, process: Process) -> SubsDenoiser:
-        return SubsDenoiser(network, process)
 
     def phases(self, num_tokens: int, steps: int) -> tuple[Phase, ...]:
         return (Phase("masked tokens", _MaskedTokens(self.process(num_tokens), self.rate), steps),)

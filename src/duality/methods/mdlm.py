@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from duality.denoisers.readouts import SubsDenoiser
 from duality.diffusion.schedules import LogLinear
 from duality.methods.base import DiscreteMethod
-from duality.protocols import Network, Process, Schedule
+from duality.protocols import Schedule
 
 
 @dataclass(frozen=True)
@@ -20,6 +19,3 @@ class MDLM(DiscreteMethod):
 
     time: bool = False
     training_schedule: Schedule = LogLinear(eps=0.0)
-
-    def readout(self, network: Network, process: Process) -> SubsDenoiser:
-        return SubsDenoiser(network, process, self.time)

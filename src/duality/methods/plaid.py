@@ -163,15 +163,12 @@ class _PlaidBound:
         self, denoiser: PlaidDenoiser, z: Tensor, gamma: Tensor, valid: Valid, noise: Noise, dropout: bool
     ) -> Prediction:
         """The prediction; if the network is self-conditioning, some of the samples are given a first prediction."""
-        guess = torch.zeros_like(z)
-        if denoiser.self_conditioning:
-            chosen = (noise.uniform("guess") < self.guessed).nonzero()[:, 0]
-            if len(chosen):
-                some = None if valid is None else valid[chosen]
-                with torch.no_grad():
-                    drop = dropout_of(noise.select(chosen).fold("guess"), dropout)
-                    first = denoiser.predict(z[chosen], gamma[chosen], some, drop, guess[chosen])
-                guess = guess.index_copy(0, chosen, first.x_hat)
+        guess, chosen = torch.zeros_like(z), (noise.uniform("guess") < self.guessed).nonzero()[:, 0]
+        if denoiser.self_conditioning and len(chosen):
+            some, drop = None if valid is None else valid[chosen], noise.select(chosen).fold("guess")
+            with torch.no_grad():
+                first = denoiser.predict(z[chosen], gamma[chosen], some, dropout_of(drop, dropout), guess[chosen])
+            guess = guess.index_copy(0, chosen, first.x_hat)
         return denoiser.predict(z, gamma, valid, dropout_of(noise, dropout), guess)
 
 

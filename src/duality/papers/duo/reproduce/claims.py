@@ -104,10 +104,6 @@ class Domain:
         """The seed of the base that a student with ``seed`` is distilled from."""
         return (seed - 1) % self.bases + 1
 
-    def rounds_of(self, key: str) -> int:
-        """How many rounds the distillation of a student has."""
-        return self.models[key].rounds.rounds or 0
-
     def read_claims(self, names: tuple[str, ...] = ()) -> list[Claim]:
         """The claims of these names that are tried here; all if there are none."""
         entries = read_entries("reproduce/claims.json")
@@ -251,7 +247,7 @@ def _read_group(group: Entry, domain: Domain) -> Iterator[Comparison]:
             one, other = (short(group["model"], objective) for objective in (first, second))
             yield Comparison(kind, (one,), other, figures, group["statistic"])
         elif kind == "rounds":
-            rounds = [Arm(first, steps, round=number) for number in range(1, domain.rounds_of(first))]
+            rounds = [Arm(first, steps, round=number) for number in range(1, domain.models[first].rounds.rounds or 0)]
             for number, (before, after) in enumerate(pairwise([Arm(second, steps), *rounds, Arm(first, steps)]), 1):
                 yield Comparison("better", (after,), before, _figure_at(number, figures))
         else:

@@ -29,6 +29,8 @@ from duality.papers.duo.reproduce.claims import Arm, Claim, Comparison, Domain
 _CHEAP = 8  # steps: a sample costs little, and more of them can be written
 _TIME = "of the milliseconds per sample"
 
+_Differences = Sequence[tuple[float, float]]  # each with its standard error
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -194,11 +196,7 @@ def _decide(low: float, high: float, claimed: str) -> str:
 
 
 def _decide_pairs(
-    comparison: Comparison,
-    figures: Sequence[float],
-    differences: Sequence[tuple[float, float]],
-    unit: str,
-    points: str = "",
+    comparison: Comparison, figures: Sequence[float], differences: _Differences, unit: str, points: str = ""
 ) -> Finding:
     """The finding of differences with their errors; those "of the" second are logarithms of ratios. Less is claimed."""
     (first, second), (value, half) = figures, _paired_interval(differences)
@@ -208,15 +206,13 @@ def _decide_pairs(
     return Finding(comparison.statement, comparison.paper, first, second, *interval, unit, verdict, points=points)
 
 
-def _paired_interval(differences: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def _paired_interval(differences: _Differences) -> tuple[float, float]:
     """The mean of differences and half the width of its 95 % interval.
 
     Each difference has a standard error of its own, from the finite text. With three seeds or more the spread of the
     differences, which contains these errors, gives the interval (Student); with fewer, the errors alone do.
     """
-    values, errors = [value for value, _ in differences], [error for _, error in differences]
-    count = len(values)
-    own = NORMAL * math.sqrt(sum(error**2 for error in errors)) / count
+    values, count = [value for value, _ in differences], len(differences)
     if count < 3:
-        return fmean(values), own
+        return fmean(values), NORMAL * math.sqrt(sum(error**2 for _, error in differences)) / count
     return fmean(values), t_quantile(count - 1) * stdev(values) / math.sqrt(count)

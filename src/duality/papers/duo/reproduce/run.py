@@ -188,5 +188,5 @@ def _training_cost(domain: Domain, key: str) -> tuple[float, int]:
     recipe = catalogue.recipe(base.recipe, base.changes)
     unit = float(recipe.training.batch_size * recipe.data.length)
     if model.base:
-        return unit * _DISTILLING, domain.rounds_of(key) * (model.rounds.round_steps or 0)
+        return unit * _DISTILLING, (model.rounds.rounds or 0) * (model.rounds.round_steps or 0)
     return unit, recipe.training.steps

@@ -181,12 +181,11 @@ def measure_variance(
         raise ValueError("nothing to measure: name run folders that `duality train --out` wrote")
     chosen = []
     for run in map(Path, runs):
-        models, folder = [load(run, report, device, settings.weights)], run.expanduser()
-        if settings.steps != "last":
-            steps = settings.kept_steps(checkpoint.steps_saved(folder / "checkpoints"))
-            models = [load(run, report, device, settings.weights, step=step) for step in steps]
-        # a name that does not fit is refused before anything is computed
-        chosen += [(folder, each, objectives_of(each, settings.names(), settings.alpha_range())) for each in models]
+        folder = run.expanduser()
+        for step in settings.kept_steps(checkpoint.steps_saved(folder / "checkpoints")) or (None,):
+            model = load(run, report, device, settings.weights, step=step)
+            # a name that does not fit is refused before anything is computed
+            chosen.append((folder, model, objectives_of(model, settings.names(), settings.alpha_range())))
     if out is not None:
         output_folder(out)
     names, rows = run_names(folder for folder, _, _ in chosen), list[_VarianceRow]()
