@@ -49,7 +49,7 @@ NONE = "-"  # what the paper prints where it has no number
 class _Training:
     """A training: its folder, the recipe, and the fields that are changed; or a distillation of ``base``.
 
-    ``distill`` is dcd or sdtt, with more options if there are any.
+    ``distill`` is dcd or sdtt, followed by more options if there are any.
     """
 
     name: str
@@ -57,7 +57,6 @@ class _Training:
     changes: tuple[str, ...] = ()
     base: str = ""
     distill: str = ""
-    options: str = ""
 
     @property
     def folder(self) -> str:
@@ -66,25 +65,22 @@ class _Training:
     @property
     def command(self) -> str:
         if self.base:
-            return f"duality distill runs/{self.base} --method {self._method} --out {self.folder}"
+            return f"duality distill runs/{self.base} --method {self.distill} --out {self.folder}"
         return f"duality train {self.recipe} --out {self.folder}{self._changed}"
 
     @property
     def plan(self) -> str:
-        return f"duality plan {self.recipe} {DEVICES}{f' --distill {self.distill}' if self.base else self._changed}"
+        changed = f" --distill {self.distill.split()[0]}" if self.base else self._changed
+        return f"duality plan {self.recipe} {DEVICES}{changed}"
 
     @property
     def description(self) -> str:
         """The recipe with what is changed in it, or how it is distilled."""
-        return f"{self.recipe}, {self._method}" if self.base else self.recipe + self._changed
+        return f"{self.recipe}, {self.distill}" if self.base else self.recipe + self._changed
 
     @property
     def _changed(self) -> str:
         return f" --set {' '.join(self.changes)}" if self.changes else ""
-
-    @property
-    def _method(self) -> str:
-        return f"{self.distill} {self.options}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -262,7 +258,7 @@ def _compute_days() -> dict[str, float]:
     for command, training in sorted({each.plan: each for each in _trainings()}.items()):
         recipe = catalogue.recipe(training.recipe, training.changes)
         if training.base:
-            recipe = derive_distillation(recipe, training.distill, recipe.training.steps)
+            recipe = derive_distillation(recipe, training.distill.split()[0], recipe.training.steps)
         if training.recipe not in sizes:
             sizes[training.recipe] = Sizes.of(recipe, torch.device("cuda"))
         speed = sizes[training.recipe].estimate_speed(recipe, int(devices), peak * 1e12 * mfu)
