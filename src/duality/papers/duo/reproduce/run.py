@@ -137,7 +137,7 @@ def reproduce(
 ) -> dict[str, dict[str, list[Finding]]]:
     """Do all that these claims need (none: all), decide them, and write the report; the findings by domain and claim.
 
-    ``workers`` processes with ``threads`` threads each do the work. ``budget`` is the name of the domains' amounts.
+    ``workers`` processes with ``threads`` threads each do the work. ``budget`` is the name of that of the domains.
     """
     if workers < 1 or threads < 1:
         raise ValueError(f"workers is {workers}, threads {threads}: each must be at least 1")
