@@ -18,12 +18,12 @@ from duality.evaluation.figures import plot_frontiers
 from duality.evaluation.frontiers import _default_measures, curves_of, difference, frontiers
 from duality.evaluation.samples import Case, Row, Samples, Score, read_rows
 from duality.evaluation.scorers import FunctionScorer
-from duality.evaluation.sweep import Advance, Sweep, _write_frontiers
+from duality.evaluation.sweep import Advance, RunSampler, Sweep, _write_frontiers
 
 CASE = Case(label="a", run=Path("a"), steps=4, num=8, length=12)
 
 
-class Letters:
+class Letters(RunSampler):
     """Samples of more different letters at a higher temperature; run b uses other letters."""
 
     def weights(self, case: Case) -> str:
@@ -52,7 +52,7 @@ def measured(out: Path, *runs: str, judged: bool = True, steps: Sequence[int] = 
     ]
     real = Samples(torch.randint(97, 110, (5, 12)), ["abcdefghijkl"] * 5, 0.0, 0.0, "")
     scorers = [] if judged else [FunctionScorer("shares", shares)]
-    return Sweep(out, Letters(), quiet, table_judge() if judged else None, real, scorers).measure(cases)
+    return Sweep(out, Letters("cpu", quiet), quiet, table_judge() if judged else None, real, scorers).measure(cases)
 
 
 def test_the_measures_that_are_drawn_if_none_are_named() -> None:

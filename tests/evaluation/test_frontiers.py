@@ -28,7 +28,7 @@ from duality.evaluation.frontiers import (
 from duality.evaluation.metrics import Values, distinct, entropies
 from duality.evaluation.samples import Case, Row, Samples
 from duality.evaluation.scorers import FunctionScorer
-from duality.evaluation.sweep import Advance, Sweep
+from duality.evaluation.sweep import Advance, RunSampler, Sweep
 from duality.files.kept_scores import Scores
 
 NUM = 40
@@ -194,7 +194,7 @@ def test_interpolation_against_a_loop() -> None:
 # Curves from the folder of a sweep.
 
 
-class Letters:
+class Letters(RunSampler):
     """Samples of letters; the temperature is the number of different ones."""
 
     def weights(self, case: Case) -> str:
@@ -219,7 +219,7 @@ def measured(tmp_path: Path) -> list[Row]:
     other = replace(case, label="b", run=Path("b"))
     cases = [replace(each, temperature=t, steps=s) for each in (case, other) for s in (4, 8) for t in (0.5, 1.0)]
     scorers = [FunctionScorer("vowels", vowels)]
-    return Sweep(tmp_path, Letters(), quiet, table_judge(), None, scorers).measure(cases)
+    return Sweep(tmp_path, Letters("cpu", quiet), quiet, table_judge(), None, scorers).measure(cases)
 
 
 def test_curves_are_made_of_rows_that_differ_in_temperature(measured: list[Row]) -> None:

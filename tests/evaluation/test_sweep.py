@@ -193,7 +193,7 @@ def test_mauve_is_computed_once(letters: Letters, monkeypatch: pytest.MonkeyPatc
         return 0.75
 
     monkeypatch.setattr("duality.evaluation.sweep.mauve", fake)
-    monkeypatch.setattr("duality.evaluation.sweep._why_no_mauve", lambda judge, num, references: None)
+    monkeypatch.setattr(Sweep, "_why_no_mauve", lambda sweep, num: None)
     passes: list[int] = []
 
     def hidden(ids: Tensor, valid: Tensor) -> Tensor:

@@ -17,9 +17,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.judges import generative_perplexity, table_judge
+from support.runs import quiet
 
-from duality.evaluation.judge import _token_nats
+from duality.evaluation.judge import Judge, _token_nats
 from duality.evaluation.metrics import (
+    Values,
     bootstrap,
     distinct,
     distinct_shares,
@@ -27,7 +29,8 @@ from duality.evaluation.metrics import (
     self_repetition,
     unigram_entropy,
 )
-from duality.evaluation.sweep import _why_no_mauve
+from duality.evaluation.samples import Samples
+from duality.evaluation.sweep import RunSampler, Sweep
 
 
 def test_misuse_is_refused() -> None:
@@ -85,7 +88,7 @@ def test_one_sample_has_an_infinite_error() -> None:
 
 def test_two_samples_have_three_resamples() -> None:
     """Of 0 and 1 the means are 0, 1/2 and 1, with probabilities 1/4, 1/2 and 1/4."""
-    found = bootstrap(torch.tensor([0.0, 1.0]), torch.ones(2), lambda mean: mean)
+    found = bootstrap(Values(torch.tensor([0.0, 1.0]), torch.ones(2)))
     assert (found.value, found.low, found.high) == (0.5, 0.0, 1.0)
     assert found.stderr == pytest.approx(math.sqrt(1 / 8), rel=0.05)
 
@@ -94,13 +97,13 @@ def test_samples_without_a_number_are_left_out() -> None:
     """The mean and the error are those of the numbers that exist, here 100 of 200; a single one has no error."""
     values = torch.rand(100, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     nothing = torch.zeros(100, dtype=torch.float64)
-    found = bootstrap(torch.cat([values, nothing]), torch.cat([torch.ones(100), nothing]))
+    found = bootstrap(Values(torch.cat([values, nothing]), torch.cat([torch.ones(100), nothing])))
     assert found.value == pytest.approx(float(values.mean()))
     assert found.stderr == pytest.approx(float(values.std()) / 10, rel=0.1)
-    alone = bootstrap(torch.tensor([0.0, 3.0]), torch.tensor([0.0, 1.0]))
+    alone = bootstrap(Values(torch.tensor([0.0, 3.0]), torch.tensor([0.0, 1.0])))
     assert (alone.value, alone.stderr, alone.spread) == (3.0, math.inf, (None, None, None))
     with pytest.raises(ValueError, match="none of 2 samples has a number"):
-        bootstrap(torch.zeros(2), torch.zeros(2))
+        bootstrap(Values(torch.zeros(2), torch.zeros(2)))
 
 
 def test_the_shares_of_distinct_ngrams_add_up() -> None:
@@ -181,11 +184,17 @@ def test_mauve_of_the_package() -> None:
 def test_the_reason_why_there_is_no_mauve(monkeypatch: pytest.MonkeyPatch) -> None:
     judge = table_judge()
     seeing = replace(judge, hidden=judge.logits)
+
+    def why(judge: Judge | None, num: int, references: int) -> str | None:
+        real = Samples(torch.zeros(references, 4), ["text"] * references, 0.0, 0.0, "")
+        return Sweep(Path("out"), RunSampler("cpu", quiet), quiet, judge, real)._why_no_mauve(num)
+
     monkeypatch.setitem(sys.modules, "mauve", None)
-    assert "needs a judge" in str(_why_no_mauve(None, 500, 500))
-    assert "hidden states" in str(_why_no_mauve(judge, 500, 500))
-    assert "here are 99 and 500" in str(_why_no_mauve(seeing, 99, 500))
-    assert "here are 500 and 99" in str(_why_no_mauve(seeing, 500, 99))
-    assert "pip install mauve-text" in str(_why_no_mauve(seeing, 100, 100))
+    assert "needs real text" in str(Sweep(Path("out"), RunSampler("cpu", quiet), quiet, seeing)._why_no_mauve(500))
+    assert "needs a judge" in str(why(None, 500, 500))
+    assert "hidden states" in str(why(judge, 500, 500))
+    assert "here are 99 and 500" in str(why(seeing, 99, 500))
+    assert "here are 500 and 99" in str(why(seeing, 500, 99))
+    assert "pip install mauve-text" in str(why(seeing, 100, 100))
     monkeypatch.setitem(sys.modules, "mauve", SimpleNamespace())
-    assert _why_no_mauve(seeing, 100, 100) is None
+    assert why(seeing, 100, 100) is None

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from duality.evaluation.judge import Judge
 from duality.evaluation.samples import Case, Row, Samples
-from duality.evaluation.sweep import Sweep
+from duality.evaluation.sweep import RunSampler, Sweep
 
 CASE = Case(label="duo", run=Path("runs/duo"), steps=4, num=3, length=8)
 
 
 @dataclass
-class Letters:
+class Letters(RunSampler):
     """A source of samples of letters, a judge whose calls are counted, and the reported messages."""
 
     out: Path

@@ -165,6 +165,6 @@ def plot_frontiers(found: Frontiers, target: Path) -> None:
 
 def _with_reach(values: Values, name: str) -> tuple[float, list[float]]:
     """A figure as it is shown, and how far its interval reaches below and above it; not at all if it is not known."""
-    found = bootstrap(values.totals, values.counts, torch.exp if name == "gen_ppl" else lambda mean: mean)
+    found = bootstrap(values, torch.exp if name == "gen_ppl" else lambda mean: mean)
     reach = [max(0.0, found.value - found.low), max(0.0, found.high - found.value)]
     return found.value, reach if math.isfinite(found.stderr) else [0.0, 0.0]

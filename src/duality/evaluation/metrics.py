@@ -65,15 +65,18 @@ class Values:
         numbers = torch.tensor([math.nan if value is None else value for value in column], dtype=torch.float64)
         return cls(numbers.nan_to_num(0.0), (~numbers.isnan()).double())
 
+    @classmethod
+    def of_scores(cls, scores: Sequence[tuple[float, int]]) -> Values:
+        """The nats and the number of tokens of each text (``Judge.nats``)."""
+        return cls(*torch.tensor(scores, dtype=torch.float64).unbind(-1))
 
-def bootstrap(
-    totals: Tensor, counts: Tensor, of: Callable[[Tensor], Tensor] = lambda mean: mean, seed: int = 0
-) -> Estimate:
-    """The figure ``of``(sum of totals / sum of counts) over samples (N,), with its error; ``of`` must be increasing.
 
-    A sample with a count of 0 has no number of its own; a resample of such samples alone is left out.
+def bootstrap(values: Values, of: Callable[[Tensor], Tensor] = lambda mean: mean, seed: int = 0) -> Estimate:
+    """The figure ``of``(sum of totals / sum of counts) over samples, with its error; ``of`` must be increasing.
+
+    A resample of samples without a number alone is left out.
     """
-    totals, counts = totals.double(), counts.double()
+    totals, counts = values.totals.double(), values.counts.double()
     if not counts.sum() > 0:
         raise ValueError(f"none of {len(counts)} samples has a number: give at least one that has")
     value, size = float(of(totals.sum() / counts.sum())), len(totals)
@@ -81,10 +84,10 @@ def bootstrap(
         return Estimate(value, math.inf, float(of(torch.tensor(-math.inf))), math.inf)
     noise = Noise.of(seed, 0, torch.arange(_RESAMPLES)).fold("bootstrap")
     chosen = noise.integers("samples", size, size)
-    values = of(totals[chosen].sum(1) / counts[chosen].sum(1))
-    values = values[~values.isnan()]
-    low, high = values.quantile(torch.tensor(INTERVAL, dtype=torch.float64)).tolist()
-    return Estimate(value, float(values.std()), low, high)
+    figures = of(totals[chosen].sum(1) / counts[chosen].sum(1))
+    figures = figures[~figures.isnan()]
+    low, high = figures.quantile(torch.tensor(INTERVAL, dtype=torch.float64)).tolist()
+    return Estimate(value, float(figures.std()), low, high)
 
 
 def t_quantile(degrees: int) -> float:
@@ -110,8 +113,7 @@ def perplexity(scores: Sequence[tuple[float, int]], seed: int = 0) -> Estimate:
     """Gen PPL from the nats and the number of tokens of each text (``Judge.nats``)."""
     if not any(count for _, count in scores):
         raise ValueError(f"no texts to judge: none of {len(scores)} has a token to score; give at least one that has")
-    nats, counts = torch.tensor(scores, dtype=torch.float64).unbind(-1)
-    return bootstrap(nats, counts, torch.exp, seed)
+    return bootstrap(Values.of_scores(scores), torch.exp, seed)
 
 
 def entropies(tokens: Tensor) -> Tensor:
@@ -122,8 +124,7 @@ def entropies(tokens: Tensor) -> Tensor:
 
 def unigram_entropy(tokens: Tensor) -> Estimate:
     """Entropy in nats of the tokens within each sample (N, L), averaged over samples."""
-    values = entropies(tokens)
-    return bootstrap(values, torch.ones_like(values))
+    return bootstrap(Values.of_column(entropies(tokens).tolist()))
 
 
 def distinct(tokens: Tensor, n: int) -> float:

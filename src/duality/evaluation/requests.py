@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from duality.registry import suggestion
 from duality.samplers import SAMPLERS
@@ -65,20 +65,31 @@ class SweepRequest:
                 f"eta is {self.eta}, and no sampler of {', '.join(samplers)} has one: leave it out, or choose a psi "
                 "sampler"
             )
-        temperatures = [temperature for _, _, _, temperature in self.combinations()]
-        if not temperatures or not all(0 < each < math.inf for each in temperatures):
+        cases = self.settings(own_steps=1)
+        if not cases or not all(0 < case["temperature"] < math.inf for case in cases):
             raise ValueError(f"temperatures are {self.temperature}: give at least one, each above 0")
         self.rounds_of([0])
 
-    def combinations(self) -> list[tuple[str, str, int | None, float]]:
-        """Sampler, tail, steps and temperature of each case of a model; steps None is the model's own number."""
-        samplers = list_values("--sampler", "names", self.sampler, str)
-        tails = list_values("--tail", "names", self.tail, str)
-        steps = list_values(
-            "--steps", "whole numbers", self.steps, lambda word: None if word == "own" else _whole(word)
+    def settings(self, own_steps: int) -> list[dict[str, Any]]:
+        """What each case of a model has of the request, by name; ``own_steps`` is the model's own number of steps."""
+        values = product(
+            list_values("--sampler", "names", self.sampler, str),
+            list_values("--tail", "names", self.tail, str),
+            list_values("--steps", "whole numbers", self.steps, lambda word: None if word == "own" else _whole(word)),
+            list_values("--temperature", "numbers", self.temperature, float),
         )
-        temperatures = list_values("--temperature", "numbers", self.temperature, float)
-        return list(product(samplers, tails, steps, temperatures))
+        shared = {name: getattr(self, name) for name in ("num", "seed", "grid", "top_p", "checkpoint")}
+        return [
+            {
+                "sampler": sampler,
+                "eta": self.eta if _has_eta(sampler) else None,
+                "tail": tail,
+                "steps": own_steps if steps is None else steps,
+                "temperature": temperature,
+                **shared,
+            }
+            for sampler, tail, steps, temperature in values
+        ]
 
     def rounds_of(self, saved: Sequence[int]) -> Sequence[int | None]:
         """The rounds to measure of a run with these ``saved`` ones; None is the newest weights."""
@@ -86,10 +97,6 @@ class SweepRequest:
             return saved or [None]
         chosen = () if self.rounds == "last" else list_values("--rounds", "whole numbers", self.rounds, _whole)
         return chosen if saved and chosen else [None]
-
-    def eta_of(self, sampler: str) -> float | None:
-        """The strength of a sampler; None for one that has none."""
-        return self.eta if _has_eta(sampler) else None
 
 
 def _has_eta(sampler: str) -> bool:

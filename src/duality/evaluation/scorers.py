@@ -174,6 +174,6 @@ def summary(key: str, column: Sequence[float | None]) -> Score:
     values = Values.of_column(column)
     if not (count := int(values.counts.sum())):
         return Score(None, None, None, 0, key)
-    found = bootstrap(values.totals, values.counts)
+    found = bootstrap(values)
     _, low, high = found.spread
     return Score(found.value, low, high, count, key)

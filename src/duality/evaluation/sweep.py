@@ -22,9 +22,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from itertools import product
 from pathlib import Path
-from typing import Protocol, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -41,7 +40,7 @@ from duality.evaluation.scorers import Drawing, Scorer, find_scorers, key_of, sc
 from duality.evaluation.tables import full_table, remarks, short_table
 from duality.files.atomic import file_sha256, json_text, output_folder, write_atomically
 from duality.files.kept_scores import FILE, Scores
-from duality.files.progress import Reporter, silent, working
+from duality.files.progress import Reporter, silent, unseen, working
 from duality.hub.fetch import model_source
 from duality.models.folder import exists, list_rounds, read_recipe
 from duality.models.model import Model, load
@@ -63,14 +62,55 @@ _REPEATED = 4  # n of self-repetition; a sample has to be as long
 _LEAST_FOR_MAUVE = 100  # its package takes a bucket per ten samples; fewer than ten are too few for a histogram
 
 
-class _SampleSource(Protocol):
-    """Makes samples. ``weights`` identifies the weights that ``sample`` would use, so that kept samples can be trusted.
+class RunSampler:
+    """The source of samples for cases that name run folders. One model is loaded at a time."""
 
-    ``sample`` calls ``advance(1)`` after every step of every batch.
-    """
+    def __init__(self, device: torch.device | str, report: Reporter, batch_size: int = 16):
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
+        self.batch_size = batch_size
 
-    def sample(self, case: Case, advance: Advance) -> Samples: ...
-    def weights(self, case: Case) -> str: ...
+        @lru_cache(maxsize=1)
+        def load_once(run: Path, number: int | None, step: int | None) -> tuple[Model, str]:
+            model = load(run, report, device, round=number, step=step)
+            return model, weights_id(model)
+
+        self._load = load_once
+
+    def model(self, case: Case) -> Model:
+        """The model of a case."""
+        return self._load(case.run, case.round, case.checkpoint)[0]
+
+    def weights(self, case: Case) -> str:
+        """What identifies the weights that ``sample`` would use, so that kept samples can be trusted."""
+        return self._load(case.run, case.round, case.checkpoint)[1]
+
+    def sample(self, case: Case, advance: Advance) -> Samples:
+        """The samples of a case, with the network calls counted; ``advance`` is called after each step of a batch."""
+        model = self.model(case)
+        of_model = ("label", "run", "round", "checkpoint")  # all other fields of a case are those of a request
+        wanted = {name: value for name, value in vars(case).items() if name not in of_model}
+        request = SampleRequest(**wanted, batch_size=self.batch_size)
+        with count_calls(network_of(model.denoiser)) as calls:
+            start = time.perf_counter()
+            # frame 0 is the start, before any step
+            found = model.write(request, lambda frame: advance(1) if frame.step else None)
+            seconds = time.perf_counter() - start
+        tokens, texts = torch.tensor([sample.tokens for sample in found]), [sample.text for sample in found]
+        called = sum(job().all_of(calls.sequences))  # each rank of a job has written some of the samples
+        return Samples(tokens, texts, seconds / case.num, called / case.num, self.weights(case))
+
+    def check(self, cases: Sequence[Case]) -> None:
+        """Refuse, before anything is sampled, what does not exist or cannot be: a run, a round, a sampler, a length."""
+        check_cases(cases)
+        for case in cases:
+            model = self.model(case)
+            check_sampling(model.denoiser, min(case.num, self.batch_size), case.length, model.device)
+            transform(model.denoiser, case.top_p, case.temperature)
+            model.named_sampler(case.sampler, case.eta)
+            grid_named(case.grid, case.sampler)
+            if case.tail not in get_args(Tail):
+                raise ValueError(f"--tail {case.tail!r}: choose from {', '.join(get_args(Tail))}, several with commas")
 
 
 @dataclass(frozen=True)
@@ -78,16 +118,16 @@ class Sweep:
     """Cases measured in the same manner: one judge, the same scorers, one folder that keeps samples and scores."""
 
     out: Path
-    source: _SampleSource
+    source: RunSampler
     report: Reporter
     judge: Judge | None = None
     real_text: Samples | None = None
     scorers: Sequence[Scorer] = ()
 
-    def measure(self, cases: Sequence[Case], advance: Advance = lambda count: None) -> list[Row]:
+    def measure(self, cases: Sequence[Case], advance: Advance = unseen) -> list[Row]:
         """A row for every case, and those of real text last; the files are written after every case."""
         check_cases(cases)
-        for reason in dict.fromkeys(self._mauve_obstacle(case.num) for case in cases):
+        for reason in dict.fromkeys(self._why_no_mauve(case.num) for case in cases):
             if reason is not None:
                 self.report(f"no MAUVE: {reason}")
         real, rows = job().once(self.real_rows), list[Row]()
@@ -104,7 +144,7 @@ class Sweep:
             job().once(write_rows)
         return [*rows, *real]
 
-    def row(self, case: Case, advance: Advance = lambda count: None) -> Row:
+    def row(self, case: Case, advance: Advance = unseen) -> Row:
         """The row of a case; its samples are made unless they are kept."""
         weights = self.source.weights(case)
         kept = job().once(lambda: Samples.find(self.out, case, weights, self.report))
@@ -126,17 +166,13 @@ class Sweep:
     def _measure_samples(self, case: Case, samples: Samples) -> Row:
         """The measures of the samples of a case, which are kept in its file."""
         tokens, judge, checksum = samples.tokens, self.judge, file_sha256(case.path(self.out))
-        nats, likely = None, None
-        if judge is not None:
-            nats = self._scores.once(judge.name, checksum, lambda: judge.nats(samples.texts))
-            if any(count for _, count in nats):
-                likely = perplexity(nats)
-            else:
-                self.report(f"no Gen PPL of {case.label}, {case.steps} steps: all {case.num} samples are empty")
-        entropy = unigram_entropy(tokens)
+        nats = [] if judge is None else self._scores.once(judge.name, checksum, lambda: judge.nats(samples.texts))
+        counts = [count for _, count in nats]
+        likely = perplexity(nats) if any(counts) else None
+        if counts and likely is None:
+            self.report(f"no Gen PPL of {case.label}, {case.steps} steps: all {case.num} samples are empty")
         stderr, low, high = (None, None, None) if likely is None else likely.spread
-        _, entropy_low, entropy_high = entropy.spread
-        scores: dict[str, Score] = {}
+        entropy, scores = unigram_entropy(tokens), dict[str, Score]()
         for scorer in self.scorers:
             key, compute = key_of(scorer), partial(score_texts, scorer, samples.texts)
             for name, column in self._scores.once(key, checksum, compute).items():
@@ -151,8 +187,8 @@ class Sweep:
             low=low,
             high=high,
             entropy=entropy.value,
-            entropy_low=entropy_low,
-            entropy_high=entropy_high,
+            entropy_low=entropy.spread[1],
+            entropy_high=entropy.spread[2],
             distinct_1=distinct(tokens, 1),
             distinct_2=distinct(tokens, 2),
             distinct_3=distinct(tokens, 3),
@@ -160,7 +196,7 @@ class Sweep:
             mauve=None if case.label == REAL_TEXT else self._mauve(samples, checksum),
             nfe=samples.nfe,
             seconds_per_sample=samples.seconds_per_sample,
-            empty=sum(not text for text in samples.texts) if nats is None else sum(not count for _, count in nats),
+            empty=counts.count(0) if counts else samples.texts.count(""),
             scores=scores,
         )
 
@@ -169,14 +205,27 @@ class Sweep:
         """The scores that are kept in the folder."""
         return Scores.read(self.out / FILE, self.report)
 
-    def _mauve_obstacle(self, num: int) -> str | None:
+    def _why_no_mauve(self, num: int) -> str | None:
         """Why there is no MAUVE of ``num`` samples; None if there is one."""
-        return _why_no_mauve(self.judge, num, None if self.real_text is None else len(self.real_text.texts))
+        if self.real_text is None:
+            return "it needs real text to compare with"
+        if self.judge is None or self.judge.hidden is None:
+            return "it needs a judge that shows its hidden states"
+        if min(num, len(self.real_text.texts)) < _LEAST_FOR_MAUVE:
+            return (
+                f"it needs {_LEAST_FOR_MAUVE} samples and as many real texts, here are {num} and "
+                f"{len(self.real_text.texts)} (its authors advise some thousands)"
+            )
+        try:
+            importlib.import_module("mauve")
+        except ImportError as error:
+            return f"its package cannot be imported ({error}): pip install mauve-text"
+        return None
 
     def _mauve(self, samples: Samples, checksum: str) -> float | None:
         """MAUVE against the real text; None where it cannot be computed."""
-        judge, real, texts = self.judge, self.real_text, [text for text in samples.texts if text]
-        if judge is None or real is None or self._mauve_obstacle(len(texts)) is not None:
+        judge, texts = self.judge, [text for text in samples.texts if text]
+        if judge is None or self._why_no_mauve(len(texts)) is not None:
             return None
         name = f"mauve of {checksum} against {file_sha256(self.out / 'samples' / 'real-text.jsonl')}"
         return self._scores.once(judge.name, name, lambda: mauve(judge.features(texts), self._real_features))
@@ -184,27 +233,9 @@ class Sweep:
     @cached_property
     def _real_features(self) -> Tensor:
         """The judge's features of the real text."""
-        if self.judge is None or self.real_text is None:
-            raise ValueError("features of real text need a judge and real text: give the sweep both")
+        assert self.judge is not None
+        assert self.real_text is not None
         return self.judge.features(self.real_text.texts)
-
-
-def _why_no_mauve(judge: Judge | None, num_samples: int, num_references: int | None) -> str | None:
-    """Why MAUVE cannot be computed; None if it can."""
-    if num_references is None:
-        return "it needs real text to compare with"
-    if judge is None or judge.hidden is None:
-        return "it needs a judge that shows its hidden states"
-    if min(num_samples, num_references) < _LEAST_FOR_MAUVE:
-        return (
-            f"it needs {_LEAST_FOR_MAUVE} samples and as many real texts, here are {num_samples} and {num_references} "
-            "(its authors advise some thousands)"
-        )
-    try:
-        importlib.import_module("mauve")
-    except ImportError as error:
-        return f"its package cannot be imported ({error}): pip install mauve-text"
-    return None
 
 
 def check_cases(cases: Sequence[Case]) -> None:
@@ -219,56 +250,6 @@ def check_cases(cases: Sequence[Case]) -> None:
             )
     if len({case.key for case in cases}) < len(cases):
         raise ValueError("a setting stands twice among those to measure: name each once")
-
-
-class RunSampler:
-    """The sweep's source of samples for cases that name run folders. One model is loaded at a time."""
-
-    def __init__(self, device: torch.device | str, report: Reporter, batch_size: int = 16):
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
-        self.batch_size = batch_size
-
-        @lru_cache(maxsize=1)
-        def load_once(run: Path, number: int | None, step: int | None) -> tuple[Model, str]:
-            model = load(run, report, device, round=number, step=step)
-            return model, weights_id(model)
-
-        self._load = load_once
-
-    def model(self, case: Case) -> Model:
-        """The model of a case."""
-        return self._load(case.run, case.round, case.checkpoint)[0]
-
-    def weights(self, case: Case) -> str:
-        """The identifier of the weights of a case's model."""
-        return self._load(case.run, case.round, case.checkpoint)[1]
-
-    def sample(self, case: Case, advance: Advance) -> Samples:
-        """The samples of a case, with the network calls counted."""
-        model = self.model(case)
-        of_model = ("label", "run", "round", "checkpoint")  # all other fields of a case are those of a request
-        wanted = {name: value for name, value in vars(case).items() if name not in of_model}
-        request = SampleRequest(**wanted, batch_size=self.batch_size)
-        with count_calls(network_of(model.denoiser)) as calls:
-            start = time.perf_counter()
-            # frame 0 is the start, before any step
-            found = model.write(request, lambda frame: advance(1) if frame.step else None)
-            seconds = time.perf_counter() - start
-        tokens, texts = torch.tensor([sample.tokens for sample in found]), [sample.text for sample in found]
-        called = sum(job().all_of(calls.sequences))  # each rank of a job has written some of the samples
-        return Samples(tokens, texts, seconds / case.num, called / case.num, self.weights(case))
-
-    def check(self, cases: Sequence[Case]) -> None:
-        """Refuse, before anything is sampled, what does not exist or cannot be: a run, a round, a sampler, a length."""
-        for case in cases:
-            model = self.model(case)
-            check_sampling(model.denoiser, min(case.num, self.batch_size), case.length, model.device)
-            transform(model.denoiser, case.top_p, case.temperature)
-            model.named_sampler(case.sampler, case.eta)
-            grid_named(case.grid, case.sampler)
-            if case.tail not in get_args(Tail):
-                raise ValueError(f"--tail {case.tail!r}: choose from {', '.join(get_args(Tail))}, several with commas")
 
 
 def held_out_text(
@@ -311,7 +292,6 @@ def measure_runs(
     the corpus of the first run is now, if it was moved.
     """
     where, first, cases = device_named(device), job().first, _cases_of(runs, request)
-    check_cases(cases)
     source = RunSampler(where, report, batch_size)
     source.check(cases)
     # rank 0 of a job scores for all
@@ -350,26 +330,14 @@ def _cases_of(runs: Sequence[Path], request: SweepRequest) -> list[Case]:
         raise ValueError("nothing to measure: name run folders, such as runs/demo")
     check_seed(request.seed)
     names, cases = run_names(runs), list[Case]()
-    shared = {name: getattr(request, name) for name in ("num", "seed", "grid", "top_p", "checkpoint")}
     for each in runs:
         run = model_source(each).folder
         recipe = read_recipe(run)
         length = recipe.data.length if request.length is None else request.length
         # a sampler's own number of steps does not depend on the vocabulary
         own_steps = recipe.method.sampler(2).steps(length)
-        rounds = request.rounds_of(list_rounds(run, recipe))
-        for number, (sampler, tail, steps, temperature) in product(rounds, request.combinations()):
-            case = Case(
-                label=label_of(names[each], number, request.checkpoint),
-                run=run,
-                steps=own_steps if steps is None else steps,
-                length=length,
-                round=number,
-                sampler=sampler,
-                eta=request.eta_of(sampler),
-                tail=tail,
-                temperature=temperature,
-                **shared,
-            )
-            cases.append(case)
+        for number in request.rounds_of(list_rounds(run, recipe)):
+            label = label_of(names[each], number, request.checkpoint)
+            settings = request.settings(own_steps)
+            cases += [Case(label=label, run=run, length=length, round=number, **known) for known in settings]
     return cases
