@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from support.sweep_rows import REAL, row
 
-from duality.evaluation.figures import _at_one_temperature, _plot_rows, draw, style
-from duality.evaluation.samples import Score
+from duality.evaluation.figures import _plot_rows, draw, style
+from duality.evaluation.samples import Row, Score
 from duality.evaluation.tables import has_rounds
 
 
@@ -24,16 +24,18 @@ def test_figures_are_drawn(tmp_path: Path) -> None:
     for path in tmp_path.iterdir():
         assert path.read_bytes().startswith(b"\x89PNG")
     assert has_rounds(rounds)
-    with pytest.raises(ValueError, match="no row has a round"):
-        _plot_rows([row("duo", 8, 1.0, 5.0)], tmp_path / "none.png", over_rounds=True)
 
 
-def test_of_several_temperatures_the_one_nearest_to_1_is_drawn(tmp_path: Path) -> None:
-    rows = [row("duo", 8, None, 5.0, temperature=t) for t in (0.5, 0.9, 1.2)]
-    assert _at_one_temperature([*rows, REAL]) == [rows[1], REAL]
-    assert _at_one_temperature([REAL]) == [REAL]
+def test_of_several_temperatures_the_one_nearest_to_1_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = {"validity": Score(0.5, 0.4, 0.6, 8, "molecules")}
-    draw([replace(each, scores=scores) for each in rows], tmp_path / "steps.png")
+    rows = [row("duo", 8, None, 5.0, temperature=t, scores=scores) for t in (0.5, 0.9, 1.2)]
+    shown: list[Sequence[Row]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("duality.evaluation.figures._plot_rows", lambda rows, target: shown.append(rows))
+        draw([*rows, REAL], tmp_path / "steps.png")
+        draw([REAL], tmp_path / "steps.png")
+    assert shown == [[rows[1], REAL], [REAL]]
+    draw(rows, tmp_path / "steps.png")
     assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
 
 

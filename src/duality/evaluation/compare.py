@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -76,8 +75,8 @@ class ComparisonRequest:
     device: torch.device | str = "cpu"
 
     def __post_init__(self) -> None:
-        counts = (self.num_samples, self.num_draws, self.limit, self.sampling_steps)
-        for name, value in zip(("samples", "draws", "limit", "sample steps"), counts, strict=True):
+        counts = {"samples": self.num_samples, "draws": self.num_draws, "limit": self.limit}
+        for name, value in {**counts, "sample steps": self.sampling_steps}.items():
             if value is not None and value < 1:
                 raise ValueError(f"{name}: {value}; it must be at least 1")
 
@@ -109,6 +108,12 @@ def compare(
         text = held_out_text(recipes[0], request.num_samples, recipes[0].data.length, report)
         sweep = Sweep(request.out, sampler, report, request.judge, text)
         real = job().once(sweep.real_rows)
+
+    def write_table() -> None:
+        lines = [table(table_lines(rows)).rstrip("\n"), *remarks]
+        write_atomically(request.out / "table.md", "\n\n".join(lines) + "\n")
+        write_atomically(request.out / "table.json", json_text([row.to_json() for row in rows], indent=1))
+
     job().once(lambda: output_folder(request.out))
     for recipe in recipes:
         # Between the first and the last step there is training alone, so that the times can be compared.
@@ -121,7 +126,7 @@ def compare(
             break
         rows.append(_measure_run(chosen, request, sampler, sweep, report))
         remarks = _remarks(recipes, rows, real)
-        job().once(partial(_write_table, request.out, rows, remarks))
+        job().once(write_table)
     return rows, remarks
 
 
@@ -198,9 +203,3 @@ def _remarks(recipes: Sequence[Recipe], rows: Sequence[_ComparedRecipe], real: S
     for recipe in recipes[1:]:
         lines += [f"Differs: {recipe.name}: {line}." for line in differences(first, replace(recipe, **shared))]
     return lines
-
-
-def _write_table(out: Path, rows: Sequence[_ComparedRecipe], remarks: Sequence[str]) -> None:
-    """Write table.json, and the table in Markdown with its remarks."""
-    write_atomically(out / "table.json", json_text([row.to_json() for row in rows], indent=1))
-    write_atomically(out / "table.md", "\n\n".join([table(table_lines(rows)).rstrip("\n"), *remarks]) + "\n")

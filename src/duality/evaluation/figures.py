@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from duality.evaluation.frontiers import Frontiers
@@ -77,18 +78,16 @@ def save(figure: Figure, target: Path, height: float | None = None) -> None:
 
 
 def draw(rows: Sequence[Row], steps: Path, rounds: Path | None = None) -> None:
-    """The figure against steps and, if it is requested and there are rounds, the one against rounds."""
-    shown = _at_one_temperature(rows)
+    """The figure against steps and, if it is requested and there are rounds, the one against rounds.
+
+    They show the temperature nearest to 1, and real text.
+    """
+    found = {row.temperature for row in rows if not row.real}
+    nearest = min(found, key=lambda each: (abs(each - 1), each), default=1.0)
+    shown = [row for row in rows if row.real or row.temperature == nearest]
     _plot_rows(shown, steps)
     if rounds is not None and has_rounds(shown):
         _plot_rows(shown, rounds, over_rounds=True)
-
-
-def _at_one_temperature(rows: Sequence[Row]) -> list[Row]:
-    """The rows of the temperature nearest to 1, and real text."""
-    found = {row.temperature for row in rows if not row.real}
-    nearest = min(found, key=lambda each: (abs(each - 1), each), default=1.0)
-    return [row for row in rows if row.real or row.temperature == nearest]
 
 
 def _plot_rows(rows: Sequence[Row], target: Path, over_rounds: bool = False) -> None:
@@ -96,8 +95,6 @@ def _plot_rows(rows: Sequence[Row], target: Path, over_rounds: bool = False) -> 
 
     Later rounds, or fewer steps, are darker.
     """
-    if over_rounds and not has_rounds(rows):
-        raise ValueError("no row has a round: there is nothing to draw; measure a distilled run")
 
     def across(row: Row) -> int:
         return (row.round or 0) if over_rounds else row.steps
@@ -122,17 +119,15 @@ def _plot_rows(rows: Sequence[Row], target: Path, over_rounds: bool = False) -> 
                 line, (colour, dashes) = sorted(same, key=across), style(number, place, len(lines))
                 label = f"{name}, {line[0].steps} steps" if over_rounds else label_of(name, line[0].round)
                 x = [across(row) for row in line]
-                # what was not measured leaves a gap
-                found = [[math.nan if part is None else part for part in row.measure(measure)] for row in line]
-                value, low, high = (list(part) for part in zip(*found))
+                # what was not measured is NaN and leaves a gap
+                value, low, high = np.array([row.measure(measure) for row in line], dtype=float).T
                 axes.plot(x, value, marker="o", ms=4, lw=1.6, label=label, color=colour, ls=dashes)
                 axes.fill_between(x, low, high, color=colour, alpha=0.13, lw=0)
                 if len(line) == 1:  # a band needs two points
                     axes.vlines(x, low, high, color=colour, alpha=0.5)
         for row in rows:
-            value_of_text = row.measure(measure)[0] if row.real else None
-            if value_of_text is not None:
-                axes.axhline(value_of_text, color="grey", ls="--", lw=1.2, label=row.label)
+            if row.real and (text := row.measure(measure)[0]) is not None:
+                axes.axhline(text, color="grey", ls="--", lw=1.2, label=row.label)
     save(figure, target)
 
 
@@ -146,25 +141,27 @@ def plot_frontiers(found: Frontiers, target: Path) -> None:
     hues = list(dict.fromkeys(models))
     for place, (curve, model) in enumerate(zip(found.curves, models, strict=True)):
         colour, dashes = style(hues.index(model), models[:place].count(model), models.count(model))
-        points = sorted(curve.known, key=lambda each: float(each.diversity.totals.sum() / each.diversity.counts.sum()))
+        points = [
+            (*_with_reach(point.diversity, found.diversity), *_with_reach(point.quality, found.quality), temperature)
+            for temperature, point in curve.known.items()
+        ]
         if not points:
             continue
-        x, across = zip(*(_with_reach(point.diversity, found.diversity) for point in points))
-        y, along = zip(*(_with_reach(point.quality, found.quality) for point in points))
-        reach = torch.tensor(along).T.numpy(), torch.tensor(across).T.numpy()
-        axes.errorbar(x, y, *reach, elinewidth=0.6, color=colour, ls=dashes)
+        x, left, right, y, down, up, temperatures = zip(*sorted(points, key=lambda point: point[0]))
+        axes.errorbar(x, y, (down, up), (left, right), elinewidth=0.6, color=colour, ls=dashes)
         axes.plot(x, y, marker="o", ms=4, lw=1.6, label=curve.label, color=colour, ls=dashes)
-        for point, *end in zip(points, x, y):
-            axes.annotate(f"{point.temperature:g}", tuple(end), (3, 3), textcoords="offset points", fontsize=6.5)
+        for *end, temperature in zip(x, y, temperatures):
+            axes.annotate(f"{temperature:g}", tuple(end), (3, 3), textcoords="offset points", fontsize=6.5)
     for row in found.rows:
-        ends = [row.measure(name)[0] for name in (found.diversity, found.quality)] if row.real else [None]
-        if None not in ends:
-            axes.plot(*ends, marker="*", ms=11, ls="", color="grey", label=row.label)
+        at, value = row.measure(found.diversity)[0], row.measure(found.quality)[0]
+        if row.real and at is not None and value is not None:
+            axes.plot(at, value, marker="*", ms=11, ls="", color="grey", label=row.label)
     save(figure, target)
 
 
-def _with_reach(values: Values, name: str) -> tuple[float, list[float]]:
+def _with_reach(values: Values, name: str) -> tuple[float, float, float]:
     """A figure as it is shown, and how far its interval reaches below and above it; not at all if it is not known."""
     found = bootstrap(values, torch.exp if name == "gen_ppl" else lambda mean: mean)
-    reach = [max(0.0, found.value - found.low), max(0.0, found.high - found.value)]
-    return found.value, reach if math.isfinite(found.stderr) else [0.0, 0.0]
+    if not math.isfinite(found.stderr):
+        return found.value, 0.0, 0.0
+    return found.value, max(0.0, found.value - found.low), max(0.0, found.high - found.value)

@@ -83,9 +83,10 @@ class Curve:
     points: tuple[Point, ...]
 
     @property
-    def known(self) -> tuple[Point, ...]:
-        """The points that have both figures; a set without a valid molecule has no novelty."""
-        return tuple(each for each in self.points if each.quality.counts.sum() > 0 and each.diversity.counts.sum() > 0)
+    def known(self) -> dict[float, Point]:
+        """The points that have both figures, by temperature; a set without a valid molecule has no novelty."""
+        both = (each for each in self.points if each.quality.counts.sum() > 0 and each.diversity.counts.sum() > 0)
+        return {each.temperature: each for each in both}
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ def difference(
     """
     if not first or not second:
         raise ValueError(f"a comparison of {len(first)} curves with {len(second)}: each side needs at least 1")
-    seeds, shared = (len(first), len(second)), [_shared_temperatures(arm) for arm in (first, second)]
+    seeds, curves = (len(first), len(second)), [[curve.known for curve in arm] for arm in (first, second)]
+    shared = [[each for each in arm[0] if all(each in curve for curve in arm)] for arm in curves]
     if not all(shared):
         return None
     nearest = min(range(len(shared[1])), key=lambda place: abs(shared[1][place] - 1.0))
@@ -123,8 +125,8 @@ def difference(
     def compare(drawn: Sequence[_Draw], count: int) -> tuple[Tensor, ...]:
         """In each resample (R,): the diversity, both qualities there, whether it was moved, whether ranges overlap."""
         (y, x), (other_y, other_x) = (
-            _mean_curve(arm, known, part, count, seed, tag)
-            for arm, known, part, tag in zip((first, second), shared, drawn, "01")
+            _mean_curve([[curve[each] for each in known] for curve in arm], part, count, seed, tag)
+            for arm, known, part, tag in zip(curves, shared, drawn, "01")
         )
         low, high = torch.maximum(x.amin(1), other_x.amin(1)), torch.minimum(x.amax(1), other_x.amax(1))
         wanted = other_x[:, nearest] if at is None else torch.full_like(low, at)
@@ -153,12 +155,6 @@ def difference(
     return _Difference(float(found), float(one), float(other), value, value - down, value + up, bool(clipped))
 
 
-def _shared_temperatures(arm: Sequence[Curve]) -> list[float]:
-    """The temperatures at which all curves of a model have both figures."""
-    known = [{point.temperature for point in curve.known} for curve in arm]
-    return [point.temperature for point in arm[0].known if all(point.temperature in each for each in known)]
-
-
 def _widen_by(seeds: Sequence[int]) -> float:
     """How much wider than its percentiles the interval of a bootstrap over these numbers of seeds has to be."""
     freedom = sum(count - 1 for count in seeds)
@@ -182,9 +178,7 @@ def _interpolate(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
     return torch.lerp(y0, y1, share).where(~(x.isnan() | y.isnan()).any(1), torch.nan)
 
 
-def _mean_curve(
-    arm: Sequence[Curve], temperatures: Sequence[float], drawn: _Draw, count: int, seed: int, tag: str
-) -> Tensor:
+def _mean_curve(arm: Sequence[Sequence[Point]], drawn: _Draw, count: int, seed: int, tag: str) -> Tensor:
     """The mean of a model's curves in ``count`` resamples of what is ``drawn``: quality and diversity (2, count, P).
 
     That are the samples of each curve, the curves themselves (training seeds), or nothing. Points of a curve with as
@@ -192,8 +186,7 @@ def _mean_curve(
     """
     figures = []
     weights = torch.ones(len(arm), count, dtype=torch.float64)
-    for place, curve in enumerate(arm):
-        points = [next(point for point in curve.known if point.temperature == each) for each in temperatures]
+    for place, points in enumerate(arm):
         if drawn == "samples":
             blocks = [
                 Noise.of(seed, 0, rows).fold("frontier").fold(f"{tag} {place}")
@@ -340,8 +333,7 @@ def curves_of(places: Mapping[Row, Path], quality: str, diversity: str) -> list[
     def point(row: Row) -> Point:
         out = places[row]
         facts = Samples.read(out, row), file_sha256(row.path(out)), scores[out]
-        found = [_values_of(row, name, *facts) for name in (quality, diversity)]
-        return Point(row.temperature, *found)
+        return Point(row.temperature, *(_values_of(row, name, *facts) for name in (quality, diversity)))
 
     return [Curve(label, tuple(map(point, same))) for label, same in _curve_rows(list(places)).items()]
 

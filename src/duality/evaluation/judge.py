@@ -28,6 +28,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +97,11 @@ class Judge:
     @torch.no_grad()
     def nats(self, texts: Sequence[str]) -> list[tuple[float, int]]:
         """For each text the sum of -log p over its tokens, and the number of tokens scored: 0 if it has none."""
-        rows = self._rows(texts)
-        totals, overlap = [0.0] * len(rows), self.context - self.context // 2
-        passages = [Passage(row[1:], row[:1], overlap=overlap) for row in rows]
-        for batch, ids, valid, known in self._batches(passages):
-            logits = self.logits(ids.to(self.device), valid.long().to(self.device))
-            nats = _token_nats(logits, ids.to(self.device)).cpu()
-            found = torch.where((valid & ~known)[:, 1:], nats, 0.0).sum(-1).tolist()
+        rows, overlap = self._rows(texts), self.context - self.context // 2
+        totals = [0.0] * len(rows)
+        for batch, ids, valid, known in self._batches([Passage(row[1:], row[:1], overlap=overlap) for row in rows]):
+            nats = _token_nats(self.logits(ids, valid.long()), ids).cpu()
+            found = torch.where((valid & ~known)[:, 1:].cpu(), nats, 0.0).sum(-1).tolist()
             for window, total in zip(batch, found, strict=True):
                 totals[window.text] += total
         return [(total, max(0, len(row) - 1)) for total, row in zip(totals, rows)]
@@ -120,7 +119,7 @@ class Judge:
             raise ValueError(f"none of {len(texts)} texts has a token: a feature needs at least one text that has")
         found: dict[int, Tensor] = {}
         for batch, ids, valid, _ in self._batches(rows):
-            states = self.hidden(ids.to(self.device), valid.long().to(self.device)).float().cpu()
+            states = self.hidden(ids, valid.long()).float().cpu()
             found.update((window.text, state[len(window.ids) - 1]) for window, state in zip(batch, states))
         return torch.stack([found[index] for index in range(len(rows))])
 
@@ -145,9 +144,9 @@ class Judge:
         waiting = sorted(Window.cut(rows, self.context), key=lambda window: -len(window.ids))
         while waiting:
             longest = len(waiting[0].ids)
-            count = max(1, _BATCH_TOKENS // longest)
-            yield waiting[:count], *pad_windows(waiting[:count], "cpu", longest)
-            waiting = waiting[count:]
+            batch = waiting[: max(1, _BATCH_TOKENS // longest)]
+            yield batch, *pad_windows(batch, self.device, longest)
+            del waiting[: len(batch)]
 
 
 def _token_nats(logits: Tensor, ids: Tensor) -> Tensor:
@@ -183,19 +182,17 @@ def load_judge(
         raise ValueError(f"cannot load the judge {spec!r} ({' '.join(str(error).split())}); {_CHOICES}") from error
     if lacking:
         raise ValueError(f"{spec!r} lacks weights: {', '.join(lacking)}")
-    model = model.to(device).eval()
+    run = partial(model.to(device).eval(), use_cache=False)
     begin = END_OF_DOCUMENT if END_OF_DOCUMENT in tokenizer.get_vocab() else tokenizer.bos_token
     limits = (getattr(model.config.get_text_config(), "max_position_embeddings", None), tokenizer.model_max_length)
     judge = Judge(
         name=spec,
         encode=lambda text: list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]),
-        logits=lambda ids, valid: model(input_ids=ids, attention_mask=valid, use_cache=False).logits.float(),
+        logits=lambda ids, valid: run(input_ids=ids, attention_mask=valid).logits.float(),
         context=int(min(limit for limit in limits if limit)),
         bos=None if begin is None else int(tokenizer.convert_tokens_to_ids(begin)),
         device=device,
-        hidden=lambda ids, valid: model(
-            input_ids=ids, attention_mask=valid, use_cache=False, output_hidden_states=True
-        ).hidden_states[-1],
+        hidden=lambda ids, valid: run(input_ids=ids, attention_mask=valid, output_hidden_states=True).hidden_states[-1],
     )
     # transformers loads any encoder as if it were causal, and its scores would mean nothing
     ids = torch.tensor([[0, 1], [0, 2]], device=judge.device)

@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -105,18 +105,15 @@ class Molecules:
     def __call__(self, texts: Texts) -> Numbers:
         molecules = [_canonical(text) for text in texts]
         valid = [text for text in molecules if text is not None]
-
-        def at_valid_texts(numbers: Iterable[float | None]) -> list[float | None]:
-            following = iter(numbers)
-            return [None if text is None else next(following) for text in molecules]
-
-        found: dict[str, Sequence[float | None]] = {
-            "validity": [float(text is not None) for text in molecules],
-            "uniqueness": at_valid_texts(_uniqueness(valid)),
+        among_valid = {
+            "uniqueness": _uniqueness(valid),
+            "novelty": [] if self.context is None else [float(text not in self.known) for text in valid],
+            "diversity": _diversity([text for text, known in zip(texts, molecules) if known]),
         }
-        if self.context is not None:
-            found["novelty"] = at_valid_texts(float(text not in self.known) for text in valid)
-        found["diversity"] = at_valid_texts(_diversity([text for text, known in zip(texts, molecules) if known]))
+        found: dict[str, Sequence[float | None]] = {"validity": [float(text is not None) for text in molecules]}
+        for name in self.columns[1:]:
+            following = iter(among_valid[name])
+            found[name] = [None if text is None else next(following) for text in molecules]
         return found
 
     def draw(self, texts: Texts, path: Path) -> list[Path]:
@@ -133,15 +130,15 @@ class Molecules:
         invalid.GetAtomWithIdx(0).SetProp("_displayLabel", "invalid")
         molecules = [invalid if known is None else _read(text) for known, text in found]
         width, height = min(_WIDTH, len(legends)) * _PANEL[0], -(-len(legends) // _WIDTH) * _PANEL[1]
-        written = []
-        for ending, kind in ((".svg", drawing.MolDraw2DSVG), (".png", drawing.MolDraw2DCairo)):
+        kinds = {".svg": drawing.MolDraw2DSVG, ".png": drawing.MolDraw2DCairo}
+        written = [path.with_name(path.name + ending) for ending in kinds]
+        for target, kind in zip(written, kinds.values()):
             canvas = kind(width, height, *_PANEL)
             canvas.drawOptions().legendFraction = 0.16
             canvas.DrawMolecules(molecules, legends=legends)
             canvas.FinishDrawing()
-            picture, target = canvas.GetDrawingText(), path.with_name(path.name + ending)
+            picture = canvas.GetDrawingText()
             target.write_bytes(picture if isinstance(picture, bytes) else picture.encode("utf-8"))
-            written.append(target)
         return written
 
 

@@ -73,15 +73,13 @@ class _Suite:
         """The likelihood of every set; ``keep`` is a file of results that are not computed twice."""
         for name in places:
             if name not in self.sets.values():
-                raise ValueError(
-                    f"--data {name}=...: the suite {self.name} has no set {name!r}: "
-                    f"{suggestion(name, self.sets.values())}"
-                )
+                near = suggestion(name, self.sets.values())
+                raise ValueError(f"--data {name}=...: the suite {self.name} has no set {name!r}: {near}")
         data = model.recipe.data
         if not self.own_packing:
             data = replace(data, packing="wrap", padding="ignore", eos=False, labels=False)
         kept, weights = None if keep is None else Scores.read(keep, report), hash_weights(model.denoiser)
-        known = {} if kept is None else kept.entries.get(weights, {})
+        known = kept.entries.get(weights) if kept else None
         outcomes = []
         for heading, name in self.sets.items():
             spec = f"{name}={places[name]}" if name in places else name
@@ -109,25 +107,24 @@ class _Suite:
                     found = model.likelihood(
                         rows, num_draws=num_draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
                     )
-                if kept is not None:
+                if kept:
                     job().once(partial(kept.replace, weights, key, {"set": name, **asdict(found)}))
             outcomes.append(_Outcome(heading, name, found))
         return outcomes
 
     def lines(self, outcomes: Sequence[_Outcome], name: str) -> list[list[str]]:
         """The table: its headings, and ours, each number with its standard error."""
-        ours = []
-        for each in outcomes:
-            if each.result is None:
-                ours.append("missing")
-                continue
-            result, sign = each.result, {"bound": "≤ ", "exact": "", "pseudo-likelihood": "pseudo "}[each.result.kind]
-            if self.name == "text8":
-                error = result.bits_per_character / result.nats_per_token * result.stderr
-                ours.append(f"{sign}{result.bits_per_character:.4f} ± {error:.4f} bits")
-            else:
-                ours.append(f"{sign}{result.perplexity:.2f} ± {result.perplexity_stderr:.2f}")
-        return [["", *(each.heading for each in outcomes)], [name, *ours]]
+
+        def number(result: Likelihood | None) -> str:
+            if result is None:
+                return "missing"
+            sign = {"bound": "≤ ", "exact": "", "pseudo-likelihood": "pseudo "}[result.kind]
+            if self.name != "text8":
+                return f"{sign}{result.perplexity:.2f} ± {result.perplexity_stderr:.2f}"
+            error = result.bits_per_character / result.nats_per_token * result.stderr
+            return f"{sign}{result.bits_per_character:.4f} ± {error:.4f} bits"
+
+        return [["", *(each.heading for each in outcomes)], [name, *(number(each.result) for each in outcomes)]]
 
     def remarks(self, model: Model, outcomes: Sequence[_Outcome]) -> list[str]:
         """What a reader of the table must know: what is missing, and what the numbers are of."""
@@ -141,23 +138,15 @@ class _Suite:
         return remarks
 
 
+_ZERO_SHOT = {
+    "PTB": "ptb", "Wikitext": "wikitext-103", "LM1B": "lm1b", "Lambada": "lambada", "AG News": "ag-news",
+    "Pubmed": "pubmed", "Arxiv": "arxiv",
+}  # fmt: skip
 SUITES = {
     suite.name: suite
     for suite in (
         _Suite(
-            "zero-shot",
-            "Table 2: zero-shot perplexities of models trained on OpenWebText",
-            {
-                "PTB": "ptb",
-                "Wikitext": "wikitext-103",
-                "LM1B": "lm1b",
-                "Lambada": "lambada",
-                "AG News": "ag-news",
-                "Pubmed": "pubmed",
-                "Arxiv": "arxiv",
-            },
-            own_packing=False,
-            table=2,
+            "zero-shot", "Table 2: zero-shot perplexities of models trained on OpenWebText", _ZERO_SHOT, False, table=2
         ),
         _Suite("lm1b", "Table 1: perplexity on the test set of LM1B", {"LM1B": "lm1b"}, own_packing=True, table=1),
         _Suite("owt", "Table 1: perplexity on OpenWebText", {"OWT": "openwebtext"}, own_packing=True, table=1),

@@ -16,17 +16,10 @@ if TYPE_CHECKING:  # `duality recipes --table` needs no torch
 
 SHORT = {"gen_ppl": "Gen PPL", "entropy": "entropy"}  # the measures of the short table, and their heads
 _SETTINGS = {
-    "sampler": "{} sampler",
-    "eta": "eta {}",
-    "tail": "{} tail",
-    "grid": "{} grid",
-    "top_p": "top-p {}",
-    "temperature": "temperature {}",
-    "length": "{} tokens",
-    "num": "{} samples",
-    "seed": "seed {}",
+    "sampler": "{} sampler", "eta": "eta {}", "tail": "{} tail", "grid": "{} grid", "top_p": "top-p {}",
+    "temperature": "temperature {}", "length": "{} tokens", "num": "{} samples", "seed": "seed {}",
     "judge": "read by {}",
-}
+}  # fmt: skip
 _DETAILS = {  # head, field of a row and how it is written
     "round": ("round", ""), "steps": ("steps", ""), "sampler": ("sampler", ""), "eta": ("eta", ""),
     "tail": ("tail", ""), "grid": ("grid", ""), "top-p": ("top_p", ""), "temperature": ("temperature", ""),
@@ -108,14 +101,11 @@ def short_table(rows: Sequence[Row]) -> str:
     scores = [score for row in rows for score in row.scores.items()]
     if scores and all(row.judge is None for row in rows):
         measures = list(dict.fromkeys(name for name, score in scores if score.scorer == scores[0][1].scorer))
-    leading: dict[str, Callable[[Row], float]] = {"round": lambda row: row.round or 0} if has_rounds(rows) else {}
-    leading["steps"] = lambda row: row.steps
-    if several_temperatures(rows):
-        leading["temperature"] = lambda row: row.temperature
+    leading = ["round"] * has_rounds(rows) + ["steps"] + ["temperature"] * several_temperatures(rows)
     lines = [[*leading, *(f"{name}: {SHORT.get(measure, measure)}" for name in found for measure in measures)]]
     sampled = [row for row in rows if not row.real]
     for same in group_rows(sampled, lambda row: (row.round or 0, -row.steps, row.temperature)):
-        line = [str(of(same[0])) for of in leading.values()]
+        line = [str(getattr(same[0], name) or 0) for name in leading]
         for column in found.values():
             match = [row for row in same if row in column]
             line += short_cells(match[0], measures) if match else ["–"] * len(measures)
