@@ -105,7 +105,7 @@ class Molecules:
     def __call__(self, texts: Texts) -> Numbers:
         molecules = [_canonical(text) for text in texts]
         valid = [text for text in molecules if text is not None]
-        among_valid = {
+        among_valid: dict[str, Sequence[float | None]] = {
             "uniqueness": _uniqueness(valid),
             "novelty": [] if self.context is None else [float(text not in self.known) for text in valid],
             "diversity": _diversity([text for text, known in zip(texts, molecules) if known]),

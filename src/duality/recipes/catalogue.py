@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -24,7 +25,7 @@ from pathlib import Path
 from duality.diffusion import GAUSSIAN_SCHEDULES, SCHEDULES
 from duality.methods import METHODS
 from duality.networks import BACKBONES, SIZES
-from duality.recipes.config import Json, check, component, field_types, from_jsonable, parse, to_jsonable
+from duality.recipes.config import Json, check, field_types, from_jsonable, parse, to_jsonable
 from duality.recipes.recipe import Data, Generation, Recipe
 from duality.registry import Entry, Registry, suggestion
 from duality.tokenizers import TOKENIZERS
@@ -131,43 +132,35 @@ def _make_absolute(spec: str | Path) -> str:
 
 def _with_settings(base: Recipe, settings: Iterable[tuple[str, object]]) -> Recipe:
     """``base`` with other values of fields; a text is read as the type of its field, or as the name of a component."""
-    kinds, data = _components(), component(base)
+    kinds, data = _components(), to_jsonable(base)
     for path, value in settings:
-        *parents, leaf = path.split(".")
-        node = data
-        for part in parents:
-            inner = _field(node, part, path)
-            if not isinstance(inner, dict):
-                raise ValueError(f"no field {path!r}: {part} is {inner!r}, which has no parts")
-            node = inner
-        before = _field(node, leaf, path)
-        hint = field_types(kinds[str(node["type"])])[leaf]
+        parts, node, before = path.split("."), dict[str, Json](), data
+        for above, part in zip(["", *parts], parts):
+            if not isinstance(before, dict):
+                raise ValueError(f"no field {path!r}: {above} is {before!r}, which has no parts")
+            node, names = before, before.keys() - {"type"}
+            if part not in names:
+                raise ValueError(f"no field {path!r} ({node['type']} has no {part!r}): {suggestion(part, names)}")
+            before = node[part]
+        hint = field_types(kinds[str(node["type"])])[parts[-1]]
         if isinstance(before, dict):
-            node[leaf] = component(_chosen(str(value), hint, path, before))
+            found = _chosen(str(value), hint, path, before)
         else:
             given = parse(value, hint) if isinstance(value, str) else value
-            node[leaf] = to_jsonable(check(tuple(given) if isinstance(given, list) else given, hint, path))
+            found = check(tuple(given) if isinstance(given, list) else given, hint, path)
+        node[parts[-1]] = to_jsonable(found)
     changed = from_jsonable(data, kinds)
     assert isinstance(changed, Recipe), "a component keeps its type"
     return changed
-
-
-def _field(node: dict[str, Json], name: str, path: str) -> Json:
-    """The value of a field; the error for a wrong name suggests the nearest names."""
-    names = [each for each in node if each != "type"]
-    if name not in names:
-        raise ValueError(f"no field {path!r} ({node['type']} has no {name!r}): {suggestion(name, names)}")
-    return node[name]
 
 
 def _chosen(text: str, hint: object, path: str, before: dict[str, Json]) -> object:
     """The component for a field that a text names: one of a registry, or a tokenizer by its place."""
 
     def fits(value: object) -> bool:
-        try:
+        with suppress(ValueError):
             return check(value, hint, "") is not None
-        except ValueError:
-            return False
+        return False
 
     registry = next((registry for registry in _NAMED if text in registry), None)
     found = tokenizer_at(text) if registry is None else registry[text]()
@@ -183,7 +176,9 @@ def _chosen(text: str, hint: object, path: str, before: dict[str, Json]) -> obje
 
 def to_json(chosen: Recipe) -> Json:
     """The recipe as plain JSON data."""
-    return {"format": FORMAT, **component(chosen)}
+    data = to_jsonable(chosen)
+    assert isinstance(data, dict)
+    return {"format": FORMAT, **data}
 
 
 def from_json(data: Json) -> Recipe:

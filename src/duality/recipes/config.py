@@ -8,11 +8,12 @@ and only the classes that the JSON names are imported.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import types
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -23,21 +24,15 @@ Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
 
 def to_jsonable(value: object) -> Json:
-    """Plain JSON data for a dataclass, a tuple or a scalar."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return component(value)
+    """Plain JSON data for a dataclass, a tuple or a scalar; a dataclass is an object with its class under "type"."""
+    if is_dataclass(value) and not isinstance(value, type):
+        values = {each.name: to_jsonable(getattr(value, each.name)) for each in fields(value)}
+        return {"type": type(value).__name__, **values}
     if isinstance(value, tuple):
         return [to_jsonable(item) for item in value]
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     raise TypeError(f"{value!r} cannot be saved: a component is made of dataclasses, tuples, numbers, text and none")
-
-
-def component(value: object) -> dict[str, Json]:
-    """A dataclass as a JSON object, with its class under "type"."""
-    assert dataclasses.is_dataclass(value)
-    fields = {field.name: to_jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return {"type": type(value).__name__, **fields}
 
 
 def from_jsonable(data: Json, kinds: Mapping[str, Entry]) -> object:
@@ -48,7 +43,7 @@ def from_jsonable(data: Json, kinds: Mapping[str, Entry]) -> object:
             raise ValueError(f"unknown component {name!r}: {suggestion(str(name), kinds)}")
         kind: type = kinds[name]  # type: ignore[assignment]  # the registry of components has classes alone
         values = {field: from_jsonable(item, kinds) for field, item in data.items() if field != "type"}
-        missing = [each.name for each in dataclasses.fields(kind) if each.name not in values]
+        missing = [each.name for each in fields(kind) if each.name not in values]
         if missing:
             raise ValueError(f"{name} lacks {', '.join(missing)}: put back the file as it was written")
         return build(kind, values)
@@ -61,7 +56,7 @@ def from_jsonable(data: Json, kinds: Mapping[str, Entry]) -> object:
 def field_types(kind: type) -> dict[str, object]:
     """The type of each field of a dataclass."""
     hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return {each.name: hints[each.name] for each in fields(kind)}
 
 
 def build(kind: type[T], values: dict[str, object]) -> T:
@@ -81,10 +76,8 @@ def check(value: object, hint: object, where: str) -> object:
             return value
     elif origin in (Union, types.UnionType):
         for option in get_args(hint):
-            try:
+            with suppress(ValueError):
                 return check(value, option, where)
-            except ValueError:
-                continue
     elif origin is tuple:
         kinds = get_args(hint)
         if isinstance(value, tuple) and len(value) == len(kinds):
@@ -106,11 +99,10 @@ def describe(hint: object) -> str:
         return "one of " + ", ".join(repr(choice) for choice in get_args(hint))
     if origin in (Union, types.UnionType):
         return " or ".join(describe(option) for option in get_args(hint))
-    words = {int: "a whole number below 2**63", float: "a number", bool: "true or false", str: "text"}
-    words[type(None)] = "none"
-    if hint in words:
-        return words[hint]
-    return f"a list of {len(get_args(hint))}" if origin is tuple else str(getattr(hint, "__name__", hint))
+    if origin is tuple:
+        return f"a list of {len(get_args(hint))}"
+    words: dict[object, str] = {int: "a whole number below 2**63", float: "a number", bool: "true or false"}
+    return {**words, str: "text", type(None): "none"}.get(hint, str(getattr(hint, "__name__", hint)))
 
 
 def parse(text: str, hint: object) -> object:

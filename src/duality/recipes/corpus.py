@@ -30,6 +30,8 @@ from duality.protocols import Vocabulary
 from duality.recipes.recipe import Data, Recipe
 from duality.tokenizers.tokenizer import Tokenizer
 
+_BLOCK = 1 << 14  # sequences that are read at a time
+
 
 def prepare_corpus(
     recipe: Recipe,
@@ -104,24 +106,16 @@ def count_vocabulary(data: Data, corpus: Corpus) -> Vocabulary:
     names, mixed = corpus.label_names, _mix_order(data, corpus, 0)
 
     def counts() -> torch.Tensor:
-        if mixed is None:
-            return _count_tokens(rows, 0, len(rows))
-        # as often as training takes the sequences of each corpus
-        starts, sizes = (0, *mixed.ends[:-1]), np.diff(mixed.ends, prepend=0).tolist()
-        each = [_count_tokens(rows, start, end) for start, end in zip(starts, mixed.ends)]
-        shares = [weight * len(rows) / size for weight, size in zip(mixed.weights, sizes)]
-        return torch.stack([share * found for share, found in zip(shares, each)]).sum(0)
+        ends, weights = ((len(rows),), (1.0,)) if mixed is None else (mixed.ends, mixed.weights)
+        counts = torch.zeros(len(ends), rows.store.vocab_size, dtype=torch.float64)
+        for row, first, last, weight in zip(counts, (0, *ends), ends, weights):
+            for start in range(first, last, _BLOCK):
+                ids, valid = rows.rows(range(start, min(start + _BLOCK, last)))
+                row += torch.bincount(ids[valid], minlength=len(row))
+            row *= weight * len(rows) / max(last - first, 1)  # as often as training takes the sequences of each corpus
+        return counts.sum(0)
 
     return Vocabulary(corpus.tokenizer.vocab_size, len(names), counts)
-
-
-def _count_tokens(rows: Sequences, first: int, last: int, block: int = 1 << 14) -> torch.Tensor:
-    """How often each token is in the sequences from ``first`` to before ``last``; they are read block by block."""
-    counts = torch.zeros(rows.store.vocab_size, dtype=torch.float64)
-    for start in range(first, last, block):
-        ids, valid = rows.rows(range(start, min(start + block, last)))
-        counts += torch.bincount(ids[valid], minlength=len(counts))
-    return counts
 
 
 def describe_corpus(recipe: Recipe, corpus: Corpus) -> list[str]:
