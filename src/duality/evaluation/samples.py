@@ -19,7 +19,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -152,12 +151,6 @@ class Row(Case):
     empty: int = 0
     scores: Mapping[str, Score] = field(default_factory=dict, hash=False)
 
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Row:
-        """The row that ``to_json`` gave."""
-        scores = {name: Score(**score) for name, score in found["scores"].items()}
-        return cls(**{**found, "run": Path(found["run"]), "scores": scores})
-
     @property
     def real(self) -> bool:
         """Whether this is real text."""
@@ -222,12 +215,13 @@ class Samples:
                 f"{tuple(self.tokens.shape)}"
             )
         cost = {"seconds_per_sample": self.seconds_per_sample, "nfe": self.nfe}
-        lines: list[dict[str, object]] = [{"format": 2, "case": case.to_json(), "weights": self.weights, **cost}]
-        for index, (tokens, text) in enumerate(zip(self.tokens.tolist(), self.texts)):
-            lines.append({"index": index, "seed": case.seed, "tokens": tokens, "text": text})
-        path = case.path(out)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
+        head = {"format": 2, "case": case.to_json(), "weights": self.weights, **cost}
+        lines = [
+            {"index": index, "seed": case.seed, "tokens": tokens, "text": text}
+            for index, (tokens, text) in enumerate(zip(self.tokens.tolist(), self.texts))
+        ]
+        case.path(out).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(case.path(out), "".join(json.dumps(line) + "\n" for line in [head, *lines]))
 
     @classmethod
     def find(cls, out: Path, case: Case, weights: str, report: Reporter) -> Samples | None:
@@ -280,7 +274,8 @@ def read_rows(paths: Sequence[Path]) -> dict[Row, Path]:
         try:
             groups = json.loads(path.read_text(encoding="utf-8"))
             for row in [*groups["rows"], *groups["references"]]:
-                found.setdefault(Row.from_json(row), path.parent)
+                scores = {name: Score(**score) for name, score in row["scores"].items()}
+                found.setdefault(Row(**{**row, "run": Path(row["run"]), "scores": scores}), path.parent)
         except _UNREADABLE as error:
             raise ValueError(
                 f"{path} is not a quality.json ({error}): give one that `duality quality` wrote"
