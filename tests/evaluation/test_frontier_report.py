@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from duality.evaluation.figures import plot_frontiers
 from duality.evaluation.frontiers import _default_measures, curves_of, difference, frontiers
 from duality.evaluation.samples import Case, Row, Samples, Score, read_rows
 from duality.evaluation.scorers import FunctionScorer
-from duality.evaluation.sweep import Advance, RunSampler, Sweep, _write_frontiers
+from duality.evaluation.sweep import Advance, RunSampler, Sweep
 
 CASE = Case(label="a", run=Path("a"), steps=4, num=8, length=12)
 
@@ -105,18 +104,6 @@ def test_one_curve_has_no_comparison(tmp_path: Path) -> None:
     found = frontiers(dict.fromkeys(measured(tmp_path, "a", steps=(4,)), tmp_path))
     assert found.comparisons == ()
     assert found.markdown().startswith("Frontiers: gen_ppl against entropy over temperature.")
-
-
-def test_the_files_are_written(tmp_path: Path) -> None:
-    for judged in (True, False):
-        out = tmp_path / str(judged)
-        rows = measured(out, "a", "b", judged=judged)
-        found = _write_frontiers(dict.fromkeys(rows, out), out)
-        assert (out / "frontiers.png").read_bytes().startswith(b"\x89PNG")
-        assert (out / "frontiers.md").read_text() == found.markdown()
-        written = json.loads((out / "frontiers.json").read_text())
-        assert written == json.loads(json.dumps(found.to_json()))
-        assert written["quality"] == ("gen_ppl" if judged else "vowels")
 
 
 def test_folders_are_compared_with_each_other(tmp_path: Path) -> None:

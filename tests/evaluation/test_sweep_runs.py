@@ -14,7 +14,10 @@ from support.judges import table_judge
 from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
+from duality.evaluation.frontiers import frontiers
 from duality.evaluation.requests import SAMPLER_NAMES, SweepRequest, _has_eta
+from duality.evaluation.samples import read_rows
+from duality.evaluation.scorers import FunctionScorer
 from duality.evaluation.sweep import _cases_of, measure_runs
 from duality.files.progress import Pace, Show
 from duality.samplers import SAMPLERS
@@ -90,6 +93,21 @@ def test_the_command_measures_what_the_library_does(
     for name in ("quality.json", "quality.md", "quality.png", "scores.json"):
         assert (tmp_path / "library" / name).is_file()
     assert not (tmp_path / "library" / "rounds.png").exists()
+
+
+def test_the_frontiers_are_written(runs: list[Path], tmp_path: Path) -> None:
+    """With more than one temperature, from a judge or a scorer: what ``duality plot`` makes of the same files."""
+    request = SweepRequest(steps=(2,), num=3, temperature=(0.5, 1.0))
+    scorer = FunctionScorer("shares", lambda texts: {"vowels": [float(len(set(text))) for text in texts]})
+    for quality, judge, scorers in (("gen_ppl", table_judge(), []), ("vowels", None, [scorer])):
+        out = tmp_path / quality
+        measure_runs(runs[:1], request, judge=judge, scorers=scorers, out=out, device="cpu")
+        found = frontiers(read_rows([out]))
+        assert (out / "frontiers.png").read_bytes().startswith(b"\x89PNG")
+        assert (out / "frontiers.md").read_text() == found.markdown()
+        written = json.loads((out / "frontiers.json").read_text())
+        assert written == json.loads(json.dumps(found.to_json()))
+        assert written["quality"] == quality
 
 
 @dataclass

@@ -181,11 +181,9 @@ def _interpolate(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
 def _mean_curve(arm: Sequence[Sequence[Point]], drawn: _Draw, count: int, seed: int, tag: str) -> Tensor:
     """The mean of a model's curves in ``count`` resamples of what is ``drawn``: quality and diversity (2, count, P).
 
-    That are the samples of each curve, the curves themselves (training seeds), or nothing. Points of a curve with as
-    many samples share their indices.
+    Points of a curve with as many samples share their indices.
     """
-    figures = []
-    weights = torch.ones(len(arm), count, dtype=torch.float64)
+    figures, weights = [], torch.ones(len(arm), count, dtype=torch.float64)
     for place, points in enumerate(arm):
         if drawn == "samples":
             blocks = [
@@ -285,25 +283,17 @@ def has_frontiers(rows: Sequence[Row]) -> bool:
 
 
 def frontiers(places: Mapping[Row, Path], quality: str | None = None, diversity: str | None = None) -> Frontiers:
-    """The frontiers of rows, each in the folder of its sweep.
-
-    Every curve but the first is compared: with the first model's curve of the same settings, or else with the first
-    curve.
-    """
+    """The frontiers of rows, each in the folder of its sweep; every curve but the first is compared."""
     rows = list(places)
     if not (quality and diversity):
         usual = _default_measures(rows)
         quality, diversity = quality or usual[0], diversity or usual[1]
     curves = curves_of({row: out for row, out in places.items() if not row.real}, quality, diversity)
     settings, comparisons = tuple(same[0] for same in _curve_rows(rows).values()), []
-    for curve, own in zip(curves[1:], settings[1:], strict=True):
-        alike = (
-            other
-            for other, row in zip(curves, settings)
-            if all(getattr(row, name) == getattr(own, name) for name in _SAME)
-            and row.model == settings[0].model != own.model
-        )
-        other = next(alike, curves[0])
+    first = [(curve, row) for curve, row in zip(curves, settings, strict=True) if row.model == settings[0].model]
+    for curve, own in zip(curves[1:], settings[1:]):
+        alike = [each for each, row in first if all(getattr(row, name) == getattr(own, name) for name in _SAME)]
+        other = alike[0] if alike and own.model != settings[0].model else curves[0]
         comparisons.append(_Comparison(curve.label, other.label, difference([curve], [other])))
     return Frontiers(quality, diversity, tuple(curves), settings, tuple(comparisons), tuple(rows))
 

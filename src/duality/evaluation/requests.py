@@ -72,24 +72,18 @@ class SweepRequest:
 
     def settings(self, own_steps: int) -> list[dict[str, Any]]:
         """What each case of a model has of the request, by name; ``own_steps`` is the model's own number of steps."""
+        steps = list_values(
+            "--steps", "whole numbers", self.steps, lambda word: None if word == "own" else _whole(word)
+        )
         values = product(
             list_values("--sampler", "names", self.sampler, str),
             list_values("--tail", "names", self.tail, str),
-            list_values("--steps", "whole numbers", self.steps, lambda word: None if word == "own" else _whole(word)),
+            (own_steps if each is None else each for each in steps),
             list_values("--temperature", "numbers", self.temperature, float),
         )
         shared = {name: getattr(self, name) for name in ("num", "seed", "grid", "top_p", "checkpoint")}
-        return [
-            {
-                "sampler": sampler,
-                "eta": self.eta if _has_eta(sampler) else None,
-                "tail": tail,
-                "steps": own_steps if steps is None else steps,
-                "temperature": temperature,
-                **shared,
-            }
-            for sampler, tail, steps, temperature in values
-        ]
+        cases = [shared | dict(zip(("sampler", "tail", "steps", "temperature"), each)) for each in values]
+        return [case | {"eta": self.eta if _has_eta(case["sampler"]) else None} for case in cases]
 
     def rounds_of(self, saved: Sequence[int]) -> Sequence[int | None]:
         """The rounds to measure of a run with these ``saved`` ones; None is the newest weights."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from torch import Tensor
 from duality.data.places import is_there
 from duality.denoisers.wrapping import count_calls, network_of
 from duality.evaluation.figures import draw, plot_frontiers
-from duality.evaluation.frontiers import Frontiers, frontiers, has_frontiers
+from duality.evaluation.frontiers import frontiers, has_frontiers
 from duality.evaluation.judge import Judge, find_judge, weights_id
 from duality.evaluation.metrics import distinct, mauve, perplexity, self_repetition, unigram_entropy
 from duality.evaluation.requests import SweepRequest
@@ -306,22 +306,16 @@ def measure_runs(
     def draw_rows() -> None:
         draw(rows, out / "quality.png", out / "rounds.png")
         if has_frontiers(rows):
-            _write_frontiers(dict.fromkeys(rows, out), out)
+            found = frontiers(dict.fromkeys(rows, out))
+            write_atomically(out / "frontiers.json", json_text(found.to_json(), indent=1))
+            write_atomically(out / "frontiers.md", found.markdown())
+            plot_frontiers(found, out / "frontiers.png")
         for scorer in scored:
             if isinstance(scorer, Drawing):
                 scorer.draw(Samples.read(out, cases[-1]).texts, out / scorer.name)
 
     job().once(draw_rows)
     return rows
-
-
-def _write_frontiers(places: Mapping[Row, Path], out: Path) -> Frontiers:
-    """Write the figure, the table and its numbers into a folder."""
-    found = frontiers(places)
-    write_atomically(out / "frontiers.json", json_text(found.to_json(), indent=1))
-    write_atomically(out / "frontiers.md", found.markdown())
-    plot_frontiers(found, out / "frontiers.png")
-    return found
 
 
 def _cases_of(runs: Sequence[Path], request: SweepRequest) -> list[Case]:
