@@ -12,7 +12,7 @@ import torch
 from support import session
 from support.runs import quiet, small_recipe
 
-from duality.evaluation.judge import _judge_of, find_judge
+from duality.evaluation.judge import find_judge
 from duality.evaluation.requests import SweepRequest
 from duality.evaluation.scorers import _context_of
 from duality.evaluation.sweep import measure_runs
@@ -89,11 +89,12 @@ def test_what_is_no_judge_is_refused(runs: dict[str, Path], tmp_path: Path) -> N
         find_judge(str(runs["ar"])).nats(["abc", "abZ"])
 
 
-def test_other_weights_are_another_judge(runs: dict[str, Path]) -> None:
-    model = load(runs["ar"], device="cpu")
-    name = _judge_of(model, "ar").name
+def test_other_weights_are_another_judge(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    name = find_judge(str(runs["ar"])).name
     assert name.startswith("ar (step 3, ")
-    assert _judge_of(replace(model, step=4), "ar").name != name
+    other = replace(load(runs["ar"], device="cpu"), step=4)
+    monkeypatch.setattr("duality.evaluation.judge.load", lambda *_: other)
+    assert find_judge(str(runs["ar"])).name != name
 
 
 def test_training_texts_are_the_documents(runs: dict[str, Path]) -> None:

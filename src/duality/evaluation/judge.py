@@ -269,23 +269,18 @@ def find_judge(spec: str, device: torch.device | str = "cpu", report: Reporter =
             "exact token by token: name an autoregressive run (duality train ar-laptop)"
         )
     report(f"the judge is {folder}")
-    return _judge_of(model, folder.name)
-
-
-def _judge_of(model: Model, name: str) -> Judge:
-    """The judge that an autoregressive model is."""
-    tokenizer, separator = model.tokenizer, model.tokenizer.separator
+    denoiser, tokenizer, separator = model.denoiser, model.tokenizer, model.tokenizer.separator
     ending = [separator] if model.recipe.data.packing == "document" and separator is not None else []
 
     def logits(ids: Tensor, _valid: Tensor) -> Tensor:
         # The denoiser puts the beginning before what it is given, which is all but the first id: that is the beginning.
         # Padding is on the right, where a causal network does not see it. The last position predicts nothing.
         alpha = torch.ones(len(ids), dtype=torch.float64, device=ids.device)
-        found = belief_of(model.denoiser, ids[:, 1:], alpha).log_probs()
+        found = belief_of(denoiser, ids[:, 1:], alpha).log_probs()
         return torch.cat([found, found[:, -1:]], 1)
 
     return Judge(
-        name=f"{name} ({weights_id(model)})",
+        name=f"{folder.name} ({weights_id(model)})",
         encode=lambda text: [*tokenizer.encode(text).tolist(), *ending],
         logits=logits,
         context=model.length + 1,

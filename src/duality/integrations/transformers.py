@@ -33,7 +33,7 @@ from duality.denoisers.readouts import LEAST_ALPHA, CausalDenoiser, SubsDenoiser
 from duality.extras import install_command
 from duality.fused.lazy import Belief
 from duality.hub.package import FORMAT, MODEL_TYPE, PretrainedConfig
-from duality.protocols import Denoiser, Schedule, Score, Valid, Vocabulary
+from duality.protocols import Denoiser, Score, Valid, Vocabulary
 
 try:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
@@ -69,9 +69,7 @@ class DualityConfig(PreTrainedConfig):
 
 def _valid_tokens(attention_mask: Tensor | None) -> Valid:
     """Where tokens are; None if they are everywhere, which is computed sooner and as our own models do."""
-    if attention_mask is None or bool(attention_mask.all()):
-        return None
-    return attention_mask.bool()
+    return None if attention_mask is None or bool(attention_mask.all()) else attention_mask.bool()
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor | None) -> Tensor | None:
@@ -146,8 +144,7 @@ class DualityForMaskedLM(_DualityModel):
                     f"timesteps of shape {tuple(times.shape)} from {times.min():g} to {times.max():g}: give one time "
                     f"in [0, 1], or one for each of the {len(input_ids)} rows"
                 )
-            schedule: Schedule = self.recipe.method.sampling_schedule()
-            return schedule.alpha(times.flatten().expand(len(input_ids)))
+            return self.recipe.method.sampling_schedule().alpha(times.flatten().expand(len(input_ids)))
         if isinstance(self.denoiser, SubsDenoiser) and not self.denoiser.depends_on_alpha:
             return torch.ones(len(input_ids), dtype=torch.float64, device=input_ids.device)
         if self.config.mask_token_id is None:
@@ -157,8 +154,7 @@ class DualityForMaskedLM(_DualityModel):
             )
         shown = (input_ids != self.config.mask_token_id).double()
         counted = torch.ones_like(shown) if valid is None else valid.double()
-        share: Tensor = (shown * counted).sum(1) / counted.sum(1).clamp_min(1)
-        return share.clamp_min(LEAST_ALPHA)
+        return torch.clamp_min((shown * counted).sum(1) / counted.sum(1).clamp_min(1), LEAST_ALPHA)
 
 
 class DualityForCausalLM(_DualityModel, GenerationMixin):
