@@ -78,10 +78,7 @@ def save(figure: Figure, target: Path, height: float | None = None) -> None:
 
 
 def draw(rows: Sequence[Row], steps: Path, rounds: Path | None = None) -> None:
-    """The figure against steps and, if it is requested and there are rounds, the one against rounds.
-
-    They show the temperature nearest to 1, and real text.
-    """
+    """The figure against steps and, if it is requested and there are rounds, the one against rounds."""
     found = {row.temperature for row in rows if not row.real}
     nearest = min(found, key=lambda each: (abs(each - 1), each), default=1.0)
     shown = [row for row in rows if row.real or row.temperature == nearest]

@@ -331,7 +331,8 @@ def curves_of(places: Mapping[Row, Path], quality: str, diversity: str) -> list[
 def _values_of(row: Row, name: str, samples: Samples, checksum: str, scores: Scores) -> Values:
     """The numbers of a row's samples that the measure ``name`` is made of."""
     if name in ("gen_ppl", "nats") and row.judge is not None:
-        return Values.of_scores(cast(list[tuple[float, int]], scores.find(row.judge, checksum)))
+        pairs = cast(list[tuple[float, int]], scores.find(row.judge, checksum))
+        return Values(*torch.tensor(pairs, dtype=torch.float64).unbind(-1))
     if name == "entropy":
         return Values.of_column(entropies(samples.tokens).tolist())
     if name in ("distinct_1", "distinct_2", "distinct_3"):

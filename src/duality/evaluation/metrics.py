@@ -65,11 +65,6 @@ class Values:
         numbers = torch.tensor([math.nan if value is None else value for value in column], dtype=torch.float64)
         return cls(numbers.nan_to_num(0.0), (~numbers.isnan()).double())
 
-    @classmethod
-    def of_scores(cls, scores: Sequence[tuple[float, int]]) -> Values:
-        """The nats and the number of tokens of each text (``Judge.nats``)."""
-        return cls(*torch.tensor(scores, dtype=torch.float64).unbind(-1))
-
 
 def bootstrap(values: Values, of: Callable[[Tensor], Tensor] = lambda mean: mean, seed: int = 0) -> Estimate:
     """The figure ``of``(sum of totals / sum of counts) over samples, with its error; ``of`` must be increasing.
@@ -113,12 +108,12 @@ def perplexity(scores: Sequence[tuple[float, int]], seed: int = 0) -> Estimate:
     """Gen PPL from the nats and the number of tokens of each text (``Judge.nats``)."""
     if not any(count for _, count in scores):
         raise ValueError(f"no texts to judge: none of {len(scores)} has a token to score; give at least one that has")
-    return bootstrap(Values.of_scores(scores), torch.exp, seed)
+    return bootstrap(Values(*torch.tensor(scores, dtype=torch.float64).unbind(-1)), torch.exp, seed)
 
 
 def entropies(tokens: Tensor) -> Tensor:
     """Entropy in nats of the tokens within each sample (N, L): (N,)."""
-    counts = [torch.unique(row, return_counts=True)[1].double() for row in _ids_of(tokens)]
+    counts = [torch.unique(row, return_counts=True)[1].double() for row in _ngrams(tokens, 1)]
     return torch.stack([torch.special.entr(count / count.sum()).sum() for count in counts])
 
 
@@ -156,17 +151,12 @@ def self_repetition(tokens: Tensor, n: int = 4) -> float:
 
 
 def _ngrams(tokens: Tensor, n: int) -> Tensor:
-    """All n-grams of each sample, overlapping: (N, L - n + 1, n)."""
-    if not 1 <= n <= _ids_of(tokens).shape[1]:
-        raise ValueError(f"{n}-grams of samples of {tokens.shape[1]} tokens: n must be from 1 to their length")
-    return tokens.unfold(1, n, 1)
-
-
-def _ids_of(tokens: Tensor) -> Tensor:
-    """The tokens themselves; anything but ids of shape (N, L), N and L at least 1, is refused."""
+    """All n-grams of each sample (N, L), N and L at least 1, overlapping: (N, L - n + 1, n)."""
     if tokens.dim() != 2 or not tokens.numel() or tokens.is_floating_point():
         raise ValueError(f"tokens must be ids of shape (samples, length), got {tokens.dtype} of {tuple(tokens.shape)}")
-    return tokens
+    if not 1 <= n <= tokens.shape[1]:
+        raise ValueError(f"{n}-grams of samples of {tokens.shape[1]} tokens: n must be from 1 to their length")
+    return tokens.unfold(1, n, 1)
 
 
 def mauve(samples: Tensor, references: Tensor) -> float:

@@ -45,8 +45,7 @@ def derive_distillation(
     The batch is a quarter of that of the base, as the paper's 128 of 512, but at least 64, or the whole batch of a base
     that has less: a quarter of a small batch has so much noise in its gradient that short rounds learn little.
     It is sampled, if nothing else is said, with as many steps as the last round has taught, with the tail that is best
-    after this distillation, and at temperature 1 if the distillation itself sharpens. All weights are trained, also
-    of a base that had adapters or frozen parts.
+    after this distillation, and at temperature 1 if the distillation itself sharpens.
     """
     if isinstance(distillation, str):
         required_sampler(base.method, 2, distillation)  # refuses a model that it does not fit
@@ -87,7 +86,7 @@ def derive_finetuning(base: Recipe, step: int, steps: int | None = None, adapter
     It takes ``steps`` steps; if not given, a tenth of those of the base, but at least 100. The learning rate is a fifth
     of that of the base, as for a distillation, or that of the base for ``adapters``, which are new; its warm-up is a
     twentieth of the steps. The average is over the last tenth of the steps, or shorter if that of the base is. Only the
-    last phase of the method is trained, because the others have ended. All weights are trained.
+    last phase of the method is trained, because the others have ended.
     """
     before = base.training.of_all_weights()
     steps = max(before.steps // 10, 100) if steps is None else steps
