@@ -24,7 +24,6 @@ bounded, is refused.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,6 +44,7 @@ from duality.fused.lazy import belief_of
 from duality.hub.fetch import PREFIX
 from duality.hub.package import is_ours
 from duality.models.folder import exists
+from duality.models.likelihood import hash_weights
 from duality.models.model import Model, load
 from duality.models.scoring import Passage, Window, pad_windows
 from duality.tokenizers.tokenizer import END_OF_DOCUMENT, Ids
@@ -291,8 +291,4 @@ def find_judge(spec: str, device: torch.device | str = "cpu", report: Reporter =
 
 def weights_id(model: Model) -> str:
     """The step of a model's checkpoint and a fingerprint of its weights."""
-    digest = hashlib.sha256()
-    for name, value in sorted(model.denoiser.state_dict().items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return f"step {model.step}, {digest.hexdigest()[:16]}"
+    return f"step {model.step}, {hash_weights(model.denoiser, headers=True)[:16]}"

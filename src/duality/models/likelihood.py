@@ -186,11 +186,11 @@ def _summarise(
     )
 
 
-def hash_weights(network: nn.Module) -> str:
-    """What identifies the weights of a network: a digest of their names and bytes."""
+def hash_weights(network: nn.Module, headers: bool = False) -> str:
+    """What identifies the weights of a network: a digest of their names and bytes, and of ``headers``: type, shape."""
     digest = hashlib.sha256()
     for name, value in sorted(network.state_dict().items()):
-        digest.update(name.encode())
+        digest.update((f"{name} {value.dtype} {tuple(value.shape)}" if headers else name).encode())
         flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         digest.update(flat.numpy().data)
     return digest.hexdigest()
