@@ -22,6 +22,7 @@ from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
+from duality.data.named import datasets, shares_of
 from duality.diffusion import GAUSSIAN_SCHEDULES, SCHEDULES
 from duality.methods import METHODS
 from duality.networks import BACKBONES, SIZES
@@ -119,8 +120,6 @@ def modify(
 
 def _make_absolute(spec: str | Path) -> str:
     """A corpus with its path made absolute, so that it is found from any folder."""
-    from duality.data.named import datasets, shares_of
-
     path = Path(spec).expanduser()
     if path.exists():
         return str(path.resolve())
