@@ -89,7 +89,6 @@ def test_dependent_assignments_are_checked_together() -> None:
         ("data.documents=words", "'auto', 'lines'"),
         ("training.steps.more=3", "has no parts"),
         ("training", "is no assignment"),
-        ("data=text8", "data is 'text8': set data.corpus, data.tokenizer"),
         ("method.tau=-1", "must not be negative"),
         ("method.tau=NaN", "method.tau is nan: it must be a number"),
         ("training.learning_rate=Infinity", "it must be a number"),

@@ -165,10 +165,9 @@ def _chosen(text: str, hint: object, path: str, before: dict[str, Json]) -> obje
     found = tokenizer_at(text) if registry is None else registry[text]()
     if found is not None and fits(found):
         return found
-    ready = ", ".join(name for registry in _NAMED for name in registry if fits(registry[name]()))
+    ready = (name for registry in _NAMED for name in registry if fits(registry[name]()))
     parts = ", ".join(f"{path}.{name}" for name in before if name != "type")
-    advice = [f"{verb} {names}" for verb, names in (("choose from", ready), ("set", parts)) if names]
-    raise ValueError(f"{path} is {text!r}: {', or '.join(advice)}")
+    raise ValueError(f"{path} is {text!r}: choose from {', '.join(ready)}" + (f", or set {parts}" if parts else ""))
 
 
 # --- JSON
