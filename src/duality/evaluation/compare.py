@@ -54,10 +54,6 @@ class _ComparedRecipe:
     bits_per_byte: float
     samples: Row | None
 
-    def to_json(self) -> dict[str, object]:
-        """All fields, as table.json has them."""
-        return {**asdict(self), "samples": None if self.samples is None else self.samples.to_json()}
-
 
 @dataclass(frozen=True)
 class ComparisonRequest:
@@ -102,7 +98,7 @@ def compare(
         raise ValueError("a recipe stands twice in the comparison: name each once")
     sampler = RunSampler(request.device, report)
     sweep: Sweep | None = None
-    real, rows, remarks = list[Row](), list[_ComparedRecipe](), _remarks(recipes, [], [])
+    real, rows = list[Row](), list[_ComparedRecipe]()
     if request.judge is not None:
         check_cases([request.case(recipe) for recipe in recipes])
         text = held_out_text(recipes[0], request.num_samples, recipes[0].data.length, report)
@@ -110,9 +106,10 @@ def compare(
         real = job().once(sweep.real_rows)
 
     def write_table() -> None:
-        lines = [table(table_lines(rows)).rstrip("\n"), *remarks]
+        found = [{**asdict(row), "samples": row.samples and row.samples.to_json()} for row in rows]
+        write_atomically(request.out / "table.json", json_text(found, indent=1))
+        lines = [table(table_lines(rows)).rstrip("\n"), *_remarks(recipes, rows, real)]
         write_atomically(request.out / "table.md", "\n\n".join(lines) + "\n")
-        write_atomically(request.out / "table.json", json_text([row.to_json() for row in rows], indent=1))
 
     job().once(lambda: output_folder(request.out))
     for recipe in recipes:
@@ -125,9 +122,8 @@ def compare(
             report(f"stopped in {recipe.name}; the same command continues")
             break
         rows.append(_measure_run(chosen, request, sampler, sweep, report))
-        remarks = _remarks(recipes, rows, real)
         job().once(write_table)
-    return rows, remarks
+    return rows, _remarks(recipes, rows, real)
 
 
 def _measure_run(
