@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from duality.protocols import Method, Phase
 from duality.recipes.catalogue import recipe
 from duality.recipes.recipe import Recipe
 from duality.samplers.generate import generate
+from duality.tokenizers.tokenizer import Tokenizer
 from duality.training.loop import TrainState, take_step
 
 LAPTOP = "duo-laptop"
@@ -40,25 +41,23 @@ NUM_TOKENS = 1 << 17
 
 
 @dataclass(frozen=True)
-class RandomIds:
+class RandomIds(Tokenizer):
     """A tokenizer whose ids are random: the loader does not depend on their meaning."""
 
-    vocab_size: int
-    separator: ClassVar[int] = 0
+    num_ids: int
+    kind = "random"
+    separator = 0
 
     @property
-    def fingerprint(self) -> str:
-        return f"random ids below {self.vocab_size}"
+    def vocab_size(self) -> int:
+        return self.num_ids
 
     def encode(self, text: str) -> npt.NDArray[np.int64]:
         """One id per character."""
         return np.random.default_rng(0).integers(self.vocab_size, size=len(text))
 
-    def decode(self, ids: npt.ArrayLike) -> str:
-        return " ".join(map(str, np.asarray(ids).tolist()))
-
-    def save(self, folder: str | Path) -> None:
-        raise NotImplementedError("random ids cannot be saved")
+    def read(self, ids: npt.NDArray[np.int64]) -> str:
+        return " ".join(map(str, ids.tolist()))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from duality.data.encode import write_store
 from duality.data.store import TokenStore
 from duality.files.atomic import atomic_folder, file_sha256
 from duality.tokenizers.specs import BPE
-from duality.tokenizers.tokenizer import ByteTokenizer
+from duality.tokenizers.tokenizer import ByteTokenizer, Tokenizer
 
 MakeStore = Callable[..., TokenStore]
 
@@ -67,24 +67,23 @@ def test_a_store_opened_again_is_the_same(make_store: MakeStore) -> None:
 
 
 @dataclass(frozen=True)
-class Wide:
+class Wide(Tokenizer):
     """A tokenizer with a given number of ids; every text is encoded as the last id."""
 
-    vocab_size: int
-    separator: int = 0
-    fingerprint: str = "wide"
+    num_ids: int
     given_id: int | None = None
+    kind = "wide"
+    separator = 0
+
+    @property
+    def vocab_size(self) -> int:
+        return self.num_ids
 
     def encode(self, text: str) -> npt.NDArray[np.int64]:
         """The last id, or the given one."""
         return np.full(len(text), self.vocab_size - 1 if self.given_id is None else self.given_id)
 
-    def decode(self, ids: npt.ArrayLike) -> str:
-        """Not needed here."""
-        raise NotImplementedError
-
-    def save(self, folder: str | Path) -> None:
-        """Not needed here."""
+    def read(self, ids: npt.NDArray[np.int64]) -> str:
         raise NotImplementedError
 
 

@@ -80,13 +80,12 @@ def test_much_text_is_encoded_by_it_and_the_rest_by_the_library(monkeypatch: pyt
     expected = [PAIRS.encode(text).tolist() for text in texts]
     seen: list[str] = []
 
-    class Recording:
-        def encode_ordinary(self, text: str) -> list[int]:
-            seen.append(text)
-            return fast.encoding.encode_ordinary(text)
+    def encode_text(text: str) -> list[int]:
+        seen.append(text)
+        return fast.encode_text(text)
 
     tokenizer = LibraryTokenizer("bpe", PAIRS.content)
-    monkeypatch.setitem(vars(tokenizer), "fast", FastPairs(Recording(), frozenset("☃")))
+    monkeypatch.setitem(vars(tokenizer), "fast", FastPairs(encode_text, frozenset("☃")))
     assert [row.tolist() for row in _library_rows(tokenizer, texts)] == expected
     assert seen == []
     monkeypatch.setattr(encoding, "FAST_CHARACTERS", 1)
@@ -100,18 +99,17 @@ def test_a_character_that_is_classed_otherwise_is_left_to_the_library() -> None:
     assert find_unlike(r"\p{L}", r"(?!q)\p{L}") == {"q"}
     assert find_unlike(r"[\p{L}☃]", r"\p{L}") == {"☃"}
     assert find_unlike("[0-7]", f"[0-9{chr(0x10FFFF)}]") == {"8", "9", chr(0x10FFFF)}
-    other = FastPairs(fast.encoding, find_unlike(r"\p{L}", r"(?!q)\p{L}"))
+    other = FastPairs(fast.encode_text, find_unlike(r"\p{L}", r"(?!q)\p{L}"))
     assert [row is None for row in other.encode(["quick", "fox", ""])] == [True, False, False]
 
 
 def test_a_text_that_the_engine_gives_up_on_is_left_to_the_library() -> None:
     fast = encoder_of(PAIRS)
 
-    class Failing:
-        def encode_ordinary(self, text: str) -> list[int]:
-            raise BaseException(f"{len(text)} steps")
+    def fail(text: str) -> list[int]:
+        raise BaseException(f"{len(text)} steps")
 
-    assert FastPairs(Failing(), fast.unlike).encode(["a", "b"]) == [None, None]
+    assert FastPairs(fail, fast.unlike).encode(["a", "b"]) == [None, None]
     same(PAIRS, ["a" + " " * 100_000 + "\n" * 100_000, "x" * 100_000])
 
 

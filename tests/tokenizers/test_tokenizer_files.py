@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from duality.data import encode as encoding
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.readers import TextFile
+from duality.files.progress import Reporter, silent
 from duality.models.size import expected_vocabulary
 from duality.recipes.catalogue import from_json, recipe, to_json
 from duality.recipes.config import to_jsonable
 from duality.tokenizers.library import ENDINGS, LibraryTokenizer, load_tokenizer
 from duality.tokenizers.specs import BPE, HubTokenizer, TokenizerFile, tokenizer_at
 
-read_file = LibraryTokenizer.read_file
 TEXTS = ["the cat sat on the mat. " * 20, "Ünïcödé 😀 and <|endoftext|> as text\n\n" * 5]
 SPECIAL = ["<|endoftext|>", "[PAD]", "[MASK]"]
 
@@ -75,6 +75,10 @@ def words(**ids: int) -> dict[str, Any]:
     made.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
     found: dict[str, Any] = json.loads(made.to_str())
     return found
+
+
+def read_file(path: Path, separator: str = "", progress: Reporter = silent) -> LibraryTokenizer:
+    return TokenizerFile(str(path), separator).train((), progress=progress)
 
 
 @pytest.fixture(scope="module")

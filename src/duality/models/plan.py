@@ -174,7 +174,7 @@ def check_plan(recipe: Recipe, devices: int, report: Reporter) -> None:
         raise ValueError(f"--devices {devices}: a batch of {batch} can be divided over {fitting} devices")
     check_groups(recipe.parallel.shard, devices)
     if isinstance(tokenizer, HubTokenizer):
-        tokenizer.make(progress=report)
+        tokenizer.train((), progress=report)
     if known_vocab_size(tokenizer) is None:
         report(f"how many tokens there are depends on the text: {ASSUMED} are assumed")
 

@@ -18,12 +18,12 @@ What must hold: the ids are those of the library, or the text is left to the lib
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -33,22 +33,18 @@ from duality.tokenizers.tokenizer import END_OF_DOCUMENT, Ids, code_points
 WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # of GPT-2
 CLASSES = (r"\p{L}", r"\p{N}", r"\s")
 
-
-class _Encoding(Protocol):
-    """What is used of ``tiktoken.Encoding``."""
-
-    def encode_ordinary(self, text: str) -> list[int]: ...
+Content = dict[str, Any]  # of a tokenizer.json
 
 
 @dataclass(frozen=True)
 class FastPairs:
-    """An encoder of `tiktoken`, and the characters that it takes for another kind than the library does."""
+    """The function of `tiktoken` that encodes a text, and the characters that it classes otherwise than the library."""
 
-    encoding: _Encoding
+    encode_text: Callable[[str], list[int]]
     unlike: frozenset[str]
 
     @classmethod
-    def of(cls, content: Mapping[str, object], library: tokenizers.Tokenizer) -> FastPairs | None:
+    def of(cls, content: Content, library: tokenizers.Tokenizer) -> FastPairs | None:
         """The encoder for the content of a file of byte pairs; None if `tiktoken` is absent or may give other ids."""
         try:
             tiktoken = import_module("tiktoken")
@@ -56,24 +52,28 @@ class FastPairs:
             return None
         if (ranks := _ranks_of(content, library)) is None:
             return None
-        unlike = frozenset[str]().union(*(find_unlike(kind, kind) for kind in CLASSES))
-        return cls(tiktoken.Encoding("pairs", pat_str=WORDS, mergeable_ranks=ranks, special_tokens={}), unlike)
+        made = tiktoken.Encoding("pairs", pat_str=WORDS, mergeable_ranks=ranks, special_tokens={})
+        return cls(made.encode_ordinary, frozenset[str]().union(*(find_unlike(kind, kind) for kind in CLASSES)))
 
     def encode(self, texts: Sequence[str]) -> list[Ids | None]:
-        """The ids of each text, in as many threads as the library would take; None for a text that is left to it."""
-        with ThreadPoolExecutor(_num_threads()) as pool:
-            return list(pool.map(self.encode_one, texts))
+        """The ids of each text, in as many threads as the library would take.
 
-    def encode_one(self, text: str) -> Ids | None:
-        """The ids of a text; None if one of its characters is unlike, or if the rule of words takes too many steps."""
-        if not self.unlike.isdisjoint(text):
-            return None
-        try:
-            return np.array(self.encoding.encode_ordinary(text), dtype=np.int64)
-        except (KeyboardInterrupt, SystemExit, MemoryError):
-            raise
-        except BaseException:  # of the engine for regular expressions: very long white space
-            return None
+        None for a text that is left to it: one with a character that is unlike, or in which the rule of words takes
+        too many steps.
+        """
+
+        def encode_one(text: str) -> Ids | None:
+            if not self.unlike.isdisjoint(text):
+                return None
+            try:
+                return np.array(self.encode_text(text), dtype=np.int64)
+            except (KeyboardInterrupt, SystemExit, MemoryError):
+                raise
+            except BaseException:  # of the engine for regular expressions: very long white space
+                return None
+
+        with ThreadPoolExecutor(_num_threads()) as pool:
+            return list(pool.map(encode_one, texts))
 
 
 @cache
@@ -89,26 +89,21 @@ def find_unlike(theirs: str, ours: str) -> frozenset[str]:
     return frozenset(map(chr, np.setxor1d(found, np.setdiff1d(points, others, assume_unique=True))))
 
 
-def _ranks_of(content: Mapping[str, object], library: tokenizers.Tokenizer) -> dict[bytes, int] | None:
+def _ranks_of(content: Content, library: tokenizers.Tokenizer) -> dict[bytes, int] | None:
     """The id of the bytes of each piece, if they are all that decides about the ids of a text; else None."""
-    model, words, added = content["model"], content["pre_tokenizer"], content["added_tokens"]
-    assert isinstance(model, dict)
-    assert isinstance(added, list)
+    model, words = content["model"], {"use_regex": True, **(content["pre_tokenizer"] or {})}
     affixes = ("continuing_subword_prefix", "end_of_word_suffix")
     options = ("dropout", "unk_token", "byte_fallback", "ignore_merges", *affixes)
-    if not isinstance(words, dict) or words["type"] != "ByteLevel" or words["add_prefix_space"]:
+    if words.get("type") != "ByteLevel" or words["add_prefix_space"] or not words["use_regex"]:
         return None
-    if not words.get("use_regex", True) or content["normalizer"] or any(model.get(name) for name in options):
-        return None
-    if any(not each["special"] for each in added):  # special ones are never found in a text
+    found_in_text = [each for each in content["added_tokens"] if not each["special"]]
+    if content["normalizer"] or found_in_text or any(map(model.get, options)):
         return None
     characters = byte_characters()
     pieces = {piece: index for piece, index in model["vocab"].items() if piece != END_OF_DOCUMENT}
-    pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
-    made = ["".join(pair) for pair in pairs]
-    ids = [pieces.get(piece, -1) for piece in made]
-    in_order = all(first < second for first, second in zip([-1, *ids], ids))
-    if not in_order or set(pieces) != {*characters, *made}:
+    made = ["".join(pair.split(" ") if isinstance(pair, str) else pair) for pair in model["merges"]]
+    ids = [-1, *(pieces.get(piece, -1) for piece in made)]
+    if set(pieces) != {*characters, *made} or any(first >= second for first, second in zip(ids, ids[1:])):
         return None
     merge = library.model.tokenize
     if any([token.id for token in merge(piece)] != [index] for piece, index in pieces.items()):

@@ -23,23 +23,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from duality.files.archives import Source, read_sources
 from duality.files.json_files import MIB, read_json
-from duality.files.progress import Reporter, silent
+from duality.files.progress import Reporter
 from duality.registry import first_line
-from duality.tokenizers.fast_pairs import WORDS, FastPairs
+from duality.tokenizers.fast_pairs import WORDS, Content, FastPairs
 from duality.tokenizers.tokenizer import (
     END_OF_DOCUMENT,
     FILE,
@@ -48,27 +45,22 @@ from duality.tokenizers.tokenizer import (
     Ids,
     NucleotideTokenizer,
     NumberTokenizer,
-    SavedTokenizer,
     SmilesTokenizer,
     Text8Tokenizer,
     Tokenizer,
     canonical,
-    split_documents,
     utf8,
 )
 
-CONFIG = "tokenizer_config.json"
 ENDINGS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
 LONGEST_WORD = 256  # characters of a word that BPE is trained on
 MOST_BYTES = 256 * MIB
 MOST_EXTRA = 1024
 SHOWN = 8  # names of tokens in a message
 
-_Content = dict[str, Any]  # of a file
-
 
 @dataclass(frozen=True)
-class LibraryTokenizer(SavedTokenizer):
+class LibraryTokenizer(Tokenizer):
     """A tokenizer of the library; ``kind`` says which, and the definition has its ``content`` under that name.
 
         bpe         byte-level pairs; the end of a document is id 0 if they were trained here, 50 256 for GPT-2
@@ -85,43 +77,8 @@ class LibraryTokenizer(SavedTokenizer):
     """
 
     kind: Literal["bpe", "wordpiece", "library"]
-    content: _Content = field(repr=False, hash=False)  # in JSON about 60 000 characters for BPE, up to tens of millions
+    content: Content = field(repr=False, hash=False)  # in JSON about 60 000 characters for BPE, up to tens of millions
     ending: str = END_OF_DOCUMENT
-
-    @staticmethod
-    def train_pairs(texts: Iterable[str], vocab_size: int) -> LibraryTokenizer:
-        """Byte-level BPE with the most frequent pairs of the texts."""
-        model = tokenizers.Tokenizer(models.BPE())
-        model.pre_tokenizer = _short_words()
-        trainer = trainers.BpeTrainer(
-            vocab_size=vocab_size,
-            min_frequency=2,
-            special_tokens=[END_OF_DOCUMENT],  # comes first and gets id 0
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),  # so that no text has an unknown piece
-            show_progress=False,
-        )
-        model.train_from_iterator(iter(texts), trainer=trainer)
-        return _as_byte_pairs(model)
-
-    @staticmethod
-    def read_file(path: Path, separator: str = "", progress: Reporter = silent) -> LibraryTokenizer:
-        """The tokenizer in a tokenizer.json; an empty ``separator`` is read in the file beside it or found by name."""
-        remedy = f"give a {FILE} of the library `tokenizers`, as models on the Hugging Face hub have it"
-        if not path.is_file():
-            raise ValueError(f"there is no tokenizer file {path}: {remedy}")
-        return _read_library(path, separator or _configured_ending(path.with_name(CONFIG)), str(path), remedy, progress)
-
-    @staticmethod
-    def fetch_published(name: str, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
-        """The tokenizer with this name; its files are fetched if they are not in the cache."""
-        instead = "use a tokenizer that needs no files, such as BPE or Bytes"
-        paths = _published_sources()[name].fetch("tokenizers", instead, cache, progress)
-        first, *others = (path.read_text(encoding="utf-8") for path in paths)
-        if name == "gpt2":
-            # The first line of the merges is their version.
-            return _byte_pairs(json.loads(first), [line for line in others[0].split("\n")[1:] if line])
-        # splitlines() would also split at characters that are no line feeds.
-        return _word_pieces(first.removesuffix("\n").split("\n"))
 
     @cached_property
     def definition(self) -> str:
@@ -199,14 +156,26 @@ class LibraryTokenizer(SavedTokenizer):
             )
         return ids
 
-    def decode(self, ids: npt.ArrayLike) -> str:
-        """The text of each document, as the library decodes it; bytes that are no UTF-8 are shown as U+FFFD."""
-        texts = []
-        for row in split_documents(self, ids):
-            parts = np.split(row, np.flatnonzero(np.isin(row, self.gaps))) if self.gaps else [row]
-            known = (part[~np.isin(part, self.gaps)].tolist() if self.gaps else part.tolist() for part in parts)
-            texts.append("\ufffd".join(self.library.decode(part, skip_special_tokens=False) for part in known))
-        return END_OF_DOCUMENT.join(texts)
+    def read(self, ids: Ids) -> str:
+        """The text as the library decodes it; bytes that are no UTF-8 are shown as U+FFFD."""
+        holes = np.flatnonzero(np.isin(ids, self.gaps))
+        parts = np.split(np.delete(ids, holes), holes - np.arange(len(holes)))
+        return "\ufffd".join(self.library.decode(part.tolist(), skip_special_tokens=False) for part in parts)
+
+
+def train_pairs(texts: Iterable[str], vocab_size: int) -> LibraryTokenizer:
+    """Byte-level BPE with the most frequent pairs of the texts."""
+    model = tokenizers.Tokenizer(models.BPE())
+    model.pre_tokenizer = _short_words()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=[END_OF_DOCUMENT],  # comes first and gets id 0
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),  # so that no text has an unknown piece
+        show_progress=False,
+    )
+    model.train_from_iterator(iter(texts), trainer=trainer)
+    return _as_byte_pairs(model)
 
 
 def _as_byte_pairs(made: tokenizers.Tokenizer) -> LibraryTokenizer:
@@ -229,6 +198,18 @@ def _byte_pairs(vocabulary: dict[str, int], merges: list[str]) -> LibraryTokeniz
     made = tokenizers.Tokenizer(models.BPE(vocabulary, pairs))
     made.add_special_tokens([END_OF_DOCUMENT])  # it is in the vocabulary and keeps its id
     return _as_byte_pairs(made)
+
+
+def fetch_published(name: str, cache: Path | None, progress: Reporter) -> LibraryTokenizer:
+    """The published tokenizer with this name; its files are fetched if they are not in the cache."""
+    instead = "use a tokenizer that needs no files, such as BPE or Bytes"
+    paths = _published_sources()[name].fetch("tokenizers", instead, cache, progress)
+    first, *others = (path.read_text(encoding="utf-8") for path in paths)
+    if name == "gpt2":
+        # The first line of the merges is their version.
+        return _byte_pairs(json.loads(first), [line for line in others[0].split("\n")[1:] if line])
+    # splitlines() would also split at characters that are no line feeds.
+    return _word_pieces(first.removesuffix("\n").split("\n"))
 
 
 def _word_pieces(pieces: list[str]) -> LibraryTokenizer:
@@ -270,7 +251,7 @@ def with_extra_tokens(tokenizer: Tokenizer, count: int) -> Tokenizer:
     return extended
 
 
-_KINDS: dict[str, Callable[[_Content], Tokenizer]] = {
+_KINDS: dict[str, Callable[[Content], Tokenizer]] = {
     "bytes": lambda found: ByteTokenizer(),
     "characters": lambda found: CharTokenizer(found["alphabet"]),
     "bpe": lambda found: LibraryTokenizer("bpe", found["bpe"]),
@@ -298,12 +279,20 @@ def load_tokenizer(folder: str | Path, name: str = FILE) -> Tokenizer:
     raise ValueError(f"{path} has the unknown kind {kind!r}; known are {', '.join(_KINDS)}")
 
 
-def _read_library(path: Path, separator: str, where: str, remedy: str, progress: Reporter) -> LibraryTokenizer:
-    """The tokenizer of a file; an empty ``separator`` is found by name. ``where`` and ``remedy`` are for messages.
+def read_library(
+    path: Path, config: Path | None, separator: str, where: str, remedy: str, progress: Reporter
+) -> LibraryTokenizer:
+    """The tokenizer of a tokenizer.json; ``where`` and ``remedy`` are for messages.
 
-    Which ids no text has is reported, if there are any.
+    An empty ``separator`` is the ``eos_token`` of ``config``, a tokenizer_config.json, or is found by name. Which ids
+    no text has is reported, if there are any.
     """
     content = read_json(path, MOST_BYTES, remedy)
+    if not separator and config is not None and config.is_file():
+        settings = read_json(config, MOST_BYTES, "put back the file, or remove it")
+        token = settings.get("eos_token") if isinstance(settings, dict) else None
+        token = token.get("content") if isinstance(token, dict) else token
+        separator = token if isinstance(token, str) else ""
     try:
         if not isinstance(content, dict):
             raise ValueError("it holds no object")
@@ -336,53 +325,6 @@ def _read_library(path: Path, separator: str, where: str, remedy: str, progress:
             f"({', '.join(unused)}): they are noise states of a uniform process"
         )
     return found
-
-
-def _configured_ending(path: Path) -> str:
-    """The ``eos_token`` of a tokenizer_config.json; empty if there is no file or it names none."""
-    if not path.is_file():
-        return ""
-    found = read_json(path, MOST_BYTES, "put back the file, or remove it")
-    token = found.get("eos_token") if isinstance(found, dict) else None
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else ""
-
-
-def read_hub_tokenizer(
-    name: str, revision: str, separator: str = "", progress: Reporter = silent, fetch: bool = True
-) -> LibraryTokenizer:
-    """The tokenizer of a model on the hub, whose files are in the cache of `huggingface_hub`.
-
-    A file that is not there is fetched, or an error if ``fetch`` is false.
-    """
-    hub, errors = import_module("huggingface_hub"), import_module("huggingface_hub.errors")
-    names = (FILE,) if separator else (FILE, CONFIG)
-    found: dict[str, Path] = {}
-    for file in names:
-        try:
-            found[file] = Path(hub.hf_hub_download(name, file, revision=revision, local_files_only=not fetch))
-        except Exception as error:  # of the network, of the hub, of the disk
-            asked = not isinstance(error, errors.LocalEntryNotFoundError)  # and the hub has answered
-            absent = isinstance(error, errors.EntryNotFoundError) and asked
-            with suppress(Exception):  # such as for a name that no model can have
-                cached = hub.try_to_load_from_cache(name, file, revision=revision)
-                absent = absent or (cached is not None and not isinstance(cached, str))  # known to have no such file
-            if not absent:
-                reason = f"{type(error).__name__}: {first_line(error)}"
-                raise ValueError(
-                    f"{file} of the tokenizer hf:{name} cannot be fetched ({reason}): download {' and '.join(names)} "
-                    f"from https://huggingface.co/{name}/tree/{revision} into one folder and set "
-                    f"data.tokenizer=FOLDER/{FILE}, or unset HF_HUB_OFFLINE where there is a network"
-                ) from None
-    if FILE not in found:
-        raise ValueError(
-            f"hf:{name} has no {FILE} at the revision {revision}: choose a model that has one, or make it with "
-            "transformers (AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)) and set "
-            f"data.tokenizer=FOLDER/{FILE}"
-        )
-    named = separator or (_configured_ending(found[CONFIG]) if CONFIG in found else "")
-    return _read_library(found[FILE], named, f"{FILE} of hf:{name}", "choose another model", progress)
 
 
 def _published_sources() -> dict[str, Source]:

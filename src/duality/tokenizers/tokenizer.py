@@ -34,7 +34,7 @@ import numpy.typing as npt
 from duality.files.atomic import write_atomically
 
 END_OF_DOCUMENT = "<|endoftext|>"
-FILE = "tokenizer.json"
+FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 MOST_NUMBERS = (1 << 32) - 1  # with the separator, as many ids as a token store can hold
 
 Ids = npt.NDArray[np.int64]
@@ -47,7 +47,10 @@ _TOKEN = re.compile(r"\[[^\]]+\]|Br|Cl|[BCNOSPFI]|[bcnosp]|\(|\)|\.|=|#|-|\+|\\|
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back."""
+    """Text to ids and back. It is saved as its ``definition``, the text of its file: its kind and its fields."""
+
+    kind: str
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
 
     @property
     def vocab_size(self) -> int:
@@ -55,20 +58,35 @@ class Tokenizer(Protocol):
 
     @property
     def separator(self) -> int | None:
-        """The id that ends a document; None if the tokenizer has none."""
-
-    @property
-    def fingerprint(self) -> str:
-        """The sha256 of the tokenizer's file: equal only for equal tokenizers."""
+        """The id that ends a document, the last one if nothing else is said; None if the tokenizer has none."""
+        return self.vocab_size - 1
 
     def encode(self, text: str) -> Ids:
         """The ids of a text, without a separator."""
 
+    def read(self, ids: Ids) -> str:
+        """The text of ids of the vocabulary, none of which is the separator."""
+
     def decode(self, ids: npt.ArrayLike) -> str:
         """The text of a row of ids; the separator reads "<|endoftext|>"."""
+        row = _check_ids(ids, self.vocab_size)
+        parts = np.split(row, np.flatnonzero(row == self.separator))
+        return END_OF_DOCUMENT.join(self.read(part[part != self.separator]) for part in parts)
+
+    @cached_property
+    def definition(self) -> str:
+        """The text of tokenizer.json."""
+        return canonical({"kind": self.kind, **asdict(self)})
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The sha256 of the tokenizer's file: equal only for equal tokenizers."""
+        return hashlib.sha256(self.definition.encode("utf-8")).hexdigest()
 
     def save(self, folder: str | Path) -> None:
-        """Write tokenizer.json into the folder."""
+        """Write tokenizer.json into the folder: it is then complete or absent."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        write_atomically(Path(folder) / FILE, self.definition)
 
 
 def canonical(definition: dict[str, object]) -> str:
@@ -97,13 +115,6 @@ def _check_ids(ids: npt.ArrayLike, vocab_size: int) -> Ids:
     return row.astype(np.int64)
 
 
-def split_documents(tokenizer: Tokenizer, ids: npt.ArrayLike) -> list[Ids]:
-    """The ids of the documents in a row, without the separators."""
-    row = _check_ids(ids, tokenizer.vocab_size)
-    parts = np.split(row, np.flatnonzero(row == tokenizer.separator))
-    return [part[part != tokenizer.separator] for part in parts]
-
-
 def text_before_end(tokenizer: Tokenizer, ids: npt.ArrayLike, start: int = 0) -> str:
     """The text of a row of ids up to its first separator, which is looked for from place ``start`` on.
 
@@ -114,31 +125,9 @@ def text_before_end(tokenizer: Tokenizer, ids: npt.ArrayLike, start: int = 0) ->
     return tokenizer.decode(row[: start + int(ends[0])] if len(ends) else row)
 
 
-class SavedTokenizer:
-    """What all tokenizers have that are saved as a ``definition``, the text of their file: their kind and fields."""
-
-    kind: str
-    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
-
-    @cached_property
-    def definition(self) -> str:
-        """The text of tokenizer.json."""
-        return canonical({"kind": self.kind, **asdict(self)})
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """The sha256 of the tokenizer's file."""
-        return hashlib.sha256(self.definition.encode("utf-8")).hexdigest()
-
-    def save(self, folder: str | Path) -> None:
-        """Write tokenizer.json into the folder: it is then complete or absent."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        write_atomically(Path(folder) / FILE, self.definition)
-
-
 @dataclass(frozen=True)
-class ByteTokenizer(SavedTokenizer):
-    """The bytes of UTF-8, and 256 for the end of a document."""
+class ByteTokenizer(Tokenizer):
+    """The bytes of UTF-8, and 256 for the end of a document; bytes that are not UTF-8 read as U+FFFD."""
 
     kind = "bytes"
     vocab_size = 257
@@ -148,14 +137,12 @@ class ByteTokenizer(SavedTokenizer):
         """One id per byte."""
         return np.frombuffer(utf8(text), dtype=np.uint8).astype(np.int64)
 
-    def decode(self, ids: npt.ArrayLike) -> str:
-        """The text; bytes that are not UTF-8 become the replacement character."""
-        parts = [part.astype(np.uint8).tobytes() for part in split_documents(self, ids)]
-        return END_OF_DOCUMENT.join(part.decode("utf-8", "replace") for part in parts)
+    def read(self, ids: Ids) -> str:
+        return ids.astype(np.uint8).tobytes().decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
-class NumberTokenizer(SavedTokenizer):
+class NumberTokenizer(Tokenizer):
     """The whole numbers 0 ... num_values - 1, separated by white space, and one more id for the end of a document."""
 
     num_values: int
@@ -171,13 +158,7 @@ class NumberTokenizer(SavedTokenizer):
 
     @property
     def vocab_size(self) -> int:
-        """The numbers and the separator."""
         return self.num_values + 1
-
-    @property
-    def separator(self) -> int:
-        """The id after the last number."""
-        return self.num_values
 
     def encode(self, text: str) -> Ids:
         """One id per number; another word, or a number that is too large, is an error."""
@@ -197,12 +178,12 @@ class NumberTokenizer(SavedTokenizer):
             ids.append(int(digits))
         return np.array(ids, dtype=np.int64)
 
-    def decode(self, ids: npt.ArrayLike) -> str:
+    def read(self, ids: Ids) -> str:
         """The numbers, one space apart."""
-        return END_OF_DOCUMENT.join(" ".join(map(str, part.tolist())) for part in split_documents(self, ids))
+        return " ".join(map(str, ids.tolist()))
 
 
-class SymbolTokenizer(SavedTokenizer):
+class SymbolTokenizer(Tokenizer):
     """Symbols that follow each other without a space: 0, 1, ..., and one more id for the end of a document.
 
     ``pattern`` finds one symbol in a text, ``aliases`` are other characters that are read as a symbol. Without
@@ -224,12 +205,10 @@ class SymbolTokenizer(SavedTokenizer):
 
     @property
     def vocab_size(self) -> int:
-        """The symbols and the separator."""
         return len(self.symbols) + self.has_separator
 
     @property
     def separator(self) -> int | None:
-        """The id after the last symbol."""
         return len(self.symbols) if self.has_separator else None
 
     @staticmethod
@@ -266,10 +245,8 @@ class SymbolTokenizer(SavedTokenizer):
             raise ValueError(f"the {self.noun} {symbol!r} at position {place} {problem}")
         return ids
 
-    def decode(self, ids: npt.ArrayLike) -> str:
-        """The text of a row of ids."""
-        pieces = [*self.symbols, END_OF_DOCUMENT]
-        return "".join(pieces[index] for index in _check_ids(ids, self.vocab_size).tolist())
+    def read(self, ids: Ids) -> str:
+        return "".join(self.symbols[index] for index in ids.tolist())
 
 
 def code_points(text: str) -> npt.NDArray[np.uint32]:
@@ -295,7 +272,6 @@ class CharTokenizer(SymbolTokenizer):
 
     @property
     def symbols(self) -> str:
-        """The alphabet."""
         return self.alphabet
 
 
@@ -360,7 +336,6 @@ class SmilesTokenizer(SymbolTokenizer):
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """The tokens."""
         return self.tokens
 
     @staticmethod
