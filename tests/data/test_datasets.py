@@ -14,9 +14,8 @@ from support.runs import ROOT
 
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.detokenizers import DETOKENIZERS
-from duality.data.documents import read_documents
+from duality.data.documents import find_evaluated_part, find_held_out_part, identity, locate, read_documents
 from duality.data.named import DATA_VARIABLE, Dataset, Part, PartName, datasets, sources
-from duality.data.places import find_evaluated_part, find_held_out_part, identity, locate
 from duality.recipes.catalogue import _make_absolute
 from duality.tokenizers.specs import Bytes, Pretrained, Text8
 
@@ -205,7 +204,7 @@ def test_the_parts_of_a_package_are_its_files(tmp_path: Path, monkeypatch: pytes
     for part, text in (("train", "CCO\nCCN\n"), ("test", "OC=O\n")):
         (tmp_path / f"{part}.txt").write_text(text)
     files = [tmp_path / file for file in sources()["moses"].members]
-    monkeypatch.setattr("duality.data.places.fetch", lambda *_, **__: files)
+    monkeypatch.setattr("duality.data.documents.fetch", lambda *_, **__: files)
     assert texts("moses", "train") == ["CCO", "CCN"]
     assert texts("moses", "test") == ["OC=O"]
     corpus = prepare("moses", Bytes(), cache=tmp_path / "cache")

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from duality.data.documents import read_documents
-from duality.data.places import CorpusSpec, identity
+from duality.data.documents import CorpusSpec, identity, read_documents
 from duality.data.readers import Excerpt, TextFile
 from duality.tokenizers.specs import BPE
 

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from duality.data.corpus import encode_corpus, prepare
-from duality.data.documents import Document, read_documents
+from duality.data.documents import CorpusSpec, Document, identity, locate, read_documents
 from duality.data.encode import write_store
 from duality.data.named import sources
-from duality.data.places import CorpusSpec, _find_author, identity
 from duality.data.store import TokenStore
 from duality.data.survey import Split
 from duality.files.archives import Member, Package, Source
@@ -88,11 +87,19 @@ def test_a_book_has_its_author(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (document.name, document.label) == ("smith-a-tale.txt", "smith")
 
 
-def test_the_authors_of_the_named_corpora() -> None:
-    prose = sources()["gutenberg-prose"]
-    authors = sorted({str(_find_author(prose, file)) for file in prose.members})
-    assert authors == ["austen", "bryant", "burgess", "carroll", "chesterton", "edgeworth", "melville"]
-    assert _find_author(sources()["enwik8"], "enwik8.txt") is None
+def test_the_authors_of_the_named_corpora(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duality.data.documents.fetch", lambda name, **_: list(map(Path, sources()[name].members)))
+    authors = [file.label for file in locate("gutenberg-prose")[0].files()]
+    assert sorted({str(author) for author in authors}) == [
+        "austen",
+        "bryant",
+        "burgess",
+        "carroll",
+        "chesterton",
+        "edgeworth",
+        "melville",
+    ]
+    assert [file.label for file in locate("qm9")[0].files()] == [None]
 
 
 @pytest.mark.parametrize("by", ["document", "position"])

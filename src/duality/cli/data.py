@@ -105,9 +105,8 @@ def _list_corpora() -> Iterator[str]:
 def _fetch(name: str) -> Iterator[str]:
     """Fetch a named corpus and say what it is."""
     from duality.data import DEFAULT_SOURCE
-    from duality.data.documents import read_documents
+    from duality.data.documents import locate, read_documents
     from duality.data.named import datasets, fetch, sources
-    from duality.data.places import locate
     from duality.data.readers import read_lines
 
     chosen = name or DEFAULT_SOURCE

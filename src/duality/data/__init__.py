@@ -4,8 +4,7 @@
     named            texts of the package index, datasets of the literature (corpora.json), mixtures of several corpora
     detokenizers     benchmarks that are published as separate words, as ordinary text
     readers          the text of files of every format: UTF-8, .jsonl, .csv, .tsv, tables of Arrow and .fasta
-    places           from the string that names a corpus to its files
-    documents        the documents of a corpus: files, folders, named corpora and datasets
+    documents        from the string that names a corpus to its documents: files, folders, named corpora and datasets
     memory           texts and tensors given from Python, written as a corpus
     store            the ids on the disk, mapped into memory, in shards
     encode           the documents as ids, in parallel, and written as a store

@@ -38,10 +38,17 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from duality.data import TEXT_COLUMN
-from duality.data.documents import Document, read_documents
+from duality.data.documents import (
+    CorpusSpec,
+    Document,
+    find_held_out_part,
+    has_only_lines,
+    identity,
+    locate,
+    read_documents,
+)
 from duality.data.encode import num_bytes_of, write_store
 from duality.data.named import PartName, shares_of
-from duality.data.places import CorpusSpec, find_held_out_part, has_only_lines, identity, locate
 from duality.data.readers import COMPRESSIONS
 from duality.data.store import FORMAT, TokenStore
 from duality.data.survey import CorpusSize, Split, survey
@@ -226,7 +233,7 @@ def prepare(
     Of one that is streamed (stream.py), only the first ``stream`` documents.
     """
     Split.check(split, validation)
-    corpora: list[CorpusSpec] = [share.corpus for share in shares_of(spec)] or [spec]
+    corpora: list[CorpusSpec] = [*shares_of(spec)] or [spec]
     if isinstance(tokenizer, FROM_FILES):  # what is in the files decides, not where they are
         tokenizer = tokenizer.train((), cache=cache, progress=progress)
     request = _Request(spec, tokenizer, documents, column, eos, stream, cache, progress)

@@ -1,49 +1,84 @@
-"""Documents: the parts of a corpus.
+"""Documents: from the string that names a corpus to its parts.
 
-A corpus is given as a path, as the name of a source or of a dataset (named.py), or as a list of them:
+    locate("lm1b=/data/lm1b")                   ->  [Place(path, dataset)]    one for each corpus of a list or a mixture
+    place.files(part="test")                    ->  its files
+    read_documents("lm1b=/data", part="test")   ->  its documents, each with its name, its text in pieces and its label
+
+A path that exists is a file or a folder. If there is none, the string is a mixture, a dataset of the hub, or a named
+corpus (named.py). What a document is:
 
     a text file          one document                book.txt, notes.md, any UTF-8 file
                          or one per line             with the rule "lines", blank lines left out
-    a .jsonl file        one document per line       the value of a key, "text" if nothing else is chosen
-    a .csv, .tsv file    one document per row        the value of a column, "text" if nothing else is chosen
-    a .parquet, .arrow   the same                    tables of Arrow, also those that `datasets` has saved
-    a .fasta file        one document per sequence
+    a file of records    one document per record     .jsonl, .csv, .tsv, tables of Arrow, .fasta (readers.py)
     a folder             every .txt, .text, .md and .jsonl file below it, sorted by path; if it has none, every table;
                          if it has none either, every .fasta file
 
-All these files, tables of Arrow excepted, may be compressed (.gz, .xz, .bz2, .zst). A file that is no text by its
-ending, such as .json or .zip, is refused with what to do. If a path and a source have the same name, the path is used.
 The rule of a corpus is "lines" for all its text files, or "auto": then a named source or dataset says for its own files
-what a document is.
+what a document is. A document may have a label, the class of its text:
 
-A document may have a label, the class of its text:
-
-    a .jsonl file        the value of the key "label", a string or a whole number (as its digits)
-    a .csv, .tsv file    the value of the column "label", if it is not empty
+    a record             its own label, if it has one
     a folder             the first-level subfolder of the file: reviews/good/17.txt is "good"
     a named corpus       the author of a book of Project Gutenberg: austen-emma.txt is "austen"
 
-The label of a line is used before that of its file. A value that is neither string nor whole number is no label.
-
 What must hold: a document gives its text in pieces, any number of times, so that a file may be larger than the memory;
 the order of the documents depends on their paths only; no document is dropped, not even an empty one, except blank
-lines.
+lines; a file that is no text by its ending, such as .json or .zip, is refused with what to do; what identifies a corpus
+(``identity``) changes with every file of it, and is the same in every release, because stores are found by it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from duality.data import TEXT_COLUMN
 from duality.data.detokenizers import DETOKENIZERS
-from duality.data.named import Dataset, PartName
-from duality.data.places import CorpusFile, CorpusSpec, Place, locate
-from duality.data.readers import Excerpt, TextFile, decode_lines, has_records, make_record, read_lines, read_records
+from duality.data.named import DATA_VARIABLE, HUB, Dataset, Part, PartName, datasets, fetch, shares_of, sources
+from duality.data.readers import (
+    COMPRESSIONS,
+    KINDS,
+    TABLE_ENDINGS,
+    Excerpt,
+    Repeatable,
+    TextFile,
+    decode_lines,
+    ending_of,
+    has_records,
+    make_record,
+    open_bytes,
+    read_lines,
+    read_records,
+)
 from duality.files import DocumentRule
+from duality.files.archives import Source
 from duality.files.progress import Reporter, silent
+from duality.registry import suggestion
+
+# What to do with files that would be learnt as they are, with all their brackets and names of fields, or not at all.
+_NO_TEXT = {
+    ending: remedy
+    for endings, remedy in {
+        ".json": "write one JSON object per line into a .jsonl file, with the text under the key 'text' or --column "
+        "NAME",
+        ".ndjson .jsonlines": "rename it to .jsonl",
+        ".orc": "convert it, for example with pandas: read_orc(FILE).to_parquet('text.parquet')",
+        ".zip .tar .tgz .txz .tbz2 .7z .rar": "unpack it and give the folder",
+        ".lz4 .lzma .z .br": "unpack it, or compress it as .gz, .xz, .bz2 or .zst",
+        ".pdf .doc .docx .odt .rtf .epub": "save its text as a .txt file",
+        ".xls .xlsx .ods": "save the sheet as a .csv file",
+        ".db .sqlite .sqlite3": "export the texts as a .csv or .jsonl file",
+        ".npy .npz .pt .pkl .safetensors": "give ids from Python: duality.train(data=tensor)",
+    }.items()
+    for ending in endings.split()
+}
+
+CorpusSpec = str | Path | Sequence[str | Path]
 
 
 @dataclass(frozen=True)
@@ -63,6 +98,196 @@ class Document:
                 "their label, or request no labels"
             )
         return self.label
+
+
+@dataclass(frozen=True)
+class _File:
+    """One file of a corpus: its name for messages, where it is, and the label of its documents."""
+
+    name: str
+    path: Path
+    label: str | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one corpus is: at a path, in the package of a source, or, a dataset with neither, on the hub."""
+
+    path: Path | None = None
+    dataset: Dataset | None = None
+    source: Source | None = None
+
+    @property
+    def on_hub(self) -> bool:
+        """Whether it is a dataset of the hub."""
+        return self.path is None and self.source is None
+
+    @property
+    def dataset_in_parts(self) -> Dataset | None:
+        """Its dataset, if that has its own parts here: a single file has none."""
+        return self.dataset if self.path is None or self.path.is_dir() else None
+
+    @property
+    def by_line(self) -> bool:
+        """Whether its dataset or its source says that a line is a document."""
+        own = self.dataset.reader if self.dataset is not None else self.source and self.source.documents
+        return own == "lines"
+
+    def files(
+        self, part: PartName | None = None, cache: Path | None = None, progress: Reporter = silent
+    ) -> list[_File]:
+        """Its files; of a dataset with parts those of the ``part``, or those of all parts, each once."""
+        dataset, source, path = self.dataset, self.source, self.path
+        if source is not None:
+            paths = fetch(source.name, cache=cache, progress=progress)
+            if dataset is None:
+                named = source.kind == "gutenberg"  # by author and title: austen-emma.txt
+                authors = (path.name.partition("-")[0] if named and "-" in path.name else None for path in paths)
+                return [_File(path.name, path, author) for path, author in zip(paths, authors)]
+            parts = dataset.parts.values() if part is None else [dataset.part(part)]
+            patterns = [pattern for each in parts for pattern in each.files]
+            paths = [path for path in paths if any(fnmatch(path.name, pattern) for pattern in patterns)]
+        elif path is None:
+            assert dataset is not None, "neither a path nor a source nor a dataset"
+            there = dataset.fetch_splits(progress)
+            splits = [dataset.part(name).split for name in (dataset.parts if part is None else [part])]
+            if part is not None and splits[0] not in there:
+                raise ValueError(f"{dataset.name} has no part {splits[0]!r} on the hub: it has {', '.join(there)}")
+            paths = [path for split in dict.fromkeys(splits) for path in there.get(split, [])]
+        elif not path.is_dir():
+            paths = [path]
+        elif dataset is not None:
+            paths = dataset.files_in(path, part)
+        else:
+            names, _ = _list_folder(path)
+            if not names:
+                endings = ", ".join(ending for kind in KINDS for ending in kind)
+                allowed = f"{endings}, and these followed by {' or '.join(COMPRESSIONS)}"
+                raise ValueError(f"the folder {path} has no text files; looked for are {allowed}")
+            return [_File(name, path / name, name.partition("/")[0] if "/" in name else None) for name in names]
+        for path in paths:
+            if (ending := ending_of(path)) in _NO_TEXT:
+                raise ValueError(f"{path} is no text file ({ending}): {_NO_TEXT[ending]}")
+        return [_File(str(path), path) for path in paths]
+
+
+def locate(spec: CorpusSpec) -> list[Place]:
+    """The places of all corpora of a specification.
+
+    A named dataset is at the path that is given, or in $DUALITY_DATA, or in a package, or on the hub.
+    """
+    if not isinstance(spec, (str, Path)):
+        if not spec:
+            raise ValueError("the list of corpora is empty; give at least one path or name")
+        return [place for part in spec for place in locate(part)]
+    name, path = str(spec), Path(spec).expanduser()
+    if name.strip() and path.exists():
+        return [Place(path)]
+    if mixed := shares_of(name):
+        return locate(list(mixed))
+    if name.startswith(HUB):
+        return [Place(dataset=Dataset.of_hub(name))]
+    own, given, where = name.partition("=")
+    if own in datasets() and (where or not given):
+        dataset, root = datasets()[own], os.environ.get(DATA_VARIABLE)
+        if where or root:
+            path = Path(where).expanduser() if where else Path(root or "").expanduser() / own
+            if path.exists():
+                return [Place(path, dataset)]
+        if where:
+            raise ValueError(f"{own}={where}: there is no such file or folder; {dataset.how_to_get()}")
+        return [Place(dataset=dataset, source=None if dataset.package is None else sources()[dataset.package])]
+    if name in sources():
+        return [Place(source=sources()[name])]
+    raise ValueError(
+        f"no file, folder or named corpus {name!r}; give a path that exists or a named corpus: "
+        f"{suggestion(name, {**sources(), **datasets()})}"
+    )
+
+
+def is_there(spec: str) -> bool:
+    """Whether a corpus is a name, or a path that exists."""
+    with suppress(ValueError):
+        return bool(locate(spec))
+    return False
+
+
+def identity(
+    spec: CorpusSpec, *, labels: bool = False, part: PartName | None = None, stream: bool = False
+) -> list[list[str | int | None]]:
+    """What identifies the content of a corpus without reading it: a part of cache keys.
+
+    With labels it includes those of the files: the label of a file depends on which folder above it is given. A
+    dataset of the hub that is streamed has no files here: it is known by its name and revision.
+    """
+    found: list[list[str | int | None]] = []
+    for place in locate(spec):
+        if place.source is not None and place.dataset is None:
+            own = [] if place.source.documents == "auto" else [place.source.documents]
+            found += [[name, member.text_sha256, *own] for name, member in place.source.members.items()]
+            continue
+        if place.dataset is not None:
+            found.append([str(place.dataset), "part", str(part)])
+            if stream and place.on_hub:
+                continue
+        for file in place.files(part):
+            status = file.path.stat()
+            with open_bytes(file.path) as (_, mark):
+                more = [*["table"] * (ending_of(file.path) in TABLE_ENDINGS), *["mark"] * (mark > 0)]
+            label = [file.label] if labels else []
+            found.append([str(file.path.resolve()), status.st_size, status.st_mtime_ns, *label, *more])
+    return found
+
+
+def has_only_lines(spec: CorpusSpec, rule: DocumentRule = "auto") -> bool:
+    """Whether every document of a corpus is a line of a text file, by the rule or by that of its named corpora."""
+    return all(place.by_line for place in locate(spec)) or rule == "lines"
+
+
+def find_evaluated_part(spec: CorpusSpec) -> PartName | None:
+    """The part of a dataset that the literature reports; None for a corpus without parts."""
+    place, *others = locate(spec)
+    dataset = place.dataset_in_parts
+    return None if others or dataset is None else dataset.choose_part(dataset.evaluated)
+
+
+def find_held_out_part(spec: CorpusSpec, streamed: bool = False) -> PartName | None:
+    """The part of its own that a dataset is validated on; None for a corpus that must be split.
+
+    Of one that is streamed, it must be apart from the part for training, so that it can be had without that. Parts in
+    two forms of a text, such as .tokens and .raw, are refused.
+    """
+    place, *others = locate(spec)
+    if others or (dataset := place.dataset_in_parts) is None:
+        return None
+    parts = {name: part for name, part in dataset.parts.items() if name in ("train", dataset.held_out)}
+    if len(parts) < 2:
+        return None
+    if streamed and any(part.span is not None or part.documents != (None, None) for part in parts.values()):
+        return None
+    if not streamed and place.path is not None:
+        forms = {name: found[0] for name, part in parts.items() if (found := part.find_in(place.path))}
+        if len(set(forms.values())) > 1:
+            both = ", ".join(f"{name}: {parts[name].files[form]}" for name, form in forms.items())
+            raise ValueError(
+                f"the parts of {dataset.name} in {place.path} are in two forms ({both}): remove the files of one form, "
+                "so that training and validation have the same"
+            )
+    return dataset.choose_part(dataset.held_out, streamed and place.on_hub)
+
+
+def list_skipped(spec: CorpusSpec) -> list[str]:
+    """The files in the folders of a corpus that are not read."""
+    folders = [place.path for place in locate(spec) if place.path and place.dataset is None and place.path.is_dir()]
+    return [name for folder in folders for name in _list_folder(folder)[1]]
+
+
+def _list_folder(folder: Path) -> tuple[list[str], list[str]]:
+    """The files below a folder that are read and those that are not, by their paths from there."""
+    every = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    each = ([name for name in every if ending_of(Path(name)) in endings] for endings in KINDS)
+    chosen = next((names for names in each if names), [])
+    return chosen, sorted(set(every) - set(chosen))
 
 
 def read_documents(
@@ -87,10 +312,10 @@ def read_documents(
     if start is not None and len(located) == 1 and located[0].on_hub:
         return _stream_rows(located[0], start, column, part)
     places = [(place, place.files(part, cache, progress)) for place in located]
-    files = [file for _, those in places for file in those]
-    if all(file.path.stat().st_size == 0 for file in files):
+    files = [file.path for _, those in places for file in those]
+    if all(path.stat().st_size == 0 for path in files):
         raise ValueError(f"the corpus {spec!s} is empty ({len(files)} file(s) of 0 bytes); give one with text in it")
-    if column != TEXT_COLUMN and not any(has_records(file.path) for file in files):
+    if column != TEXT_COLUMN and not any(map(has_records, files)):
         raise ValueError(
             f"the column {column!r} was chosen, but the corpus {spec!s} has no .jsonl, .csv or .tsv file and no other "
             "table; leave the column out, or give such a file"
@@ -123,64 +348,50 @@ def _choose_reading(dataset: Dataset | None, column: str) -> tuple[str, Callable
 
 
 def _read_part(
-    place: Place, files: Sequence[CorpusFile], rule: DocumentRule, column: str, part: PartName | None
+    place: Place, files: Sequence[_File], rule: DocumentRule, column: str, part: PartName | None
 ) -> Iterator[Document]:
     """The documents in the files of a place, those of the part of a dataset if one is named."""
 
     def read() -> Iterator[Document]:
-        return (document for file in files for document in _read_file(file, rule, column))
+        return (document for file in files for document in _read_file(place, file, rule, column))
 
-    if part is None or place.dataset is None or not place.has_parts:
-        yield from read()
-        return
-    chosen = place.dataset.part(part)
+    dataset = place.dataset_in_parts
+    chosen = Part((), "") if part is None or dataset is None else dataset.part(part)
     if chosen.span is not None and not place.on_hub:
-        for document in read():
-            yield replace(document, pieces=Excerpt(document.pieces, *chosen.span, in_bytes=True))
-        return
+        cut = partial(Excerpt, start=chosen.span[0], stop=chosen.span[1], in_bytes=True)
+        return (replace(document, pieces=cut(document.pieces)) for document in read())
     start, stop = chosen.documents
-    if (start or 0) < 0 or (stop or 0) < 0:
+    least = max(-(bound or 0) for bound in chosen.documents)  # documents, counted from the end
+    if dataset is not None and least > 0:
         count = sum(1 for _ in read())
         start, stop, _ = slice(start, stop).indices(count)
-        least = max(abs(bound or 0) for bound in chosen.documents)
         if count <= least:
             raise ValueError(
-                f"{place.dataset.name} has {count:,} documents here, and the last {least:,} are its part for "
+                f"{dataset.name} has {count:,} documents here, and the last {least:,} are its part for "
                 "validation: this is a sample of it; give its file or files as a corpus of their own, without the name"
             )
-    yield from islice(read(), start, stop)
+    return islice(read(), start, stop)
 
 
-def _read_file(file: CorpusFile, rule: DocumentRule, column: str) -> Iterator[Document]:
+def _read_file(place: Place, file: _File, rule: DocumentRule, column: str) -> Iterator[Document]:
     """The documents of one file."""
-    dataset, name = file.dataset, file.name
+    dataset, name, path = place.dataset, file.name, file.path
     column, read = _choose_reading(dataset, column)
-    by_line = "lines" in (rule, file.rule) or (dataset is not None and dataset.reader == "lines")
     if dataset is not None and dataset.reader == "text":
-        yield Document(name, _Rows(file, column, read), file.label)
-    elif has_records(file.path):
-        for number, text, label in read_records(file.path, column, file.label):
+
+        def rows() -> Iterator[str]:
+            """The lines of a file with their line ends, or the rows of a table, each detokenized; no blank ones."""
+            texts = (text for _, text, _ in read_records(path, column)) if has_records(path) else decode_lines(path)
+            return (read(text) for text in texts if text.strip())
+
+        yield Document(name, Repeatable(rows), file.label)
+    elif has_records(path):
+        for number, text, label in read_records(path, column, file.label):
             yield Document(f"{name}:{number}", (read(text),), label)
-    elif by_line:
-        for number, text in read_lines(file.path):
+    elif rule == "lines" or place.by_line:
+        for number, text in read_lines(path):
             # the lines of some benchmarks have a space at either end, which is no text
             yield Document(f"{name}:{number}", (text if dataset is None else read(text.strip()),), file.label)
     else:
-        pieces = TextFile(file.path)
+        pieces = TextFile(path)
         yield Document(name, pieces if read is str else (read("".join(pieces)),), file.label)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The lines of a file with their line ends, or the rows of a table, each detokenized; blank ones are left out."""
-
-    file: CorpusFile
-    column: str
-    read: Callable[[str], str]
-
-    def __iter__(self) -> Iterator[str]:
-        """Read the file again."""
-        path = self.file.path
-        records = has_records(path)
-        rows = (text for _, text, _ in read_records(path, self.column)) if records else decode_lines(path)
-        yield from (self.read(row) for row in rows if row.strip())

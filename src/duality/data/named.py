@@ -62,7 +62,7 @@ Reader = Literal["lines", "text", "records"]
 class Part:
     """A part of a dataset: patterns of the names of its files, or its name on the hub, and which of what they have.
 
-    The names of this class and of its fields are in the keys of the cache (``places.identity``).
+    The names of this class and of its fields are in the keys of the cache (``documents.identity``).
     """
 
     files: tuple[str, ...]
@@ -83,7 +83,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset of the literature; all its fields as text are part of cache keys (places.py)."""
+    """A dataset of the literature; all its fields as text are part of cache keys (``documents.identity``)."""
 
     name: str
     title: str
@@ -136,6 +136,27 @@ class Dataset:
             raise ValueError(f"{self.name} has no part {name!r}: it has {', '.join(self.parts)}")
         return self.parts[name]
 
+    def files_in(self, folder: Path, part: PartName | None) -> list[Path]:
+        """The files of a part in a folder; of all parts, those of as many as there are, but of one at least."""
+        names = [part] if part is not None else [name for name, each in self.parts.items() if each.find_in(folder)]
+        found: dict[Path, None] = {}
+        for name in names or list(self.parts)[:1]:
+            if (files := self.part(name).find_in(folder)) is None:
+                there_are = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
+                raise ValueError(
+                    f"{folder} has no file of the part {name!r} of {self.name}: looked for "
+                    f"{' or '.join(self.parts[name].files)}, found {there_are}; {self.how_to_get()}"
+                )
+            found.update(dict.fromkeys(files[1]))
+        return list(found)
+
+    def choose_part(self, usual: PartName, streamed: bool = False) -> PartName | None:
+        """The usual part; of a dataset that is streamed, or known to the hub alone, the first one not for training."""
+        if not self.name.startswith(HUB) and not streamed:
+            return usual
+        there = self.load_splits(streaming=True) if streamed else self.fetch_splits()
+        return next((name for name, part in self.parts.items() if name != "train" and part.split in there), None)
+
     def how_to_get(self) -> str:
         """What to download, and what to do with it."""
         return (
@@ -181,25 +202,17 @@ def datasets() -> dict[str, Dataset]:
     return found
 
 
-@dataclass(frozen=True)
-class _Share:
-    """A corpus of a mixture and its weight."""
-
-    corpus: str
-    weight: float
-
-
-def shares_of(spec: object) -> tuple[_Share, ...]:
-    """The corpora of a mixture with weights that add up to 1; none if this is no mixture, or a path that exists.
+def shares_of(spec: object) -> dict[str, float]:
+    """The weight of each corpus of a mixture, which add up to 1; none if this is no mixture, or a path that exists.
 
     >>> shares_of("[a.txt:3,hf:owner/name:text:1]")
-    (_Share(corpus='a.txt', weight=0.75), _Share(corpus='hf:owner/name:text', weight=0.25))
+    {'a.txt': 0.75, 'hf:owner/name:text': 0.25}
     >>> shares_of("a.txt")
-    ()
+    {}
     """
     text = spec.strip() if isinstance(spec, str) else ""
     if not (text.startswith("[") and text.endswith("]")) or Path(str(spec)).exists():
-        return ()
+        return {}
     rule = "write a mixture as [CORPUS:WEIGHT,CORPUS:WEIGHT], such as [books.txt:0.7,lm1b:0.3]"
     weights: dict[str, float] = {}
     parts = text[1:-1].split(",")
@@ -214,8 +227,7 @@ def shares_of(spec: object) -> tuple[_Share, ...]:
         weights[corpus] = weight
     if len(parts) < 2 or len(weights) < len(parts):
         raise ValueError(f"{text} has fewer than two corpora, or one twice; {rule}")
-    total = sum(weights.values())
-    return tuple(_Share(corpus, weight / total) for corpus, weight in weights.items())
+    return {corpus: weight / sum(weights.values()) for corpus, weight in weights.items()}
 
 
 class _Split(Protocol):

@@ -74,6 +74,16 @@ Record = tuple[int, str, str | None]
 
 
 @dataclass(frozen=True)
+class Repeatable:
+    """The pieces of a text, which are made again each time that they are read."""
+
+    make: Callable[[], Iterator[str]]
+
+    def __iter__(self) -> Iterator[str]:
+        return self.make()
+
+
+@dataclass(frozen=True)
 class TextFile:
     """The pieces of a UTF-8 file, cut at borders between words; each iteration reads the file again."""
 

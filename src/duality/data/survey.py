@@ -29,9 +29,8 @@ from pathlib import Path
 from typing import Literal
 
 from duality.data import TEXT_COLUMN
-from duality.data.documents import Document, read_documents
+from duality.data.documents import CorpusSpec, Document, list_skipped, locate, read_documents
 from duality.data.encode import PART_CHARACTERS, cut_at_borders, num_bytes_of
-from duality.data.places import CorpusSpec, list_skipped, locate
 from duality.data.readers import DIGITS, LONGEST_NUMBER, Excerpt
 from duality.files import DocumentRule
 from duality.files.progress import Reporter, silent

@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import Path
 
 from duality.data.corpus import encode_corpus
+from duality.data.documents import find_evaluated_part
 from duality.data.named import datasets
-from duality.data.places import find_evaluated_part
 from duality.files.kept_scores import Scores
 from duality.files.progress import Reporter, silent, working
 from duality.models.likelihood import Likelihood, hash_weights

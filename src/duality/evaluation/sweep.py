@@ -28,7 +28,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from duality.data.places import is_there
+from duality.data.documents import is_there
 from duality.denoisers.wrapping import count_calls, network_of
 from duality.evaluation.figures import draw, plot_frontiers
 from duality.evaluation.frontiers import frontiers, has_frontiers

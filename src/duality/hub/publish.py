@@ -235,7 +235,7 @@ def _public_corpus(corpus: str) -> str:
     ('[a.txt:0.7,lm1b:0.3]', 'hf:owner/name:text')
     """
     if mixed := shares_of(corpus):
-        return f"[{','.join(f'{_public_corpus(share.corpus)}:{share.weight:g}' for share in mixed)}]"
+        return f"[{','.join(f'{_public_corpus(share)}:{weight:g}' for share, weight in mixed.items())}]"
     dataset, _, where = corpus.partition("=")
     if dataset in datasets() and where:
         return dataset

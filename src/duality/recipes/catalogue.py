@@ -124,7 +124,7 @@ def _make_absolute(spec: str | Path) -> str:
     if path.exists():
         return str(path.resolve())
     if mixed := shares_of(str(spec)):
-        return f"[{','.join(f'{_make_absolute(share.corpus)}:{share.weight:g}' for share in mixed)}]"
+        return f"[{','.join(f'{_make_absolute(share)}:{weight:g}' for share, weight in mixed.items())}]"
     dataset, _, where = str(spec).partition("=")
     return f"{dataset}={Path(where).expanduser().resolve()}" if where and dataset in datasets() else str(spec)
 

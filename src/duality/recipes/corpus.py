@@ -18,11 +18,10 @@ import numpy as np
 import torch
 
 from duality.data.corpus import Corpus, prepare
-from duality.data.documents import Document, read_documents
+from duality.data.documents import Document, find_held_out_part, has_only_lines, list_skipped, read_documents
 from duality.data.loader import Loader, MixedOrder
 from duality.data.named import PartName, shares_of
 from duality.data.packing import Sequences
-from duality.data.places import find_held_out_part, has_only_lines, list_skipped
 from duality.data.store import TokenStore
 from duality.data.stream import StreamLoader
 from duality.files.progress import Reporter, silent
@@ -94,10 +93,8 @@ def _mix_order(data: Data, corpus: Corpus, seed: int) -> MixedOrder | None:
     sizes = np.diff(ends, prepend=0)
     for share, size in zip(shares, sizes, strict=True):
         if size < 1:
-            raise ValueError(
-                f"{share.corpus} has no sequence of its own in the mixture: give more of it, or leave it out"
-            )
-    return MixedOrder(tuple(ends.tolist()), tuple(share.weight for share in shares), seed)
+            raise ValueError(f"{share} has no sequence of its own in the mixture: give more of it, or leave it out")
+    return MixedOrder(tuple(ends.tolist()), tuple(shares.values()), seed)
 
 
 def count_vocabulary(data: Data, corpus: Corpus) -> Vocabulary:
@@ -155,9 +152,9 @@ def describe_corpus(recipe: Recipe, corpus: Corpus) -> list[str]:
         lines.append(f"{taken} are {epochs:.3g} epochs of the {len(rows):,} sequences of {rows.length} tokens")
     else:
         lines += [
-            f"{share.weight:.1%} of the sequences are of {share.corpus}: {share.weight * seen / size:.3g} epochs of "
+            f"{weight:.1%} of the sequences are of {share}: {weight * seen / size:.3g} epochs of "
             f"its {size:,} sequences of {rows.length} tokens"
-            for share, size in zip(shares_of(data.corpus), np.diff(mixed.ends, prepend=0).tolist())
+            for (share, weight), size in zip(shares_of(data.corpus).items(), np.diff(mixed.ends, prepend=0).tolist())
         ]
     skipped = list_skipped(data.corpus) if Path(data.corpus).is_dir() else []
     return [*lines, describe_skipped(skipped)] if skipped else lines

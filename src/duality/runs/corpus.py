@@ -14,9 +14,9 @@ from torch import Tensor
 
 from duality.data import TEXT_COLUMN
 from duality.data.corpus import Corpus, encode_corpus
+from duality.data.documents import find_evaluated_part, is_there, locate
 from duality.data.named import datasets
 from duality.data.packing import Sequences
-from duality.data.places import find_evaluated_part, is_there, locate
 from duality.data.readers import has_records
 from duality.files.progress import Reporter, silent
 from duality.hub import package

@@ -14,9 +14,8 @@ import pytest
 
 from duality.data import readers as textfiles
 from duality.data.corpus import encode_corpus, prepare
-from duality.data.documents import read_documents
+from duality.data.documents import has_only_lines, identity, read_documents
 from duality.data.named import sources
-from duality.data.places import has_only_lines, identity
 from duality.data.readers import open_bytes
 from duality.data.survey import inspect
 from duality.files.archives import Package, Source
@@ -118,7 +117,7 @@ def test_a_source_says_itself_that_a_line_is_a_document(tmp_path: Path, monkeypa
     package = Package("list==1", "list.whl", "0" * 64, 1)
     source = Source("a-list", "a list", "MIT", package, {}, "plain", 0.1, documents="lines")
     monkeypatch.setitem(sources(), "a-list", source)
-    monkeypatch.setattr("duality.data.places.fetch", lambda *_, **__: [path])
+    monkeypatch.setattr("duality.data.documents.fetch", lambda *_, **__: [path])
     assert ["".join(each.pieces) for each in read_documents("a-list")] == ["one", "two", "three", "four"]
     found = inspect("a-list")
     assert (found.files, found.size.num_bytes, found.size.num_documents) == (("list.txt",), 15, 4)

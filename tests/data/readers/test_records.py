@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from duality.data.corpus import encode_corpus, prepare
-from duality.data.documents import read_documents
-from duality.data.places import identity, list_skipped
+from duality.data.documents import identity, list_skipped, read_documents
 from duality.data.readers import TextFile
 from duality.tokenizers.specs import Bytes
 from duality.tokenizers.tokenizer import ByteTokenizer
