@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from duality.data import encode as encoding
 from duality.data import survey
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import Document
-from duality.data.encode import _Count, _encode_documents, cut_at_borders, write_store
+from duality.data.encode import _encode_documents, _group, cut_at_borders, write_store
 from duality.data.packing import Sequences
 from duality.files import progress
 from duality.tokenizers.specs import BPE, Characters, Numbers
@@ -30,9 +31,9 @@ BPE_300 = BPE(300).train(["aa bb ab. ab ba  aa\n\nbb a'b 'ab aa bb\t ab \n ba é
 SPACED = st.text(alphabet="ab \n\t\x1cé'😀.", max_size=80)
 
 
-def ids_of(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[int], list[int], _Count]:
+def ids_of(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[int], list[int], Counter[str]]:
     """All ids, the ends of the documents, and the counts."""
-    count, ends = _Count(), io.BytesIO()
+    count, ends = Counter[str](), io.BytesIO()
     documents = [Document(f"text {number}", (text,)) for number, text in enumerate(texts)]
     blocks = list(_encode_documents(documents, tokenizer, count, ends))
     ids = np.concatenate(blocks).tolist() if blocks else []
@@ -52,9 +53,9 @@ def test_the_ids_do_not_depend_on_parts_and_batches(texts: list[str], part: int,
         ids, ends, count = ids_of(texts, BPE_300)
     assert ids == one_by_one(texts, BPE_300)
     assert ends == [place + 1 for place, index in enumerate(ids) if index == BPE_300.separator]
-    assert (count.tokens, count.documents) == (len(ids), len(texts))
-    assert count.characters == sum(map(len, texts))
-    assert count.bytes == sum(len(text.encode()) for text in texts)
+    assert (count["tokens"], count["documents"]) == (len(ids), len(texts))
+    assert count["characters"] == sum(map(len, texts))
+    assert count["bytes"] == sum(len(text.encode()) for text in texts)
 
 
 @given(text=SPACED, size=st.integers(1, 30))
@@ -185,11 +186,11 @@ def test_documents_without_a_separator() -> None:
     """Their ends are known from the file of ends alone; a document may be empty."""
     texts = ["abc", "", "de"]
     documents = [Document(f"text {number}", (text,)) for number, text in enumerate(texts)]
-    count, ends = _Count(), io.BytesIO()
+    count, ends = Counter[str](), io.BytesIO()
     blocks = list(_encode_documents(documents, ByteTokenizer(), count, ends, eos=False))
     assert np.concatenate(blocks).tolist() == list(b"abcde")
     assert np.frombuffer(ends.getvalue(), dtype="<i8").tolist() == [3, 3, 5]
-    assert (count.tokens, count.documents, count.characters) == (5, 3, 5)
+    assert [count[name] for name in ("tokens", "documents", "characters")] == [5, 3, 5]
 
 
 def test_a_tokenizer_without_a_separator_ends_no_document(tmp_path: Path) -> None:
@@ -209,7 +210,6 @@ def test_a_tokenizer_without_a_separator_ends_no_document(tmp_path: Path) -> Non
         Sequences(store, 4, "document", "model", Text8Tokenizer().separator)
 
 
-def test_pieces_are_joined_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "JOINED_CHARACTERS", 3)
-    assert list(encoding._join_pieces(["a", "b", "cd", "e"])) == ["abcd", "e"]
-    assert list(encoding._join_pieces([])) == []
+def test_pieces_are_joined_up_to_a_limit() -> None:
+    assert list(_group(["a", "b", "cd", "e"], len, 3)) == [["a", "b", "cd"], ["e"]]
+    assert list(_group([], len, 3)) == []

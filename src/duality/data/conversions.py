@@ -30,7 +30,7 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from itertools import groupby
 from types import ModuleType
 from typing import IO
@@ -62,67 +62,44 @@ def _clean_book(text: str) -> str:
     return "".join(re.sub(r"(?<!-)\n", " ", paragraph).replace("\n", "") + "\n" for paragraph in paragraphs)
 
 
-def _read_book(streams: Sequence[IO[bytes]], _progress: Reporter) -> str:
-    """A book without the frame of its publisher. The books are Latin-1; all but five of their letters are ASCII."""
-    (stream,) = streams
-    return _clean_book(stream.read().decode("latin-1"))
-
-
 def rdkit(module: str = "rdkit") -> ModuleType:
     """RDKit, or one of its modules; an error with the remedy if it is not installed."""
     return import_extra("molecules", "a text of molecules", module)
 
 
-def _rdkit_version() -> str:
-    """The version of RDKit that is installed."""
-    return str(rdkit().__version__)
-
-
 def _canonical_lines(tables: Iterable[IO[bytes]], progress: Reporter) -> str:
     """The canonical SMILES of all tables, one per line; each molecule once, in the order of their hashes."""
-    found: set[str] = set()
+    chem, found, count = rdkit("rdkit.Chem"), set[str](), 0
     with rdkit("rdkit.rdBase").BlockLogs():  # which would be remarks on single molecules
-        for number, (where, text) in enumerate(_rows(tables), 1):
-            found.add(_make_canonical(text, where))
-            if number % 25_000 == 0:
-                progress(f"{number:,} SMILES made canonical")
+        for number, stream in enumerate(tables, 1):
+            with io.TextIOWrapper(stream, "utf-8", newline="") as lines:
+                reader = csv.DictReader(lines)
+                if COLUMN not in (reader.fieldnames or ()):
+                    raise ValueError(
+                        f"table {number} has no column {COLUMN}, only {reader.fieldnames}; report this as a bug"
+                    )
+                for row in reader:
+                    if (molecule := chem.MolFromSmiles(row[COLUMN])) is None:
+                        raise ValueError(
+                            f"table {number}, line {reader.line_num}: RDKit {rdkit().__version__} reads no molecule in "
+                            f"the SMILES {row[COLUMN]!r}; report this as a bug"
+                        )
+                    found.add(str(chem.MolToSmiles(molecule)))
+                    count += 1
+                    if count % 25_000 == 0:
+                        progress(f"{count:,} SMILES made canonical")
     by_hash = sorted(found, key=lambda text: hashlib.sha256(text.encode("utf-8")).hexdigest())
     return "".join(f"{text}\n" for text in by_hash)
 
 
-def _make_canonical(text: str, where: str) -> str:
-    """The canonical form of a SMILES; one that is no molecule is an error."""
-    chem = rdkit("rdkit.Chem")
-    molecule = chem.MolFromSmiles(text)
-    if molecule is None:
-        raise ValueError(
-            f"{where}: RDKit {_rdkit_version()} reads no molecule in the SMILES {text!r}; report this as a bug"
-        )
-    return str(chem.MolToSmiles(molecule))
-
-
-def _rows(tables: Iterable[IO[bytes]]) -> Iterator[tuple[str, str]]:
-    """A place for messages and the SMILES of each row of the tables."""
-    for number, stream in enumerate(tables, 1):
-        with io.TextIOWrapper(stream, "utf-8", newline="") as lines:
-            reader = csv.DictReader(lines)
-            if COLUMN not in (reader.fieldnames or ()):
-                raise ValueError(
-                    f"table {number} has no column {COLUMN}, only {reader.fieldnames}; report this as a bug"
-                )
-            for row in reader:
-                yield f"table {number}, line {reader.line_num}", row[COLUMN]
-
-
-def _explain_other_text() -> str:
-    """Why the canonical text may differ from the pinned one, and the remedy."""
-    return (
-        f"RDKit {_rdkit_version()}, which is installed, writes other canonical SMILES than RDKit {RDKIT}, with which "
-        f'the checksum was made: install that one (pip install "rdkit=={RDKIT}") and fetch again'
-    )
-
-
-CONVERSIONS = {  # by the kind of the source
-    "gutenberg": Conversion(_read_book),
-    "smiles": Conversion(_canonical_lines, check=rdkit, other_text=_explain_other_text),
+CONVERSIONS = {  # by the kind of the source; the books are Latin-1: all but five of their letters are ASCII
+    "gutenberg": Conversion(lambda streams, progress: _clean_book(streams[0].read().decode("latin-1"))),
+    "smiles": Conversion(
+        _canonical_lines,
+        check=rdkit,
+        other_text=lambda: (
+            f"RDKit {rdkit().__version__}, which is installed, writes other canonical SMILES than RDKit {RDKIT}, with "
+            f'which the checksum was made: install that one (pip install "rdkit=={RDKIT}") and fetch again'
+        ),
+    ),
 }

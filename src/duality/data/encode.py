@@ -26,10 +26,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -59,18 +59,6 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-@dataclass
-class _Count:
-    """The numbers of what has been encoded so far."""
-
-    tokens: int = 0
-    documents: int = 0
-    characters: int = 0
-    bytes: int = 0
-    batches: int = 0
-    """of the texts that were encoded together"""
-
-
 @dataclass(frozen=True)
 class _Part:
     """A part of the text of a document, which begins at character ``start`` of it; None is the document's end."""
@@ -83,7 +71,7 @@ class _Part:
 def _encode_documents(
     documents: Iterable[Document],
     tokenizer: Tokenizer,
-    count: _Count,
+    count: Counter[str],
     ends: IO[bytes],
     advance: Advance = unseen,
     *,
@@ -91,8 +79,9 @@ def _encode_documents(
 ) -> Iterator[Ids]:
     """The ids of all documents in blocks; they are counted, and the end of each document is written to ``ends``.
 
-    Without ``eos`` no separator follows a document. The batches that ``count`` has already are read and not encoded
-    again. ``advance`` is called with the bytes and the tokens of each block.
+    Without ``eos`` no separator follows a document. ``count`` has tokens, documents, characters, bytes, and batches of
+    texts that were encoded together: those that it has already are read and not encoded again. ``advance`` is called
+    with the bytes and the tokens of each block.
     """
     if eos and tokenizer.separator is None:
         raise ValueError(
@@ -102,20 +91,16 @@ def _encode_documents(
     separator = np.array([tokenizer.separator] if eos else [], dtype=np.int64)
     # the end of a document counts as a character
     batches = _group(_parts_of(documents, tokenizer), lambda part: len(part.text or " "), BATCH_CHARACTERS)
-    todo = islice(batches, count.batches, None)
+    todo = islice(batches, count["batches"], None)
     for batch, rows in _work_ahead(todo, partial(_encode_batch, tokenizer=tokenizer)):
         blocks = [separator if part.text is None else next(rows) for part in batch]
         is_end = np.array([part.text is None for part in batch])
-        after = count.tokens + np.cumsum([len(block) for block in blocks])
+        after = count["tokens"] + np.cumsum([len(block) for block in blocks])
         ends.write(after[is_end].astype("<i8").tobytes())
-        texts = [part.text for part in batch if part.text is not None]
-        num_bytes = sum(num_bytes_of(text) for text in texts)
-        ids = np.concatenate(blocks)
-        count.tokens += len(ids)
-        count.documents += int(is_end.sum())
-        count.characters += sum(map(len, texts))
-        count.bytes += num_bytes
-        count.batches += 1
+        texts, ids = [part.text for part in batch if part.text is not None], np.concatenate(blocks)
+        num_bytes, num_characters = sum(map(num_bytes_of, texts)), sum(map(len, texts))
+        documents_ended = int(is_end.sum())
+        count.update(tokens=len(ids), documents=documents_ended, characters=num_characters, bytes=num_bytes, batches=1)
         advance(num_bytes, tokens=len(ids))
         yield ids
 
@@ -142,16 +127,11 @@ def _parts_of(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[_
         pieces, start = document.pieces, 0
         if isinstance(tokenizer, LibraryTokenizer):
             cut = (part for piece in pieces for part in cut_at_borders(piece, PART_CHARACTERS))
-            pieces = cut if tokenizer.cuttable else _join_pieces(pieces)
+            pieces = cut if tokenizer.cuttable else map("".join, _group(pieces, len, JOINED_CHARACTERS))
         for text in pieces:
             yield _Part(document.name, start, text)
             start += len(text)
         yield _Part(document.name, start, None)
-
-
-def _join_pieces(pieces: Iterable[str]) -> Iterator[str]:
-    """The same text in few pieces: all of it, or at least ``JOINED_CHARACTERS`` in each piece but the last."""
-    return map("".join, _group(pieces, len, JOINED_CHARACTERS))
 
 
 def cut_at_borders(text: str, size: int) -> Iterator[str]:
@@ -169,8 +149,7 @@ def cut_at_borders(text: str, size: int) -> Iterator[str]:
 
 def _group(items: Iterable[S], length_of: Callable[[S], int], least: int) -> Iterator[list[S]]:
     """The items in lists that have at least the length ``least`` together; the last one may have less."""
-    held: list[S] = []
-    size = 0
+    held, size = list[S](), 0
     for item in items:
         held.append(item)
         size += length_of(item)
@@ -251,15 +230,17 @@ def write_store(
         if names:
             documents = _write_labels(documents, names, new / LABELS)
         count = _write_ids(new, documents, tokenizer, np.dtype(dtype), shard_tokens, advance, eos)
-        if count.characters == 0:
-            raise ValueError(f"no text in the {count.documents} document(s) to encode: give a corpus with text in it")
-        sizes = _shard_sizes(count.tokens, shard_tokens)
+        if not count["characters"]:
+            raise ValueError(
+                f"no text in the {count['documents']} document(s) to encode: give a corpus with text in it"
+            )
+        sizes = _shard_sizes(count["tokens"], shard_tokens)
         index = {
             "format": FORMAT,
             "dtype": dtype,
             "vocab_size": tokenizer.vocab_size,
             "tokenizer": tokenizer.fingerprint,
-            **{f"num_{name}": getattr(count, name) for name in ("tokens", "documents", "characters", "bytes")},
+            **{f"num_{name}": count[name] for name in ("tokens", "documents", "characters", "bytes")},
             "shards": [
                 {"name": name, "num_tokens": size, "sha256": file_sha256(new / name)} for name, size in sizes.items()
             ],
@@ -280,25 +261,25 @@ def _write_ids(
     shard_tokens: int,
     advance: Advance,
     eos: bool,
-) -> _Count:
+) -> Counter[str]:
     """Write the files of ids and of the ends of documents, from where a process has left off that was killed."""
 
-    def sizes_of(count: _Count) -> dict[str, int]:
-        shards = _shard_sizes(count.tokens, shard_tokens)
-        return {DOCUMENTS: 8 * count.documents} | {name: dtype.itemsize * size for name, size in shards.items()}
+    def sizes_of(count: Counter[str]) -> dict[str, int]:
+        shards = _shard_sizes(count["tokens"], shard_tokens)
+        return {DOCUMENTS: 8 * count["documents"]} | {name: dtype.itemsize * size for name, size in shards.items()}
 
     try:  # what the files have for certain, as progress.json says; nothing if they have less than that
-        count = _Count(**json.loads((folder / UNFINISHED).read_text(encoding="utf-8")))
+        count = Counter[str](**json.loads((folder / UNFINISHED).read_text(encoding="utf-8")))
         if any((folder / name).stat().st_size < size for name, size in sizes_of(count).items()):
-            count = _Count()
+            count = Counter()
     except (OSError, ValueError, TypeError):
-        count = _Count()
+        count = Counter()
     for path in (folder / DOCUMENTS, *folder.glob("shard-*.bin")):
         path.touch()
         os.truncate(path, sizes_of(count).get(path.name, 0))
-    if count.bytes:
-        advance(count.bytes, tokens=count.tokens)
-    written, changed = count.tokens, {folder / DOCUMENTS}
+    if count["bytes"]:
+        advance(count["bytes"], tokens=count["tokens"])
+    written, changed = count["tokens"], {folder / DOCUMENTS}
     with (folder / DOCUMENTS).open("ab") as ends:
         for ids in _encode_documents(documents, tokenizer, count, ends, advance, eos=eos):
             while len(ids):
@@ -309,12 +290,12 @@ def _write_ids(
                     shard.write(part.astype(dtype).tobytes())
                 changed.add(path)
                 written += len(part)
-            if count.batches % SAVED_BATCHES == 0:
+            if count["batches"] % SAVED_BATCHES == 0:
                 ends.flush()
                 for path in changed:
                     flush_to_disk(path)
                 changed = {folder / DOCUMENTS}
-                write_atomically(folder / UNFINISHED, json.dumps(asdict(count)))
+                write_atomically(folder / UNFINISHED, json.dumps(count))
     (folder / UNFINISHED).unlink(missing_ok=True)
     for path in folder.glob("shard-*.bin"):
         if path.stat().st_size == 0:  # of a process that was killed

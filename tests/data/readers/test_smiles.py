@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -88,10 +89,8 @@ def test_without_rdkit_nothing_is_downloaded(tmp_path: Path, monkeypatch: pytest
 def test_another_version_of_rdkit_is_named(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here it writes molecules with their double bonds, as some versions do with some rings."""
     chem = pytest.importorskip("rdkit.Chem")
-    monkeypatch.setattr(
-        smiles, "_make_canonical", lambda text, _: chem.MolToSmiles(chem.MolFromSmiles(text), kekuleSmiles=True)
-    )
-    monkeypatch.setattr(smiles, "_rdkit_version", lambda: "2020.01.1")
+    monkeypatch.setattr(chem, "MolToSmiles", partial(chem.MolToSmiles, kekuleSmiles=True))
+    monkeypatch.setattr("rdkit.__version__", "2020.01.1")
     with pytest.raises(ValueError) as caught:
         fetch("tiny", cache=tiny)
     text = str(caught.value)
