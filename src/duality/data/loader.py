@@ -70,14 +70,13 @@ class MixedOrder:
     def counts(self) -> Places:
         """How many places of a period each group has: its share, at least one."""
         exact = np.array(self.weights) * PERIOD
-        counts = np.maximum(1, np.floor(exact)).astype(np.int64)
+        counts: Places = np.maximum(1, np.floor(exact)).astype(np.int64)
         order = np.argsort(-(exact - counts), kind="stable")
         for place in range(PERIOD - int(counts.sum())):
             counts[order[place % len(order)]] += 1
         while counts.sum() > PERIOD:  # many groups with tiny shares
             counts[np.argmax(counts)] -= 1
-        result: Places = counts
-        return result
+        return counts
 
     @cached_property
     def pattern(self) -> tuple[Places, Places]:
@@ -148,7 +147,7 @@ class Loader:
         if not 0 <= self.seed < 1 << 64:
             raise ValueError(f"the seed must be from 0 to 2**64 - 1; got {self.seed}")
         self.sequences.labels([])  # raises an error if rows cannot have the labels of their store
-        tokens, length = self.sequences.num_tokens, self.sequences.length
+        tokens, length = len(self.sequences.store), self.sequences.length
         if tokens < length:
             raise ValueError(
                 f"the training text has {tokens} tokens, less than one sequence of length {length}; "
@@ -159,12 +158,10 @@ class Loader:
         """The sequences in the global batch of a step."""
         if step < 0:
             raise ValueError(f"steps count from 0; got {step}")
-        count = len(self.sequences)
-        first = step * self.batch_size
-        numbers = np.arange(first, first + self.batch_size)
+        numbers = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
         if self.mixed is not None:
             return self.mixed.sequences(numbers)
-        return _visit_epochs(self.seed, numbers, count)
+        return _visit_epochs(self.seed, numbers, len(self.sequences))
 
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
         """The batch of a step, or some rows of it, for one of many processes or a micro-batch."""
@@ -183,9 +180,8 @@ class Prefetch:
 
     def __init__(self, make: Callable[[int], Batch], until: int, pin: bool = False):
         """``make`` is a loader's ``batch``; ``until`` is the first step that is not needed; ``pin`` is for a GPU."""
-        self.make = make
+        self.make = (lambda step: make(step).pin()) if pin else make
         self.until = until
-        self.pin = pin
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         self._ahead: dict[int, Future[Batch]] = {}
 
@@ -197,12 +193,8 @@ class Prefetch:
 
     def batch(self, step: int) -> Batch:
         """The batch of a step."""
-        ready = self._ahead.pop(step, None) or self._thread.submit(self._make, step)
+        ready = self._ahead.pop(step, None) or self._thread.submit(self.make, step)
         self._ahead.clear()  # a batch for a step that is not requested
         if step + 1 < self.until:
-            self._ahead[step + 1] = self._thread.submit(self._make, step + 1)
+            self._ahead[step + 1] = self._thread.submit(self.make, step + 1)
         return ready.result()
-
-    def _make(self, step: int) -> Batch:
-        batch = self.make(step)
-        return batch.pin() if self.pin else batch

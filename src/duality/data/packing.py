@@ -68,17 +68,12 @@ class Sequences:
         """The number of sequences, including those with padding."""
         if self.packing == "document":
             return int(self.window_ends[-1])
-        return (len(self.store) + self.length - 1) // self.length
+        return -(-len(self.store) // self.length)
 
     @property
     def models_padding(self) -> bool:
         """Whether what follows the end of a document is separators that are valid tokens."""
         return self.packing == "document" and self.padding == "model"
-
-    @property
-    def num_tokens(self) -> int:
-        """The number of real tokens in all sequences, which is that of the store."""
-        return len(self.store)
 
     @property
     def num_padding(self) -> int:
@@ -95,7 +90,7 @@ class Sequences:
                 f"the document ends in {self.store.folder} do not fit its {len(self.store)} tokens: "
                 "the store is damaged; delete the folder and make it again"
             )
-        return np.cumsum((lengths + self.length - 1) // self.length)
+        return np.cumsum(-(-lengths // self.length))
 
     def rows(self, indices: npt.ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
         """``ids`` and ``valid`` of some sequences."""

@@ -26,7 +26,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, chain, islice
 from pathlib import Path
 
@@ -100,8 +100,9 @@ class StreamLoader:
 
         ``documents(n)`` are the documents from number n on; ``pack`` makes sequences of a store.
         """
-        self.head, self.documents, self.tokenizer, self.pack, self.folder = head, documents, tokenizer, pack, folder
-        self.size, self.batch_size, self.seed, self.eos = size, batch_size, seed, eos
+        self.head, self.documents, self.pack, self.folder = head, documents, pack, folder
+        self.size, self.batch_size, self.seed = size, batch_size, seed
+        self.write = partial(write_store, tokenizer=tokenizer, label_names=head.label_names, eos=eos)
         first = Loader(pack(head), batch_size, seed).sequences  # checks what it is given
         path, entry = folder / INDEX, _describe(first)
         self.index = _Index.read(path) or _Index((entry[0],), (entry[1],))
@@ -192,8 +193,7 @@ class StreamLoader:
                 return
             documents = iter(()) if target.exists() else self._read_block(number)
             if (first := next(documents, None)) is not None:
-                names = self.head.label_names
-                write_store(target, chain((first,), documents), self.tokenizer, label_names=names, eos=self.eos)
+                self.write(target, chain((first,), documents))
             entry = _describe(self.pack(TokenStore.open(target))) if target.exists() else None
             if entry is None:
                 self.index = replace(index, complete=True)

@@ -154,7 +154,7 @@ def _tokens_seen(sequences: Sequences, recipe: Recipe) -> int:
     training = recipe.training
     epochs, rest = divmod(training.steps * training.batch_size, len(sequences))
     begun = epoch_order(training.seed, epochs, len(sequences))[:rest]
-    return epochs * sequences.num_tokens + sum(
+    return epochs * len(sequences.store) + sum(
         int(sequences.real(begun[start : start + 4096]).sum()) for start in range(0, rest, 4096)
     )
 
