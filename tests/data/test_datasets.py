@@ -175,12 +175,12 @@ def test_the_parts_of_text8_are_its_bytes(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_cut_inside_a_character_moves_to_the_next_one() -> None:
-    from duality.data.readers import Excerpt
+    from duality.data.readers import excerpt
 
     pieces = ("aé", "béc")
-    assert "".join(Excerpt(pieces, 0, 2, in_bytes=True)) == "aé"  # the second byte of é is the third of all
-    assert "".join(Excerpt(pieces, 2, None, in_bytes=True)) == "béc"
-    assert "".join(Excerpt(pieces, 3, 4, in_bytes=True)) == "b"
+    assert "".join(excerpt(pieces, 0, 2, in_bytes=True)) == "aé"  # the second byte of é is the third of all
+    assert "".join(excerpt(pieces, 2, None, in_bytes=True)) == "béc"
+    assert "".join(excerpt(pieces, 3, 4, in_bytes=True)) == "b"
 
 
 def test_the_last_documents_are_for_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from duality.data.documents import CorpusSpec, identity, read_documents
-from duality.data.readers import Excerpt, TextFile
+from duality.data.readers import Repeatable, excerpt, read_pieces
 from duality.tokenizers.specs import BPE
 
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
@@ -76,7 +77,7 @@ def test_an_existing_path_is_preferred_to_a_name(tmp_path: Path, monkeypatch: py
 def test_pieces_join_to_the_text(text: str, size: int, tmp_path: Path) -> None:
     path = tmp_path / "any.txt"
     path.write_bytes(text.encode("utf-8"))
-    pieces = TextFile(path, size)
+    pieces = Repeatable(partial(read_pieces, path, size))
     assert "".join(pieces) == "".join(pieces) == text
     assert all(pieces)
 
@@ -95,7 +96,7 @@ def test_pieces_end_at_borders_and_encode_like_the_whole(text: str, size: int, t
     path = tmp_path / "any.txt"
     path.write_bytes(text.encode("utf-8"))
     merged = [""]
-    for piece in TextFile(path, size):
+    for piece in read_pieces(path, size):
         if is_border(merged[-1], piece):
             merged.append(piece)
             continue
@@ -116,27 +117,27 @@ def test_pieces_end_at_borders_and_encode_like_the_whole(text: str, size: int, t
 def test_pieces_cut_no_number(numbers: list[int], space: str, size: int, tmp_path: Path) -> None:
     path = tmp_path / "any.txt"
     path.write_bytes(space.join(map(str, numbers)).encode())
-    found = [word for piece in TextFile(path, size) for word in piece.replace(",", " ").split()]
+    found = [word for piece in read_pieces(path, size) for word in piece.replace(",", " ").split()]
     assert found == [str(number) for number in numbers]
 
 
 def test_a_file_of_one_long_number_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "pi.txt"
     path.write_text("31415926535" * 50)
-    assert max(len(piece) for piece in TextFile(path, 30)) <= 50
+    assert max(len(piece) for piece in read_pieces(path, 30)) <= 50
 
 
 def test_a_large_file_is_cut_at_borders(tmp_path: Path) -> None:
     path = tmp_path / "large.txt"
     path.write_text("some words of text. " * 500)
-    pieces = list(TextFile(path, 1000))
+    pieces = list(read_pieces(path, 1000))
     assert len(pieces) >= 10
     assert all(piece[0] == " " and not piece[-1].isspace() for piece in pieces[1:-1])
 
 
 @given(st.lists(st.text(max_size=8), max_size=8), st.integers(-3, 40), st.integers(0, 40))
 def test_an_excerpt_is_a_slice(pieces: list[str], start: int, stop: int) -> None:
-    assert "".join(Excerpt(pieces, start, stop)) == "".join(pieces)[max(0, start) : stop]
+    assert "".join(excerpt(pieces, start, stop)) == "".join(pieces)[max(0, start) : stop]
 
 
 def test_a_name_nearly_right_is_suggested() -> None:
@@ -184,14 +185,14 @@ def test_a_binary_file_is_an_error_with_the_place(data: bytes, problem: str, siz
     path = tmp_path / "a.txt"
     path.write_bytes(data)
     with pytest.raises(ValueError, match=f"a.txt is not text: {problem}; give"):
-        list(TextFile(path, size))
+        list(read_pieces(path, size))
 
 
 def test_a_position_in_unpacked_data_is_described_so(tmp_path: Path) -> None:
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"ab\0"))
     with pytest.raises(ValueError, match="at byte 2 after unpacking"):
-        list(TextFile(path))
+        list(read_pieces(path))
 
 
 @pytest.mark.parametrize(("ending", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress)])
@@ -200,7 +201,7 @@ def test_a_cut_off_archive(ending: str, pack: Callable[[bytes], bytes], tmp_path
     for data in (pack(b"some text" * 99)[:-12], b"no archive at all"):
         path.write_bytes(data)
         with pytest.raises(ValueError, match=f"is no whole {ending} file"):
-            list(TextFile(path))
+            list(read_pieces(path))
 
 
 @pytest.mark.parametrize(

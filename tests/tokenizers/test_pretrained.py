@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from duality.data.corpus import encode_corpus, prepare
-from duality.data.readers import TextFile
+from duality.data.readers import read_pieces
 from duality.files.archives import Member
 from duality.files.cache import cache_folder
 from duality.tokenizers.library import LibraryTokenizer, _byte_pairs, _published_sources, _word_pieces, load_tokenizer
@@ -133,7 +133,7 @@ def test_pieces_cut_at_borders_encode_like_the_whole(
     path = tmp_path / "any.txt"
     path.write_bytes(text.encode("utf-8"))
     merged = [""]
-    for piece in TextFile(path, size):
+    for piece in read_pieces(path, size):
         # A chunk without a border may be cut anywhere, and then its tokens may differ.
         if merged[-1] and not merged[-1][-1].isspace() and piece[0] in " \n":
             merged.append(piece)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from duality.data import encode as encoding
 from duality.data.corpus import encode_corpus, prepare
-from duality.data.readers import TextFile
+from duality.data.readers import read_pieces
 from duality.files.progress import Reporter, silent
 from duality.models.size import expected_vocabulary
 from duality.recipes.catalogue import from_json, recipe, to_json
@@ -222,7 +222,7 @@ def test_a_document_is_not_cut_for_a_tokenizer_of_which_nothing_is_known(
     found = read_file(write(tmp_path, pieces()))
     path = tmp_path / "text.txt"
     path.write_text("a\na\na a a\na")
-    assert [index for piece in TextFile(path) for index in found.encode(piece)] != found.encode(
+    assert [index for piece in read_pieces(path) for index in found.encode(piece)] != found.encode(
         path.read_text()
     ).tolist()
     store = encode_corpus(path, found, cache=tmp_path / "cache")

@@ -107,7 +107,7 @@ def _fetch(name: str) -> Iterator[str]:
     from duality.data import DEFAULT_SOURCE
     from duality.data.documents import locate, read_documents
     from duality.data.named import datasets, fetch, sources
-    from duality.data.readers import read_lines
+    from duality.data.readers import read_records
 
     chosen = name or DEFAULT_SOURCE
     if chosen in datasets() and chosen not in sources():
@@ -125,7 +125,7 @@ def _fetch(name: str) -> Iterator[str]:
         ("size", f"{size / 1e6:.1f} MB in {len(files)} file{'s' * (len(files) > 1)}"),
         ("documents", f"{sum(1 for _ in read_documents(files, source.documents)):,}, {unit}"),
         ("files", map(str, files)),
-        ("examples", (_excerpt(line) for _, line in islice(read_lines(files[0]), 3))),
+        ("examples", (_excerpt(text) for _, text, _ in islice(read_records(files[0]), 3))),
     )
 
 

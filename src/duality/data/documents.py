@@ -44,15 +44,14 @@ from duality.data.readers import (
     COMPRESSIONS,
     KINDS,
     TABLE_ENDINGS,
-    Excerpt,
     Repeatable,
-    TextFile,
     decode_lines,
     ending_of,
+    excerpt,
     has_records,
     make_record,
     open_bytes,
-    read_lines,
+    read_pieces,
     read_records,
 )
 from duality.files import DocumentRule
@@ -358,8 +357,8 @@ def _read_part(
     dataset = place.dataset_in_parts
     chosen = Part((), "") if part is None or dataset is None else dataset.part(part)
     if chosen.span is not None and not place.on_hub:
-        cut = partial(Excerpt, start=chosen.span[0], stop=chosen.span[1], in_bytes=True)
-        return (replace(document, pieces=cut(document.pieces)) for document in read())
+        cut = partial(excerpt, start=chosen.span[0], stop=chosen.span[1], in_bytes=True)
+        return (replace(document, pieces=Repeatable(partial(cut, document.pieces))) for document in read())
     start, stop = chosen.documents
     least = max(-(bound or 0) for bound in chosen.documents)  # documents, counted from the end
     if dataset is not None and least > 0:
@@ -385,13 +384,11 @@ def _read_file(place: Place, file: _File, rule: DocumentRule, column: str) -> It
             return (read(text) for text in texts if text.strip())
 
         yield Document(name, Repeatable(rows), file.label)
-    elif has_records(path):
+    elif has_records(path) or rule == "lines" or place.by_line:
+        # the lines of some benchmarks have a space at either end, which is no text
+        strip = dataset is not None and not has_records(path)
         for number, text, label in read_records(path, column, file.label):
-            yield Document(f"{name}:{number}", (read(text),), label)
-    elif rule == "lines" or place.by_line:
-        for number, text in read_lines(path):
-            # the lines of some benchmarks have a space at either end, which is no text
-            yield Document(f"{name}:{number}", (text if dataset is None else read(text.strip()),), file.label)
+            yield Document(f"{name}:{number}", (read(text.strip() if strip else text),), label)
     else:
-        pieces = TextFile(path)
+        pieces = Repeatable(partial(read_pieces, path))
         yield Document(name, pieces if read is str else (read("".join(pieces)),), file.label)

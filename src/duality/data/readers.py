@@ -83,67 +83,45 @@ class Repeatable:
         return self.make()
 
 
-@dataclass(frozen=True)
-class TextFile:
-    """The pieces of a UTF-8 file, cut at borders between words; each iteration reads the file again."""
-
-    path: Path
-    piece_bytes: int = PIECE_BYTES
-
-    def __iter__(self) -> Iterator[str]:
-        """Read the file piece by piece."""
-        held = ""
-        for chunk in decode_lines(self.path, self.piece_bytes):
-            held += chunk
-            border = _LAST_BORDER.match(held)
-            if border is None:
-                # Text without any border is cut at its end, so that the memory in use stays small, or before the
-                # digits there, which the next piece may continue.
-                end = len(held.rstrip(DIGITS))
-                end = end if len(held) - end <= LONGEST_NUMBER else len(held)
-            else:
-                end = border.end()
-            if end > 0:
-                yield held[:end]
-            held = held[end:]
-        if held:
-            yield held
+def read_pieces(path: Path, piece_bytes: int = PIECE_BYTES) -> Iterator[str]:
+    """The pieces of a UTF-8 file, cut at borders between words."""
+    held = ""
+    for chunk in decode_lines(path, piece_bytes):
+        held += chunk
+        if border := _LAST_BORDER.match(held):
+            end = border.end()
+        else:
+            # Text without any border is cut at its end, so that the memory in use stays small, or before the
+            # digits there, which the next piece may continue.
+            end = len(held.rstrip(DIGITS))
+            end = end if len(held) - end <= LONGEST_NUMBER else len(held)
+        if end > 0:
+            yield held[:end]
+        held = held[end:]
+    if held:
+        yield held
 
 
-@dataclass(frozen=True)
-class Excerpt:
-    """The characters from place ``start`` up to, not including, ``stop`` of some pieces, again in pieces."""
+def excerpt(pieces: Iterable[str], start: int, stop: int | None, in_bytes: bool = False) -> Iterator[str]:
+    """The characters from place ``start`` up to, not including, ``stop`` of some pieces, again in pieces.
 
-    pieces: Iterable[str]
-    start: int
-    stop: int | None
-    in_bytes: bool = False
-    """whether the two places are counted in bytes; a character belongs to the place where it begins"""
-
-    def __iter__(self) -> Iterator[str]:
-        """Read the pieces and keep the characters between the two places."""
-        position = 0
-        for piece in self.pieces:
-            if self.stop is not None and position >= self.stop:
-                return
-            first, last = max(0, self.start - position), None if self.stop is None else self.stop - position
-            size = len(piece)
-            if self.in_bytes:
-                data = piece.encode("utf-8")
-                size = len(data)
-                # a character that is cut in two counts as one before the cut
-                first = len(data[:first].decode("utf-8", "replace"))
-                last = None if last is None else len(data[:last].decode("utf-8", "replace"))
-            if part := piece[first:last]:
-                yield part
-            position += size
-
-
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Line number and text of each line of a text file that is not blank."""
-    for number, line in enumerate(decode_lines(path), 1):
-        if line.strip():
-            yield number, line.removesuffix("\n").removesuffix("\r")
+    With ``in_bytes`` the two places are counted in bytes; a character belongs to the place where it begins.
+    """
+    position = 0
+    for piece in pieces:
+        if stop is not None and position >= stop:
+            return
+        first, last = max(0, start - position), None if stop is None else stop - position
+        size = len(piece)
+        if in_bytes:
+            data = piece.encode("utf-8")
+            size = len(data)
+            # a character that is cut in two counts as one before the cut
+            first = len(data[:first].decode("utf-8", "replace"))
+            last = None if last is None else len(data[:last].decode("utf-8", "replace"))
+        if part := piece[first:last]:
+            yield part
+        position += size
 
 
 def decode_lines(path: Path, chunk_bytes: int | None = None) -> Iterator[str]:
@@ -215,15 +193,15 @@ def has_records(path: Path) -> bool:
 
 
 def read_records(path: Path, column: str = TEXT_COLUMN, label: str | None = None) -> Iterator[Record]:
-    """Line number, text and label (else the file's label) of each record of a file."""
+    """Line number, text and label (else the file's label) of each record of a file, or of each line of a text file."""
     ending = ending_of(path)
-    if ending in TABLE_ENDINGS:
-        return _read_table(path, ending, column, label)
-    if ending in ARROW_ENDINGS:
-        return _read_arrow(path, ending, column, label)
     if ending in FASTA_ENDINGS:
         return _read_fasta(path, label)
-    return _read_json_lines(path, column, label)
+    if not has_records(path):
+        lines = ((number, line) for number, line in enumerate(decode_lines(path), 1) if line.strip())
+        return ((number, line.removesuffix("\n").removesuffix("\r"), label) for number, line in lines)
+    read = _read_table if ending in TABLE_ENDINGS else _read_arrow if ending in ARROW_ENDINGS else _read_json_lines
+    return read(path, column, label)
 
 
 def make_record(row: Mapping[str, object], column: str, name: str, number: int, label: str | None = None) -> Record:
@@ -289,9 +267,9 @@ def _describe_kind(value: object) -> str:
     return next((name for kind, name in kinds if isinstance(value, kind)), "an object")
 
 
-def _read_table(path: Path, ending: str, column: str, label: str | None) -> Iterator[Record]:
+def _read_table(path: Path, column: str, label: str | None) -> Iterator[Record]:
     """The records of the rows of a .csv or .tsv file that are not blank, each with the number of its first line."""
-    separator, separators = _SEPARATORS[ending]
+    separator, separators = _SEPARATORS[ending := ending_of(path)]
     csv.field_size_limit(_LONGEST_VALUE)
     # Strict: otherwise a quotation mark that is never closed takes the rest of the file into one value.
     reader = csv.reader(decode_lines(path), delimiter=separator, strict=True)
@@ -339,11 +317,11 @@ def _no_column(name: str, names: Iterable[str], column: str, more: str = "") -> 
     )
 
 
-def _read_arrow(path: Path, ending: str, column: str, label: str | None) -> Iterator[Record]:
+def _read_arrow(path: Path, column: str, label: str | None) -> Iterator[Record]:
     """The records of the rows of a table of Arrow."""
     arrow = import_extra("data", f"{path}, a table of Arrow,", "pyarrow", instead=", or convert it to .jsonl")
     try:
-        if ending == ".parquet":
+        if (ending := ending_of(path)) == ".parquet":
             table = import_module("pyarrow.parquet").ParquetFile(path)
             names, batches = table.schema_arrow.names, table.iter_batches(batch_size=1024)
         else:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -31,7 +32,7 @@ from typing import Literal
 from duality.data import TEXT_COLUMN
 from duality.data.documents import CorpusSpec, Document, list_skipped, locate, read_documents
 from duality.data.encode import PART_CHARACTERS, cut_at_borders, num_bytes_of
-from duality.data.readers import DIGITS, LONGEST_NUMBER, Excerpt
+from duality.data.readers import DIGITS, LONGEST_NUMBER, Repeatable, excerpt
 from duality.files import DocumentRule
 from duality.files.progress import Reporter, silent
 from duality.tokenizers.library import LONGEST_WORD
@@ -136,7 +137,7 @@ def inspect(
 ) -> _Inspection:
     """Read a corpus and count what is in it; the examples are the beginnings of its first documents."""
     first = islice(read_documents(spec, documents, column, cache=cache, progress=progress), NUM_EXAMPLES)
-    examples = tuple("".join(Excerpt(document.pieces, 0, EXAMPLE_CHARACTERS)) for document in first)
+    examples = tuple("".join(excerpt(document.pieces, 0, EXAMPLE_CHARACTERS)) for document in first)
     size = survey(read_documents(spec, documents, column, cache=cache), labels=False)
     files = (file.name for place in locate(spec) for file in place.files(cache=cache))
     return _Inspection(tuple(files), tuple(list_skipped(spec)), size, examples)
@@ -192,7 +193,7 @@ class Split:
             cut, end = _cut_position(document, self.validation)
             if cut < end or not held_out:
                 span = (cut, end) if held_out else (0, cut)
-                yield replace(document, pieces=Excerpt(document.pieces, *span))
+                yield replace(document, pieces=Repeatable(partial(excerpt, document.pieces, *span)))
 
 
 def _cut_position(document: Document, validation: float) -> tuple[int, int]:
@@ -200,14 +201,14 @@ def _cut_position(document: Document, validation: float) -> tuple[int, int]:
     end = sum(len(piece) for piece in document.pieces)
     exact = round(end * (1 - validation))
     reach = min(FARTHEST_BORDER, int(end * min(validation, 1 - validation) / 2))
-    window = "".join(Excerpt(document.pieces, exact - reach, exact + reach))
+    window = "".join(excerpt(document.pieces, exact - reach, exact + reach))
     line_ends = [place + 1 for place, character in enumerate(window) if character == "\n"]
     spaces = [place for place, character in enumerate(window) if character == " "]
     if line_ends or spaces:
         return exact - reach + min(line_ends or spaces, key=lambda place: abs(place - reach)), end
     # the exact place or, if it lies inside a number, the nearer end of the number
-    before = "".join(Excerpt(document.pieces, exact - LONGEST_NUMBER, exact))
-    after = "".join(Excerpt(document.pieces, exact, exact + LONGEST_NUMBER))
+    before = "".join(excerpt(document.pieces, exact - LONGEST_NUMBER, exact))
+    after = "".join(excerpt(document.pieces, exact, exact + LONGEST_NUMBER))
     digits_before = len(before) - len(before.rstrip(DIGITS))
     digits_after = len(after) - len(after.lstrip(DIGITS))
     if not (digits_before and digits_after) or digits_before + digits_after > LONGEST_NUMBER:

@@ -67,8 +67,8 @@ def test_lines_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             yield stream, mark
 
     monkeypatch.setattr(textfiles, "open_bytes", watched)
-    lines = textfiles.read_lines(path)
-    assert [next(lines) for _ in range(10)][-1] == (10, "line")
+    lines = textfiles.read_records(path)
+    assert [next(lines) for _ in range(10)][-1] == (10, "line", None)
     assert opened[0].tell() == 50
     assert sum(1 for _ in lines) == 999_990
     assert opened[0].closed

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.documents import identity, list_skipped, read_documents
-from duality.data.readers import TextFile
+from duality.data.readers import read_pieces
 from duality.tokenizers.specs import Bytes
 from duality.tokenizers.tokenizer import ByteTokenizer
 
@@ -184,7 +184,7 @@ def test_a_byte_order_mark_is_removed(tmp_path: Path) -> None:
 def test_a_byte_order_mark_counts_in_the_place_of_an_error(size: int, tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", MARK + b"ab\0")
     with pytest.raises(ValueError, match="a NUL byte at byte 5;"):
-        list(TextFile(path, size))
+        list(read_pieces(path, size))
     path = written(tmp_path / "a.jsonl", MARK + b'{"text": "\xff"}')
     with pytest.raises(ValueError, match="at byte 13 of the file"):
         texts(path)
