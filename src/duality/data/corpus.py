@@ -112,10 +112,20 @@ class _Request:
     cache: Path | None
     progress: Reporter
 
-    def choices(self) -> Choices:
-        """What a document is, as a part of the key: only what differs from the defaults is named in it."""
-        defaults = {"documents": "auto", "column": TEXT_COLUMN, "eos": True, "stream": 0}
-        return {name: getattr(self, name) for name, usual in defaults.items() if getattr(self, name) != usual}
+    def key(self, choices: Choices, part: PartName | None = None) -> str:
+        """The name of its folder of the cache: the hash of everything that the content depends on.
+
+        Of what a document is, only what differs from the defaults is named in it.
+        """
+        usual = {"documents": "auto", "column": TEXT_COLUMN, "eos": True, "stream": 0}
+        own = {name: getattr(self, name) for name, default in usual.items() if getattr(self, name) != default}
+        if isinstance(self.tokenizer, TokenizerSpec):
+            made_by = {"train": type(self.tokenizer).__name__, **asdict(self.tokenizer)}
+        else:
+            made_by = {"fingerprint": self.tokenizer.fingerprint}
+        files = identity(self.spec, labels=bool(choices["labels"]), part=part, stream=self.stream > 0)
+        request = {"version": [VERSION, FORMAT], "files": files, "tokenizer": made_by, **choices, **own}
+        return hashlib.sha256(json.dumps(request, sort_keys=True).encode("utf-8")).hexdigest()
 
     def read(self, spec: CorpusSpec, part: PartName | None = None) -> Iterator[Document]:
         """The documents of a corpus, or of a part of a dataset."""
@@ -125,14 +135,11 @@ class _Request:
 
     def split(
         self, spec: CorpusSpec, split: SplitRule, validation: float, labels: bool
-    ) -> tuple[dict[str, Documents], CorpusSize]:
+    ) -> tuple[Mapping[str, Documents], CorpusSize]:
         """How the documents for training and for validation are read, any number of times, and the size of both."""
         own = find_held_out_part(spec, streamed=self.stream > 0) if split == "auto" else None
         if own is not None:
-            parts: dict[str, Documents] = {
-                "train": partial(self.read, spec, "train"),
-                "validation": partial(self.read, spec, own),
-            }
+            parts = {"train": partial(self.read, spec, "train"), "validation": partial(self.read, spec, own)}
             for name, part in parts.items():
                 if next(part(), None) is None:
                     raise ValueError(f"the part for {name} of {spec!s} has no documents; give one that has")
@@ -140,12 +147,13 @@ class _Request:
         size = survey(self.read(spec), labels)
         by = "document" if split == "auto" and has_only_lines(spec, self.documents) else split
         rule = Split.choose(by, validation, size.num_documents)
-        if next(rule.select(self.read(spec), held_out=True), None) is None:
+
+        def select(held_out: bool) -> Iterator[Document]:
+            return rule.select(self.read(spec), held_out)
+
+        if next(select(True), None) is None:
             raise ValueError(f"the corpus {spec!s} is too short to hold out {validation:.2%} of it; give more text")
-        return {
-            "train": lambda: rule.select(self.read(spec), held_out=False),
-            "validation": lambda: rule.select(self.read(spec), held_out=True),
-        }, size
+        return {"train": partial(select, False), "validation": partial(select, True)}, size
 
     def train(self, documents: Iterable[Document], size: CorpusSize) -> Tokenizer:
         """The tokenizer itself, or the one that its specification makes from the documents, of which there is ``size``.
@@ -237,9 +245,9 @@ def prepare(
     if isinstance(tokenizer, FROM_FILES):  # what is in the files decides, not where they are
         tokenizer = tokenizer.train((), cache=cache, progress=progress)
     request = _Request(spec, tokenizer, documents, column, eos, stream, cache, progress)
-    choices = {"validation": validation, "split": split, "labels": labels, **request.choices()}
+    choices: Choices = {"validation": validation, "split": split, "labels": labels}
     if len(corpora) > 1:  # whose parts are split one by one
-        choices["mixture"] = True
+        choices = {**choices, "mixture": True}
 
     def build(target: Path) -> None:
         """Write the tokenizer and both stores, as far as a process that was killed has not written them."""
@@ -263,7 +271,7 @@ def prepare(
         parts = {part: partial(read, part) for part in ("train", "validation")}
         request.encode(target, parts, load_tokenizer(target), size.label_names, size.num_bytes)
 
-    return request.keep("preparing", _make_key(spec, tokenizer, choices), _open_corpus, build)
+    return request.keep("preparing", request.key(choices), _open_corpus, build)
 
 
 def encode_corpus(
@@ -284,7 +292,6 @@ def encode_corpus(
     """
     names = label_names or ()
     request = _Request(spec, tokenizer, documents, column, eos, 0, cache, progress)
-    choices = {"split": "none", "labels": list(names), **request.choices()}
 
     def build(target: Path) -> None:
         """Write the store."""
@@ -292,10 +299,8 @@ def encode_corpus(
         size = survey(request.read(spec, part), False)
         request.encode(target, {"all": partial(request.read, spec, part)}, tokenizer, names, size.num_bytes)
 
-    def open_all(folder: Path) -> TokenStore:
-        return _open_store(folder / "all", tokenizer)
-
-    return request.keep("encoding", _make_key(spec, tokenizer, choices, part), open_all, build)
+    key = request.key({"split": "none", "labels": list(names)}, part)
+    return request.keep("encoding", key, lambda folder: _open_store(folder / "all", tokenizer), build)
 
 
 def _open_corpus(folder: Path) -> Corpus:
@@ -315,16 +320,3 @@ def _open_store(folder: Path, tokenizer: Tokenizer) -> TokenStore:
             f"{tokenizer.fingerprint[:12]}"
         )
     return store
-
-
-def _make_key(
-    spec: CorpusSpec, tokenizer: TokenizerSpec | Tokenizer, choices: Choices, part: PartName | None = None
-) -> str:
-    """The name of the folder of the cache for one request: the hash of everything that the content depends on."""
-    if isinstance(tokenizer, TokenizerSpec):
-        made_by = {"train": type(tokenizer).__name__, **asdict(tokenizer)}
-    else:
-        made_by = {"fingerprint": tokenizer.fingerprint}
-    files = identity(spec, labels=bool(choices["labels"]), part=part, stream="stream" in choices)
-    request = {"version": [VERSION, FORMAT], "files": files, "tokenizer": made_by, **choices}
-    return hashlib.sha256(json.dumps(request, sort_keys=True).encode("utf-8")).hexdigest()

@@ -189,15 +189,12 @@ def sources() -> dict[str, Source]:
 @once
 def datasets() -> dict[str, Dataset]:
     """The datasets of the literature."""
-
-    def frozen(value: object) -> object:
-        return tuple(map(frozen, value)) if isinstance(value, list) else value
-
-    text = _TABLE.read_text(encoding="utf-8")
-    table = json.loads(text, object_hook=lambda entry: {key: frozen(value) for key, value in entry.items()})
     found = {}
-    for name, entry in table["datasets"].items():
-        parts = {part: Part(**fields) for part, fields in entry["parts"].items()}
+    for name, entry in json.loads(_TABLE.read_text(encoding="utf-8"))["datasets"].items():
+        parts = {
+            part: Part(**{field: tuple(value) if isinstance(value, list) else value for field, value in fields.items()})
+            for part, fields in entry["parts"].items()
+        }
         found[name] = Dataset(name, **{**entry, "parts": parts})
     return found
 

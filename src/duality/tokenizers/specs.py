@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from duality.tokenizers.library import LibraryTokenizer
 
 Made = TypeVar("Made", bound=Tokenizer)
+Texts = Iterable[str]
 
 SMALLEST_BPE = 257
 LARGEST_BPE = 1_000_000  # the library that trains it takes memory for all of them at once
@@ -66,7 +67,7 @@ class TokenizerSpec(Protocol):
 
     @property
     def expected_vocab_size(self) -> int | None: ...
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> Tokenizer: ...
+    def train(self, texts: Texts, *, cache: Path | None = None, progress: Reporter = silent) -> Tokenizer: ...
 
 
 class _Given(Generic[Made]):
@@ -79,7 +80,7 @@ class _Given(Generic[Made]):
         """The number of its ids."""
         return self.train(()).vocab_size
 
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> Made:
+    def train(self, texts: Texts, *, cache: Path | None = None, progress: Reporter = silent) -> Made:
         """The tokenizer."""
         return self.makes()
 
@@ -98,7 +99,7 @@ class Characters:
     extra: str = ""
     expected_vocab_size: ClassVar[None] = None  # the alphabet depends on the text
 
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> CharTokenizer:
+    def train(self, texts: Texts, *, cache: Path | None = None, progress: Reporter = silent) -> CharTokenizer:
         """The tokenizer whose alphabet is all characters that occur."""
         found = set(self.extra)
         for text in texts:
@@ -137,9 +138,7 @@ class BPE:
         """The largest possible number: rare pairs are not merged."""
         return self.vocab_size
 
-    def train(
-        self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
-    ) -> LibraryTokenizer:
+    def train(self, texts: Texts, *, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
         """The tokenizer that merges the most frequent pairs of the text."""
         from duality.tokenizers.library import train_pairs
 
@@ -162,9 +161,7 @@ class Pretrained(_Given["LibraryTokenizer"]):
         """K, known without fetching anything."""
         return _PUBLISHED[self.name]
 
-    def train(
-        self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
-    ) -> LibraryTokenizer:
+    def train(self, texts: Texts, *, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
         """The published tokenizer, from the cache or the package index."""
         from duality.tokenizers.library import fetch_published
 
@@ -184,7 +181,7 @@ class Numbers(_Given[NumberTokenizer]):
         """Refuse what the tokenizer refuses."""
         self.train(())
 
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> NumberTokenizer:
+    def train(self, texts: Texts, *, cache: Path | None = None, progress: Reporter = silent) -> NumberTokenizer:
         """The numbers and the separator."""
         return NumberTokenizer(self.vocab_size)
 
@@ -210,7 +207,7 @@ class Smiles:
         """Refuse extra text that is no SMILES."""
         SmilesTokenizer.split(self.extra)
 
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> SmilesTokenizer:
+    def train(self, texts: Texts, *, cache: Path | None = None, progress: Reporter = silent) -> SmilesTokenizer:
         """The tokenizer whose tokens are all that occur."""
         found = set(SmilesTokenizer.split(self.extra))
         for text in texts:
@@ -243,9 +240,7 @@ class TokenizerFile(_Given["LibraryTokenizer"]):
         """The largest id + 1; the file is read."""
         return self.train(()).vocab_size
 
-    def train(
-        self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent
-    ) -> LibraryTokenizer:
+    def train(self, texts: Texts, *, cache: Path | None = None, progress: Reporter = silent) -> LibraryTokenizer:
         """The tokenizer of the file."""
         from duality.tokenizers.library import read_library
 
@@ -282,7 +277,7 @@ class HubTokenizer(_Given["LibraryTokenizer"]):
             return None
 
     def train(
-        self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent, fetch: bool = True
+        self, texts: Texts, *, cache: Path | None = None, progress: Reporter = silent, fetch: bool = True
     ) -> LibraryTokenizer:
         """The tokenizer of the model; without ``fetch`` a file that is not in the cache is an error."""
         from duality.tokenizers.library import read_library
@@ -338,7 +333,7 @@ class KeptTokenizer:
         """The number of its ids, which is known."""
         return self.vocab_size
 
-    def train(self, texts: Iterable[str], *, cache: Path | None = None, progress: Reporter = silent) -> Tokenizer:
+    def train(self, texts: Texts, *, cache: Path | None = None, progress: Reporter = silent) -> Tokenizer:
         """Refused: it is never made anew."""
         raise ValueError(
             f"the tokenizer {self.fingerprint[:12]} is that of the model that the run began from, and cannot be made "
