@@ -19,4 +19,6 @@ def test_imports_go_up_the_list() -> None:
     for number, module in enumerate(LISTED):
         text = (FOLDER / f"{module}.py").read_text(encoding="utf-8")
         imported = re.findall(r"^\s*from duality\.data\.(\w+) import", text, re.MULTILINE)
+        for names in re.findall(r"^\s*from duality\.data import (.+)", text, re.MULTILINE):
+            imported += [name for name in names.split(", ") if name in LISTED]
         assert set(imported) <= set(LISTED[:number]), module

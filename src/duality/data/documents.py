@@ -37,23 +37,9 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from duality.data import TEXT_COLUMN
+from duality.data import TEXT_COLUMN, readers
 from duality.data.detokenizers import DETOKENIZERS
 from duality.data.named import DATA_VARIABLE, HUB, Dataset, Part, PartName, datasets, fetch, shares_of, sources
-from duality.data.readers import (
-    COMPRESSIONS,
-    KINDS,
-    TABLE_ENDINGS,
-    Repeatable,
-    decode_lines,
-    ending_of,
-    excerpt,
-    has_records,
-    make_record,
-    open_bytes,
-    read_pieces,
-    read_records,
-)
 from duality.files import DocumentRule
 from duality.files.archives import Source
 from duality.files.progress import Reporter, silent
@@ -160,12 +146,12 @@ class Place:
         else:
             names, _ = _list_folder(path)
             if not names:
-                endings = ", ".join(ending for kind in KINDS for ending in kind)
-                allowed = f"{endings}, and these followed by {' or '.join(COMPRESSIONS)}"
+                endings = ", ".join(ending for kind in readers.KINDS for ending in kind)
+                allowed = f"{endings}, and these followed by {' or '.join(readers.COMPRESSIONS)}"
                 raise ValueError(f"the folder {path} has no text files; looked for are {allowed}")
             return [_File(name, path / name, name.partition("/")[0] if "/" in name else None) for name in names]
         for path in paths:
-            if (ending := ending_of(path)) in _NO_TEXT:
+            if (ending := readers.ending_of(path)) in _NO_TEXT:
                 raise ValueError(f"{path} is no text file ({ending}): {_NO_TEXT[ending]}")
         return [_File(str(path), path) for path in paths]
 
@@ -231,8 +217,8 @@ def identity(
                 continue
         for file in place.files(part):
             status = file.path.stat()
-            with open_bytes(file.path) as (_, mark):
-                more = [*["table"] * (ending_of(file.path) in TABLE_ENDINGS), *["mark"] * (mark > 0)]
+            with readers.open_bytes(file.path) as (_, mark):
+                more = [*["table"] * (readers.ending_of(file.path) in readers.TABLE_ENDINGS), *["mark"] * (mark > 0)]
             label = [file.label] if labels else []
             found.append([str(file.path.resolve()), status.st_size, status.st_mtime_ns, *label, *more])
     return found
@@ -284,7 +270,7 @@ def list_skipped(spec: CorpusSpec) -> list[str]:
 def _list_folder(folder: Path) -> tuple[list[str], list[str]]:
     """The files below a folder that are read and those that are not, by their paths from there."""
     every = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    each = ([name for name in every if ending_of(Path(name)) in endings] for endings in KINDS)
+    each = ([name for name in every if readers.ending_of(Path(name)) in endings] for endings in readers.KINDS)
     chosen = next((names for names in each if names), [])
     return chosen, sorted(set(every) - set(chosen))
 
@@ -314,7 +300,7 @@ def read_documents(
     files = [file.path for _, those in places for file in those]
     if all(path.stat().st_size == 0 for path in files):
         raise ValueError(f"the corpus {spec!s} is empty ({len(files)} file(s) of 0 bytes); give one with text in it")
-    if column != TEXT_COLUMN and not any(map(has_records, files)):
+    if column != TEXT_COLUMN and not any(map(readers.has_records, files)):
         raise ValueError(
             f"the column {column!r} was chosen, but the corpus {spec!s} has no .jsonl, .csv or .tsv file and no other "
             "table; leave the column out, or give such a file"
@@ -334,7 +320,7 @@ def _stream_rows(place: Place, start: int, column: str, part: PartName | None) -
         raise ValueError(f"{dataset.title_at_hub} has no split {split!r}: it has {', '.join(there)}")
     chosen, read = _choose_reading(dataset, column)
     rows = enumerate(there[split].skip(start), start + 1)
-    records = (make_record(row, chosen, dataset.name, number) for number, row in rows)
+    records = (readers.make_record(row, chosen, dataset.name, number) for number, row in rows)
     return (Document(f"{dataset.name}:{number}", (read(text),), label) for number, text, label in records)
 
 
@@ -357,8 +343,8 @@ def _read_part(
     dataset = place.dataset_in_parts
     chosen = Part((), "") if part is None or dataset is None else dataset.part(part)
     if chosen.span is not None and not place.on_hub:
-        cut = partial(excerpt, start=chosen.span[0], stop=chosen.span[1], in_bytes=True)
-        return (replace(document, pieces=Repeatable(partial(cut, document.pieces))) for document in read())
+        cut = partial(readers.excerpt, start=chosen.span[0], stop=chosen.span[1], in_bytes=True)
+        return (replace(document, pieces=readers.Repeatable(partial(cut, document.pieces))) for document in read())
     start, stop = chosen.documents
     least = max(-(bound or 0) for bound in chosen.documents)  # documents, counted from the end
     if dataset is not None and least > 0:
@@ -374,21 +360,21 @@ def _read_part(
 
 def _read_file(place: Place, file: _File, rule: DocumentRule, column: str) -> Iterator[Document]:
     """The documents of one file."""
-    dataset, name, path = place.dataset, file.name, file.path
+    dataset, name, path, is_table = place.dataset, file.name, file.path, readers.has_records(file.path)
     column, read = _choose_reading(dataset, column)
     if dataset is not None and dataset.reader == "text":
 
         def rows() -> Iterator[str]:
             """The lines of a file with their line ends, or the rows of a table, each detokenized; no blank ones."""
-            texts = (text for _, text, _ in read_records(path, column)) if has_records(path) else decode_lines(path)
-            return (read(text) for text in texts if text.strip())
+            records = (text for _, text, _ in readers.read_records(path, column))
+            return (read(text) for text in (records if is_table else readers.decode_lines(path)) if text.strip())
 
-        yield Document(name, Repeatable(rows), file.label)
-    elif has_records(path) or rule == "lines" or place.by_line:
+        yield Document(name, readers.Repeatable(rows), file.label)
+    elif is_table or rule == "lines" or place.by_line:
         # the lines of some benchmarks have a space at either end, which is no text
-        strip = dataset is not None and not has_records(path)
-        for number, text, label in read_records(path, column, file.label):
+        strip = dataset is not None and not is_table
+        for number, text, label in readers.read_records(path, column, file.label):
             yield Document(f"{name}:{number}", (read(text.strip() if strip else text),), label)
     else:
-        pieces = Repeatable(partial(read_pieces, path))
+        pieces = readers.Repeatable(partial(readers.read_pieces, path))
         yield Document(name, pieces if read is str else (read("".join(pieces)),), file.label)

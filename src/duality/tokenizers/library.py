@@ -32,7 +32,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from duality.files.archives import Source, read_sources
+from duality.files.archives import read_sources
 from duality.files.json_files import MIB, read_json
 from duality.files.progress import Reporter
 from duality.registry import first_line
@@ -203,7 +203,7 @@ def _byte_pairs(vocabulary: dict[str, int], merges: list[str]) -> LibraryTokeniz
 def fetch_published(name: str, cache: Path | None, progress: Reporter) -> LibraryTokenizer:
     """The published tokenizer with this name; its files are fetched if they are not in the cache."""
     instead = "use a tokenizer that needs no files, such as BPE or Bytes"
-    paths = _published_sources()[name].fetch("tokenizers", instead, cache, progress)
+    paths = read_sources(Path(__file__).with_name("published.json"))[name].fetch("tokenizers", instead, cache, progress)
     first, *others = (path.read_text(encoding="utf-8") for path in paths)
     if name == "gpt2":
         # The first line of the merges is their version.
@@ -325,8 +325,3 @@ def read_library(
             f"({', '.join(unused)}): they are noise states of a uniform process"
         )
     return found
-
-
-def _published_sources() -> dict[str, Source]:
-    """Where the files of each published tokenizer are."""
-    return read_sources(Path(__file__).with_name("published.json"))

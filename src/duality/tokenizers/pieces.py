@@ -54,7 +54,11 @@ class Pieces:
             while stop < len(ids) and self._share_a_character(tuple(ids[start:stop]), ids[stop]):
                 stop += 1
             run = tuple(ids[start:stop])
-            made.append(Cell(self._read(before, run), start, stop, self.mask_id in run))
+            if self.mask_id not in before + run:  # how it reads after the run before it
+                text = self._decode(before + run).removeprefix(self._decode(before))
+            else:
+                text = self.of(run[0]) if len(run) == 1 else self._decode(run)
+            made.append(Cell(text, start, stop, self.mask_id in run))
             before = run
         return made
 
@@ -75,9 +79,3 @@ class Pieces:
             return False
         left = self._decode(run)
         return left.endswith(PART) and self._decode((*run, following)) != left + self._decode((following,))
-
-    def _read(self, before: tuple[int, ...], run: tuple[int, ...]) -> str:
-        """How a run reads after the one before it."""
-        if self.mask_id in before + run:
-            return self.of(run[0]) if len(run) == 1 else self._decode(run)
-        return self._decode(before + run).removeprefix(self._decode(before))
