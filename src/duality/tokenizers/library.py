@@ -158,6 +158,8 @@ class LibraryTokenizer(Tokenizer):
 
     def read(self, ids: Ids) -> str:
         """The text as the library decodes it; bytes that are no UTF-8 are shown as U+FFFD."""
+        if not self.gaps:
+            return str(self.library.decode(ids.tolist(), skip_special_tokens=False))
         holes = np.flatnonzero(np.isin(ids, self.gaps))
         parts = np.split(np.delete(ids, holes), holes - np.arange(len(holes)))
         return "\ufffd".join(self.library.decode(part.tolist(), skip_special_tokens=False) for part in parts)

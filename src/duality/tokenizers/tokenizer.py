@@ -70,6 +70,8 @@ class Tokenizer(Protocol):
     def decode(self, ids: npt.ArrayLike) -> str:
         """The text of a row of ids; the separator reads "<|endoftext|>"."""
         row = _check_ids(ids, self.vocab_size)
+        if self.separator is None:
+            return self.read(row)
         parts = np.split(row, np.flatnonzero(row == self.separator))
         return END_OF_DOCUMENT.join(self.read(part[part != self.separator]) for part in parts)
 
@@ -246,7 +248,7 @@ class SymbolTokenizer(Tokenizer):
         return ids
 
     def read(self, ids: Ids) -> str:
-        return "".join(self.symbols[index] for index in ids.tolist())
+        return "".join(map(list(self.symbols).__getitem__, ids.tolist()))
 
 
 def code_points(text: str) -> npt.NDArray[np.uint32]:
