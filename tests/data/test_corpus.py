@@ -10,6 +10,7 @@ import pytest
 
 from duality.data import corpus
 from duality.data.corpus import Corpus, encode_corpus, prepare
+from duality.files.progress import silent
 from duality.tokenizers.specs import BPE, Bytes, Characters, Pretrained, TokenizerSpec
 from duality.tokenizers.tokenizer import ByteTokenizer, Tokenizer
 
@@ -82,8 +83,8 @@ def test_another_request_finds_another_folder(novel: Path, cache: Path) -> None:
 )
 def test_the_keys_of_the_cache_do_not_change(tokenizer: TokenizerSpec | Tokenizer, key: str) -> None:
     """Other keys would prepare every corpus again; if that is intended, raise VERSION and change these keys."""
-    choices: dict[str, str | float | list[str]] = {"validation": 0.05, "split": "auto", "labels": False}
-    assert corpus._make_key("austen", tokenizer, choices) == key
+    request = corpus._Request("austen", tokenizer, "auto", "text", True, 0, None, silent)
+    assert request.key({"validation": 0.05, "split": "auto", "labels": False}) == key
 
 
 def test_the_tokenizer_is_trained_on_the_training_part_only(tmp_path: Path, cache: Path) -> None:

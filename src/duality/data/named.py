@@ -189,14 +189,12 @@ def sources() -> dict[str, Source]:
 @once
 def datasets() -> dict[str, Dataset]:
     """The datasets of the literature."""
-    found = {}
-    for name, entry in json.loads(_TABLE.read_text(encoding="utf-8"))["datasets"].items():
-        parts = {
-            part: Part(**{field: tuple(value) if isinstance(value, list) else value for field, value in fields.items()})
-            for part, fields in entry["parts"].items()
-        }
-        found[name] = Dataset(name, **{**entry, "parts": parts})
-    return found
+    table = json.loads(_TABLE.read_text(encoding="utf-8"))["datasets"]
+    for entry in table.values():
+        for part, fields in entry["parts"].items():
+            tuples = {field: tuple(value) for field, value in fields.items() if isinstance(value, list)}
+            entry["parts"][part] = Part(**fields | tuples)
+    return {name: Dataset(name, **entry) for name, entry in table.items()}
 
 
 def shares_of(spec: object) -> dict[str, float]:
