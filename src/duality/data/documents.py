@@ -32,7 +32,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -129,9 +128,7 @@ class Place:
                 named = source.kind == "gutenberg"  # by author and title: austen-emma.txt
                 authors = (path.name.partition("-")[0] if named and "-" in path.name else None for path in paths)
                 return [_File(path.name, path, author) for path, author in zip(paths, authors)]
-            parts = dataset.parts.values() if part is None else [dataset.part(part)]
-            patterns = [pattern for each in parts for pattern in each.files]
-            paths = [path for path in paths if any(fnmatch(path.name, pattern) for pattern in patterns)]
+            paths = dataset.files_in(paths[0].parent, part)
         elif path is None:
             assert dataset is not None, "neither a path nor a source nor a dataset"
             there = dataset.fetch_splits(progress)
